@@ -1,0 +1,47 @@
+# `make help` lists the commands; CI runs exactly these.
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check format bench nightly clean
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# The first interpreter that is new enough; `make PYTHON=python3.12 setup` chooses another.
+PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$name; break; }; done)
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  \033[1m%-8s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv and install everything, editable
+
+# Installed again only when what it depends on changed.
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Penstock needs Python 3.11 or newer, with venv; none was found." >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(STAMP)
+
+run: setup ## show Penstock at work: an embedded demonstration
+	$(BIN)/penstock demo
+
+test: check ## everything CI wants: the checks, then the tests
+	$(BIN)/python -m pytest
+
+check: setup ## ruff and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: setup ## mend what ruff can mend
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: setup ## measure, beside the raw limits of this machine
+	$(BIN)/python -m bench
+
+nightly: check ## the tests in their long doses
+	PENSTOCK_DOSE=nightly $(BIN)/python -m pytest
+
+clean: ## remove what the commands above made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
