@@ -1,15 +1,16 @@
 """An extent: where a run of offsets lies in the sealed segments.
 
-Extents are the sparse index for seeking by offset and by time. The delivery core holds many of them, so an extent
-is a plain tuple and nothing here opens a file. Extents of one partition never overlap and are sorted by offset.
+Extents are the sparse index for seeking by offset and by time. There can be many, so they are small, frozen and
+untracked by the garbage collector, and nothing here opens a file. They compare and sort in the order of their fields:
+by queue, partition, offset. Extents of one partition never overlap.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 
-class Extent(NamedTuple):
+class Extent(msgspec.Struct, frozen=True, order=True, gc=False):
     """A run of offsets of one partition inside one row group of one messages file. Times are µs UTC."""
 
     queue: int
@@ -21,7 +22,7 @@ class Extent(NamedTuple):
     file: str  # name under the data directory
     row_group: int
     row: int  # place of first_offset inside the row group
-    flags: int  # batch columns that some row of the extent has, so that the others need not be read
+    flags: int  # batch columns that some row may have; the others need not be read
     bytes: int  # payload bytes
     due_last: int  # greatest available_at, 0 when no row has one
     expires_first: int  # least expires_at, 0 when no row has one
