@@ -1,0 +1,64 @@
+"""A cache of things read from files, bounded by bytes; the least recently used goes first.
+
+Threads that want the same thing at once wait for one of them to make it. A thing larger than the whole budget is made,
+handed out and not kept.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+Value = TypeVar("Value")
+
+
+class ByteCache(Generic[Value]):
+    """`get` answers from memory or makes the value and remembers it."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.bytes = 0
+        self.misses = 0
+        self._values: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
+        self._making: dict[Hashable, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, make: Callable[[], tuple[Value, int]]) -> Value:
+        """The value of `key`; `make` returns it with its size in bytes and is called without any other key's lock."""
+        with self._lock:
+            if key in self._values:
+                return self._hit(key)
+            making = self._making.setdefault(key, threading.Lock())
+        with making:
+            with self._lock:
+                if key in self._values:
+                    return self._hit(key)
+            try:
+                value, size = make()
+            finally:
+                with self._lock:
+                    self._making.pop(key, None)
+            self._keep(key, value, size)
+            return value
+
+    def drop(self, unwanted: Callable[[Hashable], bool]) -> None:
+        """Forget every key that `unwanted` picks."""
+        with self._lock:
+            for key in [key for key in self._values if unwanted(key)]:
+                self.bytes -= self._values.pop(key)[1]
+
+    def _hit(self, key: Hashable) -> Value:
+        self._values.move_to_end(key)
+        return self._values[key][0]
+
+    def _keep(self, key: Hashable, value: Value, size: int) -> None:
+        with self._lock:
+            self.misses += 1
+            if size > self.bytes_max or key in self._values:
+                return
+            self._values[key] = (value, size)
+            self.bytes += size
+            while self.bytes > self.bytes_max:
+                self.bytes -= self._values.popitem(last=False)[1][1]

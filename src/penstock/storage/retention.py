@@ -1,0 +1,92 @@
+"""Retention: how far the start of each partition of a queue may move.
+
+Pure: the rules look at extents and answer with offsets. Limits are those of the whole queue, and what was pushed first
+goes first. Age and bytes work in whole extents, the count is exact. Two rules stand over the limits: the start never
+passes the floor, the lowest offset that a group still needs, unless the queue drops unread messages; and
+`retention_messages_min` messages stay whatever their age.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from penstock.model import QueueOptions
+from penstock.storage.extent import Extent
+
+
+def new_starts(
+    options: QueueOptions,
+    extents: Mapping[int, Sequence[Extent]],
+    floors: Mapping[int, int],
+    now: int,
+    *,
+    tail_messages: int = 0,
+    tail_bytes: int = 0,
+) -> dict[int, int]:
+    """The new start of each partition whose start may move; one that is reached already may be named again.
+
+    `extents` are the sealed extents kept now, by partition and in order. The tail is what the queue holds beside them,
+    in the journal: it counts towards the limits and never goes itself. A partition without a floor stays as it is.
+    """
+    kept = _Kept(options, extents, now, tail_messages, tail_bytes)
+    starts: dict[int, int] = {}
+    held: set[int] = set()  # partitions where something stays, and so all that follows it
+    for extent in _oldest_first(extents):
+        if extent.partition in held:
+            continue
+        end = extent.first_offset + kept.excess(extent)
+        if not options.retention_drops_unread:
+            end = min(end, floors.get(extent.partition, 0))
+        count = end - extent.first_offset
+        if count > 0:
+            starts[extent.partition] = end
+            kept.drop(extent, count)
+        if count < extent.count:
+            held.add(extent.partition)
+    return starts
+
+
+class _Kept:
+    """What would be left of the queue, as extents are given up one by one."""
+
+    def __init__(
+        self,
+        options: QueueOptions,
+        extents: Mapping[int, Sequence[Extent]],
+        now: int,
+        tail_messages: int,
+        tail_bytes: int,
+    ) -> None:
+        self._options = options
+        self._messages = tail_messages + sum(extent.count for run in extents.values() for extent in run)
+        self._bytes = tail_bytes + sum(extent.bytes for run in extents.values() for extent in run)
+        seconds = options.retention_seconds
+        self._oldest_at = None if seconds is None else now - round(seconds * 1_000_000)
+
+    def excess(self, extent: Extent) -> int:
+        """How many messages at the head of `extent` are over a limit."""
+        over = 0
+        if self._oldest_at is not None and extent.pushed_last_at <= self._oldest_at:
+            over = extent.count
+        if self._options.retention_bytes is not None and self._bytes > self._options.retention_bytes:
+            over = extent.count
+        if self._options.retention_messages is not None:
+            over = max(over, self._messages - self._options.retention_messages)
+        return max(0, min(over, extent.count, self._messages - self._options.retention_messages_min))
+
+    def drop(self, extent: Extent, count: int) -> None:
+        self._messages -= count
+        self._bytes -= extent.bytes * count // extent.count
+
+
+def _oldest_first(extents: Mapping[int, Sequence[Extent]]) -> list[Extent]:
+    """All extents by the time of their last push, those of one partition in order of offset."""
+    timed: list[tuple[int, Extent]] = []
+    for run in extents.values():
+        latest = 0
+        for extent in run:
+            # A clock set back between two runs of the process must not let a later extent overtake.
+            latest = max(latest, extent.pushed_last_at)
+            timed.append((latest, extent))
+    timed.sort(key=lambda pair: pair[0])
+    return [extent for _, extent in timed]

@@ -1,0 +1,100 @@
+"""The columns of the sealed tables. docs/formats/segments.md says what each means.
+
+Files hold plain types only (no dictionaries, no unsigned integers, int32 offsets), because Spark takes nothing else.
+A column may be added at the end; none is ever renamed, retyped or given a new meaning.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+
+FORMAT: Final = 1
+MESSAGES: Final = "messages"
+EVENTS: Final = "events"
+
+TIME: Final = pa.timestamp("us", tz="UTC")
+HEADERS: Final = pa.map_(pa.string(), pa.string())
+
+
+def _always(name: str, type: pa.DataType) -> pa.Field:
+    return pa.field(name, type, nullable=False)
+
+
+SCHEMAS: Final[dict[str, pa.Schema]] = {
+    MESSAGES: pa.schema(
+        [
+            _always("queue", pa.string()),
+            _always("incarnation", pa.int64()),
+            _always("partition", pa.string()),
+            _always("partition_id", pa.int32()),
+            _always("offset", pa.int64()),
+            _always("pushed_at", TIME),
+            pa.field("available_at", TIME),
+            pa.field("expires_at", TIME),
+            pa.field("key", pa.string()),
+            _always("priority", pa.int16()),
+            pa.field("headers", HEADERS),
+            _always("payload", pa.binary()),
+            _always("content_type", pa.string()),
+            pa.field("dedup_key", pa.string()),
+            pa.field("trace_id", pa.string()),
+            pa.field("max_attempts", pa.int32()),
+            pa.field("producer", pa.int64()),
+        ]
+    ),
+    EVENTS: pa.schema(
+        [
+            _always("queue", pa.string()),
+            _always("incarnation", pa.int64()),
+            pa.field("group", pa.string()),
+            _always("partition", pa.string()),
+            _always("first_offset", pa.int64()),
+            _always("last_offset", pa.int64()),
+            _always("count", pa.int32()),
+            _always("outcome", pa.string()),
+            _always("attempt", pa.int32()),
+            pa.field("consumer", pa.string()),
+            pa.field("leased_at", TIME),
+            _always("settled_at", TIME),
+            pa.field("error", pa.string()),
+        ]
+    ),
+}
+
+# How the writer stores them. A dictionary pays where values repeat; offsets grow by one, so their deltas take no room;
+# statistics are kept where a reader may prune by them, and never over payloads, where they would cost more than help.
+WRITING: Final[dict[str, dict[str, Any]]] = {
+    MESSAGES: {
+        "use_dictionary": [
+            "queue",
+            "incarnation",
+            "partition",
+            "partition_id",
+            "pushed_at",
+            "key",
+            "priority",
+            "headers.key_value.key",
+            "content_type",
+            "producer",
+        ],
+        "column_encoding": {"offset": "DELTA_BINARY_PACKED"},
+        "write_statistics": [
+            "queue",
+            "incarnation",
+            "partition",
+            "partition_id",
+            "offset",
+            "pushed_at",
+            "available_at",
+            "expires_at",
+            "key",
+            "priority",
+        ],
+    },
+    EVENTS: {
+        "use_dictionary": ["queue", "incarnation", "group", "partition", "outcome", "attempt", "consumer", "error"],
+        "write_statistics": ["queue", "incarnation", "partition", "first_offset", "last_offset", "settled_at"],
+    },
+}
