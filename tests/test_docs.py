@@ -1,0 +1,143 @@
+"""The documentation is held to the code: what exists is described, what is described exists.
+
+Tables in docs/ have the name in backticks in their first column; that is all these tests ask of them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock import errors, limits
+from penstock.model import Outcome, QueueOptions
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def rows(name: str) -> dict[str, list[str]]:
+    """Rows of all tables on a page whose first cell is a name in backticks: name → the other cells."""
+    found = {}
+    for line in text_of(name).splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        first = re.fullmatch(r"`([^`]+)`", cells[0])
+        if line.startswith("|") and first:
+            found[first[1]] = cells[1:]
+    return found
+
+
+def subclasses(kind: type[errors.PenstockError]) -> list[type[errors.PenstockError]]:
+    return [kind, *(found for child in kind.__subclasses__() for found in subclasses(child))]
+
+
+def as_written(value: object) -> str:
+    """A default as the page shows it."""
+    return f'`"{value}"`' if isinstance(value, str) else f"`{value!r}`"
+
+
+def python_blocks(name: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", text_of(name), re.MULTILINE | re.DOTALL)
+
+
+def test_every_queue_option_is_documented_with_its_default():
+    documented = {name: cells[0] for name, cells in rows("docs/options.md").items()}
+    actual = {field.name: as_written(field.default) for field in msgspec.structs.fields(QueueOptions)}
+
+    assert documented == actual
+
+
+def test_every_error_is_documented_under_its_code():
+    page = text_of("docs/errors.md")
+    documented = {code: cells[0] for code, cells in rows("docs/errors.md").items()}
+    leaves = {kind.code: f"`{kind.__name__}`" for kind in subclasses(errors.PenstockError) if not kind.__subclasses__()}
+    branches = [kind for kind in subclasses(errors.PenstockError) if kind.__subclasses__()]
+
+    assert documented == leaves
+    assert [kind for kind in branches if f"`{kind.__name__}`" not in page or f"`{kind.code}`" not in page] == []
+
+
+def test_error_codes_are_unique_and_the_picture_shows_each():
+    kinds = subclasses(errors.PenstockError)
+    picture = errors.__doc__ or ""
+
+    assert len({kind.code for kind in kinds}) == len(kinds)
+    assert [kind for kind in kinds if kind.__name__ not in picture] == []
+
+
+def test_every_outcome_is_in_the_glossary():
+    assert set(rows("docs/glossary.md")) == {outcome.name.lower() for outcome in Outcome}
+
+
+def test_documented_sizes_are_the_limits():
+    page = text_of("docs/errors.md")
+    guard = (limits.disk_free_share, limits.disk_free_bytes_floor, limits.disk_free_bytes_cap)
+
+    assert guard == (0.05, 100 * limits.MIB, 5 * limits.GIB)
+    assert "5 % of the disk, but at least 100 MiB and at most 5 GiB" in page
+    assert f"A payload over {limits.payload_bytes_max // limits.MIB} MiB" in page
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_decisions_are_numbered_without_gaps_and_listed():
+    index = text_of("docs/decisions/README.md")
+
+    assert [int(page.name[:4]) for page in DECISIONS] == list(range(1, len(DECISIONS) + 1))
+    assert [page.name for page in DECISIONS if f"({page.name})" not in index] == []
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
+def test_a_decision_has_context_decision_and_consequences(page):
+    text = page.read_text(encoding="utf-8")
+
+    assert re.match(rf"# {page.name[:4]}: \S", text)
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == ["Context", "Decision", "Consequences"]
+
+
+def test_every_promise_names_tests_that_exist():
+    section = text_of("docs/architecture.md").split("## Promises", 1)[1]
+    promises = re.findall(r"^\| \d+ \|.*$", section, re.MULTILINE)
+    named = [re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", promise) for promise in promises]
+    missing = [f"{path}::{test}" for tests in named for path, test in tests if not has_test(path, test)]
+
+    assert len(promises) >= 10
+    assert [promise for promise, tests in zip(promises, named, strict=True) if not tests] == []
+    assert missing == []
+
+
+def has_test(path: str, name: str) -> bool:
+    return (ROOT / path).is_file() and re.search(rf"(def|class) {name}\b", text_of(path)) is not None
+
+
+def test_every_make_target_is_explained():
+    makefile = text_of("Makefile")
+    targets = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    explained = re.findall(r"^([a-z]+):.*## ", makefile, re.MULTILINE)
+
+    assert targets is not None
+    assert explained == targets[1].split()
+
+
+def test_contributing_stays_short():
+    assert len(text_of("CONTRIBUTING.md").splitlines()) < 150
+
+
+@pytest.mark.parametrize("number", range(len(python_blocks("README.md"))))
+def test_the_code_in_the_readme_runs(number, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    exec(compile(python_blocks("README.md")[number], f"README.md, block {number}", "exec"), {"__name__": "__main__"})

@@ -1,0 +1,299 @@
+"""The style as a test: layers, purity, sizes, and what must not be left lying about.
+
+Everything is read with `ast`; nothing is imported. A rule that fails names each offending place as file:line.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+Node = TypeVar("Node", bound=ast.AST)
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "penstock"
+
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+
+# Who may import whom, from the bottom up. A name covers what is inside it; the most specific name that fits a module
+# decides for it. Within one layer everything may import everything.
+BASE = {"errors", "limits", "clock", "model"}
+FORMATS = BASE | {"batch", "delivery.entries"}
+LAYERS: dict[str, set[str]] = {
+    "errors": set(),
+    "limits": set(),
+    "clock": {"errors", "limits"},
+    "model": {"errors", "limits"},
+    "batch": BASE,
+    "delivery": BASE | {"batch"},
+    "storage": FORMATS,
+    "journal": FORMATS | {"storage"},
+    "shard": FORMATS | {"delivery", "storage", "journal"},
+    "client": BASE | {"batch"},
+    "client.embedded": BASE | {"batch", "shard"},
+    "aio": BASE | {"batch", "client"},
+    "__init__": BASE | {"batch", "client", "aio"},
+    "cli": BASE | {"batch", "delivery", "storage", "journal", "shard", "client", "aio", "__init__"},
+    "__main__": {"cli"},
+}
+
+# Modules that wait, look at the world or touch it.
+WORLDLY = {
+    "asyncio", "concurrent", "fcntl", "glob", "io", "logging", "mmap", "multiprocessing", "os", "pathlib", "queue",
+    "random", "secrets", "select", "selectors", "shutil", "signal", "socket", "sqlite3", "subprocess", "sys",
+    "tempfile", "threading", "time", "uuid",
+}  # fmt: skip
+PURE = {"delivery": WORLDLY | {"pyarrow"}, "batch": WORLDLY - {"io", "threading"}}
+
+# The lock beside the door takes flock, and notes the wall time for people to read.
+DISK_DOOR = ("storage.disk", "storage.lock")
+CLOCKS = ("clock", "storage.lock")
+
+CLOCK_READS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"}
+DATETIME_READS = {"now", "utcnow", "today"}
+FILE_CALLS = {
+    "open", "write", "pwrite", "pwritev", "writev", "read", "pread", "fsync", "fdatasync", "sync", "rename", "replace",
+    "remove", "unlink", "mkdir", "makedirs", "rmdir", "truncate", "ftruncate", "posix_fallocate", "statvfs", "scandir",
+    "listdir",
+}  # fmt: skip
+
+# Written in two halves, so that this file does not find itself.
+REMINDERS = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
+UNFINISHED = {"NotImplementedError"}
+SKIPS = {"skip", "skipif", "xfail", "importorskip"}
+MACHINE_PATHS = re.compile(r"(?<![\w.~-])/(?:work|root|home|Users|opt|mnt)" r"/[\w.]")
+
+
+def python_files(*folders: str) -> list[Path]:
+    found = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    return sorted(path for path in found if "__pycache__" not in path.parts)
+
+
+SOURCES = python_files("src")
+TESTS = python_files("tests")
+ALL = SOURCES + TESTS + python_files("bench", "examples")
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def place(path: Path, line: int = 1) -> str:
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def nodes(path: Path, kind: type[Node]) -> Iterator[Node]:
+    return (node for node in ast.walk(tree_of(path)) if isinstance(node, kind))
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    yield from nodes(path, ast.FunctionDef)
+    yield from nodes(path, ast.AsyncFunctionDef)
+
+
+def module_name(path: Path) -> str:
+    """`delivery/entries.py` → `delivery.entries`; a package is named by its folder, the top one `__init__`."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+def covers(name: str, module: str) -> bool:
+    return module == name or module.startswith(name + ".")
+
+
+def within(path: Path, *names: str) -> bool:
+    return any(covers(name, module_name(path)) for name in names)
+
+
+def layer_of(module: str) -> str | None:
+    fitting = [name for name in LAYERS if covers(name, module)]
+    return max(fitting, key=len, default=None)
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    """Full names of everything imported: `from a.b import c` counts as `a.b.c`, since `c` may be a module."""
+    for plain in nodes(path, ast.Import):
+        yield from ((alias.name, plain.lineno) for alias in plain.names)
+    for chosen in nodes(path, ast.ImportFrom):
+        yield from ((f"{chosen.module}.{alias.name}", chosen.lineno) for alias in chosen.names)
+
+
+def inner_imports(path: Path) -> Iterator[tuple[str, int]]:
+    """What a module imports from Penstock itself, as module names below the top package."""
+    for name, line in imports(path):
+        if name == "penstock":
+            yield "__init__", line
+        elif name.startswith("penstock."):
+            inner = name.removeprefix("penstock.")
+            yield (inner if layer_of(inner) else "__init__"), line
+
+
+def attribute_calls(path: Path, owner: str) -> Iterator[tuple[str, ast.Call]]:
+    """Calls of `owner.something(…)`."""
+    for call in nodes(path, ast.Call):
+        if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == owner:
+            yield call.func.attr, call
+
+
+def test_every_module_belongs_to_a_layer():
+    lost = [place(path) for path in SOURCES if layer_of(module_name(path)) is None]
+
+    assert not lost, f"give these a line in LAYERS: {lost}"
+
+
+def test_imports_point_downward_only():
+    wrong = []
+    for path in SOURCES:
+        layer = layer_of(module_name(path))
+        allowed = LAYERS[layer] | {layer.split(".")[0]} if layer else set()
+        wrong += [
+            f"{place(path, line)} imports {target}"
+            for target, line in inner_imports(path)
+            if not any(covers(name, target) for name in allowed)
+        ]
+
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("package", PURE)
+def test_a_pure_package_imports_nothing_that_waits_or_touches_the_world(package):
+    wrong = [
+        f"{place(path, line)} imports {name}"
+        for path in SOURCES
+        if within(path, package)
+        for name, line in imports(path)
+        if name.split(".")[0] in PURE[package]
+    ]
+
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("package", PURE)
+def test_a_pure_package_reads_no_clock_and_draws_nothing(package):
+    wrong = []
+    for path in (path for path in SOURCES if within(path, package)):
+        calls = {"time": CLOCK_READS, "datetime": DATETIME_READS, "date": DATETIME_READS}
+        for owner, names in calls.items():
+            wrong += [place(path, call.lineno) for name, call in attribute_calls(path, owner) if name in names]
+        # A generator made here without a seed would draw from the machine.
+        wrong += [
+            place(path, call.lineno)
+            for call in nodes(path, ast.Call)
+            if not call.args and ast.unparse(call.func).endswith(("Random", "default_rng"))
+        ]
+
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_the_clock_reads_the_time():
+    wrong = [
+        place(path, call.lineno)
+        for path in SOURCES
+        if not within(path, *CLOCKS, "cli")
+        for owner, names in (("time", CLOCK_READS), ("datetime", DATETIME_READS))
+        for name, call in attribute_calls(path, owner)
+        if name in names
+    ]
+
+    assert not wrong, f"take a Clock as an argument: {wrong}"
+
+
+def test_only_the_disk_door_touches_files():
+    wrong = []
+    for path in SOURCES:
+        if within(path, *DISK_DOOR, "cli"):
+            continue
+        wrong += [place(path, call.lineno) for name, call in attribute_calls(path, "os") if name in FILE_CALLS]
+        own_names = {name.split(".")[-1] for name, _ in imports(path)} | {function.name for function in functions(path)}
+        if "open" not in own_names:
+            wrong += [place(path, call.lineno) for call in nodes(path, ast.Call) if ast.unparse(call.func) == "open"]
+
+    assert not wrong, f"go through storage/disk.py: {wrong}"
+
+
+def test_no_test_sleeps():
+    wrong = []
+    for path in TESTS:
+        for owner in ("time", "asyncio"):
+            for name, call in attribute_calls(path, owner):
+                # asyncio.sleep(0) only lets other tasks run.
+                yields = owner == "asyncio" and [ast.unparse(arg) for arg in call.args] == ["0"]
+                if name == "sleep" and not yields:
+                    wrong.append(place(path, call.lineno))
+        wrong += [place(path, line) for name, line in imports(path) if name in {"time.sleep", "asyncio.sleep"}]
+
+    assert not wrong, f"move a ManualClock, or wait for an event: {wrong}"
+
+
+def test_no_test_is_skipped_or_expected_to_fail():
+    wrong = [
+        place(path, node.lineno)
+        for path in TESTS
+        for node in nodes(path, ast.Attribute)
+        if node.attr in SKIPS and ast.unparse(node.value) in {"pytest", "pytest.mark", "unittest"}
+    ]
+
+    assert not wrong, wrong
+
+
+def test_no_file_is_too_long():
+    sizes = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in ALL}
+    wrong = [f"{place(path)} has {lines} lines" for path, lines in sizes.items() if lines > FILE_LINES_MAX]
+
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_function_is_too_long():
+    wrong = []
+    for path in ALL:
+        for function in functions(path):
+            lines = (function.end_lineno or function.lineno) - function.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                wrong.append(f"{place(path, function.lineno)} {function.name} has {lines} lines")
+
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_module_opens_with_a_docstring():
+    missing = [place(path) for path in ALL if not ast.get_docstring(tree_of(path))]
+
+    assert not missing, missing
+
+
+def test_nothing_is_left_unfinished():
+    wrong = []
+    for path in ALL:
+        lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        wrong += [place(path, number) for number, line in lines if REMINDERS.search(line)]
+        wrong += [place(path, name.lineno) for name in nodes(path, ast.Name) if name.id in UNFINISHED]
+
+    assert not wrong, wrong
+
+
+def test_no_text_names_a_path_of_somebodys_machine():
+    texts = [path for path in ROOT.iterdir() if path.is_file()] + [*(ROOT / "docs").rglob("*.md"), ROOT / ".ci" / "run"]
+    wrong = [
+        place(path, number)
+        for path in texts + ALL
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if MACHINE_PATHS.search(line)
+    ]
+
+    assert not wrong, wrong
+
+
+def test_every_package_is_in_the_architecture():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    names = {f"{path.name}/" for path in PACKAGE.iterdir() if path.is_dir() and any(path.glob("*.py"))}
+    names |= {path.name for path in PACKAGE.glob("*.py")}
+    missing = sorted(name for name in names if f"`{name}`" not in text)
+
+    assert not missing, f"docs/architecture.md does not say what these are for: {missing}"
