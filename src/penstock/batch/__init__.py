@@ -1,0 +1,32 @@
+"""The columnar batch: its bytes, how it is built, checked, read, and turned to and from Arrow."""
+
+from penstock.batch.batch import Batch
+from penstock.batch.layout import (
+    CONTENT_TYPE,
+    DEDUP_KEY,
+    DELAY,
+    DELIVER_AT,
+    HEADERS,
+    KEY,
+    MAX_ATTEMPTS,
+    PRIORITY,
+    TRACE,
+    TTL,
+)
+from penstock.batch.one import encode_one, encode_one_with
+
+__all__ = [
+    "CONTENT_TYPE",
+    "DEDUP_KEY",
+    "DELAY",
+    "DELIVER_AT",
+    "HEADERS",
+    "KEY",
+    "MAX_ATTEMPTS",
+    "PRIORITY",
+    "TRACE",
+    "TTL",
+    "Batch",
+    "encode_one",
+    "encode_one_with",
+]

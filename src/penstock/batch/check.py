@@ -1,0 +1,144 @@
+"""Is this a sound batch? Asked once, where bytes come in; behind this check everything trusts them.
+
+Whole columns are compared at a time. Order matters: a thing is used only after what bounds it was checked, and
+nothing is allocated on the word of the batch alone.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from penstock import limits
+from penstock.batch import layout
+from penstock.batch.columns import Binary, Headers, Int32s, Text
+from penstock.batch.layout import BOUNDS, HEADER, Buffer, padded
+from penstock.batch.rules import FIXED_MAX, TEXT_BYTES_MAX, check_count, check_lengths, check_range
+from penstock.errors import BadBatch, InputError
+
+if TYPE_CHECKING:
+    from penstock.batch.batch import Batch
+
+
+def check_header(data: Buffer) -> None:
+    """The header agrees with itself, with the length of the bytes and with their CRC."""
+    if len(data) < HEADER.size:
+        raise BadBatch(f"{len(data)} bytes are too few for a header")
+    magic, version, compression, flags, count, payload_bytes, blob_bytes, reserved, length, crc = HEADER.unpack_from(
+        data
+    )
+    if magic != layout.MAGIC:
+        raise BadBatch(f"it begins with {magic!r}, not {layout.MAGIC!r}")
+    if version != layout.VERSION:
+        raise BadBatch(f"version {version} is not known", hint=f"this release reads version {layout.VERSION}")
+    if length != len(data):
+        raise BadBatch(f"its header says {length:,} bytes, there are {len(data):,}")
+    if crc != layout.crc_of(data):
+        raise BadBatch("its checksum does not match")
+    if compression not in (layout.PLAIN, layout.ZSTD) or flags & ~layout.KNOWN or reserved:
+        raise BadBatch(f"compression {compression}, columns {flags:#x} or reserved {reserved} is not known")
+    if compression == layout.PLAIN and blob_bytes != payload_bytes:
+        raise BadBatch(f"payload: {blob_bytes:,} bytes stored, {payload_bytes:,} announced, and not compressed")
+    if length - padded(blob_bytes) + padded(payload_bytes) > limits.batch_bytes_max:
+        raise BadBatch(f"payload: {payload_bytes:,} bytes make it larger than {limits.batch_bytes_max:,}")
+    check_count(count)
+
+
+def is_plain_one(data: Buffer, batch: Batch) -> bool:
+    """One message without options, wholly sound: the commonest batch of all needs no arrays to be checked."""
+    length = batch.payload_bytes
+    return (
+        batch.count == 1
+        and not batch.flags
+        and not batch.compressed
+        and length <= limits.payload_bytes_max
+        and len(data) == HEADER.size + BOUNDS.size + padded(length)
+        and BOUNDS.unpack_from(data, HEADER.size) == (0, length)
+    )
+
+
+def check_places(data: Buffer, places: dict[int, int], count: int) -> None:
+    """The columns fill the bytes exactly. Positions only grow, so then each of them lies inside."""
+    blob_bytes: int = HEADER.unpack_from(data)[6]
+    end = places[layout.PAYLOAD] + layout.offsets_bytes(count) + padded(blob_bytes)
+    if end != len(data):
+        raise BadBatch(f"its columns end at {end:,}, the batch at {len(data):,}")
+
+
+def check_columns(batch: Batch) -> None:
+    """The content of every column, the payload last because it may have to be decompressed."""
+    for flag, greatest in FIXED_MAX.items():
+        values = batch.fixed(flag)
+        if values is not None:
+            check_range(values, layout.NAMES[flag], greatest)
+    for flag, limit in TEXT_BYTES_MAX.items():
+        text = batch.text(flag)
+        if text is not None:
+            _check_text(text, layout.NAMES[flag], limit)
+    headers = batch.headers_column()
+    if headers is not None:
+        _check_headers(headers)
+    payloads = batch.payload_column()
+    _check_offsets(payloads.offsets, "payload")
+    if payloads.offsets[-1] != batch.payload_bytes:
+        raise BadBatch(f"payload: offsets end at {payloads.offsets[-1]}, the header says {batch.payload_bytes}")
+    check_lengths(payloads.lengths(), "payload", limits.payload_bytes_max)
+
+
+def check(batch: Batch, data: Buffer) -> None:
+    """`BadBatch` unless all of it is sound; `batch` has looked at nothing but the header so far."""
+    try:
+        if is_plain_one(data, batch):
+            return
+        check_places(data, batch.places(), batch.count)
+        check_columns(batch)
+    except BadBatch:
+        raise
+    except InputError as error:
+        raise BadBatch(error.message) from None
+    except struct.error:
+        raise BadBatch("its columns reach beyond its end") from None
+
+
+def _check_offsets(offsets: Int32s, name: str) -> None:
+    if offsets[0] != 0:
+        raise BadBatch(f"{name}: offsets begin at {offsets[0]}, not 0")
+    falls = offsets[1:] < offsets[:-1]
+    if falls.any():
+        raise BadBatch(f"item {int(np.argmax(falls))}: {name}: offsets run backwards")
+
+
+def _check_utf8(values: Binary, name: str) -> None:
+    """The whole blob is UTF-8 and no value begins in the middle of a character."""
+    blob = bytes(values.blob)
+    if blob.isascii():
+        return
+    try:
+        blob.decode()
+    except UnicodeDecodeError as error:
+        row = int(np.searchsorted(values.offsets, error.start, "right")) - 1
+        raise BadBatch(f"{name}: value {row} is not UTF-8") from None
+    starts = values.offsets[values.offsets < len(blob)]
+    inside = np.frombuffer(blob, np.uint8)[starts] & 0xC0 == 0x80
+    if inside.any():
+        raise BadBatch(f"{name}: value {int(np.argmax(inside))} begins inside a character")
+
+
+def _check_text(text: Text, name: str, limit: int) -> None:
+    _check_offsets(text.values.offsets, name)
+    lengths = text.values.lengths()
+    check_lengths(lengths, name, limit)
+    filled = (lengths > 0) & ~text.present()
+    if filled.any():
+        raise BadBatch(f"item {int(np.argmax(filled))}: {name}: absent, yet it has bytes")
+    _check_utf8(text.values, name)
+
+
+def _check_headers(headers: Headers) -> None:
+    _check_offsets(headers.rows, "headers")
+    for values in (headers.names, headers.values):
+        _check_offsets(values.offsets, "headers")
+        _check_utf8(values, "headers")
+    check_lengths(headers.lengths(), "headers", limits.headers_bytes_max)

@@ -1,0 +1,180 @@
+"""Columns whose values vary in length, as views over bytes that belong to someone else.
+
+Offsets need not begin at 0: a slice of an Arrow array keeps its parent's. Nothing here checks anything.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.batch.layout import OFFSET, PADS, Buffer
+
+Int32s = NDArray[np.int32]
+Int64s = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+Bools = NDArray[np.bool_]
+
+
+class Binary:
+    """Value i is `buffer[base + offsets[i] : base + offsets[i + 1]]`."""
+
+    __slots__ = ("base", "buffer", "offsets")
+
+    def __init__(self, offsets: Int32s, buffer: Buffer, base: int = 0) -> None:
+        self.offsets = offsets
+        self.buffer = buffer
+        self.base = base
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Where the values begin and end in `buffer`."""
+        return self.base + int(self.offsets[0]), self.base + int(self.offsets[-1])
+
+    @property
+    def blob(self) -> memoryview:
+        """All values, end to end."""
+        start, end = self.span
+        return memoryview(self.buffer)[start:end]
+
+    def lengths(self) -> Int32s:
+        return np.diff(self.offsets)
+
+    def get(self, row: int) -> bytes:
+        start, end = self.offsets[row : row + 2].tolist()
+        return bytes(self.buffer[self.base + start : self.base + end])
+
+    def slices(self, first: int, end: int) -> list[bytes]:
+        """The values of rows `first` up to, not including, `end`."""
+        offsets, buffer, base = self.offsets[first : end + 1], self.buffer, self.base
+        if type(buffer) is not bytes:
+            # Slicing bytes is twice as fast as copying out of a view, even after this copy.
+            base = -int(offsets[0])
+            buffer = bytes(buffer[self.base - base : self.base + int(offsets[-1])])
+        bounds = (offsets + base).tolist() if base else offsets.tolist()
+        return [buffer[start:stop] for start, stop in pairwise(bounds)]
+
+    def pick(self, rows: Int64s) -> list[bytes]:
+        """The values of some rows, in their order."""
+        buffer = self.buffer
+        starts = (self.offsets[rows] + self.base).tolist()
+        ends = (self.offsets[rows + 1] + self.base).tolist()
+        if type(buffer) is bytes:
+            return [buffer[start:end] for start, end in zip(starts, ends, strict=True)]
+        return [bytes(buffer[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+    def take(self, rows: Int64s) -> Binary:
+        """A column of its own with some of the rows."""
+        values = self.pick(rows)
+        return Binary(offsets_of(self.lengths()[rows]), b"".join(values))
+
+    def texts(self, first: int, end: int) -> list[str]:
+        """The values of rows `first` up to, not including, `end`, as text."""
+        start, stop = self.base + int(self.offsets[first]), self.base + int(self.offsets[end])
+        whole = bytes(self.buffer[start:stop])
+        if not whole.isascii():
+            return [value.decode() for value in self.slices(first, end)]
+        text = whole.decode("ascii")
+        bounds = (self.offsets[first : end + 1] - self.offsets[first]).tolist()
+        return [text[left:right] for left, right in pairwise(bounds)]
+
+    def rebased(self) -> Int32s:
+        """The offsets, beginning at 0."""
+        first = self.offsets[0]
+        return self.offsets - first if first else self.offsets
+
+    def buffers(self) -> list[Buffer]:
+        """As it is stored, padded."""
+        return [*pad(self.rebased().astype(OFFSET, copy=False).tobytes()), *pad(self.blob)]
+
+
+class Text:
+    """Strings that may be missing. `validity` is an Arrow bitmap whose first row is bit 0; None: all are present."""
+
+    __slots__ = ("validity", "values")
+
+    def __init__(self, values: Binary, validity: Bytes | None) -> None:
+        self.values = values
+        self.validity = validity
+
+    def __len__(self) -> int:
+        return len(self.values.offsets) - 1
+
+    def get(self, row: int) -> str | None:
+        if self.validity is not None and not self.validity[row >> 3] >> (row & 7) & 1:
+            return None
+        return self.values.get(row).decode()
+
+    def present(self) -> Bools:
+        if self.validity is None:
+            return np.ones(len(self), np.bool_)
+        return np.unpackbits(self.validity, count=len(self), bitorder="little").view(np.bool_)
+
+    def to_list(self) -> list[str | None]:
+        texts = self.values.texts(0, len(self))
+        present = self.present()
+        if present.all():
+            return list(texts)
+        return [text if there else None for text, there in zip(texts, present.tolist(), strict=True)]
+
+    def take(self, rows: Int64s) -> Text:
+        return Text(self.values.take(rows), bitmap(self.present()[rows]))
+
+    def buffers(self) -> list[Buffer]:
+        """As it is stored, padded."""
+        return [*pad(bitmap(self.present()).tobytes()), *self.values.buffers()]
+
+
+class Headers:
+    """Row i has the pairs rows[i] up to, not including, rows[i + 1] of `names` and `values`."""
+
+    __slots__ = ("names", "rows", "values")
+
+    def __init__(self, rows: Int32s, names: Binary, values: Binary) -> None:
+        self.rows = rows
+        self.names = names
+        self.values = values
+
+    def get(self, row: int) -> dict[str, str] | None:
+        first, end = self.rows[row : row + 2].tolist()
+        if first == end:
+            return None
+        return dict(zip(self.names.texts(first, end), self.values.texts(first, end), strict=True))
+
+    def take(self, rows: Int64s) -> Headers:
+        counts = np.diff(self.rows)[rows]
+        offsets = offsets_of(counts)
+        # Pair j of the new column comes from the first pair of its row plus its place within that row.
+        pairs = np.arange(offsets[-1]) + np.repeat(self.rows[rows] - offsets[:-1], counts)
+        return Headers(offsets, self.names.take(pairs), self.values.take(pairs))
+
+    def lengths(self) -> Int32s:
+        """Bytes of all names and values of each row."""
+        names, values = self.names.offsets[self.rows], self.values.offsets[self.rows]
+        return np.diff(names) + np.diff(values)
+
+    def buffers(self) -> list[Buffer]:
+        """As it is stored, padded."""
+        first, end = int(self.rows[0]), int(self.rows[-1])
+        names = Binary(self.names.offsets[first : end + 1], self.names.buffer, self.names.base)
+        values = Binary(self.values.offsets[first : end + 1], self.values.buffer, self.values.base)
+        rows = (self.rows - first).astype(OFFSET, copy=False).tobytes()
+        return [*pad(rows), *names.buffers(), *values.buffers()]
+
+
+def offsets_of(lengths: NDArray[np.integer]) -> Int32s:
+    """Offsets of values with these lengths."""
+    offsets = np.zeros(len(lengths) + 1, OFFSET)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def bitmap(present: Bools) -> Bytes:
+    return np.packbits(present, bitorder="little")
+
+
+def pad(buffer: Buffer) -> tuple[Buffer, Buffer]:
+    """A buffer and the zeros that follow it."""
+    return buffer, PADS[-len(buffer) % 8]

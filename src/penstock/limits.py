@@ -1,0 +1,69 @@
+"""Every limit in one place, with the relations between them asserted."""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+# One message (FEATURES A5).
+payload_bytes_max: Final = 10 * MIB
+key_bytes_max: Final = 64 * KIB
+headers_bytes_max: Final = 64 * KIB
+dedup_key_bytes_max: Final = 1 * KIB
+trace_bytes_max: Final = 256
+error_bytes_max: Final = 4 * KIB
+priority_max: Final = 255
+priority_default: Final = 128
+attempts_max: Final = 65_535
+delay_seconds_max: Final = 100 * 366 * 86_400
+instant_us_max: Final = 253_402_300_799_999_999  # the last µs of the year 9999, which a datetime can still hold
+name_length_max: Final = 128
+
+# One batch, one frame, one journal file.
+batch_messages_max: Final = 1_000_000
+batch_bytes_max: Final = 16 * MIB
+frame_bytes_max: Final = 32 * MIB
+journal_file_bytes: Final = 64 * MIB
+journal_file_frames_max: Final = 200_000
+journal_files_unsealed_max: Final = 16
+compression_threshold_bytes: Final = 16 * KIB
+compression_saving_min: Final = 0.05
+
+# Delivery.
+lease_messages_max: Final = 100_000
+lease_seconds_default: Final = 30.0
+lease_seconds_max: Final = 12 * 3600.0
+wait_seconds_max: Final = 60.0
+max_attempts_default: Final = 5
+partitions_max: Final = 65_536
+parked_messages_max: Final = 100_000
+timers_near_max: Final = 1_000_000
+dedup_keys_max: Final = 10_000_000
+dedup_seconds_default: Final = 86_400.0
+starvation_seconds_default: Final = 30.0
+group_expiry_seconds_default: Final = 30 * 86_400.0
+
+# Sealed segments.
+segment_row_group_rows: Final = 16_384
+segment_row_group_bytes: Final = 4 * MIB
+segment_cache_bytes: Final = 64 * MIB
+segment_columns_bytes: Final = 8 * MIB
+segment_footers_bytes: Final = 8 * MIB
+segment_own_file_bytes: Final = 8 * MIB
+segment_pin_seconds: Final = 120.0
+seal_bytes_max: Final = 128 * MIB
+retention_seconds_default: Final = 7 * 86_400.0
+retention_bytes_default: Final = 10 * GIB
+
+# The disk.
+disk_free_bytes_floor: Final = 100 * MIB
+disk_free_share: Final = 0.05
+disk_free_bytes_cap: Final = 5 * GIB
+
+assert payload_bytes_max + key_bytes_max + headers_bytes_max + 4 * KIB < batch_bytes_max
+assert batch_bytes_max < frame_bytes_max < journal_file_bytes
+assert max_attempts_default <= attempts_max
+assert segment_row_group_bytes * 4 < segment_cache_bytes
