@@ -1,0 +1,61 @@
+"""The journal seam: an append-only list of frames, numbered from 1, that becomes durable in groups.
+
+Three implementations, held to one conformance suite: file, memory and, in a cluster, PostgreSQL. The order of a
+frame's life is append (gathered in memory) → write (the operating system has it) → sync (it survives a power cut).
+Always `durable_sequence <= written_sequence <= sequence`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from penstock.errors import OutcomeUnknown
+from penstock.storage.files import JournalFile
+
+__all__ = ["Journal", "JournalFile", "outcome_unknown"]
+
+
+class Journal(Protocol):
+    """Where frames go. `append` is for the holder of the shard's lock; all the rest is thread-safe."""
+
+    sequence: int  # of the last appended frame; 0 before the first
+    written_sequence: int
+    durable_sequence: int
+    disk_full: bool  # pushes must be refused; settles still work
+    failed: BaseException | None  # what stopped the journal for good
+
+    def append(self, entries: bytes) -> int:
+        """Number and gather a frame; its bytes are a multiple of 8. `OutcomeUnknown` after a failure."""
+
+    def write(self) -> None:
+        """Hand what was gathered to the operating system, starting new files as they fill up."""
+
+    def sync(self) -> None:
+        """Write, then wait until everything written is durable."""
+
+    def replay(self, after: int) -> Iterator[tuple[int, memoryview]]:
+        """(sequence, entries) of every frame over `after`, in order. `Damaged` when one of them is missing."""
+
+    def full_files(self) -> list[JournalFile]:
+        """Files that will not be written again, oldest first."""
+
+    def read_file(self, file: JournalFile) -> Iterator[tuple[int, memoryview]]:
+        """The frames of a full file."""
+
+    def remove_file(self, file: JournalFile) -> None:
+        """Forget the oldest full file, once nothing needs it."""
+
+    def rotate(self) -> None:
+        """Make the current file a full one, unless it is empty."""
+
+    def check_space(self) -> bool:
+        """Look at the free disk, renew the reserve if it was used, and set and return `disk_full`."""
+
+    def close(self) -> None:
+        """Make everything durable and let go; it may be called twice."""
+
+
+def outcome_unknown(cause: BaseException) -> OutcomeUnknown:
+    """What callers get once the journal has failed."""
+    return OutcomeUnknown(f"the journal stopped: {cause}")

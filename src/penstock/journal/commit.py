@@ -1,0 +1,172 @@
+"""Group commit: many wait, one syncs for all.
+
+Threads: the first to wait leads. It syncs for everyone who has appended by then; those who come meanwhile queue up,
+each behind a lock of its own. When the sync is done the leader wakes those who have their answer, and promotes one
+of the rest. There is never more than one leader, and never none while someone waits.
+
+asyncio: futures are gathered per event loop and handed over once per turn of the loop to a committer thread, which is
+one ordinary waiter for all of them. It resolves them with one `call_soon_threadsafe` per loop and commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+
+from penstock.errors import Closed, PenstockError
+from penstock.journal import Journal, outcome_unknown
+
+_Futures = list[tuple[int, "asyncio.Future[None]"]]
+
+
+class _Waiter:
+    """A thread in the queue. Its lock is released when it is durable, when all is lost, or when it shall lead."""
+
+    __slots__ = ("leads", "sequence", "turn")
+
+    def __init__(self, sequence: int) -> None:
+        self.sequence = sequence
+        self.leads = False
+        self.turn = threading.Lock()
+        self.turn.acquire()
+
+
+class GroupCommit:
+    """Waits for sequences of one journal to become durable."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._lock = threading.Lock()
+        self._is_led = False  # a thread leads, or has been promoted and is about to
+        self._waiters: list[_Waiter] = []
+        self._futures: dict[asyncio.AbstractEventLoop, _Futures] = {}
+        self._work = threading.Semaphore(0)
+        self._committer: threading.Thread | None = None
+        self._closed = False
+
+    def wait(self, sequence: int) -> None:
+        """Return when `sequence` is durable; `OutcomeUnknown` when the journal failed before it was."""
+        if self._journal.durable_sequence >= sequence:
+            return
+        waiter = self._queue_up(sequence)
+        if waiter is None or self._is_promoted(waiter):
+            self._lead(sequence)
+        elif self._journal.durable_sequence < sequence:
+            raise self._failure()
+
+    def future(self, sequence: int, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        """The same for asyncio; to be called on the loop's own thread."""
+        future = loop.create_future()
+        if self._journal.durable_sequence >= sequence:
+            future.set_result(None)
+            return future
+        with self._lock:
+            if self._closed:
+                raise Closed("the journal is closed")
+            gathered = self._futures.get(loop)
+            if gathered is None:
+                gathered = self._futures[loop] = []
+                # At the end of this turn of the loop: until then other tasks may append, and one sync does for all.
+                loop.call_soon(self._hand_over)
+            gathered.append((sequence, future))
+        return future
+
+    def close(self) -> None:
+        """Resolve what is outstanding and end the committer. The journal stays open."""
+        with self._lock:
+            self._closed = True
+            committer, self._committer = self._committer, None
+        if committer is not None:
+            self._work.release()
+            committer.join()
+        self._answer_gathered()
+
+    # Threads.
+
+    def _queue_up(self, sequence: int) -> _Waiter | None:
+        """A place in the queue, or None for the lead."""
+        with self._lock:
+            if not self._is_led:
+                self._is_led = True
+                return None
+            waiter = _Waiter(sequence)
+            self._waiters.append(waiter)
+            return waiter
+
+    def _is_promoted(self, waiter: _Waiter) -> bool:
+        """Block until woken."""
+        try:
+            waiter.turn.acquire()
+        except BaseException:  # Ctrl-C. Whoever leaves the queue must not take the lead along.
+            with self._lock:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+            if waiter.leads:
+                self._pass_on()
+            raise
+        return waiter.leads
+
+    def _lead(self, sequence: int) -> None:
+        try:
+            # Somebody else may have synced the journal since this thread was promoted.
+            if self._journal.durable_sequence < sequence:
+                self._journal.sync()
+        finally:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """End this thread's lead: wake everyone who has their answer, and one more to lead."""
+        durable, failed = self._journal.durable_sequence, self._journal.failed
+        with self._lock:
+            woken, self._waiters = self._waiters, []
+            if failed is None:
+                self._waiters = [waiter for waiter in woken if waiter.sequence > durable]
+                woken = [waiter for waiter in woken if waiter.sequence <= durable]
+            self._is_led = bool(self._waiters)
+            if self._waiters:
+                heir = self._waiters.pop(0)
+                heir.leads = True
+                woken.insert(0, heir)
+        for waiter in woken:
+            waiter.turn.release()
+
+    def _failure(self) -> PenstockError:
+        failed = self._journal.failed
+        return Closed("the journal is closed") if failed is None else outcome_unknown(failed)
+
+    # asyncio.
+
+    def _hand_over(self) -> None:
+        with self._lock:
+            if self._committer is None and not self._closed:
+                self._committer = threading.Thread(target=self._commit, name="penstock-commit", daemon=True)
+                self._committer.start()
+        self._work.release()
+
+    def _commit(self) -> None:
+        while not self._closed:
+            self._work.acquire()
+            self._answer_gathered()
+
+    def _answer_gathered(self) -> None:
+        with self._lock:
+            gathered, self._futures = self._futures, {}
+        if not gathered:
+            return
+        # A failure shows in the journal's state, where each loop finds it.
+        with suppress(PenstockError):
+            self.wait(max(sequence for futures in gathered.values() for sequence, _ in futures))
+        for loop, futures in gathered.items():
+            with suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+                loop.call_soon_threadsafe(self._resolve, futures)
+
+    def _resolve(self, futures: _Futures) -> None:
+        durable = self._journal.durable_sequence
+        for sequence, future in futures:
+            if future.done():
+                continue
+            if sequence <= durable:
+                future.set_result(None)
+            else:
+                future.set_exception(self._failure())

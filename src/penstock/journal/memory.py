@@ -1,0 +1,77 @@
+"""A journal that lasts as long as the process: for tests, and for shards that need no disk.
+
+It keeps the same order of events as the file journal, so that whoever forgets to write or sync is found out here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+from penstock.errors import Closed, Damaged
+from penstock.journal import JournalFile
+from penstock.storage.frames import ENTRIES_BYTES_MAX
+
+
+class MemoryJournal:
+    """Frames in a list."""
+
+    def __init__(self) -> None:
+        self.sequence = 0
+        self.written_sequence = 0
+        self.durable_sequence = 0
+        self.disk_full = False
+        self.failed: BaseException | None = None
+        self._frames: list[bytes] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def append(self, entries: bytes) -> int:
+        if self._closed:
+            raise Closed("the journal is closed")
+        if len(entries) & 7 or len(entries) > ENTRIES_BYTES_MAX:
+            raise ValueError(f"a frame cannot hold {len(entries)} bytes of entries")
+        self._frames.append(bytes(entries))
+        self.sequence += 1
+        return self.sequence
+
+    def write(self) -> None:
+        with self._lock:
+            self._refuse_if_closed()
+            self.written_sequence = self.sequence
+
+    def sync(self) -> None:
+        with self._lock:
+            self._refuse_if_closed()
+            self.written_sequence = self.sequence
+            self.durable_sequence = self.written_sequence
+
+    def replay(self, after: int) -> Iterator[tuple[int, memoryview]]:
+        if after > self.sequence:
+            raise Damaged(f"the journal ends at sequence {self.sequence}, before {after}")
+        frames = self._frames[after:]
+        return ((after + index, memoryview(entries)) for index, entries in enumerate(frames, 1))
+
+    def full_files(self) -> list[JournalFile]:
+        return []
+
+    def read_file(self, file: JournalFile) -> Iterator[tuple[int, memoryview]]:
+        raise FileNotFoundError(file.name)
+
+    def remove_file(self, file: JournalFile) -> None:
+        raise FileNotFoundError(file.name)
+
+    def rotate(self) -> None:
+        self.sync()
+
+    def check_space(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        if not self._closed:
+            self.sync()
+            self._closed = True
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed and self.durable_sequence < self.sequence:
+            raise Closed("the journal is closed")

@@ -1,0 +1,158 @@
+"""Checkpoints: a manifest of immutable parts.
+
+    checkpoints/manifest.json                     sequence, and for each part its file, length and crc32c
+    checkpoints/<part>-<20 digits>.part           the part's bytes, then their crc32c u32
+
+A part's file is written once and never again. The manifest is swapped whole, after the parts it names are durable, so
+a crash leaves the old checkpoint or the new one, never a mix. Files that no manifest names are removed afterwards.
+The caller saves a sequence only once it is durable in the journal.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from crc32c import crc32c
+
+from penstock.errors import Damaged
+from penstock.storage.disk import Disk
+
+DIRECTORY: Final = "checkpoints"
+MANIFEST: Final = f"{DIRECTORY}/manifest.json"
+FORMAT: Final = 1
+
+_TRAILER: Final = struct.Struct("<I")
+_PART_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Where a part lies: `length` without the trailer."""
+
+    file: str
+    length: int
+    crc32c: int
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What manifest.json holds. Its own checksum is taken while the field is 0."""
+
+    format: int
+    sequence: int
+    parts: dict[str, Part]
+    crc32c: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The state at `sequence`. Parts are read and verified when asked for."""
+
+    sequence: int
+    parts: Mapping[str, bytes]
+
+
+class CheckpointStore:
+    """The checkpoints of one data directory. One thread at a time may save."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._manifest = self._read_manifest()
+
+    def load(self) -> Checkpoint | None:
+        """The latest checkpoint, or None when there is none. `Damaged` names the file that cannot be trusted."""
+        if self._manifest is None:
+            return None
+        return Checkpoint(self._manifest.sequence, _Parts(self._disk, self._manifest.parts))
+
+    def save(self, sequence: int, parts: Mapping[str, bytes], keep: Collection[str] = ()) -> None:
+        """Make `parts`, and those of the last checkpoint named in `keep`, the checkpoint at `sequence`."""
+        known = {} if self._manifest is None else self._manifest.parts
+        listed = {name: known[name] for name in keep if name not in parts}
+        taken = set(self._disk.list(DIRECTORY))
+        for name, data in parts.items():
+            listed[name] = self._write_part(_free_name(name, sequence, taken), data)
+        self._disk.sync_directory(DIRECTORY)
+        manifest = Manifest(FORMAT, sequence, listed)
+        self._disk.write_whole(MANIFEST, _encode(manifest))
+        self._manifest = manifest
+        self._remove_unnamed()
+
+    def _write_part(self, file_name: str, data: bytes) -> Part:
+        crc = crc32c(data)
+        name = f"{DIRECTORY}/{file_name}"
+        file = self._disk.open(name, create_bytes=len(data) + _TRAILER.size)
+        try:
+            file.write_at(data, 0)
+            file.write_at(_TRAILER.pack(crc), len(data))
+            file.sync()
+        finally:
+            file.close()
+        return Part(name, len(data), crc)
+
+    def _remove_unnamed(self) -> None:
+        assert self._manifest is not None
+        named = {part.file for part in self._manifest.parts.values()} | {MANIFEST}
+        for name in self._disk.list(DIRECTORY):
+            if f"{DIRECTORY}/{name}" not in named:
+                self._disk.remove(f"{DIRECTORY}/{name}")
+
+    def _read_manifest(self) -> Manifest | None:
+        if not self._disk.exists(MANIFEST):
+            return None
+        path = self._disk.root / MANIFEST
+        try:
+            manifest = msgspec.json.decode(self._disk.read(MANIFEST), type=Manifest)
+        except msgspec.MsgspecError:
+            raise Damaged(f"{path} cannot be read") from None
+        if _encode(manifest) != msgspec.json.encode(manifest):
+            raise Damaged(f"{path} does not match its checksum")
+        return manifest
+
+
+class _Parts(Mapping[str, bytes]):
+    """Parts by name, read when asked for."""
+
+    def __init__(self, disk: Disk, parts: dict[str, Part]) -> None:
+        self._disk = disk
+        self._parts = parts
+
+    def __getitem__(self, name: str) -> bytes:
+        part = self._parts[name]
+        path = self._disk.root / part.file
+        try:
+            data = self._disk.read(part.file)
+        except FileNotFoundError:
+            raise Damaged(f"{path} is missing") from None
+        if len(data) != part.length + _TRAILER.size:
+            raise Damaged(f"{path} has {len(data)} bytes instead of {part.length + _TRAILER.size}")
+        if data[part.length :] != _TRAILER.pack(part.crc32c) or crc32c(data[: part.length]) != part.crc32c:
+            raise Damaged(f"{path} does not match its checksum")
+        return data[: part.length]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+
+def _encode(manifest: Manifest) -> bytes:
+    bare = msgspec.structs.replace(manifest, crc32c=0)
+    return msgspec.json.encode(msgspec.structs.replace(bare, crc32c=crc32c(msgspec.json.encode(bare))))
+
+
+def _free_name(part: str, sequence: int, taken: set[str]) -> str:
+    """A file name that no checkpoint, not even a half-made one, uses."""
+    if not _PART_NAME.match(part):
+        raise ValueError(f"{part!r} cannot name a part")
+    name = f"{part}-{sequence:020d}.part"
+    attempt = 1
+    while name in taken:
+        name = f"{part}-{sequence:020d}.{attempt}.part"
+        attempt += 1
+    taken.add(name)
+    return name

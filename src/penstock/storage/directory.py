@@ -1,0 +1,75 @@
+"""What makes a directory a data directory.
+
+    lock                            held by the one process that has it open
+    PENSTOCK                        {"format": 1, "shard": "<32 hex digits>"}
+    journal/00000000000000000001.log …, journal/reserve
+    checkpoints/manifest.json, checkpoints/<part>-<sequence>.part
+    segments/…
+
+The marker is written last of what is needed to tell an empty directory from ours, and whole. A directory that holds
+anything else is refused untouched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Final
+
+from penstock.errors import Damaged, NotADataDirectory, StorageError
+from penstock.storage.disk import TEMPORARY_SUFFIX, Disk
+
+MARKER: Final = "PENSTOCK"
+FORMAT: Final = 1
+SHARD_ID_BYTES: Final = 16
+DIRECTORIES: Final = ("journal", "checkpoints", "segments")
+
+_OWN_BEFORE_MARKER: Final = {"lock", MARKER + TEMPORARY_SUFFIX}
+
+
+def new_shard_id() -> bytes:
+    """An id that no other shard has, so that a file can be told from another shard's."""
+    return os.urandom(SHARD_ID_BYTES)
+
+
+def open_directory(disk: Disk, shard_id: Callable[[], bytes] = new_shard_id) -> bytes:
+    """Make or check the data directory, lock it, and return its shard id."""
+    disk.make_directory("")
+    _refuse_foreign(disk)
+    disk.lock()
+    try:
+        if not disk.exists(MARKER):
+            disk.write_whole(MARKER, _encode(shard_id()))
+        identity = _decode(disk.read(MARKER), f"{disk.root / MARKER}")
+        for name in DIRECTORIES:
+            disk.make_directory(name)
+    except BaseException:
+        disk.close()
+        raise
+    return identity
+
+
+def _refuse_foreign(disk: Disk) -> None:
+    names = set(disk.list(""))
+    if MARKER not in names and (foreign := sorted(names - _OWN_BEFORE_MARKER)):
+        raise NotADataDirectory(f"{disk.root} holds {foreign[0]!r} and no {MARKER} marker")
+
+
+def _encode(shard_id: bytes) -> bytes:
+    return json.dumps({"format": FORMAT, "shard": shard_id.hex()}).encode() + b"\n"
+
+
+def _decode(data: bytes, path: str) -> bytes:
+    try:
+        marker = json.loads(data)
+        version, shard_id = marker["format"], bytes.fromhex(marker["shard"])
+    except (ValueError, KeyError, TypeError):
+        raise Damaged(f"{path} cannot be read") from None
+    if version != FORMAT:
+        raise StorageError(
+            f"{path}: format {version} is not known to this version", hint="open it with a newer Penstock"
+        )
+    if len(shard_id) != SHARD_ID_BYTES:
+        raise Damaged(f"{path}: the shard id has {len(shard_id)} bytes instead of {SHARD_ID_BYTES}")
+    return shard_id

@@ -1,0 +1,291 @@
+"""The one door to the file system.
+
+Everything that Penstock reads or writes goes through a `Disk`, so that tests can lie through one: forget what was not
+synced, tear a write, run out of space, fail. Names are relative to the data directory and use "/".
+
+A name or a size is durable only after `sync_directory`, bytes only after `File.sync`. Errors come out as
+`DiskFull`, `DiskReadOnly`, `NotADataDirectory` or `StorageError`; only a missing file stays `FileNotFoundError`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from penstock.errors import DiskFull, DiskReadOnly, NotADataDirectory, PenstockError, StorageError
+from penstock.storage.lock import DirectoryLock
+
+TEMPORARY_SUFFIX: Final = ".tmp"
+
+Bytes = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    """An open file, written and read by position."""
+
+    name: str
+
+    def write_at(self, data: Bytes, position: int) -> None:
+        """Write all of `data`, however many calls that takes."""
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes; fewer only at the end of the file."""
+
+    def sync(self) -> None:
+        """Return when everything written so far survives a power cut."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
+
+    def size(self) -> int:
+        """Bytes in the file, preallocated ones included."""
+
+    def close(self) -> None:
+        """Let go of the file; it may be called twice."""
+
+
+class Disk(Protocol):
+    """A data directory."""
+
+    root: Path
+
+    def open(self, name: str, *, create_bytes: int | None = None) -> File:
+        """Open for reading and writing. With `create_bytes` make the file if it is missing and preallocate it."""
+
+    def read(self, name: str, position: int = 0, length: int | None = None) -> bytes:
+        """Bytes of a file, all of them unless told otherwise."""
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file or directory of this name."""
+
+    def size(self, name: str) -> int:
+        """Bytes in the file."""
+
+    def list(self, directory: str) -> list[str]:
+        """Names in a directory, sorted, without the directory's own."""
+
+    def write_whole(self, name: str, data: Bytes) -> None:
+        """Make or replace a file: after a crash it is there whole, or as it was before."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name; durable after `sync_directory`."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file; durable after `sync_directory`."""
+
+    def make_directory(self, name: str) -> None:
+        """Make a directory, durably; no error when it is there. "" is the data directory itself."""
+
+    def sync_directory(self, name: str) -> None:
+        """Make names created, renamed and removed in a directory durable."""
+
+    def free_bytes(self) -> int:
+        """Bytes that this user may still write."""
+
+    def total_bytes(self) -> int:
+        """Bytes of the whole file system."""
+
+    def open_input(self, name: str) -> pa.NativeFile:
+        """The file for pyarrow's readers."""
+
+    def lock(self) -> None:
+        """Take the directory for this process; `DirectoryInUse` names the one that has it."""
+
+    def close(self) -> None:
+        """Give the directory back."""
+
+
+def write_fully(write: Callable[[memoryview, int], int], data: Bytes, position: int) -> None:
+    """Call `write(bytes, position)`, which may write less than it was given, until all of `data` is written."""
+    written = write(memoryview(data), position)
+    while written < len(data):
+        count = write(memoryview(data)[written:], position + written)
+        if count == 0:
+            raise OSError(errno.EIO, "the device takes no more bytes")
+        written += count
+
+
+def storage_error(error: OSError, path: Path | str) -> PenstockError:
+    """The error that users see for what the operating system said about `path`."""
+    what = f"{path}: {error.strerror or error}"
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return DiskFull(what)
+    if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
+        return DiskReadOnly(what)
+    if error.errno in {errno.ENOTDIR, errno.EEXIST}:
+        return NotADataDirectory(f"{path} is not a directory")
+    return StorageError(what, hint="look at the system log: the device may be failing")
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Translate what the operating system raises inside the block."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise storage_error(error, path) from error
+
+
+# macOS has neither; there fsync is the best that Python offers, and preallocation only sets the size.
+_sync_data: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
+_allocate: Final[Callable[[int, int, int], None] | None] = getattr(os, "posix_fallocate", None)
+
+
+class RealFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_fd", "_path", "name")
+
+    def __init__(self, path: Path, name: str, *, create_bytes: int | None = None) -> None:
+        self._path = path
+        self.name = name
+        flags = os.O_RDWR | os.O_CLOEXEC | (0 if create_bytes is None else os.O_CREAT)
+        self._fd = os.open(path, flags, 0o644)
+        if create_bytes is not None:
+            self._preallocate(create_bytes)
+
+    def write_at(self, data: Bytes, position: int) -> None:
+        try:
+            write_fully(self._write, data, position)
+        except OSError as error:
+            raise storage_error(error, self._path) from error
+
+    def read_at(self, position: int, length: int) -> bytes:
+        with storage_errors(self._path):
+            pieces = []
+            while length and (piece := os.pread(self._fd, length, position)):
+                pieces.append(piece)
+                position += len(piece)
+                length -= len(piece)
+        return b"".join(pieces)
+
+    def sync(self) -> None:
+        try:
+            _sync_data(self._fd)
+        except OSError as error:
+            raise storage_error(error, self._path) from error
+
+    def truncate(self, size: int) -> None:
+        with storage_errors(self._path):
+            os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+    def _write(self, data: memoryview, position: int) -> int:
+        return os.pwrite(self._fd, data, position)
+
+    def _preallocate(self, size: int) -> None:
+        try:
+            if os.fstat(self._fd).st_size < size:
+                if _allocate is None:
+                    os.ftruncate(self._fd, size)
+                else:
+                    _allocate(self._fd, 0, size)
+        except OSError:
+            self.close()
+            raise
+
+
+class RealDisk:
+    """A directory of the operating system."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+        self._lock = DirectoryLock(self.root / "lock")
+
+    def open(self, name: str, *, create_bytes: int | None = None) -> RealFile:
+        path = self.root / name
+        with storage_errors(path):
+            return RealFile(path, name, create_bytes=create_bytes)
+
+    def read(self, name: str, position: int = 0, length: int | None = None) -> bytes:
+        path = self.root / name
+        with storage_errors(path), path.open("rb") as file:
+            file.seek(position)
+            return file.read(-1 if length is None else length)
+
+    def exists(self, name: str) -> bool:
+        return (self.root / name).exists()
+
+    def size(self, name: str) -> int:
+        return (self.root / name).stat().st_size
+
+    def list(self, directory: str) -> list[str]:
+        path = self.root / directory
+        with storage_errors(path):
+            return sorted(os.listdir(path))
+
+    def write_whole(self, name: str, data: Bytes) -> None:
+        temporary = name + TEMPORARY_SUFFIX
+        file = self.open(temporary, create_bytes=0)
+        try:
+            file.truncate(0)
+            file.write_at(data, 0)
+            file.sync()
+        finally:
+            file.close()
+        self.rename(temporary, name)
+        # The directory too: after a crash the bytes may be there and the name not.
+        self.sync_directory(os.path.dirname(name))
+
+    def rename(self, old: str, new: str) -> None:
+        with storage_errors(self.root / new):
+            os.replace(self.root / old, self.root / new)
+
+    def remove(self, name: str) -> None:
+        with storage_errors(self.root / name):
+            os.unlink(self.root / name)
+
+    def make_directory(self, name: str) -> None:
+        path = self.root / name
+        with storage_errors(path):
+            missing = [parent for parent in (path, *path.parents) if not parent.exists()]
+            path.mkdir(parents=True, exist_ok=True)
+            for made in missing:
+                _sync_directory(made.parent)
+
+    def sync_directory(self, name: str) -> None:
+        with storage_errors(self.root / name):
+            _sync_directory(self.root / name)
+
+    def free_bytes(self) -> int:
+        usage = os.statvfs(self.root)
+        return usage.f_bavail * usage.f_frsize
+
+    def total_bytes(self) -> int:
+        usage = os.statvfs(self.root)
+        return usage.f_blocks * usage.f_frsize
+
+    def open_input(self, name: str) -> Any:
+        path = self.root / name
+        with storage_errors(path):
+            return pa.OSFile(os.fspath(path), "rb")
+
+    def lock(self) -> None:
+        with storage_errors(self._lock.path):
+            self._lock.acquire()
+
+    def close(self) -> None:
+        self._lock.release()
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,120 @@
+"""The files of a journal: their names, how one is made, how one is read.
+
+A file appears under its name only once its header is durable, so a named file without a sound header is damage. It is
+made as `journal/next` and renamed; what a crash leaves under that name is worth nothing. `journal/reserve` is a
+preallocated file of zeros: when the disk is full it becomes the next file, so that what consumers do still works.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.errors import Damaged, DiskFull
+from penstock.storage.disk import Disk, File
+from penstock.storage.frames import HEADER_BYTES, Header, decode_header, encode_header, seed_of
+from penstock.storage.recovery import Scan, Verdict, scan
+
+DIRECTORY: Final = "journal"
+NEXT: Final = f"{DIRECTORY}/next"
+RESERVE: Final = f"{DIRECTORY}/reserve"
+SUFFIX: Final = ".log"
+_DIGITS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class JournalFile:
+    """A file that is complete: `end_sequence` is the first sequence that is not in it."""
+
+    name: str
+    first_sequence: int
+    end_sequence: int
+    bytes: int
+
+
+def name_of(first_sequence: int) -> str:
+    """The name of the file that starts with this sequence."""
+    return f"{DIRECTORY}/{first_sequence:0{_DIGITS}d}{SUFFIX}"
+
+
+def first_sequences(disk: Disk) -> list[int]:
+    """Where each journal file starts, in order."""
+    stems = [name.removesuffix(SUFFIX) for name in disk.list(DIRECTORY) if name.endswith(SUFFIX)]
+    return [int(stem) for stem in stems if len(stem) == _DIGITS and stem.isdigit()]
+
+
+def complete_files(disk: Disk) -> list[JournalFile]:
+    """All files but the last, which is still written to."""
+    starts = first_sequences(disk)
+    names = [name_of(start) for start in starts]
+    return [JournalFile(*each, disk.size(each[0])) for each in zip(names, starts, starts[1:], strict=False)]
+
+
+def create_file(disk: Disk, header: Header, size: int) -> tuple[File, bool]:
+    """A new file, durable and open, and whether the reserve had to be used for it."""
+    file, is_reserve = _allocate(disk, size)
+    file.write_at(encode_header(header), 0)
+    file.sync()
+    file.close()
+    name = name_of(header.first_sequence)
+    disk.rename(NEXT, name)
+    disk.sync_directory(DIRECTORY)
+    return disk.open(name), is_reserve
+
+
+def remove_leftovers(disk: Disk) -> None:
+    """Clear away what a crash left between making a file and naming it."""
+    if disk.exists(NEXT):
+        disk.remove(NEXT)
+
+
+def make_reserve(disk: Disk, size: int) -> bool:
+    """Keep the reserve ready; False when there is no room for it."""
+    if disk.exists(RESERVE) and disk.size(RESERVE) >= size:
+        return True
+    try:
+        disk.open(RESERVE, create_bytes=size).close()
+        disk.sync_directory(DIRECTORY)
+    except DiskFull:
+        if disk.exists(RESERVE):
+            disk.remove(RESERVE)
+        return False
+    return True
+
+
+def read_header(disk: Disk, first_sequence: int, shard_id: bytes) -> Header:
+    """The header of a file, checked against its name and the shard."""
+    name = name_of(first_sequence)
+    path = str(disk.root / name)
+    header = decode_header(disk.read(name, 0, HEADER_BYTES), path)
+    if header.shard_id != shard_id:
+        raise Damaged(f"{path} belongs to shard {header.shard_id.hex()}, not to {shard_id.hex()}")
+    if header.first_sequence != first_sequence:
+        raise Damaged(f"{path} starts with sequence {header.first_sequence} and is named otherwise")
+    return header
+
+
+def scan_file(disk: Disk, first_sequence: int, shard_id: bytes, end_sequence: int | None = None) -> Scan:
+    """Read a file and find its sound frames; never raises for what it finds behind the header."""
+    read_header(disk, first_sequence, shard_id)
+    data = disk.read(name_of(first_sequence))
+    return scan(data, seed_of(shard_id), first_sequence, end_sequence=end_sequence)
+
+
+def require_sound(disk: Disk, found: Scan) -> Scan:
+    """The scan itself, or `Damaged` naming file, position and what follows."""
+    if found.verdict is Verdict.DAMAGED:
+        raise Damaged(f"{disk.root / name_of(found.first_sequence)}: {found.describe()}")
+    return found
+
+
+def _allocate(disk: Disk, size: int) -> tuple[File, bool]:
+    try:
+        return disk.open(NEXT, create_bytes=size), False
+    except DiskFull:
+        if disk.exists(NEXT):
+            disk.remove(NEXT)
+        if not disk.exists(RESERVE):
+            raise
+        disk.rename(RESERVE, NEXT)
+        return disk.open(NEXT), True

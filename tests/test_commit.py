@@ -1,0 +1,291 @@
+"""Group commit: one leader, everyone answered, errors to all."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.errors import Closed, OutcomeUnknown, StorageError
+from penstock.journal.commit import GroupCommit
+from penstock.journal.memory import MemoryJournal
+
+ENTRY = bytes(8)
+PATIENCE_SECONDS = 30.0
+
+
+class GatedJournal(MemoryJournal):
+    """A journal whose syncs stop at a gate until the test lets them through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Semaphore(0)
+        self.entered = threading.Semaphore(0)
+        self.syncs = 0
+        self.syncing = 0
+        self.syncing_max = 0
+
+    def sync(self) -> None:
+        self.syncing += 1
+        self.syncing_max = max(self.syncing_max, self.syncing)
+        target = self.sequence
+        self.entered.release()
+        assert self.gate.acquire(timeout=PATIENCE_SECONDS)
+        self.syncing -= 1
+        self.syncs += 1
+        if self.failed is not None:
+            raise OutcomeUnknown("the journal stopped")
+        self.written_sequence = self.durable_sequence = max(self.durable_sequence, target)
+
+
+class Waiting:
+    """A thread that waits for a sequence, and what came of it."""
+
+    def __init__(self, commit: GroupCommit, sequence: int) -> None:
+        self.error: BaseException | None = None
+        self._wait: Callable[[], Any] = lambda: commit.wait(sequence)
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._wait()
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            self.error = error
+
+    def join(self) -> BaseException | None:
+        self.thread.join(PATIENCE_SECONDS)
+        assert not self.thread.is_alive()
+        return self.error
+
+
+def until_queued(commit: GroupCommit, count: int) -> None:
+    """Give way to the other threads until so many are in the queue."""
+    turn = threading.Event()
+    while len(commit._waiters) < count:
+        turn.wait(0.0005)
+
+
+def test_what_is_durable_is_not_waited_for():
+    journal = GatedJournal()
+    GroupCommit(journal).wait(0)
+    assert journal.syncs == 0
+
+
+def test_one_sync_serves_everyone_who_appended_before_it():
+    journal = GatedJournal()
+    commit = GroupCommit(journal)
+    leader = Waiting(commit, journal.append(ENTRY))
+    journal.entered.acquire()
+    followers = [Waiting(commit, journal.append(ENTRY)) for _ in range(20)]
+    until_queued(commit, 20)
+
+    journal.gate.release(2)
+
+    assert [waiting.join() for waiting in (leader, *followers)] == [None] * 21
+    assert journal.syncs == 2
+    assert journal.syncing_max == 1
+
+
+def test_a_failed_sync_reaches_the_leader_and_every_follower():
+    journal = GatedJournal()
+    commit = GroupCommit(journal)
+    leader = Waiting(commit, journal.append(ENTRY))
+    journal.entered.acquire()
+    followers = [Waiting(commit, journal.append(ENTRY)) for _ in range(20)]
+    until_queued(commit, 20)
+
+    journal.failed = StorageError("input/output error")
+    journal.gate.release()
+
+    assert all(isinstance(waiting.join(), OutcomeUnknown) for waiting in (leader, *followers))
+    assert journal.syncs == 1
+
+
+def test_who_was_durable_before_the_failure_is_not_told_of_it():
+    journal = MemoryJournal()
+    commit = GroupCommit(journal)
+    sequence = journal.append(ENTRY)
+    journal.sync()
+    journal.failed = StorageError("input/output error")
+    commit.wait(sequence)
+
+
+def test_an_interrupted_leader_passes_the_lead_on():
+    journal = MemoryJournal()
+    commit = GroupCommit(journal)
+    sync, journal.sync = journal.sync, _interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        commit.wait(journal.append(ENTRY))
+
+    journal.sync = sync  # type: ignore[method-assign]
+    commit.wait(journal.append(ENTRY))
+    assert journal.durable_sequence == 2
+
+
+def _interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_leader_leaves_its_followers_a_new_one():
+    journal = GatedJournal()
+    commit = GroupCommit(journal)
+    leader = Waiting(commit, journal.append(ENTRY))
+    journal.entered.acquire()
+    followers = [Waiting(commit, journal.append(ENTRY)) for _ in range(5)]
+    until_queued(commit, 5)
+    commit._journal = _InterruptOnce(journal)
+
+    journal.gate.release(3)
+
+    assert leader.join() is None
+    errors = [waiting.join() for waiting in followers]
+    assert [type(error) for error in errors if error] == [KeyboardInterrupt]
+
+
+class _InterruptOnce:
+    """Passes everything to a journal, but its first sync is interrupted."""
+
+    def __init__(self, journal: GatedJournal) -> None:
+        self._journal = journal
+        self._interrupted = False
+
+    def sync(self) -> None:
+        if not self._interrupted:
+            self._interrupted = True
+            raise KeyboardInterrupt
+        self._journal.sync()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
+
+
+def test_a_promoted_thread_whose_frame_was_synced_by_others_still_passes_the_lead_on():
+    journal = GatedJournal()
+    commit = GroupCommit(journal)
+    leader = Waiting(commit, journal.append(ENTRY))
+    journal.entered.acquire()
+    followers = [Waiting(commit, journal.append(ENTRY)) for _ in range(5)]
+    until_queued(commit, 5)
+    commit._lock.acquire()  # the leader finishes its sync and stops here, about to promote
+    journal.gate.release()
+    assert leader.thread.is_alive()
+    journal.durable_sequence = 3  # upkeep synced meanwhile
+    commit._lock.release()
+    journal.gate.release(2)
+
+    assert leader.join() is None
+    assert [waiting.join() for waiting in followers] == [None] * 5
+    journal.gate.release()
+    commit.wait(journal.append(ENTRY))
+    assert not commit._is_led
+
+
+def test_many_threads_lose_nothing():
+    journal = MemoryJournal()
+    commit = GroupCommit(journal)
+    lock = threading.Lock()
+    early: list[int] = []
+
+    def push() -> None:
+        for _ in range(200):
+            with lock:
+                sequence = journal.append(ENTRY)
+            commit.wait(sequence)
+            if journal.durable_sequence < sequence:
+                early.append(sequence)
+
+    threads = [threading.Thread(target=push) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_SECONDS)
+    assert journal.durable_sequence == 3200
+    assert early == []
+    assert not commit._is_led
+
+
+def test_tasks_that_append_in_one_turn_of_the_loop_share_one_sync():
+    journal = GatedJournal()
+    commit = GroupCommit(journal)
+    journal.gate.release(1)
+
+    async def push() -> None:
+        await commit.future(journal.append(ENTRY), asyncio.get_running_loop())
+
+    async def main() -> None:
+        await asyncio.gather(*(push() for _ in range(64)))
+
+    asyncio.run(main())
+    commit.close()
+    assert journal.durable_sequence == 64
+    assert journal.syncs == 1
+
+
+def test_a_failure_reaches_every_future_with_an_error_of_its_own():
+    journal = GatedJournal()
+    commit = GroupCommit(journal)
+    journal.failed = StorageError("input/output error")
+    journal.gate.release()
+
+    async def main() -> list[BaseException | None]:
+        loop = asyncio.get_running_loop()
+        futures = [commit.future(MemoryJournal.append(journal, ENTRY), loop) for _ in range(8)]
+        return await asyncio.gather(*futures, return_exceptions=True)
+
+    errors = asyncio.run(main())
+    commit.close()
+    assert all(isinstance(error, OutcomeUnknown) for error in errors)
+    assert len({id(error) for error in errors}) == 8
+
+
+def test_a_cancelled_future_disturbs_nobody():
+    journal = MemoryJournal()
+    commit = GroupCommit(journal)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        first, second = (commit.future(journal.append(ENTRY), loop) for _ in range(2))
+        first.cancel()
+        await second
+
+    asyncio.run(main())
+    commit.close()
+
+
+def test_a_loop_that_was_closed_meanwhile_disturbs_nobody():
+    journal = GatedJournal()
+    commit = GroupCommit(journal)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(_begin(commit, journal, loop))
+    journal.entered.acquire()
+    loop.close()
+    journal.gate.release()
+    commit.close()
+    assert journal.durable_sequence == 1
+
+
+async def _begin(commit: GroupCommit, journal: GatedJournal, loop: asyncio.AbstractEventLoop) -> None:
+    commit.future(journal.append(ENTRY), loop)
+    turn = loop.create_future()
+    loop.call_soon(turn.set_result, None)
+    await turn
+
+
+def test_closing_resolves_what_is_outstanding_and_refuses_more():
+    journal = MemoryJournal()
+    commit = GroupCommit(journal)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        outstanding = commit.future(journal.append(ENTRY), loop)
+        commit.close()
+        await outstanding
+        with pytest.raises(Closed):
+            commit.future(journal.append(ENTRY), loop)
+
+    asyncio.run(main())
+    commit.close()
