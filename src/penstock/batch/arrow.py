@@ -19,12 +19,13 @@ import pyarrow.compute as pc
 from penstock import limits
 from penstock.batch import layout
 from penstock.batch.batch import Batch
-from penstock.batch.columns import Binary, Bytes, Headers, Int32s, Text, bitmap
+from penstock.batch.columns import Binary, Headers, Text, bitmap
 from penstock.batch.layout import OFFSET
+from penstock.batch.views import binary_array, offsets_array, text_array
 from penstock.model import CONTENT_TYPE_NAMES
 
 if TYPE_CHECKING:
-    from penstock.batch.build import Partitions
+    from penstock.batch.fields import Partitions
 
 TYPES: Final = {
     layout.PRIORITY: pa.int16(),
@@ -70,9 +71,9 @@ class ArrowBatch(Batch):
     def _load(self, flag: int) -> Any:
         array = self._arrays[flag]
         if flag == layout.PAYLOAD:
-            return _binary(array)
+            return Binary.of(array)
         if flag == layout.HEADERS:
-            return Headers(_numbers(array.offsets, OFFSET, 0), _binary(array.keys), _binary(array.items))
+            return Headers(_numbers(array.offsets, OFFSET, 0), Binary.of(array.keys), Binary.of(array.items))
         if flag in layout.TEXTS:
             return _text(array)
         if flag == layout.CONTENT_TYPE:
@@ -113,31 +114,23 @@ def _numbers(array: pa.Array, dtype: np.dtype[Any], default: int) -> Any:
     return array.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
 
 
-def _binary(array: pa.Array) -> Binary:
-    _, offsets, blob = array.buffers()
-    if offsets is None:
-        return Binary(np.zeros(1, OFFSET), b"")
-    bounds = np.frombuffer(offsets, OFFSET, len(array) + 1, 4 * array.offset)
-    return Binary(bounds, b"" if blob is None else memoryview(blob).cast("B"))
-
-
 def _text(array: pa.Array) -> Text:
     if not array.null_count:
-        return Text(_binary(array), None)
+        return Text(Binary.of(array), None)
     present = array.is_valid().to_numpy(zero_copy_only=False)
     # Arrow lets a null have bytes behind it; ours never do.
-    return Text(_binary(array.fill_null("")), bitmap(present))
+    return Text(Binary.of(array.fill_null("")), bitmap(present))
 
 
 def _array(batch: Batch, flag: int) -> pa.Array:
     column: Any = batch.column(flag)
     if flag == layout.PAYLOAD:
-        return _from_binary(pa.binary(), column)
+        return binary_array(column)
     if flag in layout.TEXTS:
-        return _from_binary(pa.string(), column.values, column.validity)
+        return text_array(column.values, column.validity)
     if flag == layout.HEADERS:
-        names, values = _from_binary(pa.string(), column.names), _from_binary(pa.string(), column.values)
-        return pa.MapArray.from_arrays(_offsets(column.rows), names, values)
+        names, values = text_array(column.names), text_array(column.values)
+        return pa.MapArray.from_arrays(offsets_array(column.rows), names, values)
     if flag == layout.CONTENT_TYPE:
         return CONTENT_TYPES.take(pa.array(column))
     return _from_numbers(flag, column)
@@ -148,19 +141,3 @@ def _from_numbers(flag: int, column: Any) -> pa.Array:
     if flag in (layout.PRIORITY, layout.MAX_ATTEMPTS):
         return pa.array(column.astype(np.int32 if flag == layout.MAX_ATTEMPTS else np.int16), mask=mask)
     return pa.array(np.require(column, requirements="A"), mask=mask).view(TYPES[flag])
-
-
-def _from_binary(kind: pa.DataType, column: Binary, validity: Bytes | None = None) -> pa.Array:
-    blob = pa.py_buffer(column.buffer)
-    blob = blob.slice(column.base) if column.base else blob
-    bits = None if validity is None else pa.py_buffer(np.ascontiguousarray(validity))
-    return pa.Array.from_buffers(kind, len(column.offsets) - 1, [bits, _aligned(column.offsets), blob])
-
-
-def _offsets(offsets: Int32s) -> pa.Array:
-    return pa.Array.from_buffers(pa.int32(), len(offsets), [None, _aligned(offsets)])
-
-
-def _aligned(offsets: Int32s) -> pa.Buffer:
-    # A batch inside a received frame may lie anywhere, and Arrow reads offsets as aligned integers.
-    return pa.py_buffer(np.require(offsets, requirements=["A", "C"]))

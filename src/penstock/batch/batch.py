@@ -14,11 +14,12 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from penstock.batch import layout
-from penstock.batch.build import Partitions, encode_items, seal_columns
+from penstock.batch.build import encode_items, seal_columns
 from penstock.batch.check import check, check_header
 from penstock.batch.columns import Binary, Headers, Int64s, Text, pad
 from penstock.batch.compression import decompress
-from penstock.batch.layout import BOUNDS, HEADER, OFFSET, PAYLOAD, Buffer
+from penstock.batch.fields import Partitions
+from penstock.batch.layout import BOUNDS, HEADER, HEADER_BYTES, OFFSET, PAYLOAD, Buffer
 from penstock.errors import BadBatch, InputError, InvalidField
 from penstock.model import ContentType
 
@@ -170,7 +171,7 @@ class Batch:
         if self.compressed or self._data is None:
             return self.payload_column().get(row)
         data = self._data
-        position = self.places()[PAYLOAD] if self.flags else HEADER.size
+        position = self.places()[PAYLOAD] if self.flags else HEADER_BYTES
         start, end = BOUNDS.unpack_from(data, position + 4 * row)
         blob = position + layout.offsets_bytes(self.count)
         return bytes(data[blob + start : blob + end])

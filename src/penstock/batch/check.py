@@ -13,8 +13,9 @@ import numpy as np
 
 from penstock import limits
 from penstock.batch import layout
+from penstock.batch.check_one import check_one
 from penstock.batch.columns import Binary, Headers, Int32s, Text
-from penstock.batch.layout import BOUNDS, HEADER, Buffer, padded
+from penstock.batch.layout import HEADER, Buffer, padded
 from penstock.batch.rules import FIXED_MAX, TEXT_BYTES_MAX, check_count, check_lengths, check_range
 from penstock.errors import BadBatch, InputError
 
@@ -44,19 +45,6 @@ def check_header(data: Buffer) -> None:
     if length - padded(blob_bytes) + padded(payload_bytes) > limits.batch_bytes_max:
         raise BadBatch(f"payload: {payload_bytes:,} bytes make it larger than {limits.batch_bytes_max:,}")
     check_count(count)
-
-
-def is_plain_one(data: Buffer, batch: Batch) -> bool:
-    """One message without options, wholly sound: the commonest batch of all needs no arrays to be checked."""
-    length = batch.payload_bytes
-    return (
-        batch.count == 1
-        and not batch.flags
-        and not batch.compressed
-        and length <= limits.payload_bytes_max
-        and len(data) == HEADER.size + BOUNDS.size + padded(length)
-        and BOUNDS.unpack_from(data, HEADER.size) == (0, length)
-    )
 
 
 def check_places(data: Buffer, places: dict[int, int], count: int) -> None:
@@ -90,10 +78,11 @@ def check_columns(batch: Batch) -> None:
 def check(batch: Batch, data: Buffer) -> None:
     """`BadBatch` unless all of it is sound; `batch` has looked at nothing but the header so far."""
     try:
-        if is_plain_one(data, batch):
-            return
         check_places(data, batch.places(), batch.count)
-        check_columns(batch)
+        if batch.count == 1 and not batch.compressed:
+            check_one(data, batch.flags, batch.places(), batch.payload_bytes)
+        else:
+            check_columns(batch)
     except BadBatch:
         raise
     except InputError as error:

@@ -5,7 +5,7 @@ Offsets need not begin at 0: a slice of an Arrow array keeps its parent's. Nothi
 
 from __future__ import annotations
 
-from itertools import pairwise
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ Int64s = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 Bools = NDArray[np.bool_]
 
+MANY: Final = 64  # rows from which on a whole column is cheaper than one value at a time
+
 
 class Binary:
     """Value i is `buffer[base + offsets[i] : base + offsets[i + 1]]`."""
@@ -27,6 +29,15 @@ class Binary:
         self.offsets = offsets
         self.buffer = buffer
         self.base = base
+
+    @classmethod
+    def of(cls, array: Any) -> Binary:
+        """Over the memory of an Arrow array of binary or string."""
+        _, offsets, blob = array.buffers()
+        if offsets is None:
+            return cls(np.zeros(1, OFFSET), b"")
+        bounds = np.frombuffer(offsets, OFFSET, len(array) + 1, 4 * array.offset)
+        return cls(bounds, b"" if blob is None else memoryview(blob).cast("B"))
 
     @property
     def span(self) -> tuple[int, int]:
@@ -48,37 +59,49 @@ class Binary:
 
     def slices(self, first: int, end: int) -> list[bytes]:
         """The values of rows `first` up to, not including, `end`."""
-        offsets, buffer, base = self.offsets[first : end + 1], self.buffer, self.base
-        if type(buffer) is not bytes:
-            # Slicing bytes is twice as fast as copying out of a view, even after this copy.
-            base = -int(offsets[0])
-            buffer = bytes(buffer[self.base - base : self.base + int(offsets[-1])])
-        bounds = (offsets + base).tolist() if base else offsets.tolist()
-        return [buffer[start:stop] for start, stop in pairwise(bounds)]
+        offsets, count = self.offsets[first : end + 1], end - first
+        if count < MANY:
+            return self._sliced(offsets)
+        start, stop = int(offsets[0]), int(offsets[-1])
+        length = (stop - start) // count
+        if length and (offsets[1:] - offsets[:-1] == length).all():
+            # All of one length, as they often are: then they are one array, the fastest to turn into objects.
+            alike: list[bytes] = np.frombuffer(self.buffer, f"V{length}", count, self.base + start).tolist()
+            return alike
+        from penstock.batch.views import binary_array, objects
+
+        return objects(binary_array(Binary(offsets, self.buffer, self.base)))
+
+    def _sliced(self, offsets: Int32s) -> list[bytes]:
+        bounds = offsets.tolist()
+        start = bounds[0]
+        # Slicing bytes is much faster than copying out of a view, even after this copy.
+        blob = bytes(self.buffer[self.base + start : self.base + bounds[-1]])
+        left = 0
+        return [blob[left : (left := end - start)] for end in bounds[1:]]
 
     def pick(self, rows: Int64s) -> list[bytes]:
         """The values of some rows, in their order."""
+        if len(rows) >= MANY:
+            from penstock.batch.views import objects, picked
+
+            return objects(picked(self, rows))
         buffer = self.buffer
         starts = (self.offsets[rows] + self.base).tolist()
         ends = (self.offsets[rows + 1] + self.base).tolist()
-        if type(buffer) is bytes:
-            return [buffer[start:end] for start, end in zip(starts, ends, strict=True)]
         return [bytes(buffer[start:end]) for start, end in zip(starts, ends, strict=True)]
 
     def take(self, rows: Int64s) -> Binary:
         """A column of its own with some of the rows."""
-        values = self.pick(rows)
-        return Binary(offsets_of(self.lengths()[rows]), b"".join(values))
+        if len(rows) >= MANY:
+            from penstock.batch.views import picked
+
+            return Binary.of(picked(self, rows))
+        return Binary(offsets_of(self.lengths()[rows]), b"".join(self.pick(rows)))
 
     def texts(self, first: int, end: int) -> list[str]:
         """The values of rows `first` up to, not including, `end`, as text."""
-        start, stop = self.base + int(self.offsets[first]), self.base + int(self.offsets[end])
-        whole = bytes(self.buffer[start:stop])
-        if not whole.isascii():
-            return [value.decode() for value in self.slices(first, end)]
-        text = whole.decode("ascii")
-        bounds = (self.offsets[first : end + 1] - self.offsets[first]).tolist()
-        return [text[left:right] for left, right in pairwise(bounds)]
+        return [value.decode() for value in self._sliced(self.offsets[first : end + 1])]
 
     def rebased(self) -> Int32s:
         """The offsets, beginning at 0."""
@@ -113,11 +136,12 @@ class Text:
         return np.unpackbits(self.validity, count=len(self), bitorder="little").view(np.bool_)
 
     def to_list(self) -> list[str | None]:
-        texts = self.values.texts(0, len(self))
-        present = self.present()
-        if present.all():
-            return list(texts)
-        return [text if there else None for text, there in zip(texts, present.tolist(), strict=True)]
+        if len(self) >= MANY:
+            from penstock.batch.views import objects, text_array
+
+            return objects(text_array(self.values, self.validity))
+        texts, present = self.values.texts(0, len(self)), self.present().tolist()
+        return [text if there else None for text, there in zip(texts, present, strict=True)]
 
     def take(self, rows: Int64s) -> Text:
         return Text(self.values.take(rows), bitmap(self.present()[rows]))
@@ -172,6 +196,7 @@ def offsets_of(lengths: NDArray[np.integer]) -> Int32s:
 
 
 def bitmap(present: Bools) -> Bytes:
+    """One bit per row, the first row lowest, as Arrow has it."""
     return np.packbits(present, bitorder="little")
 
 

@@ -71,6 +71,7 @@ NAMES: Final = {
 
 HEADER: Final = struct.Struct("<2sBBIIIIIII")
 HEAD: Final = struct.Struct("<2sBBIIIIII")  # the header up to its CRC
+HEADER_BYTES: Final = HEADER.size
 CRC: Final = struct.Struct("<I")
 INT32: Final = struct.Struct("<i")
 BOUNDS: Final = struct.Struct("<ii")  # two offsets that follow each other
@@ -99,8 +100,10 @@ def places(data: Buffer, count: int, flags: int) -> dict[int, int]:
 
     Positions only grow, so on foreign bytes too this ends; whoever does not trust them compares the end with `length`.
     """
+    if not flags:
+        return {PAYLOAD: HEADER_BYTES}
     found: dict[int, int] = {}
-    position = HEADER.size
+    position = HEADER_BYTES
     for flag, width in _WIDTHS:
         if flags & flag:
             found[flag] = position
@@ -140,7 +143,7 @@ def seal(
 ) -> bytes:
     """The bytes of a batch from its buffers; `columns` are padded, the payload's two buffers are not."""
     body = [*columns, payload_offsets, PADS[-len(payload_offsets) % 8], blob, PADS[-len(blob) % 8]]
-    length = HEADER.size + sum(map(len, body))
+    length = HEADER_BYTES + sum(map(len, body))
     if payload_bytes is None:
         payload_bytes = len(blob)
     head = HEAD.pack(MAGIC, VERSION, compression, flags, count, payload_bytes, len(blob), 0, length)
@@ -153,4 +156,4 @@ def seal(
 def crc_of(data: Buffer) -> int:
     """The CRC that belongs into the header of these bytes."""
     view = memoryview(data)
-    return crc32c(view[HEADER.size :], crc32c(view[: HEAD.size]))
+    return crc32c(view[HEADER_BYTES:], crc32c(view[: HEAD.size]))

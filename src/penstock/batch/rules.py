@@ -38,10 +38,12 @@ def located(error: ErrorT, row: int) -> ErrorT:
 
 
 def too_long(field: str, length: int, limit: int) -> TooLarge:
+    """The refusal of a value that is too long."""
     return TooLarge(f"{field}: {length:,} bytes is over the limit of {limit:,}")
 
 
 def check_count(count: int) -> None:
+    """A batch has room for so many messages."""
     if count > limits.batch_messages_max:
         message = f"batch: {count:,} messages is over the limit of {limits.batch_messages_max:,}"
         raise TooLarge(message, hint=_SMALLER_BATCHES)
@@ -70,4 +72,5 @@ def check_range(values: NDArray[np.integer[Any]], field: str, greatest: int) -> 
 
 
 def refuse(row: int, reason: str) -> NoReturn:
+    """Raise the refusal of one item."""
     raise InvalidField(f"item {row}: {reason}")

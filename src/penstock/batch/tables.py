@@ -14,10 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock import limits
-from penstock.batch import layout
+from penstock.batch import fields, layout
 from penstock.batch.arrow import CONTENT_TYPES, FLAGS, TYPES, ArrowBatch, one_array
 from penstock.batch.batch import Batch
-from penstock.batch.build import Partitions, each, partition_name
 from penstock.batch.rules import (
     FIXED_MAX,
     TEXT_BYTES_MAX,
@@ -174,8 +173,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _partitions(table: pa.Table) -> Partitions | None:
+def _partitions(table: pa.Table) -> fields.Partitions | None:
     if _PARTITION not in table.schema.names:
         return None
-    named = table.column(_PARTITION).to_pylist()
-    return None if named.count(None) == len(named) else each(partition_name, named)
+    return fields.partitions(table.column(_PARTITION).to_pylist())
