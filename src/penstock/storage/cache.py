@@ -11,21 +11,22 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-class ByteCache(Generic[Value]):
+class ByteCache(Generic[Key, Value]):
     """`get` answers from memory or makes the value and remembers it."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.bytes = 0
         self.misses = 0
-        self._values: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
-        self._making: dict[Hashable, threading.Lock] = {}
+        self._values: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
+        self._making: dict[Key, threading.Lock] = {}
         self._lock = threading.Lock()
 
-    def get(self, key: Hashable, make: Callable[[], tuple[Value, int]]) -> Value:
+    def get(self, key: Key, make: Callable[[], tuple[Value, int]]) -> Value:
         """The value of `key`; `make` returns it with its size in bytes and is called without any other key's lock."""
         with self._lock:
             if key in self._values:
@@ -43,17 +44,17 @@ class ByteCache(Generic[Value]):
             self._keep(key, value, size)
             return value
 
-    def drop(self, unwanted: Callable[[Hashable], bool]) -> None:
+    def drop(self, unwanted: Callable[[Key], bool]) -> None:
         """Forget every key that `unwanted` picks."""
         with self._lock:
             for key in [key for key in self._values if unwanted(key)]:
                 self.bytes -= self._values.pop(key)[1]
 
-    def _hit(self, key: Hashable) -> Value:
+    def _hit(self, key: Key) -> Value:
         self._values.move_to_end(key)
         return self._values[key][0]
 
-    def _keep(self, key: Hashable, value: Value, size: int) -> None:
+    def _keep(self, key: Key, value: Value, size: int) -> None:
         with self._lock:
             self.misses += 1
             if size > self.bytes_max or key in self._values:

@@ -1,0 +1,124 @@
+"""Which files are worth rewriting, and what is left of them.
+
+Nothing is decided here about messages: what the manifest lists is needed. A file of which over half the rows are no
+longer listed is written again with those that are. Rows keep their offsets, and extents stay as they are but for
+their place in a file: whoever holds one finds it again by its first offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock import limits
+from penstock.storage.disk import Disk
+from penstock.storage.extent import Extent
+from penstock.storage.manifest import Manifest, SegmentFile
+from penstock.storage.parquet import SegmentReader, file_name
+from penstock.storage.placing import Int64s, row_sizes
+from penstock.storage.schema import EVENTS, MESSAGES, SCHEMAS
+from penstock.storage.sealer import write_events, write_messages
+
+Live = Callable[[Extent], bool]
+
+
+def extents_of(manifest: Manifest, name: str) -> list[Extent]:
+    """The extents in one file, in the order of its rows."""
+    found = [extent for extent in manifest.extents if extent.file == name]
+    return sorted(found, key=lambda extent: (extent.row_group, extent.row))
+
+
+def queues_with_history(manifest: Manifest) -> dict[int, int]:
+    """When the oldest message that is kept was pushed, by queue."""
+    oldest: dict[int, int] = {}
+    for extent in manifest.extents:
+        oldest[extent.queue] = min(oldest.get(extent.queue, extent.pushed_first_at), extent.pushed_first_at)
+    return oldest
+
+
+def needed_events(file: SegmentFile, oldest: dict[int, int]) -> list[int]:
+    """The queues whose events in this file may be about a message that is kept.
+
+    A message is settled after it is pushed, so what was settled before the oldest kept message was pushed is about
+    messages that are gone.
+    """
+    return [
+        events.queue
+        for events in file.events
+        if events.queue in oldest and events.settled_last_at >= oldest[events.queue]
+    ]
+
+
+def worth_rewriting(manifest: Manifest, live: Live) -> list[str]:
+    """Files of which over half the rows are no longer needed."""
+    rows = dict.fromkeys(manifest.files, 0)
+    for extent in manifest.extents:
+        if live(extent):
+            rows[extent.file] += extent.count
+    oldest = queues_with_history(manifest)
+    for file in manifest.files.values():
+        if file.table == EVENTS:
+            queues = set(needed_events(file, oldest))
+            rows[file.name] = sum(events.rows for events in file.events if events.queue in queues)
+    return [name for name, kept in rows.items() if 2 * kept < manifest.files[name].rows]
+
+
+def rewrite(
+    disk: Disk, reader: SegmentReader, manifest: Manifest, file: SegmentFile, kept: Sequence[Extent]
+) -> tuple[list[SegmentFile], list[Extent]]:
+    """Write what is left of `file` to a new one, if anything is: the file, and the extents of `kept` in it."""
+    if file.table == EVENTS:
+        queues = needed_events(file, queues_with_history(manifest))
+        return ([_rewrite_events(disk, reader, file, queues)] if queues else []), []
+    if not kept:
+        return [], []
+    written, extents = _rewrite_messages(disk, reader, file, kept)
+    return [written], extents
+
+
+def _rewrite_messages(
+    disk: Disk, reader: SegmentReader, file: SegmentFile, kept: Sequence[Extent]
+) -> tuple[SegmentFile, list[Extent]]:
+    tables: list[pa.Table] = []
+    for row_group, run in groupby(kept, lambda extent: extent.row_group):
+        table = reader.read(file, row_group, SCHEMAS[MESSAGES].names)
+        tables += [table.slice(extent.row, extent.count) for extent in run]
+    table = pa.concat_tables(tables).combine_chunks()
+    ends, extents = _pack(kept, row_sizes(table), _next_name(disk, file))
+    return write_messages(disk, table, ends, extents, (file.first_sequence, file.end_sequence)), extents
+
+
+def _pack(kept: Sequence[Extent], sizes: Int64s, name: str) -> tuple[list[int], list[Extent]]:
+    """Row groups for whole extents: where they end, and the extents in their new place."""
+    moved: list[Extent] = []
+    ends: list[int] = []
+    row = first_row = size = 0
+    for extent in kept:
+        length = int(sizes[row : row + extent.count].sum())
+        full = row + extent.count - first_row > limits.segment_row_group_rows
+        if row > first_row and (full or size + length > limits.segment_row_group_bytes):
+            ends.append(row)
+            first_row, size = row, 0
+        moved.append(msgspec.structs.replace(extent, file=name, row_group=len(ends), row=row - first_row))
+        row += extent.count
+        size += length
+    return [*ends, row], moved
+
+
+def _rewrite_events(disk: Disk, reader: SegmentReader, file: SegmentFile, queues: Sequence[int]) -> SegmentFile:
+    tables = [reader.read(file, row_group, SCHEMAS[EVENTS].names) for row_group in range(len(file.row_groups))]
+    table = pa.concat_tables(tables)
+    needed = table.filter(pc.is_in(table["incarnation"], pa.array(queues, pa.int64())))
+    return write_events(disk, _next_name(disk, file), needed, (file.first_sequence, file.end_sequence))
+
+
+def _next_name(disk: Disk, file: SegmentFile) -> str:
+    """A name that no file of this place in the journal has, pinned ones included."""
+    directory, _, own = file.name.rpartition("/")
+    place = own.partition("-")[0]
+    numbers = [int(name[21:].partition(".")[0]) for name in disk.list(directory) if name.startswith(place)]
+    return file_name(file.table, file.first_sequence, max(numbers) + 1)

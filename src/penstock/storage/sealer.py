@@ -1,0 +1,132 @@
+"""Sealing: a stretch of the journal becomes Parquet files.
+
+Runs in a thread beside the shard. It only adds files: they count once a manifest names them. Memory is bounded by
+`limits.seal_bytes_max` of payload at a time, however well the batches in the journal were compressed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from penstock import limits
+from penstock.delivery.entries import Push, Settled, decode
+from penstock.storage import events, parquet
+from penstock.storage.disk import Disk
+from penstock.storage.extent import Extent
+from penstock.storage.gather import Keep, gather
+from penstock.storage.manifest import SegmentFile
+from penstock.storage.names import Names
+from penstock.storage.pieces import Pushed
+from penstock.storage.placing import place, row_ends, row_sizes
+from penstock.storage.schema import EVENTS, MESSAGES
+
+Frames = Iterable[tuple[int, memoryview]]
+
+
+class Sealed(NamedTuple):
+    """What a seal wrote."""
+
+    files: list[SegmentFile]
+    extents: list[Extent]
+
+
+class Sealer:
+    """Seals one stretch of the journal."""
+
+    def __init__(self, disk: Disk, names: Names, keep: Keep, first_sequence: int, end_sequence: int) -> None:
+        self._disk = disk
+        self._names = names
+        self._keep = keep
+        self._sequences = (first_sequence, end_sequence)
+        self._starts: dict[tuple[int, int], int] = {}
+        self._events = events.EventRows(names)
+        self._sealed = Sealed([], [])
+
+    def run(self, frames: Frames) -> Sealed:
+        """Write all files; nothing is visible yet."""
+        for pushed in self._stretches(frames):
+            for group in self._by_file(pushed):
+                self._write_messages(group)
+        if len(self._events):
+            self._write_events()
+        return self._sealed
+
+    def start_of(self, queue: int, partition: int) -> int:
+        """Asked once per partition, so that one seal sees one answer."""
+        start = self._starts.get((queue, partition))
+        if start is None:
+            start = self._starts[queue, partition] = self._keep(queue, partition)
+        return start
+
+    def _stretches(self, frames: Frames) -> Iterator[list[Pushed]]:
+        """Pushes that are still needed, as many at a time as may be in memory."""
+        pushed: list[Pushed] = []
+        size = 0
+        for sequence, frame in frames:
+            if not self._sequences[0] <= sequence < self._sequences[1]:
+                continue
+            for entry in decode(frame):
+                if isinstance(entry, Settled):
+                    self._events.add(entry)
+                elif isinstance(entry, Push) and self._is_needed(entry):
+                    pushed.append(Pushed(entry))
+                    size += pushed[-1].payload_bytes
+            if size >= limits.seal_bytes_max:
+                yield pushed
+                pushed, size = [], 0
+        yield pushed
+
+    def _is_needed(self, push: Push) -> bool:
+        if push.queue not in self._names.queues:
+            return False
+        return any(first + count > self.start_of(push.queue, partition) for partition, count, first in push.parts)
+
+    def _by_file(self, pushed: list[Pushed]) -> list[list[Pushed]]:
+        """A queue with much to say gets a file of its own; the others share one."""
+        sizes: defaultdict[int, int] = defaultdict(int)
+        for item in pushed:
+            sizes[item.push.queue] += item.payload_bytes
+        groups: defaultdict[int, list[Pushed]] = defaultdict(list)
+        for item in pushed:
+            own = sizes[item.push.queue] > limits.segment_own_file_bytes
+            groups[item.push.queue if own else -1].append(item)
+        return list(groups.values())
+
+    def _write_messages(self, pushed: list[Pushed]) -> None:
+        table, flags = gather(pushed, self._names, self.start_of)
+        if not len(table):
+            return
+        name = parquet.file_name(MESSAGES, self._sequences[0], len(self._sealed.files))
+        ends = row_ends(row_sizes(table))
+        extents = place(table, flags, name, ends)
+        self._sealed.files.append(write_messages(self._disk, table, ends, extents, self._sequences))
+        self._sealed.extents.extend(extents)
+
+    def _write_events(self) -> None:
+        table = self._events.table()
+        name = parquet.file_name(EVENTS, self._sequences[0], 0)
+        self._sealed.files.append(write_events(self._disk, name, table, self._sequences))
+
+
+def write_messages(
+    disk: Disk, table: pa.Table, ends: list[int], extents: Sequence[Extent], sequences: tuple[int, int]
+) -> SegmentFile:
+    """Write a sorted messages table to the file where `extents` say that it is."""
+    name = extents[0].file
+    written = parquet.write(disk, name, MESSAGES, table, ends)
+    flags = [0] * len(ends)
+    for extent in extents:
+        flags[extent.row_group] |= extent.flags
+    return parquet.describe(name, MESSAGES, len(table), written, sequences, flags=flags)
+
+
+def write_events(disk: Disk, name: str, table: pa.Table, sequences: tuple[int, int]) -> SegmentFile:
+    """Write a sorted events table."""
+    step = limits.segment_row_group_rows * 4
+    ends = [*range(step, len(table), step), len(table)]
+    written = parquet.write(disk, name, EVENTS, table, ends)
+    return parquet.describe(name, EVENTS, len(table), written, sequences, events=events.summary(table))

@@ -1,0 +1,273 @@
+"""The sealed segments of a shard: what was full in the journal, as Parquet, and the way back to each message.
+
+Everything that alters the set of files goes through one lock and happens when the manifest is swapped: before, files
+are only added; after, files that it does not name are removed, unless a pin holds them. Reading takes no part in that
+lock. Extents are values: one that was handed out stays right until the manifest drops it or compaction moves it, and
+reading it after that says `MessageNotFound`, never another message.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
+from typing import Final, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock import limits
+from penstock.batch import Batch
+from penstock.clock import Clock, SystemClock
+from penstock.errors import Damaged, MessageNotFound
+from penstock.storage import audit, columns, compaction
+from penstock.storage.cache import ByteCache
+from penstock.storage.current import CurrentManifest
+from penstock.storage.disk import Disk
+from penstock.storage.extent import Extent
+from penstock.storage.gather import Keep
+from penstock.storage.manifest import Manifest, SegmentFile
+from penstock.storage.names import Names
+from penstock.storage.parquet import SegmentReader
+from penstock.storage.sealer import Frames, Sealer
+
+Moved = Callable[[list[Extent], list[Extent]], None]
+Read = TypeVar("Read")
+
+DAMAGED_SUFFIX: Final = ".damaged"
+
+_PLACE: Final = attrgetter("queue", "partition", "first_offset")
+_log = logging.getLogger(__name__)
+
+
+class Freed(msgspec.Struct, frozen=True):
+    """What a removal or compaction gave back."""
+
+    files_removed: int = 0
+    files_rewritten: int = 0
+    bytes_freed: int = 0
+    messages_removed: int = 0
+
+    def __add__(self, other: Freed) -> Freed:
+        return Freed(*map(sum, zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)))
+
+
+class SegmentStore:
+    """The segments below one data directory. Safe to use from several threads."""
+
+    def __init__(self, disk: Disk, *, clock: Clock | None = None) -> None:
+        self._disk = disk
+        self._changing = threading.Lock()
+        self._current = CurrentManifest(disk, clock or SystemClock())
+        self._reader = SegmentReader(disk)
+        self._batches: ByteCache[tuple[str, int], Batch] = ByteCache(limits.segment_cache_bytes)
+        self._columns: ByteCache[tuple[str, int, str], columns.Column] = ByteCache(limits.segment_columns_bytes)
+        self._moving: dict[str, SegmentFile] = {}  # compacted, but not everyone has been told
+        self._current.sweep()
+
+    @property
+    def manifest(self) -> Manifest:
+        """What is sealed now."""
+        return self._current.manifest
+
+    @property
+    def sealed_sequence(self) -> int:
+        """Journal frames up to this one are in segments."""
+        return self.manifest.sealed_sequence
+
+    @property
+    def extents(self) -> list[Extent]:
+        """All extents, sorted. The list is replaced by changes, never altered."""
+        return self.manifest.extents
+
+    def files(self) -> list[SegmentFile]:
+        """All files that count."""
+        return list(self.manifest.files.values())
+
+    def bytes_by_queue(self) -> dict[int, int]:
+        """Payload bytes of each queue."""
+        sizes: defaultdict[int, int] = defaultdict(int)
+        for extent in self.extents:
+            sizes[extent.queue] += extent.bytes
+        return dict(sizes)
+
+    # Reading.
+
+    def load(self, extent: Extent) -> Batch:
+        """The whole row group that holds `extent`; offset o is its row `extent.row_of(o)`."""
+        file = self._file_of(extent)
+
+        def make() -> tuple[Batch, int]:
+            batch = self._reading(file, lambda: columns.read_batch(self._reader, file, extent.row_group))
+            return batch, batch.nbytes
+
+        return self._batches.get((file.name, extent.row_group), make)
+
+    def column(self, extent: Extent, name: str) -> columns.Column:
+        """One column for the rows of `extent`; 0 stands for null.
+
+        pushed_at, available_at, expires_at (int64 µs), priority (uint8), max_attempts (uint16), key_hash (uint32).
+        """
+        file = self._file_of(extent)
+
+        def make() -> tuple[columns.Column, int]:
+            read = self._reading(file, lambda: columns.read_column(self._reader, file, extent.row_group, name))
+            return read, read.nbytes
+
+        whole = self._columns.get((file.name, extent.row_group, name), make)
+        return whole[extent.row : extent.row + extent.count]
+
+    def pushed_at(self, extent: Extent) -> NDArray[np.int64]:
+        """When each message of `extent` was pushed, µs."""
+        return self.column(extent, "pushed_at")
+
+    def of_partition(self, queue: int, partition: int) -> list[Extent]:
+        """The extents of one partition, in order."""
+        extents = self.extents
+        first = bisect_left(extents, (queue, partition, 0), key=_PLACE)
+        end = bisect_left(extents, (queue, partition + 1, 0), key=_PLACE)
+        return extents[first:end]
+
+    def find(self, queue: int, partition: int, offset: int) -> Extent | None:
+        """The extent that holds `offset`, or else the next one after it."""
+        run = self.of_partition(queue, partition)
+        index = bisect_left(run, offset + 1, key=attrgetter("end_offset"))
+        return run[index] if index < len(run) else None
+
+    def offset_at(self, queue: int, partition: int, at: int) -> int | None:
+        """The first offset that was pushed at `at` or later; None when no sealed one was."""
+        for extent in self.of_partition(queue, partition):
+            if extent.pushed_last_at >= at:
+                return extent.first_offset + int(np.argmax(self.pushed_at(extent) >= at))
+        return None
+
+    def verify(self, on_progress: audit.Progress | None = None) -> list[audit.Problem]:
+        """Read everything and check it against the manifest."""
+        return audit.verify(self._disk, self.manifest, on_progress)
+
+    # Changing.
+
+    def seal(self, frames: Frames, end_sequence: int, names: Names, keep: Keep) -> list[Extent]:
+        """Put the journal's frames below `end_sequence` into segments; those that are there already are passed over.
+
+        Messages of queues that `names` does not list, and those below `keep(queue, partition)`, are left out.
+        """
+        with self._changing:
+            self._current.check()
+            now = self.manifest
+            if end_sequence <= now.sealed_sequence + 1:
+                return []
+            sealed = Sealer(self._disk, names, keep, now.sealed_sequence + 1, end_sequence).run(frames)
+            sealed.extents.sort(key=_PLACE)
+            self._current.swap(
+                Manifest(
+                    sealed_sequence=end_sequence - 1,
+                    queues={**now.queues, **{queue: name for queue, (name, _) in names.queues.items()}},
+                    files={**now.files, **{file.name: file for file in sealed.files}},
+                    extents=sorted([*now.extents, *sealed.extents], key=_PLACE),
+                )
+            )
+        pa.default_memory_pool().release_unused()
+        return sealed.extents
+
+    def remove(self, starts: Mapping[tuple[int, int], int], gone_queues: Iterable[int] = ()) -> Freed:
+        """Forget extents wholly below the start of their partition, and everything of queues that are gone."""
+        gone = set(gone_queues)
+        with self._changing:
+            now = self.manifest
+            kept = [
+                extent
+                for extent in now.extents
+                if extent.queue not in gone and extent.end_offset > starts.get((extent.queue, extent.partition), 0)
+            ]
+            removed = sum(extent.count for extent in now.extents) - sum(extent.count for extent in kept)
+            self._current.trim(msgspec.structs.replace(now, extents=kept))
+            return self._sweep() + Freed(messages_removed=removed)
+
+    def compact(self, live: compaction.Live = lambda extent: True, moved: Moved | None = None) -> Freed:
+        """Rewrite files of which over half the rows are no longer needed.
+
+        Extents stay whole and keep their offsets. `moved(old, new)` is told, file by file and extent by extent, which
+        ones changed their place, before the old file goes.
+        """
+        freed = Freed()
+        for name in compaction.worth_rewriting(self.manifest, live):
+            # One file at a time and `moved` without the lock: sealing need not wait for all of it.
+            with self._changing:
+                old, new, done = self._rewrite(name, live)
+            if moved is not None and new:
+                moved(old, new)
+            self._moving.pop(name, None)
+            freed += done
+        with self._changing:
+            freed += self._sweep()
+        pa.default_memory_pool().release_unused()
+        return msgspec.structs.replace(freed, bytes_freed=max(0, freed.bytes_freed))
+
+    def set_aside(self, name: str) -> list[Extent]:
+        """Repair: forget a damaged file, keeping its bytes under another name; the messages that are lost with it."""
+        with self._changing:
+            self._current.check()
+            now = self.manifest
+            # First the file: swept as unnamed it would be gone, missing it is only reported.
+            if self._disk.exists(name):
+                self._disk.rename(name, name + DAMAGED_SUFFIX)
+                self._disk.sync_directory(name.rpartition("/")[0])
+            files = {other: file for other, file in now.files.items() if other != name}
+            kept = [extent for extent in now.extents if extent.file != name]
+            self._current.swap(msgspec.structs.replace(now, files=files, extents=kept))
+            self._sweep()
+            return compaction.extents_of(now, name)
+
+    def _rewrite(self, name: str, live: compaction.Live) -> tuple[list[Extent], list[Extent], Freed]:
+        """Swap one file for a smaller one: its extents that were kept, the same in their new place, what was freed."""
+        now = self.manifest
+        file = now.files.get(name)
+        if file is None:
+            return [], [], Freed()
+        old = compaction.extents_of(now, name)
+        kept = [extent for extent in old if live(extent)]
+        try:
+            written, new = compaction.rewrite(self._disk, self._reader, now, file, kept)
+        except Damaged as error:
+            _log.warning("compaction leaves a damaged file as it is: %s", error)
+            return [], [], Freed()
+        files = {other: entry for other, entry in now.files.items() if other != name}
+        files |= {entry.name: entry for entry in written}
+        extents = sorted([*(extent for extent in now.extents if extent.file != name), *new], key=_PLACE)
+        self._moving[name] = file
+        self._current.trim(msgspec.structs.replace(now, files=files, extents=extents))
+        removed = sum(extent.count for extent in old) - sum(extent.count for extent in kept)
+        size = sum(entry.bytes for entry in written)
+        return kept, new, Freed(files_rewritten=len(written), bytes_freed=-size, messages_removed=removed)
+
+    def _sweep(self) -> Freed:
+        files, size = self._current.sweep()
+        named = self.manifest.files
+        self._batches.drop(lambda key: key[0] not in named)
+        self._columns.drop(lambda key: key[0] not in named)
+        self._reader.forget(lambda name: name not in named)
+        return Freed(files_removed=files, bytes_freed=size)
+
+    def _file_of(self, extent: Extent) -> SegmentFile:
+        file = self.manifest.files.get(extent.file) or self._moving.get(extent.file)
+        if file is None:
+            raise _gone(extent.file)
+        return file
+
+    def _reading(self, file: SegmentFile, read: Callable[[], Read]) -> Read:
+        try:
+            return read()
+        except FileNotFoundError as error:
+            if file.name in self.manifest.files:
+                raise Damaged(f"{file.name} is missing") from error
+            raise _gone(file.name) from error
+
+
+def _gone(name: str) -> MessageNotFound:
+    return MessageNotFound(f"{name} is no longer kept", hint="look the offset up again: it was moved or removed")
