@@ -6,6 +6,8 @@ Tables in docs/ have the name in backticks in their first column; that is all th
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -134,6 +136,13 @@ def test_every_make_target_is_explained():
 
 def test_contributing_stays_short():
     assert len(text_of("CONTRIBUTING.md").splitlines()) < 150
+
+
+def test_importing_penstock_does_not_load_the_command_line():
+    script = "import sys, penstock; print(*sorted({'typer', 'rich', 'click'} & set(sys.modules)))"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+
+    assert loaded.split() == []
 
 
 @pytest.mark.parametrize("number", range(len(python_blocks("README.md"))))
