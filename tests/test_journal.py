@@ -174,6 +174,16 @@ def test_a_file_rotates_when_it_is_full_of_bytes_or_of_frames():
     ]
 
 
+def test_whoever_asked_is_told_when_a_file_has_become_full():
+    journal = open_journal(prepared(), file_frames_max=10)
+    seen: list[int] = []
+    journal.on_rotate = lambda: seen.append(len(journal.full_files()))
+    for number in range(1, 31):
+        journal.append(entry(number))
+    journal.sync()
+    assert seen == [1, 2]
+
+
 def test_a_frame_larger_than_what_is_left_starts_the_next_file():
     journal = open_journal(prepared())
     journal.append(entry(1))

@@ -7,7 +7,7 @@ Always `durable_sequence <= written_sequence <= sequence`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from penstock.errors import OutcomeUnknown
@@ -24,6 +24,7 @@ class Journal(Protocol):
     durable_sequence: int
     disk_full: bool  # pushes must be refused; settles still work
     failed: BaseException | None  # what stopped the journal for good
+    on_rotate: Callable[[], None]  # called when a file has become full; must not block
 
     def append(self, entries: bytes) -> int:
         """Number and gather a frame; its bytes are a multiple of 8. `OutcomeUnknown` after a failure."""

@@ -49,6 +49,7 @@ class FileJournal:
         self.sequence = self.written_sequence = self.durable_sequence = 0
         self.disk_full = False
         self.failed: BaseException | None = None
+        self.on_rotate: Callable[[], None] = lambda: None
         self._disk = disk
         self._shard_id = shard_id
         self._seed = seed_of(shard_id)
@@ -280,6 +281,7 @@ class FileJournal:
         full = JournalFile(name, self._first_sequence, self.written_sequence + 1, self._position)
         self._start(self.written_sequence + 1)
         self._full.append(full)
+        self.on_rotate()
         self.disk_full = self.disk_full or self._guard.check()
         if self._syncing.acquire(blocking=False):
             try:

@@ -6,7 +6,7 @@ It keeps the same order of events as the file journal, so that whoever forgets t
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from penstock.errors import Closed, Damaged
 from penstock.journal import JournalFile
@@ -22,6 +22,7 @@ class MemoryJournal:
         self.durable_sequence = 0
         self.disk_full = False
         self.failed: BaseException | None = None
+        self.on_rotate: Callable[[], None] = lambda: None
         self._frames: list[bytes] = []
         self._lock = threading.Lock()
         self._closed = False
