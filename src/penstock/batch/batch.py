@@ -6,7 +6,7 @@ asked for. `parse(validate=True)` stands where bytes come in from outside; every
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -19,7 +19,7 @@ from penstock.batch.check import check, check_header
 from penstock.batch.columns import Binary, Headers, Int64s, Text, pad
 from penstock.batch.compression import decompress
 from penstock.batch.fields import Partitions
-from penstock.batch.layout import BOUNDS, HEADER, HEADER_BYTES, OFFSET, PAYLOAD, Buffer
+from penstock.batch.layout import BOUNDS, HEADER, HEADER_BYTES, PAYLOAD, Buffer
 from penstock.errors import BadBatch, InputError, InvalidField
 from penstock.model import ContentType
 
@@ -71,10 +71,12 @@ class Batch:
             from penstock.batch.tables import build_from_table
 
             return build_from_table(items, compress=compress)
-        if isinstance(items, bytes | bytearray | memoryview | str | dict):
+        if isinstance(items, bytes | bytearray | memoryview | str | Mapping) or not isinstance(items, Iterable):
             hint = "pass a list of messages, or push() a single one"
             raise InvalidField(f"items: a {type(items).__name__} is not a list of messages", hint=hint)
-        data, partitions = encode_items(items if isinstance(items, Sequence) else list(items), small=compress)
+        if not isinstance(items, Sequence):
+            items = list(items)
+        data, partitions = encode_items(items, small=compress)
         return cls(data, partitions)
 
     @classmethod
@@ -265,11 +267,10 @@ class Batch:
         if flag in layout.FIXED:
             return np.frombuffer(data, layout.FIXED[flag], self.count, position)
         if flag == layout.HEADERS:
-            return _headers(data, position, self.count)
+            return Headers.at(data, position, self.count)
         if flag != PAYLOAD:
-            validity = np.frombuffer(data, np.uint8, (self.count + 7) >> 3, position)
-            return Text(_binary(data, position + layout.bitmap_bytes(self.count), self.count), validity)
-        column = _binary(data, position, self.count)
+            return Text.at(data, position, self.count)
+        column = Binary.at(data, position, self.count)
         if not self.compressed:
             return column
         blob = memoryview(data)[column.base : column.base + self._blob_bytes]
@@ -292,16 +293,3 @@ def _buffers(flags: int, column: Any) -> list[Buffer]:
         else:
             buffers += column(flag).buffers()
     return buffers
-
-
-def _binary(data: Buffer, position: int, count: int) -> Binary:
-    offsets = np.frombuffer(data, OFFSET, count + 1, position)
-    return Binary(offsets, data, position + layout.offsets_bytes(count))
-
-
-def _headers(data: Buffer, position: int, count: int) -> Headers:
-    rows = np.frombuffer(data, OFFSET, count + 1, position)
-    pairs = int(rows[-1])
-    names = _binary(data, position + layout.offsets_bytes(count), pairs)
-    values = _binary(data, names.base + layout.padded(int(names.offsets[-1])), pairs)
-    return Headers(rows, names, values)

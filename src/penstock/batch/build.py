@@ -33,7 +33,7 @@ def encode_items(items: Sequence[Any], *, small: bool) -> tuple[bytes, Partition
 
 def _encode_bytes(items: Sequence[bytes], small: bool) -> bytes:
     if len(items) == 1 and not small:
-        return encode_one(items[0])
+        return fields.each(encode_one, items)[0]
     return seal_columns(0, [], fields.binary(items), small=small)
 
 

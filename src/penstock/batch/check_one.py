@@ -20,6 +20,15 @@ _INT64: Final = struct.Struct("<q")
 
 def check_one(data: Buffer, flags: int, places: dict[int, int], payload_bytes: int) -> None:
     """Every column of a batch of one whose payload is not compressed."""
+    if flags:
+        _check_options(data, flags, places)
+    if BOUNDS.unpack_from(data, places[layout.PAYLOAD]) != (0, payload_bytes):
+        raise BadBatch("item 0: payload: its offsets are not those of its bytes")
+    if payload_bytes > limits.payload_bytes_max:
+        raise too_long("item 0: payload", payload_bytes, limits.payload_bytes_max)
+
+
+def _check_options(data: Buffer, flags: int, places: dict[int, int]) -> None:
     for flag, greatest in FIXED_MAX.items():
         if flags & flag:
             _check_number(data, places[flag], flag, greatest)
@@ -28,10 +37,6 @@ def check_one(data: Buffer, flags: int, places: dict[int, int], payload_bytes: i
             _check_text(data, places[flag], layout.NAMES[flag], limit)
     if flags & layout.HEADERS:
         _check_headers(data, places[layout.HEADERS])
-    if BOUNDS.unpack_from(data, places[layout.PAYLOAD]) != (0, payload_bytes):
-        raise BadBatch("item 0: payload: its offsets are not those of its bytes")
-    if payload_bytes > limits.payload_bytes_max:
-        raise too_long("item 0: payload", payload_bytes, limits.payload_bytes_max)
 
 
 def _check_number(data: Buffer, position: int, flag: int, greatest: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.batch.layout import OFFSET, PADS, Buffer
+from penstock.batch.layout import OFFSET, PADS, Buffer, bitmap_bytes, offsets_bytes, padded
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
@@ -29,6 +29,12 @@ class Binary:
         self.offsets = offsets
         self.buffer = buffer
         self.base = base
+
+    @classmethod
+    def at(cls, data: Buffer, position: int, count: int) -> Binary:
+        """The column of `count` values that begins at `position`."""
+        offsets = np.frombuffer(data, OFFSET, count + 1, position)
+        return cls(offsets, data, position + offsets_bytes(count))
 
     @classmethod
     def of(cls, array: Any) -> Binary:
@@ -122,6 +128,12 @@ class Text:
         self.values = values
         self.validity = validity
 
+    @classmethod
+    def at(cls, data: Buffer, position: int, count: int) -> Text:
+        """The column of `count` values that begins at `position`."""
+        validity = np.frombuffer(data, np.uint8, (count + 7) >> 3, position)
+        return cls(Binary.at(data, position + bitmap_bytes(count), count), validity)
+
     def __len__(self) -> int:
         return len(self.values.offsets) - 1
 
@@ -160,6 +172,14 @@ class Headers:
         self.rows = rows
         self.names = names
         self.values = values
+
+    @classmethod
+    def at(cls, data: Buffer, position: int, count: int) -> Headers:
+        """The column of `count` rows that begins at `position`."""
+        rows = np.frombuffer(data, OFFSET, count + 1, position)
+        names = Binary.at(data, position + offsets_bytes(count), int(rows[-1]))
+        values = Binary.at(data, names.base + padded(int(names.offsets[-1])), int(rows[-1]))
+        return cls(rows, names, values)
 
     def get(self, row: int) -> dict[str, str] | None:
         first, end = self.rows[row : row + 2].tolist()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import chain
 from types import NoneType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,10 @@ Field = tuple[int, list[Buffer]]  # the bit and the padded buffers of a column; 
 
 ABSENT: Final[Field] = (0, [])
 
+Result = TypeVar("Result")
 
-def each(check: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+
+def each(check: Callable[[Any], Result], items: Sequence[Any]) -> list[Result]:
     """`check` of every item; an error names the item."""
     checked = []
     for row, item in enumerate(items):
@@ -110,7 +112,7 @@ def headers(items: list[Any]) -> Field:
         return ABSENT
     column = _plain_headers(items)
     if column is None:
-        pairs = each(lambda item: ([], []) if item is None else values.headers(item), items)
+        pairs = each(lambda item: values.headers({} if item is None else item), items)
         names, contents = zip(*pairs, strict=True)
         column = _headers_column(list(map(len, names)), chain.from_iterable(names), chain.from_iterable(contents))
     return (layout.HEADERS, column.buffers()) if column.rows[-1] else ABSENT

@@ -64,11 +64,11 @@ def check_lengths(lengths: NDArray[np.integer[Any]], field: str, limit: int) -> 
         raise located(too_long(field, int(lengths[row]), limit), row)
 
 
-def check_range(values: NDArray[np.integer[Any]], field: str, greatest: int) -> None:
-    """All values lie between 0 and `greatest`, both included."""
-    if len(values) and not (values.min() >= 0 and values.max() <= greatest):
-        row = int(np.argmax((values < 0) | (values > greatest)))
-        refuse(row, f"{field}: {int(values[row])} is outside 0 to {greatest}")
+def check_range(values: NDArray[np.integer[Any]], field: str, greatest: int, least: int = 0) -> None:
+    """All values lie between `least` and `greatest`, both included."""
+    if len(values) and not (values.min() >= least and values.max() <= greatest):
+        row = int(np.argmax((values < least) | (values > greatest)))
+        refuse(row, f"{field}: {int(values[row])} is outside {least} to {greatest}")
 
 
 def refuse(row: int, reason: str) -> NoReturn:

@@ -34,6 +34,7 @@ READ_COLUMNS: Final = frozenset(
 )
 _FIXED_MAX: Final = {**FIXED_MAX, layout.PRIORITY: limits.priority_max, layout.MAX_ATTEMPTS: limits.attempts_max}
 _DURATIONS: Final = (layout.DELAY, layout.TTL)
+_NULL_FOR_NONE: Final = (layout.TTL, layout.MAX_ATTEMPTS)  # where 0 would mean "none", say so
 _PARTITION: Final = "partition"
 
 
@@ -95,22 +96,34 @@ def _fit(flag: int, name: str, array: pa.Array) -> pa.Array:
     if flag == layout.CONTENT_TYPE:
         return _fit_content_types(array, name)
     if flag in layout.TEXTS:
-        return array.cast(pa.string())
+        return _fit_text(array, name)
     return _fit_numbers(flag, name, array)
 
 
 def _fit_numbers(flag: int, name: str, array: pa.Array) -> pa.Array:
     if flag == layout.DELIVER_AT and not (pa.types.is_timestamp(array.type) and array.type.tz):
         raise InvalidField(f"{name}: {array.type} is not a time with a zone", hint="use timestamp[us, UTC]")
-    if flag in _DURATIONS and not pa.types.is_duration(array.type):
-        _check_finite(array, name)
-        # Plain numbers are seconds, as everywhere in Python.
-        array = pc.round(pc.multiply(array.cast(pa.float64()), 1e6)).cast(pa.int64()).view(TYPES[flag])
+    if flag in _DURATIONS:
+        array = _durations(name, array)
+    elif flag != layout.DELIVER_AT and not pa.types.is_integer(array.type):
+        raise InvalidField(f"{name}: a column of {array.type} does not fit", hint="use integers")
     target = TYPES[flag] if pa.types.is_temporal(TYPES[flag]) else pa.int64()
     array = array.cast(target, safe=not pa.types.is_temporal(target))
-    numbers = array.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    check_range(numbers, name, _FIXED_MAX[flag])
-    return array if target == TYPES[flag] else array.cast(TYPES[flag])
+    least = 1 if flag in _NULL_FOR_NONE else 0
+    numbers = array.view(pa.int64()).fill_null(least).to_numpy(zero_copy_only=False)
+    check_range(numbers, name, _FIXED_MAX[flag], least)
+    return array.cast(TYPES[flag])
+
+
+def _durations(name: str, array: pa.Array) -> pa.Array:
+    """Durations as they are; plain numbers are seconds, as everywhere in Python."""
+    if pa.types.is_duration(array.type):
+        return array
+    if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
+        raise InvalidField(f"{name}: a column of {array.type} does not fit", hint="use durations, or seconds")
+    _check_finite(array, name)
+    micros = pc.round(pc.multiply(array.cast(pa.float64()), 1e6))
+    return micros.cast(pa.int64()).view(pa.duration("us"))
 
 
 def _check_finite(array: pa.Array, name: str) -> None:
@@ -122,12 +135,18 @@ def _check_finite(array: pa.Array, name: str) -> None:
 
 
 def _fit_content_types(array: pa.Array, name: str) -> pa.Array:
-    array = array.cast(pa.string())
+    array = _fit_text(array, name)
     unknown = np.asarray(pc.and_(pc.is_valid(array), pc.invert(pc.is_in(array, CONTENT_TYPES))))
     if unknown.any():
         row = int(np.argmax(unknown))
         refuse(row, f"{name}: {array[row].as_py()!r} is not one of {', '.join(CONTENT_TYPES.to_pylist())}")
     return array
+
+
+def _fit_text(array: pa.Array, name: str) -> pa.Array:
+    if not _is_text(array.type):
+        raise InvalidField(f"{name}: a column of {array.type} does not fit", hint="use strings")
+    return array.cast(pa.string())
 
 
 def _fit_headers(array: pa.Array, name: str) -> pa.Array:
