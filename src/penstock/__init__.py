@@ -1,0 +1,79 @@
+"""Penstock: a durable queue for Python. Message queue, task queue and replayable log in one.
+
+import penstock
+
+with penstock.open("./data") as ps:
+ps.queue("mail").push(b"hello")
+for delivery in ps.queue("mail").lease(10):
+print(delivery.payload)
+delivery.ack()
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from penstock import aio
+from penstock.batch import Batch
+from penstock.client.delivery import BaseDelivery
+from penstock.client.pushed import PushResult
+from penstock.client.sync import Delivery, Leased, Penstock, Queue
+from penstock.clock import Clock
+from penstock.embedded import Session
+from penstock.errors import PenstockError
+from penstock.model import (
+    ContentType,
+    Durability,
+    GroupStats,
+    Message,
+    MessageId,
+    QueueOptions,
+    QueueStats,
+    Receipt,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BaseDelivery",
+    "Batch",
+    "ContentType",
+    "Delivery",
+    "GroupStats",
+    "Leased",
+    "Message",
+    "MessageId",
+    "Penstock",
+    "PenstockError",
+    "PushResult",
+    "Queue",
+    "QueueOptions",
+    "QueueStats",
+    "Receipt",
+    "__version__",
+    "aio",
+    "open",
+    "open_in_memory",
+]
+
+
+def open(
+    path: str | Path,
+    *,
+    durability: Durability = "fsync",
+    sync_seconds: float = 0.05,
+    clock: Clock | None = None,
+    rng: random.Random | None = None,
+) -> Penstock:
+    """Open a data directory, which is made if it is not there. One process at a time may hold it.
+
+    `durability` says when a call returns: `fsync` when the disk has it (nothing confirmed is ever lost), `interval` when
+    the operating system has it, with a sync every `sync_seconds`, `os` when the operating system has it.
+    """
+    return Penstock(Session(path, durability=durability, sync_seconds=sync_seconds, clock=clock, rng=rng))
+
+
+def open_in_memory(*, clock: Clock | None = None, rng: random.Random | None = None) -> Penstock:
+    """The same system with nothing on disk: for tests, and for queues that may die with the process."""
+    return Penstock(Session(None, durability="os", clock=clock, rng=rng))

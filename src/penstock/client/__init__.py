@@ -1,0 +1,1 @@
+"""The handles that users hold: a blocking and an asyncio face over one session."""

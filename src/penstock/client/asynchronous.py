@@ -1,0 +1,423 @@
+"""The asyncio face: the same methods as the blocking one, awaited.
+
+The shard's own work is microseconds and runs on the loop; only what may block is handed away: durability to the
+committer thread, files to worker threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from types import TracebackType
+from typing import Any
+
+from penstock import limits
+from penstock.batch import Batch, encode_one
+from penstock.client import requests
+from penstock.client.delivery import BaseDelivery, BaseLeased
+from penstock.client.pushed import PushResult
+from penstock.client.transaction import BaseTransaction
+from penstock.delivery.lease import LeaseRequest
+from penstock.delivery.settle import Settling
+from penstock.embedded import Session
+from penstock.embedded.browse import Position, Reason
+from penstock.embedded.letters import Filter
+from penstock.errors import LeaseLost
+from penstock.model import (
+    DEFAULT_GROUP,
+    Durability,
+    Message,
+    MessageId,
+    Outcome,
+    PartitionLag,
+    QueueOptions,
+    QueueStats,
+    check_name,
+)
+from penstock.replies import LeaseReply
+from penstock.storage.segments import Freed
+
+_PLAIN = (None, 128, 0, None, None, None, None, None, None, None)
+
+
+async def _told(session: Session, call: Callable[..., tuple[Any, int]], *arguments: Any) -> Any:
+    """Ask in a worker thread, since files may be read, and tell once the answer is durable."""
+    answer, ticket = await asyncio.to_thread(call, *arguments)
+    await session.shard.confirmed(ticket)
+    return answer
+
+
+async def _done(session: Session, call: Callable[..., int], *arguments: Any) -> None:
+    await session.shard.confirmed(await asyncio.to_thread(call, *arguments))
+
+
+class Delivery(BaseDelivery):
+    """One handing of one message; settle it once."""
+
+    __slots__ = ()
+
+    async def ack(self) -> None:
+        await self._settle(requests.settling(Outcome.ACKED))
+
+    async def nack(self, delay: float | None = None, error: str = "") -> None:
+        await self._settle(requests.settling(Outcome.RETRIED, delay, error))
+
+    async def reject(self, reason: str = "") -> None:
+        await self._settle(requests.settling(Outcome.REJECTED, error=reason))
+
+    async def release(self) -> None:
+        await self._settle(requests.settling(Outcome.RELEASED))
+
+    async def snooze(self, seconds: float) -> None:
+        await self._settle(requests.settling(Outcome.SNOOZED, seconds))
+
+    async def extend(self, seconds: float) -> None:
+        await self._leased.extend(seconds)
+
+    async def _settle(self, how: Settling) -> None:
+        session: Session = self._leased.session
+        ticket = session.settle((self.proof,), how)
+        self.settled = True
+        await session.shard.confirmed(ticket)
+
+
+class Leased(BaseLeased[Delivery]):
+    """The deliveries of one lease, as a sequence."""
+
+    __slots__ = ()
+
+    _delivery = Delivery
+
+    async def ack(self) -> None:
+        await self._settle(requests.settling(Outcome.ACKED))
+
+    async def nack(self, delay: float | None = None, error: str = "") -> None:
+        await self._settle(requests.settling(Outcome.RETRIED, delay, error))
+
+    async def reject(self, reason: str = "") -> None:
+        await self._settle(requests.settling(Outcome.REJECTED, error=reason))
+
+    async def release(self) -> None:
+        await self._settle(requests.settling(Outcome.RELEASED))
+
+    async def extend(self, seconds: float) -> None:
+        self.expires_micros = self.session.extend(self.nonce, requests.extension(seconds))
+
+    async def _settle(self, how: Settling) -> None:
+        if self.nonce:
+            await self.session.shard.confirmed(self.session.settle_lease(self.nonce, how))
+
+
+class DeadLetters:
+    """The dead letters of a queue. Every filter that is given must match; see the blocking face."""
+
+    def __init__(self, session: Session, queue: str) -> None:
+        self._session = session
+        self._queue = queue
+
+    async def list(self, *, limit: int = 100, **filters: Any) -> list[Message]:
+        wanted = Filter(limit=requests.read_limit(limit), **filters)
+        found: list[Message] = await _told(self._session, self._session.dead_letters, self._queue, wanted)
+        return found
+
+    async def redrive(
+        self,
+        *,
+        ids: Sequence[MessageId] | None = None,
+        rate: float | None = None,
+        edit: Callable[[Message], Message] | None = None,
+        **filters: Any,
+    ) -> int:
+        wanted = Filter(ids=None if ids is None else frozenset(ids), **filters)
+        rate = requests.per_second(rate)
+        count: int = await _told(self._session, self._session.redrive, self._queue, wanted, rate, edit)
+        return count
+
+    async def purge(self) -> None:
+        await _done(self._session, self._session.purge_dead_letters, self._queue)
+
+
+class Queue:
+    """A handle on one queue; making one touches nothing."""
+
+    __slots__ = ("_session", "dlq", "name")
+
+    def __init__(self, session: Session, name: str) -> None:
+        self._session = session
+        self.name = check_name(name)
+        self.dlq = DeadLetters(session, name)
+
+    async def push(
+        self,
+        payload: Any,
+        key: str | None = None,
+        priority: int | str = 128,
+        delay: float = 0,
+        deliver_at: datetime | str | None = None,
+        ttl: float | None = None,
+        headers: Mapping[str, str] | None = None,
+        dedup_key: str | None = None,
+        partition: int | str | None = None,
+        max_attempts: int | None = None,
+        trace: str | None = None,
+        durability: Durability | None = None,
+    ) -> MessageId:
+        session = self._session
+        await self._unthrottled()
+        options = (key, priority, delay, deliver_at, ttl, headers, dedup_key, partition, max_attempts, trace)
+        if payload.__class__ is bytes and options == _PLAIN:
+            id, ticket = session.push_one(self.name, encode_one(payload), durability)
+        else:
+            data = requests.one(
+                payload, key, priority, delay, deliver_at, ttl, headers, dedup_key, max_attempts, trace
+            )
+            reply, ticket = session.push(self.name, Batch(data), partition, durability)
+            id = reply.ids()[0]
+        if ticket:
+            await session.shard.commit.future(ticket, asyncio.get_running_loop())
+        return id
+
+    async def push_many(self, items: Any, durability: Durability | None = None) -> PushResult:
+        batch = Batch.build(items)
+        await self._unthrottled()
+        reply, ticket = self._session.push(self.name, batch, batch.partitions, durability)
+        await self._session.shard.confirmed(ticket)
+        return PushResult(reply)
+
+    async def _unthrottled(self) -> None:
+        throttle = self._session.shard.throttle
+        if not throttle.is_set():
+            await asyncio.to_thread(throttle.wait)
+
+    async def lease(
+        self,
+        max: int = 1,
+        wait: float = 0,
+        lease_seconds: float | None = None,
+        group: str = DEFAULT_GROUP,
+        consumer: str | None = None,
+        partitions: Sequence[int | str] | None = None,
+        auto_ack: bool = False,
+    ) -> Leased:
+        request = requests.lease_request(max, lease_seconds, consumer, partitions, auto_ack)
+        check_name(group, "group")
+        reply, ticket = await self._lease(group, request)
+        if not reply.count and wait:
+            reply, ticket = await self._lease_waiting(group, request, requests.wait_seconds(wait))
+        await self._session.shard.confirmed(ticket)
+        return Leased(self._session, reply)
+
+    async def _lease(self, group: str, request: LeaseRequest) -> tuple[LeaseReply, int]:
+        session = self._session
+        if session.needs_files(self.name, group):
+            return await asyncio.to_thread(session.lease, self.name, group, request)
+        return session.lease(self.name, group, request)
+
+    async def _lease_waiting(self, group: str, request: LeaseRequest, seconds: float) -> tuple[LeaseReply, int]:
+        session, loop = self._session, asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        woken = asyncio.Event()
+        while True:
+            woken.clear()
+            waiter = session.watch(self.name, lambda: loop.call_soon_threadsafe(woken.set))
+            reply, ticket = LeaseReply(self.name, group, 0, 0, (), 0), 0
+            try:
+                reply, ticket = await self._lease(group, request)
+                if not reply.count:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(woken.wait(), max(0.0, deadline - loop.time()))
+                    reply, ticket = await self._lease(group, request)
+            finally:
+                session.unwatch(waiter, served=bool(reply.count))
+            if reply.count or loop.time() >= deadline:
+                return reply, ticket
+
+    async def consume(
+        self,
+        group: str = DEFAULT_GROUP,
+        batch: int = 1,
+        *,
+        lease_seconds: float | None = None,
+        consumer: str | None = None,
+        idle_seconds: float | None = None,
+    ) -> AsyncIterator[Delivery]:
+        """Deliveries for ever, or until nothing came for `idle_seconds`; see the blocking face."""
+        wait = limits.wait_seconds_max if idle_seconds is None else min(limits.wait_seconds_max, idle_seconds)
+        idle = 0.0
+        while idle_seconds is None or idle < idle_seconds:
+            leased = await self.lease(batch, wait, lease_seconds, group, consumer)
+            idle = 0.0 if leased else idle + wait
+            if leased:
+                seconds = (await self.options()).lease_seconds if lease_seconds is None else lease_seconds
+                async with _kept_alive(leased, seconds):
+                    async for delivery in _hand_out(leased):
+                        yield delivery
+
+    async def read(
+        self,
+        partition: int | str = 0,
+        offset: int | None = None,
+        timestamp: datetime | str | None = None,
+        limit: int = 100,
+    ) -> list[Message]:
+        place = (requests.offset(offset), requests.timestamp_micros(timestamp), requests.read_limit(limit))
+        found: list[Message] = await _told(self._session, self._session.read, self.name, partition, *place)
+        return found
+
+    async def peek(self, limit: int = 1) -> list[Message]:
+        found: list[Message] = await _told(self._session, self._session.peek, self.name, requests.read_limit(limit))
+        return found
+
+    async def create_group(self, name: str, start: Position = "earliest") -> None:
+        await _done(self._session, self._session.create_group, self.name, check_name(name, "group"), start)
+
+    async def delete_group(self, name: str) -> None:
+        await _done(self._session, self._session.delete_group, self.name, name)
+
+    async def seek(self, group: str, to: Position, partition: int | str | None = None) -> None:
+        await _done(self._session, self._session.seek, self.name, group, to, partition)
+
+    async def groups(self) -> dict[str, list[PartitionLag]]:
+        found: dict[str, list[PartitionLag]] = await _told(self._session, self._session.groups, self.name)
+        return found
+
+    async def delayed(self, limit: int = 100) -> list[Message]:
+        found: list[Message] = await _told(
+            self._session, self._session.delayed, self.name, requests.read_limit(limit)
+        )
+        return found
+
+    async def cancel(self, id: MessageId | str) -> None:
+        await _done(self._session, self._session.cancel, MessageId.parse(id) if isinstance(id, str) else id)
+
+    async def why(self, id: MessageId | str) -> list[Reason]:
+        place = MessageId.parse(id) if isinstance(id, str) else id
+        reasons: list[Reason] = await _told(self._session, self._session.why, place)
+        return reasons
+
+    async def stats(self) -> QueueStats:
+        stats: QueueStats = await _told(self._session, self._session.stats, self.name)
+        return stats
+
+    async def options(self) -> QueueOptions:
+        options: QueueOptions = await _told(self._session, self._session.options, self.name)
+        return options
+
+    async def pause(self) -> None:
+        await _done(self._session, self._session.pause, self.name, True)
+
+    async def resume(self) -> None:
+        await _done(self._session, self._session.pause, self.name, False)
+
+    async def purge(self) -> None:
+        await _done(self._session, self._session.purge, self.name)
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r}>"
+
+
+async def _hand_out(leased: Leased) -> AsyncIterator[Delivery]:
+    """One by one; the last ack of the lease confirms them all."""
+    session, ticket = leased.session, 0
+    current: Delivery | None = None
+    try:
+        for delivery in leased:
+            current = delivery
+            yield delivery
+            current = None
+            if not delivery.settled:
+                with suppress(LeaseLost):
+                    ticket = session.settle((delivery.proof,), requests.settling(Outcome.ACKED))
+    except (GeneratorExit, asyncio.CancelledError):
+        # No awaiting here: the loop may be closing. The settles are made durable by whoever commits next.
+        with suppress(LeaseLost):
+            if current is not None and not current.settled:
+                error = "the consumer left its loop before this delivery was acknowledged"
+                session.settle((current.proof,), requests.settling(Outcome.RETRIED, error=error))
+            session.settle_lease(leased.nonce, requests.settling(Outcome.RELEASED))
+        raise
+    await session.shard.confirmed(ticket)
+
+
+@asynccontextmanager
+async def _kept_alive(leased: Leased, seconds: float) -> AsyncIterator[None]:
+    async def extend() -> None:
+        with suppress(LeaseLost):
+            while True:
+                await asyncio.sleep(seconds / 2)
+                await leased.extend(seconds)
+
+    keeper = asyncio.create_task(extend())
+    try:
+        yield
+    finally:
+        keeper.cancel()
+
+
+class Transaction(BaseTransaction):
+    """The asyncio face of it: `async with ps.transaction() as tx`."""
+
+    async def __aenter__(self) -> Transaction:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self._session.shard.confirmed(await asyncio.to_thread(self._finish))
+        self._over = True
+
+
+class Penstock:
+    """An open system: `async with penstock.aio.open("./data") as ps`."""
+
+    def __init__(self, open_session: Callable[[], Session]) -> None:
+        self._open_session = open_session
+        self._opened: Session | None = None
+
+    @property
+    def _session(self) -> Session:
+        if self._opened is None:
+            self._opened = self._open_session()
+        return self._opened
+
+    def queue(self, name: str) -> Queue:
+        return Queue(self._session, name)
+
+    async def queues(self) -> list[str]:
+        names: list[str] = await _told(self._session, self._session.queues)
+        return names
+
+    async def create_queue(self, name: str, *, exist_ok: bool = False, **options: Any) -> Queue:
+        session = self._session
+        ticket = await asyncio.to_thread(lambda: session.create_queue(name, options, exist_ok=exist_ok))
+        await session.shard.confirmed(ticket)
+        return Queue(session, name)
+
+    async def update_queue(self, name: str, **changes: Any) -> None:
+        await _done(self._session, self._session.update_queue, name, changes)
+
+    async def delete_queue(self, name: str) -> None:
+        await _done(self._session, self._session.delete_queue, name)
+
+    def transaction(self) -> Transaction:
+        return Transaction(self._session)
+
+    async def compact(self) -> Freed:
+        return await asyncio.to_thread(self._session.compact)
+
+    async def close(self) -> None:
+        if self._opened is not None:
+            await asyncio.to_thread(self._opened.close)
+
+    async def __aenter__(self) -> Penstock:
+        if self._opened is None:
+            self._opened = await asyncio.to_thread(self._open_session)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,83 @@
+"""Endless consumption: lease, hand out one by one, acknowledge on success, keep the lease alive meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from penstock import limits
+from penstock.client import requests
+from penstock.errors import LeaseLost
+from penstock.model import Outcome
+
+if TYPE_CHECKING:
+    from penstock.client.sync import Delivery, Leased, Queue
+
+STOP_CHECK_SECONDS = 1.0  # how soon a stop is noticed while nothing comes
+
+
+def consume(
+    queue: Queue,
+    group: str,
+    batch: int,
+    lease_seconds: float | None,
+    consumer: str | None,
+    idle_seconds: float | None,
+    stop: threading.Event | None,
+) -> Iterator[Delivery]:
+    """See `Queue.consume`."""
+    patience = limits.wait_seconds_max if stop is None else STOP_CHECK_SECONDS
+    wait = patience if idle_seconds is None else min(patience, idle_seconds)
+    idle = 0.0
+    while stop is None or not stop.is_set():
+        leased = queue.lease(batch, wait, lease_seconds, group, consumer)
+        idle = 0.0 if leased else idle + wait
+        if idle_seconds is not None and idle >= idle_seconds:
+            return
+        if leased:
+            seconds = queue.options.lease_seconds if lease_seconds is None else lease_seconds
+            with kept_alive(leased, seconds):
+                yield from _hand_out(leased)
+
+
+def _hand_out(leased: Leased) -> Iterator[Delivery]:
+    """One by one. Acks are not waited for singly: the last one of the lease confirms them all."""
+    session, ticket = leased.session, 0
+    current: Delivery | None = None
+    try:
+        for delivery in leased:
+            current = delivery
+            yield delivery
+            current = None
+            if not delivery.settled:
+                with suppress(LeaseLost):
+                    ticket = session.settle((delivery.proof,), requests.settling(Outcome.ACKED))
+    except GeneratorExit:
+        with suppress(LeaseLost):
+            if current is not None and not current.settled:
+                current.nack(error="the consumer left its loop before this delivery was acknowledged")
+            leased.release()
+        raise
+    finally:
+        session.shard.confirm(ticket)
+
+
+@contextmanager
+def kept_alive(leased: Leased, seconds: float) -> Iterator[None]:
+    """Extend a lease at half its time, until the block ends or the lease does."""
+    over = threading.Event()
+
+    def extend() -> None:
+        with suppress(LeaseLost):
+            while not over.wait(seconds / 2):
+                leased.extend(seconds)
+
+    keeper = threading.Thread(target=extend, name="penstock-lease", daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        over.set()
+        keeper.join()

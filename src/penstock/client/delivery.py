@@ -1,0 +1,156 @@
+"""What a lease hands out: deliveries, made when someone looks at them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any, Generic, TypeVar, overload
+
+import msgspec
+
+from penstock.limits import priority_default
+from penstock.model import ContentType, MessageId, Receipt, to_datetime
+from penstock.replies import LeaseReply, Piece
+
+D = TypeVar("D", bound="BaseDelivery")
+
+
+class BaseDelivery:
+    """One handing of one message to one consumer; how to settle it is up to the face."""
+
+    __slots__ = ("_index", "_leased", "_piece", "payload", "settled")
+
+    payload: bytes
+
+    def __init__(self, leased: BaseLeased[Any], piece: Piece, index: int, payload: bytes) -> None:
+        self._leased = leased
+        self._piece = piece
+        self._index = index
+        self.payload = payload
+        self.settled = False
+
+    def json(self) -> Any:
+        """The payload, decoded as JSON."""
+        return msgspec.json.decode(self.payload)
+
+    @property
+    def id(self) -> MessageId:
+        return MessageId(self._leased.queue, self._piece.partition, self._piece.offsets[self._index])
+
+    @property
+    def partition(self) -> str:
+        return self._piece.partition
+
+    @property
+    def offset(self) -> int:
+        return self._piece.offsets[self._index]
+
+    @property
+    def key(self) -> str | None:
+        return self._piece.batch.key(self._row)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return self._piece.batch.headers(self._row) or {}
+
+    @property
+    def trace(self) -> str | None:
+        return self._piece.batch.trace(self._row)
+
+    @property
+    def dedup_key(self) -> str | None:
+        return self._piece.batch.dedup_key(self._row)
+
+    @property
+    def content_type(self) -> ContentType:
+        return self._piece.batch.content_type_of(self._row)
+
+    @property
+    def priority(self) -> int:
+        column = self._piece.batch.priority
+        return priority_default if column is None else int(column[self._row])
+
+    @property
+    def attempt(self) -> int:
+        """The number of this delivery, from 1."""
+        return self._piece.attempt(self._index)
+
+    @property
+    def receipt(self) -> str:
+        """Proof of this delivery, as text that travels."""
+        return str(self.proof)
+
+    @property
+    def proof(self) -> Receipt:
+        """Proof of this delivery."""
+        leased, piece = self._leased, self._piece
+        return Receipt(leased.queue, piece.partition, piece.offsets[self._index], self.attempt, leased.nonce)
+
+    @property
+    def pushed_at(self) -> datetime:
+        return to_datetime(self._piece.pushed(self._index))
+
+    @property
+    def expires_at(self) -> datetime:
+        """When the lease ends; `extend` moves it."""
+        return to_datetime(self._leased.expires_micros)
+
+    @property
+    def _row(self) -> int:
+        return self._piece.row(self._index)
+
+    def __repr__(self) -> str:
+        return f"<Delivery {self.id} attempt {self.attempt}, {len(self.payload)} bytes>"
+
+
+class BaseLeased(Sequence[D], Generic[D]):
+    """The deliveries of one lease; payloads are cut out of their batches on the way through."""
+
+    __slots__ = ("_reply", "expires_micros", "group", "nonce", "queue", "session")
+
+    _delivery: type[D]
+
+    def __init__(self, session: Any, reply: LeaseReply) -> None:
+        self.session = session
+        self.queue = reply.queue
+        self.group = reply.group
+        self.nonce = reply.nonce
+        self.expires_micros = reply.expires_at
+        self._reply = reply
+
+    @property
+    def lease_id(self) -> str:
+        """The name of the lease; empty when nothing was leased."""
+        return f"{self.nonce:016x}" if self.nonce else ""
+
+    def __len__(self) -> int:
+        return self._reply.count
+
+    def __iter__(self) -> Iterator[D]:
+        make = self._delivery
+        for piece in self._reply.pieces:
+            for index, payload in enumerate(piece.batch.payloads(piece.rows)):
+                yield make(self, piece, index, payload)
+
+    @overload
+    def __getitem__(self, index: int) -> D: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[D]: ...
+
+    def __getitem__(self, index: int | slice) -> D | list[D]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        place = index + len(self) if index < 0 else index
+        for piece in self._reply.pieces:
+            if 0 <= place < len(piece.offsets):
+                return self._delivery(self, piece, place, piece.batch.payload(piece.row(place)))
+            place -= len(piece.offsets)
+        raise IndexError(f"delivery {index} of {len(self)}")
+
+    def payloads(self) -> list[bytes]:
+        """All payloads, in order: the quickest way through a large lease."""
+        return [payload for piece in self._reply.pieces for payload in piece.batch.payloads(piece.rows)]
+
+    def __repr__(self) -> str:
+        return f"<Leased {len(self)} of {self.queue!r} for group {self.group!r}>"

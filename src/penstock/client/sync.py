@@ -1,0 +1,367 @@
+"""The blocking face: `penstock.open()` gives a `Penstock`; its methods return when their effect is durable."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any
+
+from penstock.batch import Batch, encode_one
+from penstock.client import requests
+from penstock.client.consuming import consume
+from penstock.client.delivery import BaseDelivery, BaseLeased
+from penstock.client.pushed import PushResult
+from penstock.client.transaction import Transaction
+from penstock.delivery.settle import Settling
+from penstock.embedded import Session
+from penstock.embedded.browse import Position, Reason
+from penstock.embedded.letters import Filter
+from penstock.model import (
+    DEFAULT_GROUP,
+    Durability,
+    Message,
+    MessageId,
+    Outcome,
+    PartitionLag,
+    QueueOptions,
+    QueueStats,
+    check_name,
+)
+from penstock.storage.segments import Freed
+
+_PLAIN = (None, 128, 0, None, None, None, None, None, None, None)
+
+
+class Delivery(BaseDelivery):
+    """One handing of one message; settle it once."""
+
+    __slots__ = ()
+
+    def ack(self) -> None:
+        """Done: it will not be delivered to this group again."""
+        self._settle(requests.settling(Outcome.ACKED))
+
+    def nack(self, delay: float | None = None, error: str = "") -> None:
+        """Failed: retry after `delay`, or after the queue's backoff; dead-letter after the last attempt."""
+        self._settle(requests.settling(Outcome.RETRIED, delay, error))
+
+    def reject(self, reason: str = "") -> None:
+        """Hopeless: dead-letter now."""
+        self._settle(requests.settling(Outcome.REJECTED, error=reason))
+
+    def release(self) -> None:
+        """Give it back; the attempt does not count."""
+        self._settle(requests.settling(Outcome.RELEASED))
+
+    def snooze(self, seconds: float) -> None:
+        """Deliver it again later; the attempt does not count."""
+        self._settle(requests.settling(Outcome.SNOOZED, seconds))
+
+    def extend(self, seconds: float) -> None:
+        """Hold the whole lease for `seconds` from now."""
+        self._leased.extend(seconds)
+
+    def _settle(self, how: Settling) -> None:
+        session = self._leased.session
+        ticket = session.settle((self.proof,), how)
+        self.settled = True
+        session.shard.confirm(ticket)
+
+
+class Leased(BaseLeased[Delivery]):
+    """The deliveries of one lease, as a sequence."""
+
+    __slots__ = ()
+
+    _delivery = Delivery
+
+    def ack(self) -> None:
+        """All that is not settled yet, in one operation."""
+        self._settle(requests.settling(Outcome.ACKED))
+
+    def nack(self, delay: float | None = None, error: str = "") -> None:
+        self._settle(requests.settling(Outcome.RETRIED, delay, error))
+
+    def reject(self, reason: str = "") -> None:
+        self._settle(requests.settling(Outcome.REJECTED, error=reason))
+
+    def release(self) -> None:
+        self._settle(requests.settling(Outcome.RELEASED))
+
+    def extend(self, seconds: float) -> None:
+        """Hold the lease for `seconds` from now."""
+        self.expires_micros = self.session.extend(self.nonce, requests.extension(seconds))
+
+    def _settle(self, how: Settling) -> None:
+        if self.nonce:
+            self.session.shard.confirm(self.session.settle_lease(self.nonce, how))
+
+
+class DeadLetters:
+    """The dead letters of a queue. Every filter that is given must match."""
+
+    def __init__(self, session: Session, queue: str) -> None:
+        self._session = session
+        self._queue = queue
+
+    def list(
+        self,
+        *,
+        group: str | None = None,
+        reason: str | None = None,
+        error_contains: str | None = None,
+        key: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 100,
+    ) -> list[Message]:
+        """Dead letters, oldest first; their headers say where they come from and why they died."""
+        wanted = Filter(group, reason, error_contains, key, since, until, limit=requests.read_limit(limit))
+        found, ticket = self._session.dead_letters(self._queue, wanted)
+        self._session.shard.confirm(ticket)
+        return found
+
+    def redrive(
+        self,
+        *,
+        ids: Sequence[MessageId] | None = None,
+        group: str | None = None,
+        reason: str | None = None,
+        error_contains: str | None = None,
+        key: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 1_000_000,
+        rate: float | None = None,
+        edit: Callable[[Message], Message] | None = None,
+    ) -> int:
+        """Send them back to the group where they died, at most `rate` a second; returns how many.
+
+        With `edit` the changed messages are pushed as new ones, for all groups.
+        """
+        chosen = None if ids is None else frozenset(ids)
+        wanted = Filter(group, reason, error_contains, key, since, until, chosen, limit)
+        count, ticket = self._session.redrive(self._queue, wanted, requests.per_second(rate), edit)
+        self._session.shard.confirm(ticket)
+        return count
+
+    def purge(self) -> None:
+        """Throw them all away."""
+        self._session.shard.confirm(self._session.purge_dead_letters(self._queue))
+
+
+class Queue:
+    """A handle on one queue; making one touches nothing."""
+
+    __slots__ = ("_session", "dlq", "name")
+
+    def __init__(self, session: Session, name: str) -> None:
+        self._session = session
+        self.name = check_name(name)
+        self.dlq = DeadLetters(session, name)
+
+    def push(
+        self,
+        payload: Any,
+        key: str | None = None,
+        priority: int | str = 128,
+        delay: float = 0,
+        deliver_at: datetime | str | None = None,
+        ttl: float | None = None,
+        headers: Mapping[str, str] | None = None,
+        dedup_key: str | None = None,
+        partition: int | str | None = None,
+        max_attempts: int | None = None,
+        trace: str | None = None,
+        durability: Durability | None = None,
+    ) -> MessageId:
+        """Push one message; returns its id once it is durable."""
+        session = self._session
+        options = (key, priority, delay, deliver_at, ttl, headers, dedup_key, partition, max_attempts, trace)
+        if payload.__class__ is bytes and options == _PLAIN:
+            id, ticket = session.push_one(self.name, encode_one(payload), durability)
+        else:
+            data = requests.one(
+                payload, key, priority, delay, deliver_at, ttl, headers, dedup_key, max_attempts, trace
+            )
+            reply, ticket = session.push(self.name, Batch(data), partition, durability)
+            id = reply.ids()[0]
+        if ticket:
+            session.shard.confirm(ticket)
+        return id
+
+    def push_many(self, items: Any, durability: Durability | None = None) -> PushResult:
+        """Push a list of bytes, text, JSON values or `Message`s, a `Batch`, or an Arrow table: all of it or nothing."""
+        batch = Batch.build(items)
+        reply, ticket = self._session.push(self.name, batch, batch.partitions, durability)
+        if ticket:
+            self._session.shard.confirm(ticket)
+        return PushResult(reply)
+
+    def lease(
+        self,
+        max: int = 1,
+        wait: float = 0,
+        lease_seconds: float | None = None,
+        group: str = DEFAULT_GROUP,
+        consumer: str | None = None,
+        partitions: Sequence[int | str] | None = None,
+        auto_ack: bool = False,
+    ) -> Leased:
+        """Take up to `max` messages for `lease_seconds`; waits up to `wait` seconds for the first one."""
+        session = self._session
+        request = requests.lease_request(max, lease_seconds, consumer, partitions, auto_ack)
+        if group is not DEFAULT_GROUP:
+            check_name(group, "group")
+        reply, ticket = session.lease(self.name, group, request)
+        if not reply.count and wait:
+            reply, ticket = session.lease_waiting(self.name, group, request, requests.wait_seconds(wait))
+        if ticket:
+            session.shard.confirm(ticket)
+        return Leased(session, reply)
+
+    def consume(
+        self,
+        group: str = DEFAULT_GROUP,
+        batch: int = 1,
+        *,
+        lease_seconds: float | None = None,
+        consumer: str | None = None,
+        idle_seconds: float | None = None,
+        stop: threading.Event | None = None,
+    ) -> Iterator[Delivery]:
+        """Deliveries for ever, or until nothing came for `idle_seconds` or `stop` is set.
+
+        Leases are extended while the loop body runs; a delivery is acknowledged when the loop asks for the next one.
+        Leaving the loop gives back what was not begun, and counts as a failure of the delivery at hand unless it was
+        settled by hand.
+        """
+        return consume(self, group, batch, lease_seconds, consumer, idle_seconds, stop)
+
+    def read(
+        self,
+        partition: int | str = 0,
+        offset: int | None = None,
+        timestamp: datetime | str | None = None,
+        limit: int = 100,
+    ) -> list[Message]:
+        """Browse from an offset or a time on; changes nothing."""
+        return self._told(
+            self._session.read(
+                self.name,
+                partition,
+                requests.offset(offset),
+                requests.timestamp_micros(timestamp),
+                requests.read_limit(limit),
+            )
+        )
+
+    def peek(self, limit: int = 1) -> list[Message]:
+        """The next messages of the default group, without effect."""
+        return self._told(self._session.peek(self.name, requests.read_limit(limit)))
+
+    def create_group(self, name: str, start: Position = "earliest") -> None:
+        """An independent reader that starts at earliest, latest, an offset or a time."""
+        self._done(self._session.create_group(self.name, check_name(name, "group"), start))
+
+    def delete_group(self, name: str) -> None:
+        self._done(self._session.delete_group(self.name, name))
+
+    def seek(self, group: str, to: Position, partition: int | str | None = None) -> None:
+        """Move a group to earliest, latest, an offset or a time; what it had leased is lost to its holders."""
+        self._done(self._session.seek(self.name, group, to, partition))
+
+    def groups(self) -> dict[str, list[PartitionLag]]:
+        """Where each group stands in each partition."""
+        return self._told(self._session.groups(self.name))
+
+    def delayed(self, limit: int = 100) -> list[Message]:
+        """Messages that are not due yet, soonest first."""
+        return self._told(self._session.delayed(self.name, requests.read_limit(limit)))
+
+    def cancel(self, id: MessageId | str) -> None:
+        """Take a message back before anyone has it."""
+        self._done(self._session.cancel(MessageId.parse(id) if isinstance(id, str) else id))
+
+    def why(self, id: MessageId | str) -> list[Reason]:
+        """Why is this message not delivered? One answer per group."""
+        return self._told(self._session.why(MessageId.parse(id) if isinstance(id, str) else id))
+
+    def stats(self) -> QueueStats:
+        return self._told(self._session.stats(self.name))
+
+    @property
+    def options(self) -> QueueOptions:
+        return self._told(self._session.options(self.name))
+
+    def pause(self) -> None:
+        """Hand nothing out until `resume`; pushes go on."""
+        self._done(self._session.pause(self.name, True))
+
+    def resume(self) -> None:
+        self._done(self._session.pause(self.name, False))
+
+    def purge(self) -> None:
+        """Drop everything unsettled, in every group."""
+        self._done(self._session.purge(self.name))
+
+    def _done(self, ticket: int) -> None:
+        self._session.shard.confirm(ticket)
+
+    def _told(self, answer: tuple[Any, int]) -> Any:
+        self._session.shard.confirm(answer[1])
+        return answer[0]
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r}>"
+
+
+class Penstock:
+    """An open system. Use it as a context manager, or call `close`. Safe to share between threads."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def queue(self, name: str) -> Queue:
+        """A handle on a queue, which is made by the first push if it is not there."""
+        return Queue(self._session, name)
+
+    def queues(self) -> list[str]:
+        names, ticket = self._session.queues()
+        self._session.shard.confirm(ticket)
+        return names
+
+    def create_queue(self, name: str, *, exist_ok: bool = False, **options: Any) -> Queue:
+        """Make a queue with options (docs/options.md). With `exist_ok`, one with the same options is fine."""
+        self._session.shard.confirm(self._session.create_queue(name, options, exist_ok=exist_ok))
+        return Queue(self._session, name)
+
+    def update_queue(self, name: str, **changes: Any) -> None:
+        """Change options; partitions can be added, not taken away."""
+        self._session.shard.confirm(self._session.update_queue(name, changes))
+
+    def delete_queue(self, name: str) -> None:
+        """The queue, its messages and its dead letters."""
+        self._session.shard.confirm(self._session.delete_queue(name))
+
+    def transaction(self) -> Transaction:
+        """Settle and push over any queues, all or nothing, when the `with` block ends without an error."""
+        return Transaction(self._session)
+
+    def compact(self) -> Freed:
+        """Apply retention now; what it freed."""
+        return self._session.compact()
+
+    def close(self) -> None:
+        """Stop cleanly. A second call does nothing."""
+        self._session.close()
+
+    def __enter__(self) -> Penstock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,172 @@
+"""Deciding what operators do: queues, groups, seek, pause, purge, cancel, retention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from penstock.delivery.core import Delivery
+from penstock.delivery.dead import create_queue_entries
+from penstock.delivery.entries import (
+    Entry,
+    GroupDeleted,
+    GroupSet,
+    PartitionsAdded,
+    QueueDeleted,
+    QueueSet,
+    Settled,
+    Trimmed,
+)
+from penstock.delivery.group import Group
+from penstock.delivery.log import Partition, Queue
+from penstock.delivery.phases import LEASED, SETTLED
+from penstock.delivery.progress import span_of
+from penstock.errors import (
+    GroupNotFound,
+    InvalidField,
+    InvalidName,
+    LeaseLost,
+    MessageNotFound,
+    QueueExists,
+    QueueNotFound,
+)
+from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX, MessageId, Outcome, QueueOptions, check_name, queue_options
+
+Start = Literal["earliest", "latest"] | Mapping[int, int]
+
+
+def queue_named(core: Delivery, name: str) -> Queue:
+    queue = core.by_name.get(check_name(name))
+    if queue is None:
+        raise QueueNotFound(f"there is no queue {name!r}")
+    return queue
+
+
+def group_named(queue: Queue, name: str) -> Group:
+    number = queue.group_ids.get(check_name(name, "group"))
+    if number is None:
+        raise GroupNotFound(f"queue {queue.name!r} has no group {name!r}")
+    return queue.groups[number]
+
+
+def message_place(core: Delivery, id: MessageId) -> Partition:
+    """The partition of a message that is still kept."""
+    partition = queue_named(core, id.queue).by_name.get(id.partition)
+    if partition is None or not partition.start <= id.offset < partition.end:
+        raise MessageNotFound(f"there is no message {id}")
+    return partition
+
+
+def decide_create_queue(core: Delivery, name: str, options: QueueOptions, now: int) -> list[Entry]:
+    check_name(name)
+    if name.endswith(DLQ_SUFFIX):
+        raise reserved_name(name)
+    if name in core.by_name:
+        raise QueueExists(f"queue {name!r} exists already")
+    names = [] if options.partitions == "named" else [str(number) for number in range(options.partitions)]
+    return create_queue_entries(core.queue_id_next, name, options, names, now)
+
+
+def reserved_name(name: str) -> InvalidName:
+    hint = "dead letters get there by themselves; choose another name"
+    return InvalidName(f"queue: {name!r} ends in {DLQ_SUFFIX!r}, which is kept for dead-letter queues", hint=hint)
+
+
+def decide_update_queue(queue: Queue, changes: Mapping[str, Any], now: int) -> list[Entry]:
+    """New options; partitions may only be added, and ordering may not change under messages in flight."""
+    options = queue_options(changes, queue.options)
+    entries: list[Entry] = []
+    if options.partitions != queue.options.partitions:
+        have = len(queue.partitions)
+        if options.partitions != "named" and (queue.options.partitions == "named" or options.partitions < have):
+            raise InvalidField(f"partitions: {queue.name!r} has {have}; they can be added, not taken away")
+        if options.partitions != "named":
+            entries.append(PartitionsAdded(queue.id, have, [str(n) for n in range(have, options.partitions)]))
+    if options.ordering != queue.options.ordering and any(group.backlog for group in queue.groups.values()):
+        raise InvalidField("ordering: cannot change while messages are unsettled", hint="drain or purge the queue first")
+    return [QueueSet(queue.id, queue.name, msgspec.json.encode(options), queue.paused, now), *entries]
+
+
+def decide_pause(queue: Queue, paused: bool, now: int) -> list[Entry]:
+    return [QueueSet(queue.id, queue.name, msgspec.json.encode(queue.options), paused, now)]
+
+
+def decide_delete_queue(core: Delivery, queue: Queue) -> list[Entry]:
+    """The queue and its dead letters go together."""
+    dlq = core.by_name.get(queue.name + DLQ_SUFFIX)
+    return [QueueDeleted(queue.id), *([QueueDeleted(dlq.id)] if dlq is not None else [])]
+
+
+def decide_create_group(queue: Queue, name: str, start: Start, now: int) -> list[Entry]:
+    """`start` gives an offset for some or all partitions; the others begin at the oldest message kept."""
+    check_name(name, "group")
+    return [GroupSet(queue.id, queue.group_id_next, name, now, _starts(queue, start), start == "latest")]
+
+
+def decide_seek(group: Group, start: Start, now: int) -> list[Entry]:
+    return [GroupSet(group.queue.id, group.id, group.name, now, _starts(group.queue, start), group.latest)]
+
+
+def decide_delete_group(queue: Queue, group: Group) -> list[Entry]:
+    if group.name == DEFAULT_GROUP:
+        raise InvalidField(f"group: {DEFAULT_GROUP!r} belongs to every queue and cannot be deleted")
+    return [GroupDeleted(queue.id, group.id)]
+
+
+def _starts(queue: Queue, start: Start) -> list[tuple[int, int]]:
+    if start == "earliest":
+        return [(partition.id, partition.start) for partition in queue.partitions]
+    if start == "latest":
+        return [(partition.id, partition.end) for partition in queue.partitions]
+    return [
+        (number, max(queue.partitions[number].start, min(offset, queue.partitions[number].end)))
+        for number, offset in start.items()
+    ]
+
+
+def decide_purge(queue: Queue, now: int) -> list[Entry]:
+    """Everything unsettled goes, in every group, leased messages too."""
+    entries: list[Entry] = []
+    for group in queue.groups.values():
+        spans = []
+        for progress in group.progress:
+            if progress.sparse:
+                spans.append(span_of(progress.partition.id, sorted(progress.sparse)))
+            if progress.base < progress.partition.end:
+                spans.append(span_of(progress.partition.id, range(progress.base, progress.partition.end)))
+        if spans:
+            entries.append(Settled(queue.id, group.id, int(Outcome.PURGED), now, 0, "", "", spans))
+    return entries
+
+
+def decide_cancel(core: Delivery, id: MessageId, now: int) -> list[Entry]:
+    """Take a message back before anyone has it; refused once a consumer holds it or every group is done with it."""
+    partition = message_place(core, id)
+    entries: list[Entry] = []
+    for group in partition.queue.groups.values():
+        state = group.progress[partition.id].state_of(id.offset)
+        if state == LEASED:
+            raise LeaseLost(f"{id} is being delivered to group {group.name!r}", hint="cancel it before it is leased")
+        if state != SETTLED:
+            span = span_of(partition.id, range(id.offset, id.offset + 1))
+            entries.append(Settled(partition.queue.id, group.id, int(Outcome.CANCELLED), now, 0, "", "", [span]))
+    if not entries:
+        raise MessageNotFound(f"{id} was settled already")
+    return entries
+
+
+def decide_trim(queue: Queue, starts: Mapping[int, int], now: int) -> list[Entry]:
+    """Retention: let go of what lies under the new starts. Unread messages among it (only if the queue says so) are evicted."""
+    entries: list[Entry] = []
+    for group in queue.groups.values():
+        spans = [
+            span_of(number, range(group.progress[number].base, start))
+            for number, start in starts.items()
+            if group.progress[number].base < start
+        ]
+        if spans:
+            entries.append(Settled(queue.id, group.id, int(Outcome.EVICTED), now, 0, "", "retention", spans))
+    entries.append(Trimmed(queue.id, sorted(starts.items())))
+    return entries

@@ -1,0 +1,166 @@
+"""Dead letters: messages that used up their attempts, or were rejected, and their way back.
+
+A dead letter is a message of its own in `<queue>.dlq`: payload, key and content type copied, and headers that say
+where it comes from and why it died. It is pushed in the frame that settles the original, so a message is never ready in
+both queues and never in neither. Redrive makes the original ready again in the group where it died, and settles the
+dead letter, again in one frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from penstock.batch import Batch
+from penstock.delivery.core import Delivery
+from penstock.delivery.entries import Entry, GroupSet, PartitionsAdded, Push, QueueSet, Revived, Settled
+from penstock.delivery.log import Need, Queue
+from penstock.delivery.progress import Progress, span_of
+from penstock.errors import MessageNotFound
+from penstock.limits import attempts_max
+from penstock.model import (
+    DEFAULT_GROUP,
+    DEFAULT_PARTITION,
+    DLQ_SUFFIX,
+    Message,
+    MessageId,
+    Outcome,
+    QueueOptions,
+    to_datetime,
+)
+
+ORIGIN: Final = "penstock-origin"
+GROUP: Final = "penstock-group"
+REASON: Final = "penstock-reason"
+ERROR: Final = "penstock-error"
+ATTEMPTS: Final = "penstock-attempts"
+FIRST_AT: Final = "penstock-first-delivered-at"
+LAST_AT: Final = "penstock-last-delivered-at"
+CONSUMER: Final = "penstock-last-consumer"
+DEAD_AT: Final = "penstock-dead-at"
+
+# A dead letter stays until someone deals with it: no attempts to use up, no retention.
+DLQ_OPTIONS: Final = QueueOptions(
+    max_attempts=attempts_max, dead_letter=False, retention_seconds=None, retention_bytes=None
+)
+
+
+class Corpse(NamedTuple):
+    """One message that dies now."""
+
+    progress: Progress
+    offset: int
+    attempts: int
+    outcome: Outcome
+    error: str
+    consumer: str
+    leased_at: int
+    at: int
+
+
+def decide_dead(core: Delivery, queue: Queue, corpses: Sequence[Corpse], now: int) -> list[Entry]:
+    """Settle the originals and, unless the queue wants none, push their dead letters."""
+    if queue.is_dlq or not queue.options.dead_letter:
+        return [_settled(queue, corpse, Outcome.DISCARDED) for corpse in corpses]
+    letters = Batch.build([_letter(queue, corpse) for corpse in corpses])
+    entries: list[Entry] = []
+    dlq = core.by_name.get(queue.name + DLQ_SUFFIX)
+    if dlq is None:
+        number, end = core.queue_id_next, 0
+        entries += create_queue_entries(number, queue.name + DLQ_SUFFIX, DLQ_OPTIONS, [DEFAULT_PARTITION], now)
+    else:
+        number, end = dlq.id, dlq.partitions[0].end
+    entries += [_settled(queue, corpse, corpse.outcome) for corpse in corpses]
+    entries.append(Push(number, now, [(0, letters.count, end)], letters.data, columns=letters))
+    return entries
+
+
+def create_queue_entries(
+    number: int, name: str, options: QueueOptions, partitions: Sequence[str], now: int
+) -> list[Entry]:
+    """A queue, its partitions and its default group."""
+    entries: list[Entry] = [QueueSet(number, name, msgspec.json.encode(options), False, now)]
+    if partitions:
+        entries.append(PartitionsAdded(number, 0, list(partitions)))
+    entries.append(GroupSet(number, 0, DEFAULT_GROUP, now, []))
+    return entries
+
+
+def _settled(queue: Queue, corpse: Corpse, outcome: Outcome) -> Settled:
+    span = span_of(corpse.progress.partition.id, range(corpse.offset, corpse.offset + 1), corpse.attempts)
+    group = corpse.progress.group
+    return Settled(
+        queue.id, group.id, int(outcome), corpse.at, corpse.leased_at, corpse.consumer, corpse.error, [span]
+    )
+
+
+def _letter(queue: Queue, corpse: Corpse) -> Message:
+    progress, offset = corpse.progress, corpse.offset
+    extent = progress.partition.extent_at(offset)
+    batch = extent.batch or (extent.columns or {}).get("batch")
+    if batch is None:
+        raise Need(extent, "batch")
+    row = extent.row_of(offset) if extent.batch is not None else extent.sealed.row + offset - extent.first
+    tried = (progress.attempts or {}).get(offset)
+    headers = dict(batch.headers(row) or {})
+    headers[ORIGIN] = str(MessageId(queue.name, progress.partition.name, offset))
+    headers[GROUP] = progress.group.name
+    headers[REASON] = corpse.outcome.name.lower()
+    headers[ERROR] = corpse.error
+    headers[ATTEMPTS] = str(corpse.attempts)
+    headers[CONSUMER] = corpse.consumer
+    headers[DEAD_AT] = to_datetime(corpse.at).isoformat()
+    if corpse.leased_at:
+        headers[FIRST_AT] = to_datetime(tried.first_at if tried else corpse.leased_at).isoformat()
+        headers[LAST_AT] = to_datetime(corpse.leased_at).isoformat()
+    return Message(
+        payload=batch.payload(row),
+        key=batch.key(row),
+        headers=headers,
+        trace=batch.trace(row),
+        content_type=batch.content_type_of(row),
+    )
+
+
+class DeadLetter(NamedTuple):
+    """A dead letter as redrive needs it: its own offset, and its origin."""
+
+    offset: int
+    origin: MessageId
+    group: str
+
+
+def decide_redrive(
+    core: Delivery, dlq: Queue, letters: Sequence[DeadLetter], now: int, per_second: float | None = None
+) -> list[Entry]:
+    """Make the originals ready again, spaced out when a rate is given, and settle the dead letters."""
+    gap = 0 if per_second is None else round(1_000_000 / per_second)
+    revived: list[tuple[int, int, int, int, int]] = []
+    for index, letter in enumerate(letters):
+        queue, progress = _origin(core, letter)
+        revived.append((queue.id, progress.group.id, progress.partition.id, letter.origin.offset, now + index * gap))
+    entries: list[Entry] = []
+    for (queue_id, group_id, partition_id), rows in groupby(sorted(revived), key=lambda row: row[:3]):
+        group_rows = list(rows)
+        span = span_of(partition_id, [row[3] for row in group_rows])
+        span.dues = np.array([row[4] for row in group_rows], np.int64).tobytes()
+        entries.append(Revived(queue_id, group_id, now, [span]))
+    offsets = sorted(letter.offset for letter in letters)
+    entries.append(Settled(dlq.id, 0, int(Outcome.REDRIVEN), now, 0, "", "", [span_of(0, offsets)]))
+    return entries
+
+
+def _origin(core: Delivery, letter: DeadLetter) -> tuple[Queue, Progress]:
+    queue = core.by_name.get(letter.origin.queue)
+    partition = queue.by_name.get(letter.origin.partition) if queue else None
+    number = queue.group_ids.get(letter.group) if queue else None
+    if queue is None or partition is None or number is None:
+        raise MessageNotFound(f"the origin {letter.origin} of a dead letter, or its group {letter.group!r}, is gone")
+    progress = queue.groups[number].progress[partition.id]
+    if progress.dead_offsets is None or letter.origin.offset not in progress.dead_offsets:
+        raise MessageNotFound(f"{letter.origin} is no longer dead in group {letter.group!r}")
+    return queue, progress

@@ -1,0 +1,273 @@
+"""What the journal holds: entries, and their bytes.
+
+A frame is a list of entries that happen whole or not at all. Each entry is
+
+    kind u8 | 0 0 0 | length u32 | body, padded with zeros to a multiple of 8
+
+All integers are little-endian. The body of a push is binary, so that its batch lies aligned and is used in place:
+
+    queue u32 | rows u32 | pushed_at i64 | producer u64 | producer_sequence u64 | producer_epoch u32 | parts u32
+    parts × ( partition u32 | count u32 | first_offset i64 )
+    rows × partition i32, −1 for a refused row, padded to 8    (rows is 0 when all rows go to the one partition)
+    batch bytes
+
+Every other body is a MessagePack array, in the order of the fields below. Entries carry outcomes (offsets, due
+times, drawn jitter), never inputs: applying them decides nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from penstock.batch import Batch
+
+Int64s = NDArray[np.int64]
+Int32s = NDArray[np.int32]
+
+HEAD: Final = struct.Struct("<BxxxI")
+PUSH_HEAD: Final = struct.Struct("<IIqQQII")
+PUSH_PART: Final = struct.Struct("<IIq")
+PUSH: Final = 1
+
+
+class Push:
+    """A batch appended to a queue. `parts` lists (partition, accepted rows, first offset), by partition."""
+
+    __slots__ = ("batch", "columns", "parts", "producer", "pushed_at", "queue", "rows")
+
+    def __init__(
+        self,
+        queue: int,
+        pushed_at: int,
+        parts: Sequence[tuple[int, int, int]],
+        batch: bytes | memoryview,
+        rows: Int32s | None = None,
+        producer: tuple[int, int, int] = (0, 0, 0),
+        columns: Batch | None = None,
+    ) -> None:
+        self.queue = queue
+        self.pushed_at = pushed_at
+        self.parts = parts
+        self.batch = batch
+        self.rows = rows  # partition of each row of the batch; None when all rows go to the one partition
+        self.producer = producer  # id, epoch, sequence
+        self.columns = columns  # the batch, parsed, when whoever made the entry had it
+
+    def rows_by_part(self) -> list[Int64s | None]:
+        """For each part the rows of the batch that went to it; None for "all of them"."""
+        if self.rows is None:
+            return [None]
+        order = np.argsort(self.rows, kind="stable")
+        refused = int(np.searchsorted(self.rows[order], 0))
+        ends = np.cumsum([count for _, count, _ in self.parts]) + refused
+        return [order[end - count : end] for end, (_, count, _) in zip(ends.tolist(), self.parts, strict=True)]
+
+    def places(self, count: int) -> tuple[Int32s, Int64s]:
+        """Partition and offset of each of the batch's `count` rows; −1 for a refused row."""
+        partitions = np.full(count, self.parts[0][0] if self.rows is None and self.parts else -1, np.int32)
+        offsets = np.full(count, -1, np.int64)
+        for (number, accepted, first), rows in zip(self.parts, self.rows_by_part(), strict=True):
+            where = slice(None) if rows is None else rows
+            partitions[where] = number
+            offsets[where] = np.arange(first, first + accepted)
+        return partitions, offsets
+
+
+class Span(msgspec.Struct, array_like=True, gc=False):
+    """Some offsets of one partition: `first` and `count`, or, when they are scattered, `offsets` (int64 bytes)."""
+
+    partition: int
+    first: int
+    count: int
+    attempt: int = 1
+    offsets: bytes = b""
+    attempts: bytes = b""  # uint16 per offset, when they differ
+    dues: bytes = b""  # int64 per offset: when each is due again
+
+    def offset_array(self) -> Int64s:
+        if self.offsets:
+            return np.frombuffer(self.offsets, np.int64)
+        return np.arange(self.first, self.first + self.count, dtype=np.int64)
+
+    def due_array(self) -> Int64s:
+        return np.frombuffer(self.dues, np.int64)
+
+
+class Leased(msgspec.Struct, array_like=True, tag_field="kind", tag=2, gc=False):
+    """Messages handed to a consumer. Never waited for; recovery closes what is still open."""
+
+    queue: int
+    group: int
+    nonce: int
+    at: int
+    consumer: str
+    spans: list[Span]
+
+
+class Settled(msgspec.Struct, array_like=True, tag_field="kind", tag=3, gc=False):
+    """Deliveries, or waiting messages, that ended. `leased_at` is 0 for messages that no one held."""
+
+    queue: int
+    group: int
+    outcome: int
+    at: int
+    leased_at: int
+    consumer: str
+    error: str
+    spans: list[Span]
+
+
+class QueueSet(msgspec.Struct, array_like=True, tag_field="kind", tag=4):
+    """A queue created, or its options or pause changed. `options` is JSON."""
+
+    queue: int
+    name: str
+    options: bytes
+    paused: bool
+    at: int
+
+
+class QueueDeleted(msgspec.Struct, array_like=True, tag_field="kind", tag=5):
+    """A queue and all that it held is gone; its id is never used again."""
+
+    queue: int
+
+
+class PartitionsAdded(msgspec.Struct, array_like=True, tag_field="kind", tag=6):
+    """Partitions made on first use or by growth; the first gets the id `first`."""
+
+    queue: int
+    first: int
+    names: list[str]
+
+
+class GroupSet(msgspec.Struct, array_like=True, tag_field="kind", tag=7):
+    """A group created, or moved by seek: `starts` lists (partition, offset) for each partition that it concerns."""
+
+    queue: int
+    group: int
+    name: str
+    at: int
+    starts: list[tuple[int, int]]
+    latest: bool = False  # partitions that appear later start at their end instead of their beginning
+
+
+class GroupDeleted(msgspec.Struct, array_like=True, tag_field="kind", tag=8):
+    """A group is forgotten."""
+
+    queue: int
+    group: int
+
+
+class Trimmed(msgspec.Struct, array_like=True, tag_field="kind", tag=9):
+    """Retention moved the start of some partitions: (partition, start_offset)."""
+
+    queue: int
+    starts: list[tuple[int, int]]
+
+
+class Revived(msgspec.Struct, array_like=True, tag_field="kind", tag=10):
+    """Dead letters that are ready again in their group, attempts reset."""
+
+    queue: int
+    group: int
+    at: int
+    spans: list[Span]
+
+
+class Closing(msgspec.Struct, array_like=True, tag_field="kind", tag=11):
+    """A clean stop: everything before this frame was durable."""
+
+    at: int
+    queue: int = 0  # no queue: ids start at 1
+
+
+Record = (
+    Leased
+    | Settled
+    | QueueSet
+    | QueueDeleted
+    | PartitionsAdded
+    | GroupSet
+    | GroupDeleted
+    | Trimmed
+    | Revived
+    | Closing
+)
+Entry = Push | Record
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(Record)
+_KINDS: Final[dict[type, int]] = {kind: kind.__struct_config__.tag for kind in Record.__args__}  # type: ignore[misc]
+_PADS: Final = tuple(bytes(n) for n in range(8))
+
+
+def encode(entries: Sequence[Entry]) -> bytes:
+    """The bytes of one frame's entries."""
+    pieces: list[Any] = []
+    for entry in entries:
+        body = encode_push(entry) if isinstance(entry, Push) else [_encoder.encode(entry)]
+        length = sum(map(len, body))
+        pieces.append(HEAD.pack(PUSH if isinstance(entry, Push) else _KINDS[type(entry)], length))
+        pieces += body
+        pieces.append(_PADS[-length % 8])
+    return b"".join(pieces)
+
+
+def encode_push(push: Push) -> list[Any]:
+    """The body of a push, in pieces, so that the batch is copied only once."""
+    producer, epoch, sequence = push.producer
+    rows = 0 if push.rows is None else len(push.rows)
+    head = PUSH_HEAD.pack(push.queue, rows, push.pushed_at, producer, sequence, epoch, len(push.parts))
+    pieces: list[Any] = [head, *(PUSH_PART.pack(part, count, first) for part, count, first in push.parts)]
+    if push.rows is not None:
+        column = push.rows.astype(np.int32, copy=False).tobytes()
+        pieces += [column, _PADS[-len(column) % 8]]
+    pieces.append(push.batch)
+    return pieces
+
+
+def decode(data: memoryview) -> Iterator[Entry]:
+    """Entries of one frame. The frame's checksum has been verified: what is here, we wrote."""
+    position = 0
+    end = len(data)
+    while position < end:
+        kind, length = HEAD.unpack_from(data, position)
+        position += HEAD.size
+        body = data[position : position + length]
+        yield decode_push(body) if kind == PUSH else _decoder.decode(body)
+        position += length + -length % 8
+
+
+def decode_pushes(data: memoryview) -> Iterator[Push]:
+    """Only the pushes of one frame."""
+    position = 0
+    while position < len(data):
+        kind, length = HEAD.unpack_from(data, position)
+        position += HEAD.size
+        if kind == PUSH:
+            yield decode_push(data[position : position + length])
+        position += length + -length % 8
+
+
+def decode_push(body: memoryview) -> Push:
+    """The inverse of `encode_push`; the batch is a view into `body`."""
+    queue, row_count, pushed_at, producer, sequence, epoch, part_count = PUSH_HEAD.unpack_from(body)
+    position = PUSH_HEAD.size
+    parts = [
+        (part, count, first)
+        for part, count, first in PUSH_PART.iter_unpack(body[position : position + part_count * PUSH_PART.size])
+    ]
+    position += part_count * PUSH_PART.size
+    rows = None
+    if row_count:
+        rows = np.frombuffer(body, np.int32, row_count, position)
+        position += row_count * 4 + row_count % 2 * 4
+    return Push(queue, pushed_at, parts, body[position:], rows, (producer, epoch, sequence))

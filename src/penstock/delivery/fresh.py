@@ -1,0 +1,196 @@
+"""Taking messages that nobody has leased yet, by each of the three orderings.
+
+Every taker gets the room it may fill, adds takes to the selection, moves the cursor past what it looked at, and
+answers whether the partition may have more right now. A partition that is held (ordering), not quiet yet (window) or
+not due yet (delay) answers no, and is offered again when that ends.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+from penstock import limits
+from penstock.delivery.group import DEFAULT
+from penstock.delivery.leases import Take
+from penstock.delivery.log import SPECIAL, Extent, Queue
+from penstock.delivery.phases import FRESH, READY, SETTLED
+from penstock.delivery.progress import Progress
+from penstock.delivery.selection import Selection
+
+Taker = Callable[[Selection, Progress, int, int], bool]
+
+
+def taker_of(queue: Queue) -> Taker:
+    """The way this queue hands out fresh messages."""
+    return _TAKERS[queue.options.ordering]
+
+
+def take_any(selection: Selection, progress: Progress, priority: int, room: int) -> bool:
+    """No ordering: whatever is ready, in offset order within the priority."""
+    end = available_end(selection, progress)
+    if progress.partition.flags & SPECIAL:
+        return _take_special(selection, progress, priority, room, end)
+    first, run_end = progress.fresh_run(progress.cursor, end, room)
+    if run_end > first:
+        selection.add_run(progress, first, run_end)
+    progress.cursor = max(progress.cursor, run_end)
+    return progress.cursor < end
+
+
+def available_end(selection: Selection, progress: Progress) -> int:
+    """Where the queue's own delay and window let this partition be read to, now."""
+    partition = progress.partition
+    options = partition.queue.options
+    if options.window_seconds:
+        quiet_at = partition.pushed_at + round(options.window_seconds * 1_000_000)
+        if quiet_at > selection.now:
+            selection.wakes.append((quiet_at, progress))
+            return progress.cursor
+    if options.delay_seconds:
+        delay = round(options.delay_seconds * 1_000_000)
+        end = partition.offset_at(selection.now - delay + 1)
+        if end < partition.end and end <= progress.cursor:
+            selection.wakes.append((partition.pushed_time(end) + delay, progress))
+        return end
+    return partition.end
+
+
+def _take_special(selection: Selection, progress: Progress, priority: int, room: int, end: int) -> bool:
+    cursor = _cursor_of(progress, priority)
+    for extent in progress.partition.extents_from(cursor):
+        low, high = max(cursor, extent.first), min(extent.end, end)
+        if high <= low:
+            break
+        cursor, taken = _take_from_extent(selection, progress, extent, priority, low, high, room)
+        _set_cursor(progress, priority, cursor)
+        room -= taken
+        if room <= 0:
+            break
+    return cursor < end
+
+
+def _take_from_extent(
+    selection: Selection, progress: Progress, extent: Extent, priority: int, low: int, high: int, room: int
+) -> tuple[int, int]:
+    """Take from [low, high) of one extent; returns where to look next, and how many were taken."""
+    priorities = extent.priorities()
+    if priorities is None and priority != DEFAULT:
+        return high, 0
+    mask = progress.fresh_mask(low, high)
+    part = slice(low - extent.first, high - extent.first)
+    if priorities is not None:
+        mask &= priorities[part] == priority
+    dues = extent.dues()
+    if dues is not None:
+        mask &= dues[part] <= selection.reached
+    expiries = extent.expiries()
+    if expiries is not None:
+        gone = mask & (expiries[part] > 0) & (expiries[part] <= selection.now)
+        if gone.any():
+            selection.expired.append((progress, (np.flatnonzero(gone) + low).tolist()))
+            mask &= ~gone
+    found = np.flatnonzero(mask)
+    offsets: list[int] = (found[:room] + low).tolist()
+    if offsets:
+        _add(selection, progress, offsets)
+    return (offsets[-1] + 1 if len(found) > room else high), len(offsets)
+
+
+def _add(selection: Selection, progress: Progress, offsets: list[int]) -> None:
+    if offsets[-1] - offsets[0] == len(offsets) - 1:
+        selection.add_run(progress, offsets[0], offsets[-1] + 1)
+    else:
+        selection.add(Take(progress, offsets, 1))
+
+
+def _cursor_of(progress: Progress, priority: int) -> int:
+    if priority == DEFAULT:
+        return progress.cursor
+    return progress.base if progress.cursors is None else progress.cursors.get(priority, progress.base)
+
+
+def _set_cursor(progress: Progress, priority: int, cursor: int) -> None:
+    if priority == DEFAULT:
+        progress.cursor = cursor
+    else:
+        progress.cursors = progress.cursors or {}
+        progress.cursors[priority] = cursor
+
+
+def take_in_order(selection: Selection, progress: Progress, priority: int, room: int) -> bool:
+    """Partition order: one lease at a time, and nothing passes a message that waits for its retry."""
+    if progress.leased:
+        return False
+    end = available_end(selection, progress)
+    known = progress.base + len(progress.states)
+    offsets: list[int] = []
+    # Between the mark and the highest touched offset there are only retries here: few, and in offset order.
+    for offset in sorted({*(progress.sparse or ()), *range(progress.base, min(known, end))}):
+        state = progress.state_of(offset)
+        if state in (READY, FRESH) and len(offsets) < room:
+            offsets.append(offset)
+        elif state != SETTLED:
+            break
+    else:
+        if len(offsets) < room:
+            offsets.extend(range(known, min(end, known + room - len(offsets))))
+    offsets = [offset for offset in offsets if selection.claim(progress, offset, (READY, FRESH))]
+    if progress.partition.flags & SPECIAL:
+        offsets = selection.without_expired(progress, offsets)
+    if offsets:
+        progress.cursor = max(progress.cursor, offsets[-1] + 1)
+        attempts = [progress.attempt_next(offset) for offset in offsets] if progress.attempts else 1
+        run = range(offsets[0], offsets[-1] + 1)
+        selection.add(Take(progress, run if len(run) == len(offsets) else offsets, attempts))
+    return False
+
+
+def take_by_key(selection: Selection, progress: Progress, priority: int, room: int) -> bool:
+    """Key order: one message of a key at a time; those behind it are parked, other keys flow."""
+    end = available_end(selection, progress)
+    progress.keys = {} if progress.keys is None else progress.keys
+    progress.parked = {} if progress.parked is None else progress.parked
+    chosen: list[int] = []
+    for extent in progress.partition.extents_from(progress.cursor):
+        low, high = max(progress.cursor, extent.first), min(extent.end, end)
+        if high <= low or len(chosen) >= room or progress.parked_count >= limits.parked_messages_max:
+            break
+        progress.cursor = _walk_keys(progress, extent, low, high, room, chosen)
+    if progress.partition.flags & SPECIAL:
+        chosen = selection.without_expired(progress, chosen)
+    if chosen:
+        _add(selection, progress, chosen)
+    return progress.cursor < end and progress.parked_count < limits.parked_messages_max
+
+
+def _walk_keys(progress: Progress, extent: Extent, low: int, high: int, room: int, chosen: list[int]) -> int:
+    hashes = extent.key_hashes()
+    keys, parked = progress.keys, progress.parked
+    assert keys is not None and parked is not None
+    for offset in range(low, high):
+        state = progress.state_of(offset)
+        if state == SETTLED:
+            continue
+        key = 0 if hashes is None else int(hashes[offset - extent.first])
+        if state != FRESH:
+            if key:
+                keys[offset] = key
+                parked.setdefault(key, deque())
+            continue
+        if key and key in parked:
+            parked[key].append(offset)
+            progress.parked_count += 1
+            continue
+        chosen.append(offset)
+        if key:
+            keys[offset] = key
+            parked[key] = deque()
+        if len(chosen) >= room:
+            return offset + 1
+    return high
+
+
+_TAKERS: dict[str, Taker] = {"none": take_any, "partition": take_in_order, "key": take_by_key}

@@ -1,0 +1,121 @@
+"""A group: an independent reader of a queue, and the lanes in which its messages stand ready.
+
+A lane is one priority. `again` holds messages that come back (retries, releases, delays that ended, redrives) in the
+order in which they came due; `fresh` is a ring of the partitions that may have messages nobody has leased yet. Both are
+indexes: they may name what is no longer ready, never the other way round.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from penstock import limits
+from penstock.delivery.entries import Int64s
+from penstock.delivery.progress import Progress
+
+if TYPE_CHECKING:
+    from penstock.delivery.leases import Lease
+    from penstock.delivery.log import Partition, Queue
+
+DEFAULT: Final = limits.priority_default
+BIT: Final = tuple(1 << priority for priority in range(limits.priority_max + 1))
+
+
+class Lane:
+    """What stands ready at one priority."""
+
+    __slots__ = ("again", "fresh", "priority")
+
+    def __init__(self, priority: int) -> None:
+        self.priority = priority
+        self.again: deque[tuple[Progress, int | Int64s]] = deque()
+        self.fresh: deque[Progress] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self.again or self.fresh)
+
+
+class Group:
+    """`backlog` is the number of messages the group has not finished, over all partitions."""
+
+    __slots__ = (
+        "active_at",
+        "backlog",
+        "deficits",
+        "id",
+        "in_flight",
+        "lanes",
+        "latest",
+        "leases",
+        "name",
+        "order",
+        "progress",
+        "queue",
+        "served_at",
+        "turn",
+    )
+
+    def __init__(self, id: int, name: str, queue: Queue, *, latest: bool = False) -> None:
+        self.id = id
+        self.name = name
+        self.queue = queue
+        self.latest = latest  # partitions that appear later start at their end
+        self.progress: list[Progress] = []
+        self.backlog = 0
+        self.active_at = 0
+        self.in_flight: dict[str, int] = {}
+        self.leases: dict[int, Lease] = {}
+        self.turn = 0
+        self.clear_lanes()
+
+    def clear_lanes(self) -> None:
+        self.lanes: dict[int, Lane] = {}
+        self.order: list[int] = []  # priorities with a lane, highest first
+        self.deficits = [0.0] * 5
+        self.served_at = [0] * 5
+
+    def add_partition(self, partition: Partition, start: int | None = None) -> Progress:
+        """Begin a partition: at `start`, or where the group's own rule says."""
+        if start is None:
+            start = partition.end if self.latest else partition.start
+        progress = Progress(self, partition, start)
+        self.progress.append(progress)
+        return progress
+
+    def lane(self, priority: int) -> Lane:
+        lane = self.lanes.get(priority)
+        if lane is None:
+            lane = self.lanes[priority] = Lane(priority)
+            self.order = sorted(self.lanes, reverse=True)
+        return lane
+
+    def offer(self, progress: Progress, priority: int = DEFAULT) -> None:
+        """The partition may have fresh messages of this priority."""
+        bit = BIT[priority]
+        if not progress.offered & bit:
+            progress.offered |= bit
+            self.lane(priority).fresh.append(progress)
+
+    def offer_again(self, progress: Progress, offsets: int | Int64s, priority: int = DEFAULT) -> None:
+        """Messages that come back to be leased."""
+        self.lane(priority).again.append((progress, offsets))
+
+    def withdraw(self, progress: Progress) -> None:
+        """Take a partition out of every lane: its progress was reset."""
+        for lane in self.lanes.values():
+            lane.again = deque(item for item in lane.again if item[0] is not progress)
+            if progress.offered & BIT[lane.priority]:
+                lane.fresh.remove(progress)
+        progress.offered = 0
+
+    def reads_segments(self) -> bool:
+        """Whether something the group has not finished lies in a sealed segment."""
+        return any(progress.base < progress.partition.sealed_end for progress in self.progress if progress.offered)
+
+    def count_in_flight(self, consumer: str, change: int) -> None:
+        count = self.in_flight.get(consumer, 0) + change
+        if count > 0:
+            self.in_flight[consumer] = count
+        else:
+            self.in_flight.pop(consumer, None)

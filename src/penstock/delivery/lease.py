@@ -1,0 +1,91 @@
+"""Deciding a lease."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.delivery.core import Delivery
+from penstock.delivery.entries import Entry, Leased, Settled, Span
+from penstock.delivery.group import Group
+from penstock.delivery.leases import Lease, Take
+from penstock.delivery.progress import span_of
+from penstock.delivery.selection import Selection
+from penstock.delivery.serve import select
+from penstock.errors import InvalidField
+from penstock.model import Outcome
+
+
+class LeaseRequest(NamedTuple):
+    """What a consumer asks for; validated at the edge."""
+
+    count_max: int = 1
+    lease_seconds: float | None = None
+    consumer: str = ""
+    partitions: Sequence[int | str] | None = None
+    auto_ack: bool = False
+
+
+def decide_lease(
+    core: Delivery, group: Group, request: LeaseRequest, now: int, monotonic: int, nonce: int
+) -> tuple[list[Entry], Lease | None]:
+    """The entries of a lease, and the lease itself; nothing and None when there is nothing to be had."""
+    queue = group.queue
+    room = _room(group, request)
+    if queue.paused or room <= 0:
+        return [], None
+    only = None
+    if request.partitions is not None:
+        only = {group.progress[_partition(group, name)] for name in request.partitions}
+    selection = select(group, room, now, core.wheel.reached, only)
+    for instant, progress in selection.wakes:
+        core.wake_at(instant, progress)
+    entries: list[Entry] = _expired(selection)
+    if not selection.count:
+        return entries, None
+    seconds = queue.options.lease_seconds if request.lease_seconds is None else request.lease_seconds
+    deadline = monotonic + round(seconds * 1_000_000)
+    lease = Lease(nonce, group, request.consumer, now, deadline, selection.takes)
+    spans = [span_of_take(take) for take in selection.takes]
+    entries.append(Leased(queue.id, group.id, nonce, now, request.consumer, spans))
+    if request.auto_ack:
+        entries.append(Settled(queue.id, group.id, int(Outcome.ACKED), now, now, request.consumer, "", spans))
+    return entries, lease
+
+
+def _room(group: Group, request: LeaseRequest) -> int:
+    per_consumer = group.queue.options.max_in_flight
+    if per_consumer is None:
+        return request.count_max
+    return min(request.count_max, per_consumer - group.in_flight.get(request.consumer, 0))
+
+
+def _partition(group: Group, name: int | str) -> int:
+    known = group.queue.by_name.get(str(name))
+    if known is None:
+        raise InvalidField(f"partitions: queue {group.queue.name!r} has no partition {name!r}")
+    return known.id
+
+
+def _expired(selection: Selection) -> list[Entry]:
+    group = selection.group
+    spans = [span_of(progress.partition.id, sorted(offsets)) for progress, offsets in selection.expired]
+    if not spans:
+        return []
+    return [Settled(group.queue.id, group.id, int(Outcome.EXPIRED), selection.now, 0, "", "", spans)]
+
+
+def span_of_take(take: Take, indexes: Sequence[int] | None = None) -> Span:
+    """A take, or some of its deliveries, as a span with the number of each delivery."""
+    offsets, attempts = take.offsets, take.attempts
+    if indexes is not None and len(indexes) < len(offsets):
+        offsets = [offsets[index] for index in indexes]
+        attempts = attempts if isinstance(attempts, int) else [attempts[index] for index in indexes]
+    if isinstance(attempts, int):
+        return span_of(take.progress.partition.id, offsets, attempts)
+    span = span_of(take.progress.partition.id, offsets, attempts[0])
+    if len(set(attempts)) > 1:
+        span.attempts = np.array(attempts, np.uint16).tobytes()
+    return span

@@ -1,0 +1,87 @@
+"""Leases: who holds what, until when.
+
+A lease is volatile: its nonce, deadline and holder live in memory only, on the monotonic clock. What the journal keeps
+of it is that its messages were leased; recovery closes them as interrupted. One lease covers runs of offsets, and is
+settled whole in one step; only when its deliveries are settled one by one does it keep a byte for each.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+
+from penstock.delivery.group import Group
+from penstock.delivery.progress import Progress
+
+
+class Take:
+    """Some offsets of one partition in a lease, ascending, with the number of each delivery."""
+
+    __slots__ = ("attempts", "done", "offsets", "open", "progress")
+
+    def __init__(self, progress: Progress, offsets: Sequence[int], attempts: int | list[int]) -> None:
+        self.progress = progress
+        self.offsets = offsets  # a range when they are consecutive
+        self.attempts = attempts  # one number when all are the same
+        self.open = len(offsets)
+        self.done: bytearray | None = None  # 1 for each delivery that was settled on its own
+
+    def index_of(self, offset: int) -> int:
+        """Where an offset stands in this take; −1 when it does not."""
+        offsets = self.offsets
+        if isinstance(offsets, range):
+            return offset - offsets.start if offset in offsets else -1
+        index = bisect_left(offsets, offset)
+        return index if index < len(offsets) and offsets[index] == offset else -1
+
+    def attempt_of(self, index: int) -> int:
+        return self.attempts if isinstance(self.attempts, int) else self.attempts[index]
+
+    def is_open(self, index: int) -> bool:
+        return self.open > 0 if self.done is None else not self.done[index]
+
+    def open_indexes(self) -> Sequence[int]:
+        if self.done is None:
+            return range(len(self.offsets) if self.open else 0)
+        return [index for index, done in enumerate(self.done) if not done]
+
+    def close(self, indexes: Sequence[int]) -> None:
+        """These deliveries are settled."""
+        if len(indexes) == self.open:
+            self.open = 0
+            self.done = None
+            return
+        if self.done is None:
+            self.done = bytearray(len(self.offsets))
+        for index in indexes:
+            self.done[index] = 1
+        self.open -= len(indexes)
+
+
+class Lease:
+    """The time-limited right of one consumer to settle some deliveries."""
+
+    __slots__ = ("at", "consumer", "count", "deadline", "group", "nonce", "takes")
+
+    def __init__(self, nonce: int, group: Group, consumer: str, at: int, deadline: int, takes: list[Take]) -> None:
+        self.nonce = nonce
+        self.group = group
+        self.consumer = consumer
+        self.at = at  # wall time, for the events table
+        self.deadline = deadline  # monotonic
+        self.takes = takes
+        self.count = sum(take.open for take in takes)
+
+    def find(self, partition: str, offset: int) -> tuple[Take, int] | None:
+        """The take and index of one delivery of this lease."""
+        for take in self.takes:
+            if take.progress.partition.name == partition:
+                index = take.index_of(offset)
+                if index >= 0:
+                    return take, index
+        return None
+
+    def open_takes(self) -> Iterator[tuple[Take, Sequence[int]]]:
+        for take in self.takes:
+            if take.open:
+                yield take, take.open_indexes()

@@ -1,0 +1,310 @@
+"""The log side of a queue: partitions, and the extents that say where their messages are.
+
+An extent is a run of consecutive offsets of one partition: rows of a batch that is still in memory, or rows of a row
+group in a sealed segment. Priority, due time, expiry and key hash are immutable columns of the extent, shared by all
+groups. Looking at a column of a sealed extent that is not loaded raises `Need`: whoever drives the core loads it,
+hands it over with `Extent.load`, and asks again. Nothing has changed in between.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.batch import layout
+from penstock.delivery.entries import Int64s
+from penstock.model import QueueOptions
+
+if TYPE_CHECKING:
+    from penstock.batch import Batch
+    from penstock.delivery.dedup import DedupWindow
+    from penstock.delivery.group import Group
+
+DUE: Final = layout.DELAY | layout.DELIVER_AT
+# Columns that decide who gets a message and when; without any of them an extent is a plain run.
+FOREVER: Final = 2**62
+SPECIAL: Final = DUE | layout.PRIORITY | layout.TTL
+
+
+class Need(Exception):
+    """A column of a sealed extent must be loaded before the question can be answered."""
+
+    def __init__(self, extent: Extent, column: str) -> None:
+        super().__init__(f"{column} of {extent.sealed}")
+        self.extent = extent
+        self.column = column
+
+
+class Extent:
+    """Offsets [first, end) of one partition; `batch` while they are in memory, `sealed` once they are in a file."""
+
+    __slots__ = ("batch", "columns", "end", "first", "flags", "pushed_at", "rows", "sealed", "sequence")
+
+    def __init__(
+        self,
+        first: int,
+        end: int,
+        pushed_at: int,
+        flags: int,
+        *,
+        batch: Batch | None = None,
+        rows: Int64s | None = None,
+        sequence: int = 0,
+        sealed: Any = None,
+    ) -> None:
+        self.first = first
+        self.end = end
+        self.pushed_at = pushed_at  # of the first message; the same for all of them while in memory
+        self.flags = flags
+        self.batch = batch
+        self.rows = rows  # rows of the batch, when they are not simply the first ones
+        self.sequence = sequence  # of the frame that brought it
+        self.sealed = sealed
+        self.columns: dict[str, Any] | None = None
+
+    @classmethod
+    def of_sealed(cls, sealed: Any) -> Extent:
+        """An extent that lies in a segment; `sealed` is the storage's own description of it."""
+        return cls(sealed.first_offset, sealed.end_offset, sealed.pushed_first_at, sealed.flags, sealed=sealed)
+
+    def load(self, column: str, values: Any) -> None:
+        """Hand over a column of a sealed extent."""
+        self.columns = self.columns or {}
+        self.columns[column] = values
+
+    def priorities(self) -> NDArray[np.uint8] | None:
+        """Priority of each message, None when all have the default."""
+        if not self.flags & layout.PRIORITY:
+            return None
+        values: NDArray[np.uint8] = self._column("priority")
+        return values
+
+    def dues(self) -> Int64s | None:
+        """When each message is due, µs; 0 for at once. None when all are due at once."""
+        if not self.flags & DUE:
+            return None
+        values: Int64s = self._column("available_at")
+        return values
+
+    def expiries(self) -> Int64s | None:
+        """When each message expires, µs; 0 for never. None when none expires."""
+        if not self.flags & layout.TTL:
+            return None
+        values: Int64s = self._column("expires_at")
+        return values
+
+    def key_hashes(self) -> NDArray[np.uint32] | None:
+        """Hash of each message's key; 0 for none. None when no message has one."""
+        if not self.flags & layout.KEY:
+            return None
+        values: NDArray[np.uint32] = self._column("key_hash")
+        return values
+
+    def attempts_max(self, offset: int) -> int:
+        """The message's own limit of attempts; 0 when it has none."""
+        if not self.flags & layout.MAX_ATTEMPTS:
+            return 0
+        return int(self._column("max_attempts")[offset - self.first])
+
+    def pushed_last_at(self) -> int:
+        """When the last message was pushed."""
+        return int(self.pushed_at if self.sealed is None else self.sealed.pushed_last_at)
+
+    def pushed_times(self) -> Int64s:
+        """When each message was pushed."""
+        values: Int64s = self._column("pushed_at")
+        return values
+
+    def row_of(self, offset: int) -> int:
+        """The row of an offset in `batch`."""
+        return offset - self.first if self.rows is None else int(self.rows[offset - self.first])
+
+    def _column(self, name: str) -> Any:
+        if self.columns is not None and name in self.columns:
+            return self.columns[name]
+        if self.batch is None:
+            raise Need(self, name)
+        self.load(name, _COLUMNS[name](self))
+        return self.columns[name] if self.columns else None
+
+    def of_batch(self, values: Any) -> Any:
+        """This extent's part of a column of its batch."""
+        return values[: self.end - self.first] if self.rows is None else values[self.rows]
+
+
+def _dues_of(extent: Extent) -> Int64s:
+    batch = extent.batch
+    assert batch is not None
+    dues = np.zeros(extent.end - extent.first, np.int64)
+    if batch.delay is not None:
+        delays = extent.of_batch(batch.delay)
+        dues = np.where(delays > 0, extent.pushed_at + delays, 0)
+    if batch.deliver_at is not None:
+        dues = np.maximum(dues, extent.of_batch(batch.deliver_at))
+    return dues
+
+
+def _expiries_of(extent: Extent) -> Int64s:
+    assert extent.batch is not None
+    lives = extent.of_batch(extent.batch.ttl)
+    return np.where(lives > 0, extent.pushed_at + lives, 0)
+
+
+_COLUMNS: Final[dict[str, Any]] = {
+    "pushed_at": lambda extent: np.full(extent.end - extent.first, extent.pushed_at, np.int64),
+    "priority": lambda extent: extent.of_batch(extent.batch.priority),
+    "available_at": _dues_of,
+    "expires_at": _expiries_of,
+    "key_hash": lambda extent: extent.of_batch(extent.batch.key_hashes()),
+    "max_attempts": lambda extent: extent.of_batch(extent.batch.max_attempts),
+}
+
+
+class Partition:
+    """One ordered sequence of messages. Every offset in [start, end) is in exactly one extent."""
+
+    __slots__ = ("applied", "delayed", "end", "extents", "firsts", "flags", "id", "name", "pushed_at", "queue", "sealed_end", "start", "timer")
+
+    def __init__(self, queue: Queue, id: int, name: str) -> None:
+        self.queue = queue
+        self.id = id
+        self.name = name
+        self.start = 0  # oldest offset kept
+        self.end = 0  # next offset to be written
+        self.extents: list[Extent] = []
+        self.firsts: list[int] = []  # extents[i].first, for bisection
+        self.flags = 0  # of all extents together
+        self.sealed_end = 0  # messages under it lie in segments
+        self.pushed_at = 0  # last push
+        self.delayed = 0  # messages whose due time has not come
+        self.timer = -1
+        self.applied = 0  # frames up to here are in the checkpoint this was loaded from
+
+    def append(self, extent: Extent) -> None:
+        self.extents.append(extent)
+        self.firsts.append(extent.first)
+        self.end = extent.end
+        self.flags |= extent.flags
+        self.pushed_at = extent.pushed_at
+
+    def learn(self, extent: Extent) -> None:
+        """Replay: the same, when a checkpoint or the segments may know of the extent already."""
+        known = self.extents[-1].end if self.extents else self.start
+        if extent.end > known:
+            end, pushed_at = self.end, self.pushed_at
+            self.append(extent)
+            self.end, self.pushed_at = max(end, self.end), max(pushed_at, self.pushed_at)
+
+    def extent_at(self, offset: int) -> Extent:
+        """The extent that holds an offset of [start, end)."""
+        return self.extents[bisect_right(self.firsts, offset) - 1]
+
+    def extents_from(self, offset: int) -> Iterator[Extent]:
+        """Extents that reach beyond `offset`, in order."""
+        index = max(0, bisect_right(self.firsts, offset) - 1)
+        for extent in self.extents[index:]:
+            if extent.end > offset:
+                yield extent
+
+    def offset_at(self, instant: int) -> int:
+        """The first offset pushed at or after an instant; `end` when there is none. May raise `Need`."""
+        index = bisect_left(self.extents, instant, key=Extent.pushed_last_at)
+        if index == len(self.extents):
+            return self.end
+        extent = self.extents[index]
+        if extent.pushed_at >= instant:
+            return max(extent.first, self.start)
+        return max(extent.first + int(np.searchsorted(extent.pushed_times(), instant)), self.start)
+
+    def pushed_time(self, offset: int) -> int:
+        """When one message was pushed. May raise `Need`."""
+        extent = self.extent_at(offset)
+        return extent.pushed_at if extent.sealed is None else int(extent.pushed_times()[offset - extent.first])
+
+    def trim(self, start: int) -> None:
+        """Retention: forget what lies wholly under `start`."""
+        self.start = max(self.start, min(start, self.end))
+        gone = 0
+        while gone < len(self.extents) and self.extents[gone].end <= self.start:
+            gone += 1
+        del self.extents[:gone], self.firsts[:gone]
+        if not self.extents:
+            self.flags = 0
+
+    def reseal(self, sealed: list[Extent], sequence: int) -> None:
+        """The messages of frames up to `sequence` are in segments now: put `sealed` in place of their batches."""
+        tail = [extent for extent in self.extents if extent.sealed is None and extent.sequence > sequence]
+        kept = [extent for extent in self.extents if extent.sealed is not None]
+        self.extents = [*kept, *(extent for extent in sealed if extent.end > self.start), *tail]
+        self.sealed_end = max([self.sealed_end, *(extent.end for extent in sealed)])
+        self.firsts = [extent.first for extent in self.extents]
+
+
+    def relocate(self, firsts: set[int], moved: list[Extent]) -> None:
+        """Sealed extents that begin at `firsts` lie elsewhere now."""
+        kept = [extent for extent in self.extents if extent.sealed is None or extent.first not in firsts]
+        found = [extent for extent in moved if extent.end > self.start]
+        self.extents = sorted([*kept, *found], key=lambda extent: extent.first)
+        self.firsts = [extent.first for extent in self.extents]
+
+
+class Queue:
+    """A named destination. Its id is its incarnation: never reused."""
+
+    __slots__ = (
+        "by_name",
+        "created_at",
+        "dedup",
+        "evict_at",
+        "group_id_next",
+        "group_ids",
+        "groups",
+        "horizon",
+        "id",
+        "name",
+        "near",
+        "options",
+        "partitions",
+        "paused",
+        "spread",
+        "touched",
+    )
+
+    def __init__(self, id: int, name: str, options: QueueOptions, created_at: int) -> None:
+        self.id = id
+        self.name = name
+        self.options = options
+        self.created_at = created_at
+        self.paused = False
+        self.partitions: list[Partition] = []
+        self.by_name: dict[str, Partition] = {}
+        self.groups: dict[int, Group] = {}
+        self.group_ids: dict[str, int] = {}
+        self.group_id_next = 0  # never reused: entries of a deleted group must not meet a new one
+        self.dedup: DedupWindow | None = None
+        self.spread = 0  # next partition for messages without a key
+        self.touched = 0  # last frame that changed it: a checkpoint rewrites what changed
+        self.evict_at = 0
+        self.horizon = FOREVER  # delays up to this instant are in the timer wheel; later ones in the extents only
+        self.near = 0  # how many of them
+
+    @property
+    def ordered(self) -> bool:
+        return self.options.ordering != "none"
+
+    @property
+    def is_dlq(self) -> bool:
+        return self.name.endswith(".dlq")
+
+    def add_partition(self, name: str) -> Partition:
+        partition = Partition(self, len(self.partitions), name)
+        self.partitions.append(partition)
+        self.by_name[name] = partition
+        return partition
+
+    def messages(self) -> int:
+        return sum(partition.end - partition.start for partition in self.partitions)

@@ -1,0 +1,325 @@
+"""One group's progress through one partition: what is leased, waiting, settled.
+
+Nothing here waits, reads a clock or touches a file. Between the low-water mark `base` (every offset under it is
+settled) and the highest touched offset there is one byte per offset in `states`; beyond that everything is fresh and
+costs nothing. Only retried messages have state of their own (`attempts`, `dues`), and only offsets that came back from
+under the low-water mark by a redrive are in `sparse`.
+
+`states` and the counters are the truth and change through `mark_leased`, `settle`, `revive` and `reset` alone, which
+apply entries. `cursor`, `cursors`, `offered`, `keys` are indexes over it, rebuilt at open.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from penstock.delivery.entries import Int64s, Span
+from penstock.delivery.phases import AFTER, COUNTED, DEAD, FRESH, LEASED, READY, SETTLED, WAITING
+from penstock.model import Outcome
+
+if TYPE_CHECKING:
+    from penstock.delivery.group import Group
+    from penstock.delivery.log import Partition
+
+_SETTLED_RUN: Final = re.compile(rb"\x04*")
+_FRESH_RUN: Final = re.compile(rb"\x00*")
+_BYTE: Final = tuple(bytes([n]) for n in range(5))
+
+
+class Attempts:
+    """How often a message was tried, and when first."""
+
+    __slots__ = ("count", "first_at")
+
+    def __init__(self, count: int, first_at: int) -> None:
+        self.count = count
+        self.first_at = first_at
+
+
+class Progress:
+    """See the module's rules. Offsets are absolute; `states[0]` belongs to offset `base`."""
+
+    __slots__ = (
+        "acked",
+        "attempts",
+        "base",
+        "cursor",
+        "cursors",
+        "dead",
+        "dead_offsets",
+        "dropped",
+        "dues",
+        "group",
+        "keys",
+        "leased",
+        "offered",
+        "parked",
+        "parked_count",
+        "partition",
+        "sparse",
+        "start",
+        "states",
+        "timer",
+        "waiting",
+    )
+
+    def __init__(self, group: Group, partition: Partition, start: int) -> None:
+        self.group = group
+        self.partition = partition
+        self.timer = -1
+        self.offered = 0  # bit p: the ring of lane p holds this progress
+        self.reset(start)
+
+    def reset(self, start: int) -> None:
+        """Forget everything and begin at `start`: creation and seek."""
+        self.start = start  # the account begins here: end − start is what conservation adds up to
+        self.base = start
+        self.states = bytearray()
+        self.sparse: dict[int, int] | None = None
+        self.attempts: dict[int, Attempts] | None = None
+        self.dues: dict[int, int] | None = None
+        self.dead_offsets: set[int] | None = None
+        self.acked = 0
+        self.dead = 0
+        self.dropped: dict[int, int] | None = None
+        self.leased = 0
+        self.waiting = 0
+        self.reset_indexes()
+
+    def reset_indexes(self) -> None:
+        """Start looking from the low-water mark again; the states say what to skip."""
+        self.cursor = self.base  # next offset of the default priority to look at
+        self.cursors: dict[int, int] | None = None  # the same for every other priority
+        self.keys: dict[int, int] | None = None  # key order: offset held → key hash
+        self.parked: dict[int, deque[int]] | None = None  # key order: key hash → offsets behind the held one
+        self.parked_count = 0
+
+    # looking
+
+    def state_of(self, offset: int) -> int:
+        """The phase of one offset of this partition."""
+        index = offset - self.base
+        if index < 0:
+            return SETTLED if self.sparse is None else self.sparse.get(offset, SETTLED)
+        return self.states[index] if index < len(self.states) else FRESH
+
+    def fresh_run(self, first: int, end: int, count_max: int) -> tuple[int, int]:
+        """The first run of fresh offsets in [first, end), at most `count_max` long: (first, end), equal when none."""
+        known = self.base + len(self.states)
+        if first < known:
+            index = self.states.find(_BYTE[FRESH], first - self.base)
+            if index < 0:
+                first = known
+            else:
+                match = _FRESH_RUN.match(self.states, index)
+                first = self.base + index
+                if match is not None and match.end() < len(self.states):
+                    end = min(end, self.base + match.end())
+        return first, max(first, min(end, first + count_max))
+
+    def fresh_mask(self, first: int, end: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Which offsets of [first, end) are fresh."""
+        mask = np.zeros(end - first, np.bool_)
+        known = self.base + len(self.states)
+        low = max(first, self.base)
+        if low < min(end, known):
+            # A copy: a view would forbid growing the bytearray while the mask lives.
+            piece = np.frombuffer(bytes(self.states[low - self.base : end - self.base]), np.uint8)
+            mask[low - first : low - first + len(piece)] = piece == FRESH
+        if end > max(known, first):
+            mask[max(known, first) - first :] = True
+        return mask
+
+    def all_leased(self, offsets: Sequence[int]) -> bool:
+        """Whether every one of these is in someone's hands."""
+        low = offsets[0] - self.base
+        if isinstance(offsets, range) and low >= 0:
+            return self.states.count(_BYTE[LEASED], low, low + len(offsets)) == len(offsets)
+        if low >= 0:
+            inside = np.array(offsets, np.int64) - self.base
+            return bool((np.frombuffer(self.states, np.uint8)[inside] == LEASED).all())
+        return all(self.state_of(offset) == LEASED for offset in offsets)
+
+    def unsettled(self) -> int:
+        """Messages of this partition that the group has not finished."""
+        return self.partition.end - self.start - self.acked - self.dead - self.dropped_count()
+
+    def dropped_count(self) -> int:
+        return sum(self.dropped.values()) if self.dropped else 0
+
+    def floor(self) -> int:
+        """The lowest offset that this group may still need: retention stops here."""
+        floor = self.base
+        if self.sparse:
+            floor = min(floor, *self.sparse)
+        if self.dead_offsets:
+            floor = min(floor, *self.dead_offsets)
+        return floor
+
+    def attempt_next(self, offset: int) -> int:
+        """The number of the delivery that would come next."""
+        tried = None if self.attempts is None else self.attempts.get(offset)
+        return 1 if tried is None else tried.count + 1
+
+    # applying entries
+
+    def mark_leased(self, span: Span) -> None:
+        """A lease took these."""
+        self.leased += span.count
+        self._write(span, LEASED)
+
+    def settle(self, span: Span, outcome: int, at: int) -> int:
+        """End deliveries or waiting messages; returns how many messages were finished by it."""
+        after = AFTER[outcome]
+        if after == SETTLED:
+            return self._finish(span, outcome)
+        if outcome in COUNTED:
+            self._count_attempts(span, at)
+        self._uncount(span)
+        self._write(span, int(after))
+        if after == WAITING:
+            self._set_dues(span)
+        return 0
+
+    def revive(self, span: Span) -> None:
+        """Dead letters come back: attempts reset, ready now or at their due time."""
+        self._write(span, WAITING)
+        self._set_dues(span)
+        self.dead -= span.count
+        if self.dead_offsets is not None:
+            self.dead_offsets.difference_update(span.offset_array().tolist())
+
+    def release_key(self, offset: int) -> int | None:
+        """Key order: `offset` no longer holds its key; returns the parked offset whose turn it is."""
+        if self.keys is None or self.parked is None:
+            return None
+        key = self.keys.pop(offset, None)
+        if key is None:
+            return None
+        behind = self.parked[key]
+        if not behind:
+            del self.parked[key]
+            return None
+        following = behind.popleft()
+        self.parked_count -= 1
+        self.keys[following] = key
+        return following
+
+    def become_ready(self, offsets: Iterable[int]) -> None:
+        """Their due time came. Time did it, not an entry: after a restart the due time is looked at again."""
+        assert self.dues is not None
+        for offset in offsets:
+            del self.dues[offset]
+            self._write_one(offset, READY)
+            self.waiting -= 1
+
+    def _finish(self, span: Span, outcome: int) -> int:
+        finished = span.count - self._settled_in(span)
+        self._uncount(span)
+        self._write(span, SETTLED)
+        if outcome == Outcome.ACKED:
+            self.acked += finished
+        elif outcome in DEAD:
+            self.dead += finished
+            self.dead_offsets = (self.dead_offsets or set()) | set(span.offset_array().tolist())
+        else:
+            self.dropped = self.dropped or {}
+            self.dropped[outcome] = self.dropped.get(outcome, 0) + finished
+        if self.attempts or self.dues:
+            self._forget(span)
+        self._raise_base()
+        return finished
+
+    def _raise_base(self) -> None:
+        states = self.states
+        if states and states[0] == SETTLED:
+            match = _SETTLED_RUN.match(states)
+            settled = match.end() if match else 0
+            self.base += settled
+            del states[:settled]
+
+    def _forget(self, span: Span) -> None:
+        for offset in span.offset_array().tolist():
+            if self.attempts:
+                self.attempts.pop(offset, None)
+            if self.dues:
+                self.dues.pop(offset, None)
+
+    def _count_attempts(self, span: Span, at: int) -> None:
+        self.attempts = self.attempts or {}
+        for offset in span.offset_array().tolist():
+            tried = self.attempts.get(offset)
+            if tried is None:
+                self.attempts[offset] = Attempts(1, at)
+            else:
+                tried.count += 1
+
+    def _set_dues(self, span: Span) -> None:
+        self.dues = {} if self.dues is None else self.dues
+        self.dues.update(zip(span.offset_array().tolist(), span.due_array().tolist(), strict=True))
+        self.waiting += span.count
+
+    def _uncount(self, span: Span) -> None:
+        """Take the span out of the counters of the phases it leaves."""
+        self.leased -= self._count(span, LEASED)
+        if self.waiting:
+            self.waiting -= self._count(span, WAITING)
+
+    def _settled_in(self, span: Span) -> int:
+        return self._count(span, SETTLED)
+
+    def _count(self, span: Span, phase: int) -> int:
+        low = span.first - self.base
+        if not span.offsets and low >= 0:
+            return self.states.count(_BYTE[phase], low, low + span.count)
+        return sum(self.state_of(offset) == phase for offset in span.offset_array().tolist())
+
+    def _write(self, span: Span, phase: int) -> None:
+        low = span.first - self.base
+        states = self.states
+        if not span.offsets and low >= 0:
+            high = low + span.count
+            if low > len(states):
+                states.extend(bytes(low - len(states)))
+            states[low:high] = _BYTE[phase] * span.count
+            return
+        self._write_scattered(span.offset_array(), phase)
+
+    def _write_scattered(self, offsets: Int64s, phase: int) -> None:
+        inside = offsets[offsets >= self.base] - self.base
+        if len(inside):
+            highest = int(inside.max()) + 1
+            if highest > len(self.states):
+                self.states.extend(bytes(highest - len(self.states)))
+            np.frombuffer(self.states, np.uint8)[inside] = phase
+        for offset in offsets[offsets < self.base].tolist():
+            self._write_one(offset, phase)
+
+    def _write_one(self, offset: int, phase: int) -> None:
+        index = offset - self.base
+        if index >= 0:
+            self.states[index] = phase
+        elif phase == SETTLED:
+            if self.sparse:
+                self.sparse.pop(offset, None)
+        else:
+            self.sparse = self.sparse or {}
+            self.sparse[offset] = phase
+
+
+def span_of(partition: int, offsets: Sequence[int] | range, attempt: int = 1) -> Span:
+    """A span over some offsets, in the shorter of its two forms."""
+    if isinstance(offsets, range):
+        return Span(partition, offsets.start, len(offsets), attempt)
+    first, count = offsets[0], len(offsets)
+    if offsets[-1] - first == count - 1 and count == 1:
+        return Span(partition, first, 1, attempt)
+    array = np.asarray(offsets, np.int64)
+    if int(array[-1]) - int(array[0]) == count - 1 and bool((np.diff(array) == 1).all()):
+        return Span(partition, int(array[0]), count, attempt)
+    return Span(partition, int(array[0]), count, attempt, array.tobytes())

@@ -1,0 +1,195 @@
+"""Deciding a push: where each message of a batch goes, which are duplicates, whether there is room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from penstock.batch import Batch, layout
+from penstock.delivery.core import Delivery
+from penstock.delivery.dedup import digest
+from penstock.delivery.entries import Entry, Int32s, PartitionsAdded, Push, Settled
+from penstock.delivery.log import DUE, Queue
+from penstock.delivery.phases import FRESH, READY, WAITING
+from penstock.delivery.progress import Progress, span_of
+from penstock.errors import InvalidField, QueueFull
+from penstock.model import DEFAULT_PARTITION, MessageId, Outcome, check_name
+
+PartitionChoice = int | str | Sequence[int | str | None] | None
+
+
+class Decided(NamedTuple):
+    """A push that may go ahead: its entries, the last of which is the push, and the duplicates among its rows."""
+
+    entries: list[Entry]
+    push: Push
+    duplicates: dict[int, MessageId]
+
+
+def decide_push(
+    core: Delivery,
+    queue: Queue,
+    batch: Batch,
+    now: int,
+    partition: PartitionChoice = None,
+    producer: tuple[int, int, int] = (0, 0, 0),
+) -> Decided:
+    """Refuse a push, or say what it does."""
+    check_allowed(queue, batch)
+    entries: list[Entry] = []
+    if len(queue.partitions) == 1 and partition is None and not batch.flags & layout.DEDUP_KEY:
+        rows: Int32s | None = None
+        parts = [(0, batch.count, queue.partitions[0].end)]
+    else:
+        rows, added = _rows(queue, batch, partition)
+        entries += added
+        duplicates = _duplicates(queue, batch, now) if batch.flags & layout.DEDUP_KEY else {}
+        if duplicates:
+            rows = np.array(rows if rows.size > 1 else np.full(batch.count, rows[0]), np.int32)
+            rows[list(duplicates)] = -1
+        rows, parts = _parts(queue, rows, batch.count)
+        return _decided(core, queue, batch, now, entries, rows, parts, producer, duplicates)
+    return _decided(core, queue, batch, now, entries, rows, parts, producer, {})
+
+
+def check_allowed(queue: Queue, batch: Batch) -> None:
+    """Per-message priority and delay make no sense where order is promised."""
+    if queue.ordered and batch.flags & (DUE | layout.PRIORITY):
+        field = "priority" if batch.flags & layout.PRIORITY else "delay"
+        raise InvalidField(
+            f"{field}: queue {queue.name!r} is ordered by {queue.options.ordering}, so its messages cannot have one",
+            hint="use a queue with ordering='none', or set delay_seconds on the queue",
+        )
+
+
+def _decided(
+    core: Delivery,
+    queue: Queue,
+    batch: Batch,
+    now: int,
+    entries: list[Entry],
+    rows: Int32s | None,
+    parts: list[tuple[int, int, int]],
+    producer: tuple[int, int, int],
+    duplicates: dict[int, MessageId],
+) -> Decided:
+    accepted = batch.count - len(duplicates)
+    if queue.options.max_length is not None and accepted:
+        entries += _make_room(queue, accepted, queue.options.max_length, now)
+    push = Push(queue.id, now, parts, batch.data, rows, producer, batch)
+    entries.append(push)
+    return Decided(entries, push, duplicates)
+
+
+def _rows(queue: Queue, batch: Batch, choice: PartitionChoice) -> tuple[Int32s, list[Entry]]:
+    """Partition of each row (one element when all go to the same), and the entry that makes new partitions."""
+    if choice is None and queue.options.partitions != "named":
+        return _by_key(queue, batch), []
+    names = [choice] if choice is None or isinstance(choice, int | str) else list(choice)
+    added: dict[str, int] = {}
+    numbers = np.array([_number(queue, name, added) for name in names], np.int32)
+    if queue.options.partitions != "named" and None in names:
+        unnamed = [index for index, name in enumerate(names) if name is None]
+        numbers[unnamed] = np.broadcast_to(_by_key(queue, batch), (len(names),))[unnamed]
+    entries: list[Entry] = [PartitionsAdded(queue.id, len(queue.partitions), list(added))] if added else []
+    return numbers, entries
+
+
+def _by_key(queue: Queue, batch: Batch) -> Int32s:
+    count = len(queue.partitions)
+    if count == 1:
+        return np.zeros(1, np.int32)
+    # Messages without a key go to one partition per batch, in turn.
+    queue.spread = (queue.spread + 1) % count
+    hashes = batch.key_hashes()
+    if hashes is None:
+        return np.array([queue.spread], np.int32)
+    return np.where(hashes == 0, queue.spread, hashes % count).astype(np.int32)
+
+
+def _number(queue: Queue, name: int | str | None, added: dict[str, int]) -> int:
+    """The id of a partition by name; named queues make new ones."""
+    named = queue.options.partitions == "named"
+    if name is None:
+        if not named:
+            return 0
+        name = DEFAULT_PARTITION
+    text = str(name)
+    known = queue.by_name.get(text)
+    if known is not None:
+        return known.id
+    if not named:
+        raise InvalidField(
+            f"partition: {name!r} is not one of the {len(queue.partitions)} partitions of {queue.name!r}",
+            hint=f"use 0 to {len(queue.partitions) - 1}, or create the queue with partitions='named'",
+        )
+    check_name(text, "partition")
+    return added.setdefault(text, len(queue.partitions) + len(added))
+
+
+def _duplicates(queue: Queue, batch: Batch, now: int) -> dict[int, MessageId]:
+    """Rows whose dedup key is known already, or stands twice in this batch (the later row has no id yet: offset −1)."""
+    window = queue.dedup
+    found: dict[int, MessageId] = {}
+    seen: dict[str, int] = {}
+    for row, key in enumerate(batch.dedup_keys()):
+        if key is None:
+            continue
+        place = window.find(digest(key), now) if window is not None else None
+        if place is not None:
+            found[row] = MessageId(queue.name, queue.partitions[place.partition].name, place.offset)
+        elif key in seen:
+            found[row] = MessageId(queue.name, "", seen[key])
+        else:
+            seen[key] = row
+    return found
+
+
+def _parts(queue: Queue, rows: Int32s, count: int) -> tuple[Int32s | None, list[tuple[int, int, int]]]:
+    if rows.size == 1:
+        number = int(rows[0])
+        if number < 0:
+            return np.full(count, -1, np.int32), []
+        end = queue.partitions[number].end if number < len(queue.partitions) else 0
+        return None, [(number, count, end)]
+    numbers, counts = np.unique(rows[rows >= 0], return_counts=True)
+    known = queue.partitions
+    parts = [
+        (number, many, known[number].end if number < len(known) else 0)
+        for number, many in zip(numbers.tolist(), counts.tolist(), strict=True)
+    ]
+    if len(parts) == 1 and parts[0][1] == count:
+        return None, parts
+    return rows, parts
+
+
+def _make_room(queue: Queue, accepted: int, max_length: int, now: int) -> list[Entry]:
+    """Refuse, or drop the oldest, when the longest backlog of a group would grow over the limit."""
+    entries: list[Entry] = []
+    for group in queue.groups.values():
+        excess = group.backlog + accepted - max_length
+        if excess <= 0:
+            continue
+        if queue.options.overflow == "reject_new":
+            raise QueueFull(f"queue {queue.name!r} holds {group.backlog} messages; max_length is {max_length}")
+        spans = []
+        for progress in group.progress:
+            oldest = _oldest_unheld(progress, excess)
+            if oldest:
+                spans.append(span_of(progress.partition.id, oldest))
+                excess -= len(oldest)
+        if spans:
+            entries.append(Settled(queue.id, group.id, int(Outcome.OVERFLOWED), now, 0, "", "", spans))
+    return entries
+
+
+def _oldest_unheld(progress: Progress, count: int) -> list[int]:
+    found: list[int] = []
+    for offset in range(progress.base, progress.partition.end):
+        if len(found) >= count:
+            break
+        if progress.state_of(offset) in (FRESH, READY, WAITING):
+            found.append(offset)
+    return found

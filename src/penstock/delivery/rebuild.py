@@ -1,0 +1,70 @@
+"""After replay: make the indexes (lanes, timers, expiries, counters) from the state.
+
+The caller has loaded the priorities of sealed extents and fetches delays through `delays`; nothing here reads a file.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from penstock.batch import layout
+from penstock.delivery.core import Delivery, priority_of
+from penstock.delivery.log import Extent, Partition, Queue
+from penstock.delivery.phases import READY
+from penstock.delivery.progress import Progress
+
+
+def attach_sealed(partition: Partition, extents: list[Extent]) -> None:
+    """Extents from segments, oldest first, ahead of what replay will bring."""
+    end, pushed_at = partition.end, partition.pushed_at
+    for extent in extents:
+        partition.append(extent)
+        partition.sealed_end = extent.end
+    partition.end = max(end, partition.end)
+    partition.pushed_at = max(pushed_at, partition.pushed_at)
+
+
+def rebuild(core: Delivery) -> None:
+    """Everything that follows from the state, once all entries are applied."""
+    core.replaying = False
+    for queue in core.queues.values():
+        for partition in queue.partitions:
+            partition.applied = 0
+        for group in queue.groups.values():
+            group.clear_lanes()
+            group.backlog = sum(progress.unsettled() for progress in group.progress)
+            for progress in group.progress:
+                _index(core, progress)
+        for partition in queue.partitions:
+            if partition.flags & layout.TTL:
+                _index_expiries(core, queue, partition)
+
+
+def _index(core: Delivery, progress: Progress) -> None:
+    progress.offered = 0
+    core.index_progress(progress)
+    group, partition = progress.group, progress.partition
+    for offset, due in (progress.dues or {}).items():
+        core.wheel.add(due, core.owner_of(progress), offset)
+    if partition.queue.options.ordering != "partition":
+        for offset in _ready_offsets(progress):
+            group.offer_again(progress, offset, priority_of(partition, offset))
+    elif progress.unsettled():
+        group.offer(progress)
+
+
+def _ready_offsets(progress: Progress) -> list[int]:
+    low = sorted(offset for offset, state in (progress.sparse or {}).items() if state == READY)
+    if READY not in progress.states:
+        return low
+    return low + [progress.base + index for index, state in enumerate(progress.states) if state == READY]
+
+
+def _index_expiries(core: Delivery, queue: Queue, partition: Partition) -> None:
+    for extent in partition.extents:
+        if not extent.flags & layout.TTL:
+            continue
+        if extent.batch is not None:
+            core.index_expiry(queue, partition, extent)
+        elif extent.sealed.expires_first:
+            heapq.heappush(core.expiries, (extent.sealed.expires_first, queue.id, partition.id, extent.first))

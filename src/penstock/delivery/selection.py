@@ -1,0 +1,66 @@
+"""What a selection has gathered so far."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from penstock.delivery.group import Group
+from penstock.delivery.leases import Take
+from penstock.delivery.log import Need
+from penstock.delivery.progress import Progress
+
+
+class Selection:
+    """Takes for a lease, and messages found expired on the way."""
+
+    __slots__ = ("_claimed", "count", "expired", "group", "now", "only", "reached", "takes", "wakes")
+
+    def __init__(self, group: Group, now: int, reached: int, only: Collection[Progress] | None) -> None:
+        self.group = group
+        self.now = now
+        self.reached = reached
+        self.only = only
+        self.takes: list[Take] = []
+        self.count = 0
+        self.expired: list[tuple[Progress, list[int]]] = []
+        self.wakes: list[tuple[int, Progress]] = []  # partitions to offer again at an instant
+        self._claimed: set[tuple[int, int]] | None = None
+
+    def add(self, take: Take) -> None:
+        self.takes.append(take)
+        self.count += take.open
+
+    def add_run(self, progress: Progress, first: int, end: int) -> None:
+        self.takes.append(Take(progress, range(first, end), 1))
+        self.count += end - first
+
+    def claim(self, progress: Progress, offset: int, phases: tuple[int, ...]) -> bool:
+        """Whether a returned message is still to be had; an index may name it twice."""
+        if progress.state_of(offset) not in phases:
+            following = progress.release_key(offset)
+            if following is not None:
+                self.group.offer_again(progress, following)
+            return False
+        self._claimed = set() if self._claimed is None else self._claimed
+        mark = (progress.partition.id, offset)
+        if mark in self._claimed:
+            return False
+        self._claimed.add(mark)
+        return True
+
+    def without_expired(self, progress: Progress, offsets: list[int]) -> list[int]:
+        """Those that have not expired; the others are noted."""
+        alive: list[int] = []
+        gone: list[int] = []
+        for offset in offsets:
+            extent = progress.partition.extent_at(offset)
+            try:
+                expiries = extent.expiries()
+            except Need:
+                # Deliver rather than wait: the upkeep finds it if it comes back once more.
+                expiries = None
+            expires_at = 0 if expiries is None else int(expiries[offset - extent.first])
+            (gone if 0 < expires_at <= self.now else alive).append(offset)
+        if gone:
+            self.expired.append((progress, gone))
+        return alive

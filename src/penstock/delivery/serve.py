@@ -1,0 +1,148 @@
+"""The order of service: which messages a lease gets.
+
+Over the whole queue: higher priority first; within a priority, what came back before what is new, fair between
+partitions, then by due time, then by offset. `weighted` service shares between five lanes by deficit round robin
+instead. In both, a lane that has waited longer than `starvation_seconds` is served one message, then waits anew.
+
+Selection consumes the indexes (rings, cursors), never the state: what it selects must be leased or expired by an entry
+right after. When it runs into a column that is not loaded it stops with what it has, or raises `Need` when it has
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from penstock.delivery.entries import Int64s
+from penstock.delivery.fresh import taker_of
+from penstock.delivery.group import BIT, Group, Lane
+from penstock.delivery.leases import Take
+from penstock.delivery.log import Need
+from penstock.delivery.phases import FRESH, READY
+from penstock.delivery.progress import Progress
+from penstock.delivery.selection import Selection
+
+LANE_STARTS: Final = (224, 160, 96, 32, 0)  # critical, high, normal, low, background
+LANE_WEIGHTS: Final = (50, 25, 15, 7, 3)
+
+
+def lane_number(priority: int) -> int:
+    """0 for critical … 4 for background."""
+    return next(number for number, start in enumerate(LANE_STARTS) if priority >= start)
+
+
+def select(
+    group: Group, count_max: int, now: int, reached: int, only: Collection[Progress] | None = None
+) -> Selection:
+    """Up to `count_max` messages for one lease. `reached`: delays up to this instant have ended."""
+    selection = Selection(group, now, reached, only)
+    try:
+        if len(group.order) > 1:
+            _serve_starving(selection, count_max)
+        if group.queue.options.service == "weighted" and len(group.order) > 1:
+            _serve_weighted(selection, count_max)
+        else:
+            _serve_strict(selection, count_max, group.order)
+    except Need:
+        if not selection.count and not selection.expired:
+            raise
+    return selection
+
+
+def _serve_strict(selection: Selection, count_max: int, priorities: Sequence[int]) -> None:
+    for priority in priorities:
+        if selection.count >= count_max:
+            return
+        lane = selection.group.lanes[priority]
+        if lane.again:
+            _take_again(selection, lane, count_max)
+        if lane.fresh and selection.count < count_max:
+            _take_fresh(selection, lane, count_max)
+
+
+def _serve_starving(selection: Selection, count_max: int) -> None:
+    group = selection.group
+    patience = round(group.queue.options.starvation_seconds * 1_000_000)
+    for number, priorities in enumerate(_five_lanes(group)):
+        if not any(group.lanes[priority] for priority in priorities) or not group.served_at[number]:
+            group.served_at[number] = selection.now
+        elif patience and selection.now - group.served_at[number] > patience and selection.count < count_max:
+            _serve_strict(selection, selection.count + 1, priorities)
+            group.served_at[number] = selection.now
+
+
+def _serve_weighted(selection: Selection, count_max: int) -> None:
+    group = selection.group
+    lanes = _five_lanes(group)
+    idle = 0
+    while selection.count < count_max and idle <= len(lanes):
+        number = group.turn
+        if group.deficits[number] <= 0:
+            group.deficits[number] += LANE_WEIGHTS[number]
+        before = selection.count
+        _serve_strict(selection, min(count_max, before + int(group.deficits[number])), lanes[number])
+        served = selection.count - before
+        group.deficits[number] -= served
+        idle = 0 if served else idle + 1
+        if served:
+            group.served_at[number] = selection.now
+        if selection.count < count_max or group.deficits[number] <= 0:
+            # The lane ran dry or spent its share. A dry lane keeps no credit.
+            group.deficits[number] = 0
+            group.turn = (number + 1) % len(lanes)
+
+
+def _five_lanes(group: Group) -> list[list[int]]:
+    lanes: list[list[int]] = [[] for _ in LANE_STARTS]
+    for priority in group.order:
+        lanes[lane_number(priority)].append(priority)
+    return lanes
+
+
+def _take_again(selection: Selection, lane: Lane, count_max: int) -> None:
+    skipped: list[tuple[Progress, int | Int64s]] = []
+    while lane.again and selection.count < count_max:
+        progress, what = lane.again.popleft()
+        if selection.only is not None and progress not in selection.only:
+            skipped.append((progress, what))
+        elif isinstance(what, int):
+            _take_returned(selection, progress, [what])
+        else:
+            room = count_max - selection.count
+            if len(what) > room:
+                lane.again.appendleft((progress, what[room:]))
+            _take_returned(selection, progress, what[:room].tolist())
+    lane.again.extendleft(reversed(skipped))
+
+
+def _take_returned(selection: Selection, progress: Progress, offsets: list[int]) -> None:
+    """Lease those of `offsets` that are still to be had; the index may be behind the state."""
+    offsets = [offset for offset in offsets if selection.claim(progress, offset, (READY, FRESH))]
+    if progress.partition.flags:
+        offsets = selection.without_expired(progress, offsets)
+    if offsets:
+        offsets.sort()
+        tried = progress.attempts
+        attempts = [progress.attempt_next(offset) for offset in offsets] if tried else 1
+        selection.add(Take(progress, offsets, attempts))
+
+
+def _take_fresh(selection: Selection, lane: Lane, count_max: int) -> None:
+    """One pass over the ring after the other, an equal share to each partition."""
+    ring = lane.fresh
+    take = taker_of(selection.group.queue)
+    share = max(1, (count_max - selection.count) // len(ring))
+    unwanted = 0
+    while ring and selection.count < count_max and unwanted < len(ring):
+        progress = ring[0]
+        if selection.only is not None and progress not in selection.only:
+            ring.rotate(-1)
+            unwanted += 1
+            continue
+        if take(selection, progress, lane.priority, min(share, count_max - selection.count)):
+            ring.rotate(-1)
+        else:
+            ring.popleft()
+            progress.offered &= ~BIT[lane.priority]
+        unwanted = 0

@@ -1,0 +1,158 @@
+"""Deciding the end of deliveries: ack, nack, reject, release, snooze, and the leases that run out.
+
+A delivery is settled with proof: a receipt whose lease is alive and holds it still. Everything asked for in one call is
+checked before anything is decided, so a refused call changes nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from penstock.delivery.core import Delivery
+from penstock.delivery.dead import Corpse, decide_dead
+from penstock.delivery.entries import Entry, Settled
+from penstock.delivery.lease import span_of_take
+from penstock.delivery.leases import Lease, Take
+from penstock.delivery.log import Queue
+from penstock.delivery.phases import AFTER, COUNTED, LEASED, WAITING
+from penstock.errors import LeaseLost
+from penstock.model import Outcome, Receipt
+
+MAY_KILL: Final = frozenset({Outcome.REJECTED, *COUNTED})
+
+
+class Chosen(NamedTuple):
+    """Deliveries of one take that a call is about: indexes into the take, ascending."""
+
+    lease: Lease
+    take: Take
+    indexes: Sequence[int]
+
+
+class Settling(NamedTuple):
+    """How they are to end."""
+
+    outcome: Outcome
+    delay_seconds: float | None = None
+    error: str = ""
+
+
+def find_receipts(core: Delivery, receipts: Iterable[Receipt]) -> list[Chosen]:
+    """The deliveries behind some receipts; refuses all of them when one is stale, forged or named twice."""
+    chosen: dict[int, tuple[Lease, Take, list[int]]] = {}
+    for receipt in receipts:
+        lease = core.leases.get(receipt.nonce)
+        found = lease.find(receipt.partition, receipt.offset) if lease is not None else None
+        if lease is None or found is None or lease.group.queue.name != receipt.queue:
+            raise LeaseLost(f"receipt {receipt} is not held by a live lease")
+        take, index = found
+        if take.attempt_of(index) != receipt.attempt or not _is_held(take, index):
+            raise LeaseLost(f"receipt {receipt} was settled already or belongs to another attempt")
+        indexes = chosen.setdefault(id(take), (lease, take, []))[2]
+        if index in indexes:
+            raise LeaseLost(f"receipt {receipt} is named twice in one call")
+        indexes.append(index)
+    return [Chosen(lease, take, sorted(indexes)) for lease, take, indexes in chosen.values()]
+
+
+def find_lease(core: Delivery, nonce: int) -> list[Chosen]:
+    """All that a lease still holds."""
+    lease = core.leases.get(nonce)
+    if lease is None:
+        raise LeaseLost("the lease expired or everything in it was settled")
+    chosen = [Chosen(lease, take, indexes) for take, indexes in lease.open_takes()]
+    for _, take, indexes in chosen:
+        offsets = take.offsets if len(indexes) == len(take.offsets) else [take.offsets[index] for index in indexes]
+        if not take.progress.all_leased(offsets):
+            # A purge or a cancel ended some of them under the consumer's hands.
+            raise LeaseLost("some deliveries of this lease were purged")
+    return chosen
+
+
+def _is_held(take: Take, index: int) -> bool:
+    return take.is_open(index) and take.progress.state_of(take.offsets[index]) == LEASED
+
+
+def decide_settle(
+    core: Delivery, chosen: Sequence[Chosen], how: Settling, now: int, rng: random.Random
+) -> list[Entry]:
+    """Entries for ending these deliveries in one way; may raise `Need` when a dead letter's payload is not at hand."""
+    entries: list[Entry] = []
+    corpses: dict[Queue, list[Corpse]] = {}
+    outcome = how.outcome if how.outcome == Outcome.REJECTED else Outcome.DEAD
+    for lease, take, indexes in chosen:
+        queue = lease.group.queue
+        dying = dying_indexes(queue, take, indexes, how.outcome) if how.outcome in MAY_KILL else ()
+        if dying:
+            corpses.setdefault(queue, []).extend(
+                _corpse(lease, take, index, outcome, how.error, now) for index in dying
+            )
+            indexes = [index for index in indexes if index not in set(dying)]
+        if indexes:
+            entries.append(_settled(lease, take, indexes, how, now, rng))
+    for queue, dead in corpses.items():
+        entries += decide_dead(core, queue, dead, now)
+    return entries
+
+
+def close_chosen(core: Delivery, chosen: Sequence[Chosen]) -> None:
+    """Called with the entries above: the leases let go of what was settled."""
+    for lease, take, indexes in chosen:
+        take.close(indexes)
+        core.let_go(lease, len(indexes))
+
+
+def dying_indexes(queue: Queue, take: Take, indexes: Sequence[int], outcome: Outcome) -> list[int]:
+    """Which of these deliveries were the last chance of their message."""
+    if outcome == Outcome.REJECTED:
+        return list(indexes)
+    partition = take.progress.partition
+    dying = []
+    for index in indexes:
+        offset = take.offsets[index]
+        own = partition.extent_at(offset).attempts_max(offset) if partition.flags else 0
+        if take.attempt_of(index) >= (own or queue.options.max_attempts):
+            dying.append(index)
+    return dying
+
+
+def _corpse(lease: Lease, take: Take, index: int, outcome: Outcome, error: str, now: int) -> Corpse:
+    return Corpse(
+        progress=take.progress,
+        offset=take.offsets[index],
+        attempts=take.attempt_of(index),
+        outcome=outcome,
+        error=error,
+        consumer=lease.consumer,
+        leased_at=lease.at,
+        at=now,
+    )
+
+
+def _settled(
+    lease: Lease, take: Take, indexes: Sequence[int], how: Settling, now: int, rng: random.Random
+) -> Settled:
+    group = lease.group
+    span = span_of_take(take, indexes)
+    if AFTER[how.outcome] == WAITING:
+        dues = [_due(group.queue, take.attempt_of(index), how, now, rng) for index in indexes]
+        span.dues = np.array(dues, np.int64).tobytes()
+    return Settled(group.queue.id, group.id, int(how.outcome), now, lease.at, lease.consumer, how.error, [span])
+
+
+def _due(queue: Queue, attempt: int, how: Settling, now: int, rng: random.Random) -> int:
+    if how.delay_seconds is not None:
+        return now + round(how.delay_seconds * 1_000_000)
+    return now + backoff(queue, attempt, rng)
+
+
+def backoff(queue: Queue, attempt: int, rng: random.Random) -> int:
+    """µs to wait before the next attempt: min(base · multiplier^(attempt−1), max) ± jitter."""
+    options = queue.options
+    exponent = min(attempt - 1, 64)
+    seconds = min(options.backoff_base_seconds * options.backoff_multiplier**exponent, options.backoff_max_seconds)
+    return round(seconds * (1 + options.backoff_jitter * rng.uniform(-1, 1)) * 1_000_000)

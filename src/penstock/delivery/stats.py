@@ -1,0 +1,79 @@
+"""Counting: every number comes from the state, and the account of each group adds up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+
+from penstock.delivery.group import Group
+from penstock.delivery.phases import FRESH, SETTLED
+from penstock.model import GroupStats, Outcome, PartitionLag, to_datetime
+
+
+def group_stats(group: Group) -> GroupStats:
+    """One group's account: `ready` is what remains, so `verify` counts it anew from the states."""
+    progresses = group.progress
+    messages = sum(p.partition.end - p.start for p in progresses)
+    leased = sum(p.leased for p in progresses)
+    waiting = sum(p.waiting + delayed(group, p.partition.id) for p in progresses)
+    acked, dead = sum(p.acked for p in progresses), sum(p.dead for p in progresses)
+    dropped: Counter[str] = Counter()
+    for progress in progresses:
+        for outcome, count in (progress.dropped or {}).items():
+            dropped[Outcome(outcome).name.lower()] += count
+    return GroupStats(
+        name=group.name,
+        messages=messages,
+        ready=messages - leased - waiting - acked - dead - dropped.total(),
+        leased=leased,
+        waiting=waiting,
+        acked=acked,
+        dead=dead,
+        dropped=dropped.total(),
+        dropped_by=dict(dropped),
+        lag=sum(row.lag for row in lags(group)),
+        oldest_unsettled_at=_oldest(group),
+    )
+
+
+def delayed(group: Group, number: int) -> int:
+    """Messages of a partition that are not due yet and that this group still has before it."""
+    partition = group.queue.partitions[number]
+    progress = group.progress[number]
+    if not partition.delayed:
+        return 0
+    untouched = partition.end - max(progress.base, partition.start) - len(progress.states)
+    return min(partition.delayed, untouched + progress.states.count(FRESH))
+
+
+def lags(group: Group) -> list[PartitionLag]:
+    """Where the group stands in each partition."""
+    return [
+        PartitionLag(
+            p.partition.name, p.partition.start, p.base, p.partition.end, p.partition.end - max(p.base, p.start)
+        )
+        for p in group.progress
+    ]
+
+
+def count_phases(group: Group) -> Counter[int]:
+    """Every offset of the group's account, by phase, counted one by one from the states: what `verify` compares with."""
+    counts: Counter[int] = Counter()
+    for progress in group.progress:
+        known = len(progress.states)
+        for phase in range(SETTLED + 1):
+            counts[phase] += progress.states.count(phase)
+        for state in (progress.sparse or {}).values():
+            counts[state] += 1
+        counts[SETTLED] += progress.base - progress.start - len(progress.sparse or ())
+        counts[FRESH] += progress.partition.end - progress.base - known
+    return counts
+
+
+def _oldest(group: Group) -> datetime | None:
+    oldest = [
+        p.partition.extent_at(max(p.base, p.partition.start)).pushed_at
+        for p in group.progress
+        if p.base < p.partition.end and p.partition.extents
+    ]
+    return to_datetime(min(oldest)) if oldest else None

@@ -1,0 +1,173 @@
+"""What time does to messages: leases run out, messages expire or wait too long, idle groups are forgotten.
+
+Each role looks at deadlines, never at everything, and decides at most `CHUNK` messages in one frame, so a wave of a
+million expiries does not hold up the shard. Called again until it has nothing left to decide.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from penstock.delivery.core import Delivery
+from penstock.delivery.dead import Corpse, decide_dead
+from penstock.delivery.entries import Entry, GroupDeleted, Settled
+from penstock.delivery.group import Group
+from penstock.delivery.leases import Lease, Take
+from penstock.delivery.log import Partition, Queue
+from penstock.delivery.phases import FRESH, LEASED, READY, WAITING
+from penstock.delivery.progress import Progress, span_of
+from penstock.delivery.settle import Chosen, Settling, decide_settle
+from penstock.model import DEFAULT_GROUP, Outcome
+
+CHUNK: Final = 1_000
+EVICT_EVERY: Final = 1_000_000  # µs between looks at a queue with max_wait_seconds
+
+
+def next_deadline(core: Delivery) -> int | None:
+    """When the first lease runs out, on the monotonic clock."""
+    while core.deadlines:
+        deadline, nonce = core.deadlines[0]
+        lease = core.leases.get(nonce)
+        if lease is not None and lease.deadline == deadline:
+            return deadline
+        heapq.heappop(core.deadlines)
+    return None
+
+
+def expired_lease(core: Delivery, monotonic: int) -> Lease | None:
+    """The lease that ran out first, if one has."""
+    deadline = next_deadline(core)
+    if deadline is None or deadline > monotonic:
+        return None
+    return core.leases[core.deadlines[0][1]]
+
+
+def decide_timeout(core: Delivery, lease: Lease, now: int, rng: random.Random) -> tuple[list[Entry], list[Chosen]]:
+    """A lease ran out: what it still holds is retried or dies."""
+    chosen = []
+    for take, indexes in lease.open_takes():
+        held = [index for index in indexes if take.progress.state_of(take.offsets[index]) == LEASED]
+        if held:
+            chosen.append(Chosen(lease, take, held))
+    how = Settling(Outcome.TIMED_OUT, error="the lease expired")
+    return decide_settle(core, chosen, how, now, rng), chosen
+
+
+def decide_interrupted(core: Delivery, now: int, rng: random.Random) -> Iterator[list[Entry]]:
+    """After a restart: whatever was leased is in nobody's hands. Attempts count, so poison cannot crash-loop for ever."""
+    for queue in list(core.queues.values()):
+        for group in queue.groups.values():
+            for progress in group.progress:
+                offsets = _offsets_in(progress, LEASED)
+                for start in range(0, len(offsets), CHUNK):
+                    part = offsets[start : start + CHUNK]
+                    take = Take(progress, part, [progress.attempt_next(offset) for offset in part])
+                    lease = Lease(0, group, "", now, 0, [take])
+                    how = Settling(Outcome.INTERRUPTED, delay_seconds=0, error="the process stopped")
+                    yield decide_settle(core, [Chosen(lease, take, range(len(part)))], how, now, rng)
+
+
+def _offsets_in(progress: Progress, phase: int) -> list[int]:
+    if not progress.leased:
+        return []
+    found = (np.flatnonzero(np.frombuffer(bytes(progress.states), np.uint8) == phase) + progress.base).tolist()
+    low = sorted(offset for offset, state in (progress.sparse or {}).items() if state == phase)
+    return [*low, *found]
+
+
+def decide_expired(core: Delivery, now: int) -> list[Entry]:
+    """Messages whose time to live is over, one extent at a time. May raise `Need`; then nothing was consumed."""
+    while core.expiries and core.expiries[0][0] <= now:
+        _, queue_id, number, first = core.expiries[0]
+        queue = core.queues.get(queue_id)
+        partition = queue.partitions[number] if queue is not None else None
+        if queue is None or partition is None or first < partition.start:
+            heapq.heappop(core.expiries)
+            continue
+        extent = partition.extent_at(first)
+        expiries = extent.expiries()
+        heapq.heappop(core.expiries)
+        if expiries is None:
+            continue
+        ahead = expiries[expiries > now]
+        if len(ahead):
+            heapq.heappush(core.expiries, (int(ahead.min()), queue_id, number, extent.first))
+        gone = np.flatnonzero((expiries > 0) & (expiries <= now)) + extent.first
+        entries = [drop for group in queue.groups.values() for drop in _expire(group, number, gone.tolist(), now)]
+        if entries:
+            return entries
+    return []
+
+
+def _expire(group: Group, number: int, offsets: list[int], now: int) -> list[Entry]:
+    progress = group.progress[number]
+    waiting = [offset for offset in offsets if progress.state_of(offset) in (FRESH, READY, WAITING)]
+    if not waiting:
+        return []
+    return [Settled(group.queue.id, group.id, int(Outcome.EXPIRED), now, 0, "", "", [span_of(number, waiting)])]
+
+
+def decide_evicted(core: Delivery, now: int) -> list[Entry]:
+    """Messages that waited longer than `max_wait_seconds`. May raise `Need`."""
+    for queue in core.queues.values():
+        if queue.options.max_wait_seconds is None or now < queue.evict_at:
+            continue
+        since = now - round(queue.options.max_wait_seconds * 1_000_000)
+        for group in queue.groups.values():
+            entries = _evict_from(core, queue, group, since, now)
+            if entries:
+                return entries
+        queue.evict_at = now + EVICT_EVERY
+    return []
+
+
+def _evict_from(core: Delivery, queue: Queue, group: Group, since: int, now: int) -> list[Entry]:
+    found: list[tuple[Progress, list[int]]] = []
+    for progress in group.progress:
+        late = _late(progress, since)
+        if late:
+            found.append((progress, late))
+    if not found:
+        return []
+    if queue.options.max_wait_action == "drop":
+        spans = [span_of(progress.partition.id, late) for progress, late in found]
+        return [Settled(queue.id, group.id, int(Outcome.EVICTED), now, 0, "", "waited too long", spans)]
+    corpses = [
+        Corpse(progress, offset, progress.attempt_next(offset) - 1, Outcome.DEAD, "waited too long", "", 0, now)
+        for progress, late in found
+        for offset in late
+    ]
+    return decide_dead(core, queue, corpses[:CHUNK], now)
+
+
+def _late(progress: Progress, since: int) -> list[int]:
+    """Up to `CHUNK` messages pushed before `since` that were never delivered."""
+    late: list[int] = []
+    for extent in progress.partition.extents_from(progress.base):
+        if extent.pushed_at > since or len(late) >= CHUNK:
+            break
+        low = max(extent.first, progress.base)
+        fresh = np.flatnonzero(progress.fresh_mask(low, extent.end)) + low
+        late += fresh[: CHUNK - len(late)].tolist()
+    return late
+
+
+def decide_forgotten(core: Delivery, now: int) -> list[Entry]:
+    """Groups that nobody has used for `group_expiry_seconds`, so that they hold retention no longer."""
+    for queue in core.queues.values():
+        for group in queue.groups.values():
+            idle_max = round(queue.options.group_expiry_seconds * 1_000_000)
+            if group.name != DEFAULT_GROUP and not group.leases and now - group.active_at > idle_max:
+                return [GroupDeleted(queue.id, group.id)]
+    return []
+
+
+def floor_of(partition: Partition) -> int:
+    """The lowest offset that any group may still need."""
+    floors = [group.progress[partition.id].floor() for group in partition.queue.groups.values()]
+    return min(floors, default=partition.end)

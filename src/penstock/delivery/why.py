@@ -1,0 +1,88 @@
+"""Why is this message waiting? Answered from state, per group."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.delivery.core import Delivery, priority_of
+from penstock.delivery.group import Group
+from penstock.delivery.log import Partition
+from penstock.delivery.phases import FRESH, LEASED, READY, SETTLED, WAITING
+from penstock.delivery.progress import Progress
+from penstock.model import to_datetime
+
+
+class Reason(NamedTuple):
+    """One group's answer: a short code, and a sentence for people."""
+
+    group: str
+    code: str
+    text: str
+
+
+def why(core: Delivery, partition: Partition, offset: int, now: int) -> list[Reason]:
+    """One reason per group; may raise `Need`."""
+    return [Reason(group.name, *_why(core, group, partition, offset, now)) for group in partition.queue.groups.values()]
+
+
+def _why(core: Delivery, group: Group, partition: Partition, offset: int, now: int) -> tuple[str, str]:
+    progress = group.progress[partition.id]
+    state = progress.state_of(offset)
+    if state == SETTLED:
+        return _settled(progress, offset)
+    if state == LEASED:
+        return _leased(group, progress, offset)
+    if group.queue.paused:
+        return "paused", f"queue {group.queue.name!r} is paused; resume() lets it flow"
+    if state == WAITING:
+        due = to_datetime((progress.dues or {})[offset]).isoformat()
+        return "retry", f"attempt {progress.attempt_next(offset)} is due at {due}"
+    return _gated(core, progress, offset, now) or _held(progress, offset) or _in_line(group, progress, offset, state)
+
+
+def _settled(progress: Progress, offset: int) -> tuple[str, str]:
+    if progress.dead_offsets is not None and offset in progress.dead_offsets:
+        return "dead", "it is in the dead-letter queue; redrive brings it back"
+    if offset < progress.start:
+        return "skipped", f"the group started reading at offset {progress.start}"
+    return "settled", "it was acknowledged, or dropped by rule"
+
+
+def _leased(group: Group, progress: Progress, offset: int) -> tuple[str, str]:
+    for lease in group.leases.values():
+        if any(take.progress is progress and take.index_of(offset) >= 0 for take in lease.takes):
+            return "leased", f"consumer {lease.consumer or 'unnamed'!r} holds it, attempt {progress.attempt_next(offset)}"
+    return "leased", "a consumer holds it"
+
+
+def _gated(core: Delivery, progress: Progress, offset: int, now: int) -> tuple[str, str] | None:
+    partition = progress.partition
+    options = partition.queue.options
+    extent = partition.extent_at(offset)
+    dues = extent.dues()
+    due = 0 if dues is None else int(dues[offset - extent.first])
+    due = max(due, extent.pushed_at + round(options.delay_seconds * 1_000_000) if options.delay_seconds else 0)
+    if due > max(now, core.wheel.reached):
+        return "not_due", f"it is due at {to_datetime(due).isoformat()}"
+    quiet_at = partition.pushed_at + round(options.window_seconds * 1_000_000)
+    if options.window_seconds and quiet_at > now:
+        return "window", f"partition {partition.name!r} must be quiet until {to_datetime(quiet_at).isoformat()}"
+    return None
+
+
+def _held(progress: Progress, offset: int) -> tuple[str, str] | None:
+    ordering = progress.partition.queue.options.ordering
+    if ordering == "partition" and (progress.leased or progress.waiting):
+        return "held_by_order", f"an earlier message of partition {progress.partition.name!r} is not settled yet"
+    if ordering == "key" and any(offset in behind for behind in (progress.parked or {}).values()):
+        return "held_by_key", "an earlier message of the same key is not settled yet"
+    return None
+
+
+def _in_line(group: Group, progress: Progress, offset: int, state: int) -> tuple[str, str]:
+    if not group.active_at or group.active_at <= group.queue.created_at:
+        return "no_consumer", f"no consumer has asked for messages in group {group.name!r} yet"
+    priority = priority_of(progress.partition, offset)
+    ahead = offset - progress.cursor if state == FRESH and offset >= progress.cursor else 0
+    assert state in (FRESH, READY)
+    return "in_line", f"it is ready at priority {priority}; {ahead} messages of its partition stand before it"

@@ -1,0 +1,195 @@
+"""Looking without touching: reading by offset and time, delayed messages, statistics; and finding where to seek."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+
+import numpy as np
+
+from penstock import limits
+from penstock.delivery import admin
+from penstock.delivery.core import Delivery
+from penstock.delivery.entries import Entry
+from penstock.delivery.log import DUE, Partition, Queue
+from penstock.delivery.phases import SETTLED
+from penstock.delivery.stats import group_stats, lags
+from penstock.delivery.why import Reason, why
+from penstock.errors import GroupExists, InvalidField
+from penstock.materialise import Plan, load, plan
+from penstock.model import Message, MessageId, PartitionLag, QueueStats, to_datetime, to_micros
+from penstock.replies import Piece
+from penstock.shard import Shard, Ticket
+
+Position = str | int | datetime | Mapping[str, int]
+
+__all__ = ["PartitionLag", "Position", "Reason"]
+
+
+def read(
+    shard: Shard, queue: str, partition: int | str, offset: int | None, timestamp: int | None, limit: int
+) -> tuple[list[Message], Ticket]:
+    """Messages of one partition from an offset or an instant on; changes nothing."""
+
+    def question(now: int) -> list[Plan]:
+        where = partition_named(admin.queue_named(shard.core, queue), partition)
+        first = max(where.start, offset or 0)
+        if timestamp is not None:
+            first = max(first, where.offset_at(timestamp))
+        return plan(where, range(first, max(first, min(where.end, first + limit))))
+
+    plans, ticket = shard.look(question)
+    return list(messages(queue, load(plans, shard.store))), ticket
+
+
+def peek(shard: Shard, queue: str, limit: int) -> tuple[list[Message], Ticket]:
+    """What stands before the default group, oldest first, whether due or not."""
+
+    def question(now: int) -> list[Plan]:
+        plans: list[Plan] = []
+        left = limit
+        for progress in admin.queue_named(shard.core, queue).groups[0].progress:
+            first, end = progress.base, progress.partition.end
+            offsets = [o for o in range(first, min(end, first + 16 * left)) if progress.state_of(o) != SETTLED][:left]
+            plans += plan(progress.partition, offsets)
+            left -= len(offsets)
+        return plans
+
+    plans, ticket = shard.look(question)
+    return list(messages(queue, load(plans, shard.store))), ticket
+
+
+def messages(queue: str, pieces: list[Piece]) -> Iterator[Message]:
+    """Rows as messages."""
+    for piece in pieces:
+        for index, offset in enumerate(piece.offsets):
+            yield message(queue, piece, index, offset)
+
+
+def message(queue: str, piece: Piece, index: int, offset: int) -> Message:
+    batch, row, pushed_at = piece.batch, piece.row(index), piece.pushed(index)
+    due = _due(piece, row, pushed_at)
+    ttl = 0 if batch.ttl is None else int(batch.ttl[row])
+    return Message(
+        payload=batch.payload(row),
+        key=batch.key(row),
+        priority=limits.priority_default if batch.priority is None else int(batch.priority[row]),
+        headers=batch.headers(row),
+        dedup_key=batch.dedup_key(row),
+        partition=piece.partition,
+        max_attempts=(int(batch.max_attempts[row]) or None) if batch.max_attempts is not None else None,
+        trace=batch.trace(row),
+        content_type=batch.content_type_of(row),
+        id=MessageId(queue, piece.partition, offset),
+        pushed_at=to_datetime(pushed_at),
+        available_at=to_datetime(due or pushed_at),
+        expires_at=to_datetime(pushed_at + ttl) if ttl else None,
+    )
+
+
+def _due(piece: Piece, row: int, pushed_at: int) -> int:
+    batch = piece.batch
+    delay = 0 if batch.delay is None else int(batch.delay[row])
+    deliver_at = 0 if batch.deliver_at is None else int(batch.deliver_at[row])
+    return max(pushed_at + delay if delay else 0, deliver_at)
+
+
+def partition_named(queue: Queue, name: int | str) -> Partition:
+    partition = queue.by_name.get(str(name))
+    if partition is None:
+        known = f"0 to {len(queue.partitions) - 1}" if queue.options.partitions != "named" else "names seen in a push"
+        raise InvalidField(f"partition: queue {queue.name!r} has no partition {name!r}", hint=f"it has {known}")
+    return partition
+
+
+def delayed(shard: Shard, queue: str, limit: int) -> tuple[list[Message], Ticket]:
+    """Messages that are not due yet, soonest first."""
+
+    def question(now: int) -> list[tuple[int, Partition, int]]:
+        found: list[tuple[int, Partition, int]] = []
+        for partition in admin.queue_named(shard.core, queue).partitions:
+            if partition.flags & DUE:
+                found += _delayed_in(partition, now)
+        return sorted(found, key=lambda row: (row[0], row[2]))[:limit]
+
+    found, ticket = shard.look(question)
+    listed = []
+    for _, partition, offset in found:
+        listed += read(shard, queue, partition.name, offset, None, 1)[0]
+    return listed, ticket
+
+
+def _delayed_in(partition: Partition, now: int) -> Iterator[tuple[int, Partition, int]]:
+    groups = partition.queue.groups.values()
+    for extent in partition.extents:
+        dues = extent.dues()
+        for index in () if dues is None else np.flatnonzero(dues > now).tolist():
+            offset = extent.first + index
+            if any(group.progress[partition.id].state_of(offset) != SETTLED for group in groups):
+                yield int(dues[index]), partition, offset  # type: ignore[index]
+
+
+def why_waiting(shard: Shard, id: MessageId) -> tuple[list[Reason], Ticket]:
+    """One reason per group."""
+    return shard.look(lambda now: why(shard.core, admin.message_place(shard.core, id), id.offset, now))
+
+
+def stats(shard: Shard, name: str) -> tuple[QueueStats, Ticket]:
+    """The account of a queue and of each group."""
+
+    def question(now: int) -> QueueStats:
+        queue = admin.queue_named(shard.core, name)
+        sealed = sum(e.sealed.bytes for p in queue.partitions for e in p.extents if e.sealed is not None)
+        tail = sum(e.batch.nbytes for p in queue.partitions for e in p.extents if e.batch is not None)
+        return QueueStats(
+            name=name,
+            messages=queue.messages(),
+            partitions=len(queue.partitions),
+            bytes_stored=sealed + tail,
+            paused=queue.paused,
+            groups={group.name: group_stats(group) for group in queue.groups.values()},
+        )
+
+    return shard.look(question)
+
+
+def groups(shard: Shard, name: str) -> tuple[dict[str, list[PartitionLag]], Ticket]:
+    """Where each group stands in each partition."""
+    return shard.look(
+        lambda now: {group.name: lags(group) for group in admin.queue_named(shard.core, name).groups.values()}
+    )
+
+
+def decide_create_group(core: Delivery, queue: str, group: str, start: Position, now: int) -> list[Entry]:
+    found = admin.queue_named(core, queue)
+    if group in found.group_ids:
+        raise GroupExists(f"queue {queue!r} has a group {group!r} already")
+    return admin.decide_create_group(found, group, _start(found, start, None), now)
+
+
+def decide_seek(
+    core: Delivery, queue: str, group: str, to: Position, partition: int | str | None, now: int
+) -> list[Entry]:
+    found = admin.queue_named(core, queue)
+    return admin.decide_seek(admin.group_named(found, group), _start(found, to, partition), now)
+
+
+def _start(queue: Queue, to: Position, partition: int | str | None) -> admin.Start:
+    """A position as offsets per partition; may raise `Need`."""
+    chosen = queue.partitions if partition is None else [partition_named(queue, partition)]
+    if isinstance(to, Mapping):
+        return {partition_named(queue, name).id: _offset(offset) for name, offset in to.items()}
+    if to in ("earliest", "begin"):
+        return "earliest" if partition is None else {p.id: p.start for p in chosen}
+    if to in ("latest", "end"):
+        return "latest" if partition is None else {p.id: p.end for p in chosen}
+    if isinstance(to, int) and not isinstance(to, bool):
+        return {p.id: _offset(to) for p in chosen}
+    instant = to_micros(to, "to")
+    return {p.id: p.offset_at(instant) for p in chosen}
+
+
+def _offset(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidField(f"to: {value!r} is not an offset", hint="use earliest, latest, an offset or a time")
+    return value

@@ -1,0 +1,136 @@
+"""Dead letters of a queue: finding them, sending them back, throwing them away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from penstock.batch import Batch
+from penstock.delivery import admin, dead
+from penstock.delivery.entries import Entry, Settled
+from penstock.delivery.phases import SETTLED
+from penstock.delivery.progress import span_of
+from penstock.delivery.push import decide_push
+from penstock.embedded import browse
+from penstock.materialise import load, plan
+from penstock.model import DLQ_SUFFIX, Message, MessageId, Outcome
+from penstock.shard import Shard, Ticket
+
+CHUNK = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which dead letters are meant; every field that is set must match."""
+
+    group: str | None = None
+    reason: str | None = None
+    error_contains: str | None = None
+    key: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    ids: frozenset[MessageId] | None = None  # of the dead letters themselves
+    limit: int = 1_000_000
+
+    def matches(self, letter: Message) -> bool:
+        headers = letter.headers or {}
+        assert letter.pushed_at is not None
+        return (
+            (self.group is None or headers.get(dead.GROUP) == self.group)
+            and (self.reason is None or headers.get(dead.REASON) == self.reason)
+            and (self.error_contains is None or self.error_contains in headers.get(dead.ERROR, ""))
+            and (self.key is None or letter.key == self.key)
+            and (self.since is None or letter.pushed_at >= self.since)
+            and (self.until is None or letter.pushed_at < self.until)
+            and (self.ids is None or letter.id in self.ids)
+        )
+
+
+def find(shard: Shard, queue: str, wanted: Filter) -> tuple[list[Message], Ticket]:
+    """Dead letters that nobody has dealt with, oldest first."""
+    _, ticket = shard.look(lambda now: admin.queue_named(shard.core, queue))
+    found: list[Message] = []
+    for letter in _all(shard, queue + DLQ_SUFFIX):
+        if len(found) >= wanted.limit:
+            break
+        if wanted.matches(letter):
+            found.append(letter)
+    return found, ticket
+
+
+def _all(shard: Shard, dlq: str) -> Iterator[Message]:
+    """Every unsettled dead letter, a chunk at a time."""
+    position = 0
+    while True:
+        offsets, position = shard.look(lambda now, start=position: _unsettled(shard, dlq, start))[0]  # type: ignore[misc]
+        if not offsets:
+            return
+        plans, _ = shard.look(lambda now, chosen=offsets: plan(shard.core.by_name[dlq].partitions[0], chosen))  # type: ignore[misc]
+        yield from browse.messages(dlq, load(plans, shard.store))
+
+
+def _unsettled(shard: Shard, dlq: str, start: int) -> tuple[list[int], int]:
+    """Up to `CHUNK` offsets from `start` on that are not settled, and where to go on."""
+    queue = shard.core.by_name.get(dlq)
+    if queue is None:
+        return [], 0
+    progress = queue.groups[0].progress[0]
+    found: list[int] = []
+    for offset in range(max(start, progress.base), progress.partition.end):
+        if progress.state_of(offset) != SETTLED:
+            found.append(offset)
+            if len(found) == CHUNK:
+                break
+    return found, (found[-1] + 1 if found else start)
+
+
+def redrive(
+    shard: Shard,
+    queue: str,
+    wanted: Filter,
+    per_second: float | None,
+    edit: Callable[[Message], Message] | None,
+) -> tuple[int, Ticket]:
+    """Send dead letters back to the group where they died, or, edited, to the queue as new messages."""
+    found, ticket = find(shard, queue, wanted)
+    for start in range(0, len(found), CHUNK):
+        chunk = found[start : start + CHUNK]
+        if edit is None:
+            ticket = shard.redrive(queue, [_letter(message) for message in chunk], per_second)
+        else:
+            ticket = _push_edited(shard, queue, [edit(message) for message in chunk], chunk)
+    return len(found), ticket
+
+
+def _letter(message: Message) -> dead.DeadLetter:
+    assert message.id is not None
+    headers = message.headers or {}
+    return dead.DeadLetter(message.id.offset, MessageId.parse(headers[dead.ORIGIN]), headers[dead.GROUP])
+
+
+def _push_edited(shard: Shard, queue: str, edited: list[Message], letters: list[Message]) -> Ticket:
+    """One frame: the edited messages in, their dead letters settled."""
+    batch = Batch.build([replace(message, id=None, partition=None, dedup_key=None) for message in edited])
+    offsets = [message.id.offset for message in letters if message.id is not None]
+
+    def decide(now: int) -> list[Entry]:
+        dlq = admin.queue_named(shard.core, queue + DLQ_SUFFIX)
+        decided = decide_push(shard.core, admin.queue_named(shard.core, queue), batch, now)
+        return [
+            *decided.entries,
+            Settled(dlq.id, 0, int(Outcome.REDRIVEN), now, 0, "", "", [span_of(0, offsets)]),
+        ]
+
+    return shard.change(decide)
+
+
+def purge(shard: Shard, queue: str) -> Ticket:
+    """Throw all dead letters of a queue away."""
+
+    def decide(now: int) -> list[Entry]:
+        admin.queue_named(shard.core, queue)
+        dlq = shard.core.by_name.get(queue + DLQ_SUFFIX)
+        return [] if dlq is None else admin.decide_purge(dlq, now)
+
+    return shard.change(decide)

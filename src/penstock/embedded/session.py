@@ -1,0 +1,263 @@
+"""A session: what a handle needs of the system, answered by a shard in this process.
+
+Every method answers with a result and a ticket; the handle, blocking or asyncio, waits for the ticket in its own way
+before it tells the result. A broker's client answers the same methods over the wire.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock import transactions
+from penstock.batch import Batch
+from penstock.clock import Clock, SystemClock
+from penstock.delivery import admin
+from penstock.delivery.lease import LeaseRequest
+from penstock.delivery.push import PartitionChoice
+from penstock.delivery.settle import Settling
+from penstock.embedded import browse, letters
+from penstock.errors import InvalidField, QueueExists
+from penstock.model import (
+    DURABILITIES,
+    Durability,
+    Message,
+    MessageId,
+    QueueOptions,
+    QueueStats,
+    Receipt,
+    check_name,
+    queue_options,
+    suggestion,
+)
+from penstock.opening import close_on_disk, open_in_memory, open_on_disk
+from penstock.replies import LeaseReply, PushReply
+from penstock.shard import Shard, Ticket
+from penstock.storage.disk import Disk, RealDisk
+from penstock.storage.segments import Freed
+from penstock.upkeep import Storekeeper, Timekeeper
+from penstock.waiting import Waiter
+
+
+class Session:
+    """One open shard and its background roles. `path` None keeps everything in memory."""
+
+    def __init__(
+        self,
+        path: Path | str | None,
+        *,
+        durability: Durability = "fsync",
+        sync_seconds: float = 0.05,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        disk: Disk | None = None,
+        background: bool = True,
+        journal_file_bytes: int | None = None,
+    ) -> None:
+        check_durability(durability)
+        clock, rng = clock or SystemClock(), rng or random.SystemRandom()
+        self._disk: Disk | None = None
+        self._keeper: Storekeeper | None = None
+        if path is None and disk is None:
+            self.shard: Shard = open_in_memory(clock, rng)
+        else:
+            self._disk = disk or RealDisk(path or ".")
+            self.shard, self._keeper = open_on_disk(
+                self._disk, clock, rng, durability=durability, journal_file_bytes=journal_file_bytes
+            )
+        self._timekeeper = Timekeeper(self.shard, sync_seconds if durability == "interval" else None)
+        self._closing = threading.Lock()
+        if background:
+            self._timekeeper.start()
+            if self._keeper is not None:
+                self._keeper.start()
+
+    def close(self) -> None:
+        """Stop cleanly; a second call does nothing."""
+        with self._closing:
+            if self.shard.is_closed:
+                return
+            self._timekeeper.stop()
+            if self._keeper is not None and self._disk is not None:
+                self._keeper.stop()
+                close_on_disk(self.shard, self._keeper, self._disk)
+            else:
+                self.shard.is_closed = True
+                self.shard.commit.close()
+            with self.shard.lock:
+                self.shard.waiters.wake_all()
+
+    # messages
+
+    def push(
+        self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None
+    ) -> tuple[PushReply, Ticket]:
+        check_durability(durability)
+        return self.shard.push(queue, batch, partition, durability)
+
+    def push_one(self, queue: str, data: bytes, durability: Durability | None) -> tuple[MessageId, Ticket]:
+        return self.shard.push_one(queue, data, durability)
+
+    def lease(self, queue: str, group: str, request: LeaseRequest) -> tuple[LeaseReply, Ticket]:
+        return self.shard.lease(queue, group, request)
+
+    def needs_files(self, queue: str, group: str) -> bool:
+        """Whether the group has messages before it that lie in segments, so that a lease may read a file."""
+        with self.shard.lock:
+            found = self.shard.core.by_name.get(queue)
+            number = found.group_ids.get(group, 0) if found is not None else 0
+            return found is not None and found.groups[number].reads_segments()
+
+    def lease_waiting(
+        self, queue: str, group: str, request: LeaseRequest, seconds: float
+    ) -> tuple[LeaseReply, Ticket]:
+        """The same, blocking until something is leased or `seconds` have passed. Nothing polls."""
+        clock = self.shard.clock
+        deadline = clock.monotonic() + round(seconds * 1_000_000)
+        turn = threading.Semaphore(0)
+        while True:
+            waiter = self.watch(queue, turn.release)
+            reply, ticket = self.lease(queue, group, request)
+            left = deadline - clock.monotonic()
+            if not reply.count and left > 0:
+                turn.acquire(timeout=left / 1e6)
+                reply, ticket = self.lease(queue, group, request)
+            self.unwatch(waiter, served=bool(reply.count))
+            if reply.count or clock.monotonic() >= deadline:
+                return reply, ticket
+
+    def watch(self, queue: str, wake: Callable[[], None]) -> Waiter:
+        """Have `wake` called when the queue may have something to lease."""
+        with self.shard.lock:
+            return self.shard.waiters.add(admin.queue_named(self.shard.core, queue).id, wake)
+
+    def unwatch(self, waiter: Waiter, *, served: bool) -> None:
+        with self.shard.lock:
+            self.shard.waiters.leave(waiter, served=served)
+
+    def settle(self, receipts: Sequence[Receipt], how: Settling) -> Ticket:
+        return self.shard.settle(receipts, how)
+
+    def settle_lease(self, nonce: int, how: Settling) -> Ticket:
+        return self.shard.settle_lease(nonce, how)
+
+    def extend(self, nonce: int, seconds: float) -> int:
+        return self.shard.extend(nonce, seconds)
+
+    def transact(self, operations: Sequence[transactions.Operation]) -> tuple[list[list[MessageId]], Ticket]:
+        return transactions.transact(self.shard, operations)
+
+    # browsing
+
+    def read(
+        self, queue: str, partition: int | str, offset: int | None, timestamp: int | None, limit: int
+    ) -> tuple[list[Message], Ticket]:
+        return browse.read(self.shard, queue, partition, offset, timestamp, limit)
+
+    def peek(self, queue: str, limit: int) -> tuple[list[Message], Ticket]:
+        return browse.peek(self.shard, queue, limit)
+
+    def delayed(self, queue: str, limit: int) -> tuple[list[Message], Ticket]:
+        return browse.delayed(self.shard, queue, limit)
+
+    def cancel(self, id: MessageId) -> Ticket:
+        return self.shard.change(lambda now: admin.decide_cancel(self.shard.core, id, now))
+
+    def why(self, id: MessageId) -> tuple[list[browse.Reason], Ticket]:
+        return browse.why_waiting(self.shard, id)
+
+    def stats(self, queue: str) -> tuple[QueueStats, Ticket]:
+        return browse.stats(self.shard, queue)
+
+    # queues and groups
+
+    def create_queue(self, name: str, options: Mapping[str, Any], *, exist_ok: bool) -> Ticket:
+        wanted = queue_options(options)
+
+        def decide(now: int) -> list[Any]:
+            known = self.shard.core.by_name.get(check_name(name))
+            if known is None:
+                return admin.decide_create_queue(self.shard.core, name, wanted, now)
+            if exist_ok and known.options == wanted:
+                return []
+            raise QueueExists(f"queue {name!r} exists already" + (" with other options" if exist_ok else ""))
+
+        return self.shard.change(decide)
+
+    def update_queue(self, name: str, changes: Mapping[str, Any]) -> Ticket:
+        return self.shard.change(
+            lambda now: admin.decide_update_queue(admin.queue_named(self.shard.core, name), changes, now)
+        )
+
+    def delete_queue(self, name: str) -> Ticket:
+        core = self.shard.core
+        return self.shard.change(lambda now: admin.decide_delete_queue(core, admin.queue_named(core, name)))
+
+    def queues(self) -> tuple[list[str], Ticket]:
+        return self.shard.look(lambda now: sorted(self.shard.core.by_name))
+
+    def options(self, name: str) -> tuple[QueueOptions, Ticket]:
+        return self.shard.look(lambda now: admin.queue_named(self.shard.core, name).options)
+
+    def pause(self, name: str, paused: bool) -> Ticket:
+        return self.shard.change(
+            lambda now: admin.decide_pause(admin.queue_named(self.shard.core, name), paused, now)
+        )
+
+    def purge(self, name: str) -> Ticket:
+        return self.shard.change(lambda now: admin.decide_purge(admin.queue_named(self.shard.core, name), now))
+
+    def create_group(self, queue: str, group: str, start: browse.Position) -> Ticket:
+        return self.shard.change(lambda now: browse.decide_create_group(self.shard.core, queue, group, start, now))
+
+    def delete_group(self, queue: str, group: str) -> Ticket:
+        def decide(now: int) -> list[Any]:
+            found = admin.queue_named(self.shard.core, queue)
+            return admin.decide_delete_group(found, admin.group_named(found, group))
+
+        return self.shard.change(decide)
+
+    def seek(self, queue: str, group: str, to: browse.Position, partition: int | str | None) -> Ticket:
+        return self.shard.change(lambda now: browse.decide_seek(self.shard.core, queue, group, to, partition, now))
+
+    def groups(self, queue: str) -> tuple[dict[str, list[browse.PartitionLag]], Ticket]:
+        return browse.groups(self.shard, queue)
+
+    # dead letters
+
+    def dead_letters(self, queue: str, wanted: letters.Filter) -> tuple[list[Message], Ticket]:
+        return letters.find(self.shard, queue, wanted)
+
+    def redrive(
+        self, queue: str, wanted: letters.Filter, per_second: float | None, edit: Callable[[Message], Message] | None
+    ) -> tuple[int, Ticket]:
+        return letters.redrive(self.shard, queue, wanted, per_second, edit)
+
+    def purge_dead_letters(self, queue: str) -> Ticket:
+        return letters.purge(self.shard, queue)
+
+    # storage
+
+    def compact(self) -> Freed:
+        """Apply retention now and rewrite files that are mostly empty; what it gave back."""
+        return Freed() if self._keeper is None else self._keeper.compact()
+
+    def seal(self) -> int:
+        """Seal everything written so far, the current journal file too; how many files it took."""
+        if self._keeper is None:
+            return 0
+        self.shard.journal.rotate()
+        return self._keeper.seal()
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint now."""
+        if self._keeper is not None:
+            self._keeper.checkpoint()
+
+
+def check_durability(value: Any) -> None:
+    if value is not None and value not in DURABILITIES:
+        raise InvalidField(f"durability: {value!r} is not a level", hint=suggestion(str(value), DURABILITIES))

@@ -1,0 +1,202 @@
+"""Every error Penstock raises on purpose.
+
+    PenstockError
+    ├── InputError              the caller can fix the request; nothing was changed
+    │   ├── InvalidName             invalid_name
+    │   ├── InvalidField            invalid_field
+    │   ├── UnknownOption           unknown_option
+    │   ├── TooLarge                too_large
+    │   ├── BadBatch                bad_batch
+    │   └── BadReceipt              bad_receipt
+    ├── StateError              the request is well formed, the state does not allow it
+    │   ├── QueueNotFound           queue_not_found
+    │   ├── QueueExists             queue_exists
+    │   ├── GroupNotFound           group_not_found
+    │   ├── GroupExists             group_exists
+    │   ├── MessageNotFound         message_not_found
+    │   ├── LeaseLost               lease_lost
+    │   ├── QueueFull               queue_full
+    │   └── Closed                  closed
+    └── StorageError            the disk under the shard
+        ├── NotADataDirectory       not_a_data_directory
+        ├── DirectoryInUse          directory_in_use
+        ├── DiskReadOnly            disk_read_only
+        ├── DiskFull                disk_full
+        ├── Damaged                 damaged
+        └── OutcomeUnknown          outcome_unknown
+
+Each class has a `code` that stays the same over every protocol, and a `hint` that says what to do next.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PenstockError(Exception):
+    """The root: catch this to catch everything Penstock raises on purpose."""
+
+    code: ClassVar[str] = "error"
+    hint_default: ClassVar[str] = ""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = self.hint_default if hint is None else hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class InputError(PenstockError):
+    """The request itself is wrong; nothing was changed."""
+
+    code = "bad_input"
+
+
+class InvalidName(InputError):
+    """A queue, group, partition or consumer name that could not be stored."""
+
+    code = "invalid_name"
+    hint_default = "a name is 1 to 128 letters, digits, '.', '_' or '-', and starts with a letter or digit"
+
+
+class InvalidField(InputError):
+    """A field has a value of the wrong type or outside its range."""
+
+    code = "invalid_field"
+
+
+class UnknownOption(InputError):
+    """An option that does not exist; the hint names the closest one that does."""
+
+    code = "unknown_option"
+
+
+class TooLarge(InputError):
+    """A payload, key, header set or batch is over its limit."""
+
+    code = "too_large"
+
+
+class BadBatch(InputError):
+    """Bytes that claim to be a batch and are not a sound one."""
+
+    code = "bad_batch"
+    hint_default = "build batches with penstock.Batch; the layout is in docs/formats/batch.md"
+
+
+class BadReceipt(InputError):
+    """A receipt that was never issued by this system."""
+
+    code = "bad_receipt"
+    hint_default = "pass the receipt of a delivery unchanged: queue:partition:offset:attempt:nonce"
+
+
+class StateError(PenstockError):
+    """A well-formed request that the present state does not allow."""
+
+    code = "conflict"
+
+
+class QueueNotFound(StateError):
+    """No queue has this name."""
+
+    code = "queue_not_found"
+    hint_default = "push to it or call create_queue() first"
+
+
+class QueueExists(StateError):
+    """The queue is there already, with other options."""
+
+    code = "queue_exists"
+    hint_default = "use update_queue() to change its options, or pass exist_ok=True"
+
+
+class GroupNotFound(StateError):
+    """The queue has no group of this name."""
+
+    code = "group_not_found"
+    hint_default = "create it with create_group(), or lease with it once"
+
+
+class GroupExists(StateError):
+    """The group is there already."""
+
+    code = "group_exists"
+    hint_default = "use seek() to move an existing group"
+
+
+class MessageNotFound(StateError):
+    """No message has this id, or it is no longer kept."""
+
+    code = "message_not_found"
+
+
+class LeaseLost(StateError):
+    """The lease behind this receipt expired, was settled already, or passed to another consumer."""
+
+    code = "lease_lost"
+    hint_default = "the message is settled or will be delivered again; do not settle it twice"
+
+
+class QueueFull(StateError):
+    """The queue holds `max_length` unsettled messages and refuses new ones."""
+
+    code = "queue_full"
+    hint_default = "wait for consumers, raise max_length, or set overflow='drop_oldest'"
+
+
+class Closed(StateError):
+    """The handle was closed."""
+
+    code = "closed"
+    hint_default = "open it again with penstock.open()"
+
+
+class StorageError(PenstockError):
+    """The disk under the shard."""
+
+    code = "storage"
+
+
+class NotADataDirectory(StorageError):
+    """The path is a file, or a directory that holds something else."""
+
+    code = "not_a_data_directory"
+    hint_default = "name a new or empty directory, or one that Penstock made"
+
+
+class DirectoryInUse(StorageError):
+    """Another process holds the data directory."""
+
+    code = "directory_in_use"
+    hint_default = "one process at a time may hold a data directory; stop that one or connect to it"
+
+
+class DiskReadOnly(StorageError):
+    """The data directory cannot be written."""
+
+    code = "disk_read_only"
+    hint_default = "make the directory writable for this user"
+
+
+class DiskFull(StorageError):
+    """Free space is under the guard; pushes are refused, settles still work."""
+
+    code = "disk_full"
+    hint_default = "free some space or lower retention; consumers may go on"
+
+
+class Damaged(StorageError):
+    """Bytes that were durable once no longer match their checksum."""
+
+    code = "damaged"
+    hint_default = "run 'penstock doctor' to see what is affected, then 'penstock doctor --repair'"
+
+
+class OutcomeUnknown(StorageError):
+    """A write or sync failed midway: the operation may or may not have happened."""
+
+    code = "outcome_unknown"
+    hint_default = "look before you retry; the shard must be opened again"

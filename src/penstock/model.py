@@ -1,0 +1,330 @@
+"""The values that cross layers: ids, messages, queue options, statistics.
+
+All of them are validated where they are made, so that the code behind them can trust them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import IntEnum
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from penstock import limits
+from penstock.errors import BadReceipt, InvalidField, InvalidName, UnknownOption
+
+DLQ_SUFFIX: Final = ".dlq"
+DEFAULT_GROUP: Final = "default"
+DEFAULT_PARTITION: Final = "0"
+
+Durability = Literal["fsync", "interval", "os"]
+DURABILITIES: Final = ("fsync", "interval", "os")
+
+PRIORITY_NAMES: Final = {"background": 0, "low": 64, "normal": 128, "high": 192, "critical": 255}
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+
+
+class Outcome(IntEnum):
+    """How a delivery, or a message that was never delivered, ended. The names are those of the events table."""
+
+    ACKED = 1
+    RETRIED = 2
+    RELEASED = 3
+    REJECTED = 4
+    EXPIRED = 5
+    INTERRUPTED = 6
+    DEAD = 7
+    EVICTED = 8
+    PURGED = 9
+    SNOOZED = 10
+    TIMED_OUT = 11
+    CANCELLED = 12
+    OVERFLOWED = 13
+    SKIPPED = 14
+    DISCARDED = 15
+    REDRIVEN = 16
+
+
+class ContentType(IntEnum):
+    """What the producer handed over; `.payload` is bytes whichever it was."""
+
+    BYTES = 0
+    JSON = 1
+    TEXT = 2
+
+
+CONTENT_TYPE_NAMES: Final = {
+    ContentType.BYTES: "application/octet-stream",
+    ContentType.JSON: "application/json",
+    ContentType.TEXT: "text/plain",
+}
+
+
+class MessageId(NamedTuple):
+    """The place of a message; `str()` gives `queue/partition/offset`."""
+
+    queue: str
+    partition: str
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.queue}/{self.partition}/{self.offset}"
+
+    @classmethod
+    def parse(cls, text: str) -> MessageId:
+        queue, _, rest = text.partition("/")
+        partition, _, offset = rest.partition("/")
+        if not (queue and partition and offset.isascii() and offset.isdigit()):
+            raise InvalidField(f"id: {text!r} is not a message id", hint="an id reads queue/partition/offset")
+        return cls(queue, partition, int(offset))
+
+
+class Receipt(NamedTuple):
+    """Proof of one delivery. The nonce names the lease, which knows its group."""
+
+    queue: str
+    partition: str
+    offset: int
+    attempt: int
+    nonce: int
+
+    def __str__(self) -> str:
+        return f"{self.queue}:{self.partition}:{self.offset}:{self.attempt}:{self.nonce:016x}"
+
+    @classmethod
+    def parse(cls, text: str) -> Receipt:
+        parts = text.split(":") if isinstance(text, str) else []
+        try:
+            queue, partition, offset, attempt, nonce = parts
+            return cls(queue, partition, int(offset), int(attempt), int(nonce, 16))
+        except ValueError:
+            raise BadReceipt(f"{text!r} is not a receipt") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A message to push, or one that was read. The last block is set only on messages that were read."""
+
+    payload: bytes | str | Any
+    key: str | None = None
+    priority: int | str = limits.priority_default
+    delay: float = 0.0
+    deliver_at: datetime | None = None
+    ttl: float | None = None
+    headers: Mapping[str, str] | None = None
+    dedup_key: str | None = None
+    partition: int | str | None = None
+    max_attempts: int | None = None
+    trace: str | None = None
+    content_type: ContentType | None = None
+
+    id: MessageId | None = None
+    pushed_at: datetime | None = None
+    available_at: datetime | None = None
+    expires_at: datetime | None = None
+
+    def json(self) -> Any:
+        """The payload, decoded as JSON."""
+        return msgspec.json.decode(self.payload)
+
+
+class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """All options of a queue. Durations are seconds; `None` means unlimited or "as the shard says"."""
+
+    partitions: int | Literal["named"] = 1
+    ordering: Literal["none", "partition", "key"] = "none"
+    service: Literal["strict", "weighted"] = "strict"
+    starvation_seconds: float = limits.starvation_seconds_default
+    lease_seconds: float = limits.lease_seconds_default
+    max_attempts: int = limits.max_attempts_default
+    backoff_base_seconds: float = 1.0
+    backoff_multiplier: float = 2.0
+    backoff_max_seconds: float = 60.0
+    backoff_jitter: float = 0.1
+    dead_letter: bool = True
+    delay_seconds: float = 0.0
+    window_seconds: float = 0.0
+    ttl_seconds: float | None = None
+    max_wait_seconds: float | None = None
+    max_wait_action: Literal["dead", "drop"] = "dead"
+    max_length: int | None = None
+    overflow: Literal["reject_new", "drop_oldest"] = "reject_new"
+    max_in_flight: int | None = None
+    dedup_seconds: float = limits.dedup_seconds_default
+    durability: Durability | None = None
+    retention_seconds: float | None = limits.retention_seconds_default
+    retention_bytes: int | None = limits.retention_bytes_default
+    retention_messages: int | None = None
+    retention_messages_min: int = 0
+    retention_drops_unread: bool = False
+    group_expiry_seconds: float = limits.group_expiry_seconds_default
+
+
+OPTION_NAMES: Final = QueueOptions.__struct_fields__
+
+# field: (least, greatest); both ends belong to the range
+_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "starvation_seconds": (0, 86_400),
+    "lease_seconds": (0.001, limits.lease_seconds_max),
+    "max_attempts": (1, limits.attempts_max),
+    "backoff_base_seconds": (0, 86_400),
+    "backoff_multiplier": (1, 100),
+    "backoff_max_seconds": (0, 30 * 86_400),
+    "backoff_jitter": (0, 1),
+    "delay_seconds": (0, limits.delay_seconds_max),
+    "window_seconds": (0, 86_400),
+    "ttl_seconds": (0.001, limits.delay_seconds_max),
+    "max_wait_seconds": (0.001, limits.delay_seconds_max),
+    "max_length": (1, 2**62),
+    "max_in_flight": (1, 2**62),
+    "dedup_seconds": (0, 366 * 86_400),
+    "retention_seconds": (0, limits.delay_seconds_max),
+    "retention_bytes": (0, 2**62),
+    "retention_messages": (0, 2**62),
+    "retention_messages_min": (0, 2**62),
+    "group_expiry_seconds": (1, limits.delay_seconds_max),
+}
+
+
+def queue_options(changes: Mapping[str, Any], base: QueueOptions | None = None) -> QueueOptions:
+    """Options from keyword arguments, over `base`; every refusal names the option."""
+    for name in changes:
+        if name not in OPTION_NAMES:
+            raise UnknownOption(f"{name!r} is not a queue option", hint=suggestion(name, OPTION_NAMES))
+    known = msgspec.structs.asdict(base or QueueOptions())
+    try:
+        options = msgspec.convert({**known, **changes}, QueueOptions)
+    except msgspec.ValidationError as error:
+        raise InvalidField(f"queue options: {error}") from None
+    for name, (least, greatest) in _RANGES.items():
+        value = getattr(options, name)
+        if value is not None and not least <= value <= greatest:
+            raise InvalidField(f"{name}: {value!r} is outside {least:g} to {greatest:g}")
+    if options.partitions != "named" and not 1 <= options.partitions <= limits.partitions_max:
+        raise InvalidField(f"partitions: {options.partitions!r} is outside 1 to {limits.partitions_max}, or 'named'")
+    return options
+
+
+def queue_options_decode(data: bytes) -> QueueOptions:
+    """Options as the journal holds them. Unknown ones are a newer version's: refuse rather than ignore them."""
+    return msgspec.json.decode(data, type=QueueOptions)
+
+
+def suggestion(name: str, known: tuple[str, ...]) -> str:
+    """A hint for a misspelt name: the closest known one, or all of them."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+
+
+def check_name(name: Any, what: str = "queue") -> str:
+    """`name` itself when it is a legal name; `InvalidName` otherwise."""
+    if not isinstance(name, str) or not _NAME.match(name):
+        raise InvalidName(f"{what}: {name!r} is not a valid name")
+    return name
+
+
+def check_priority(value: Any) -> int:
+    """A priority from its number or its name."""
+    if isinstance(value, str):
+        if value not in PRIORITY_NAMES:
+            hint = suggestion(value, tuple(PRIORITY_NAMES))
+            raise InvalidField(f"priority: {value!r} is not a known name", hint=hint)
+        return PRIORITY_NAMES[value]
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limits.priority_max:
+        raise InvalidField(f"priority: {value!r} is outside 0 to 255")
+    return value
+
+
+def check_seconds(value: Any, name: str, greatest: float = limits.delay_seconds_max) -> float:
+    """A duration in seconds, not negative and not absurd."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= greatest:
+        raise InvalidField(f"{name}: {value!r} is not a number of seconds from 0 to {greatest:g}")
+    return float(value)
+
+
+def to_micros(value: Any, name: str) -> int:
+    """An instant as µs UTC, from an aware datetime or RFC 3339 text; anything else is refused, never guessed."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            hint = "write it like 2030-01-31T12:00:00Z"
+            raise InvalidField(f"{name}: {value!r} is not a time", hint=hint) from None
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        hint = "use datetime.now(timezone.utc) or RFC 3339 text"
+        raise InvalidField(f"{name}: {value!r} is not a time with a zone", hint=hint)
+    delta = value - _EPOCH
+    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+
+
+def to_datetime(micros: int) -> datetime:
+    """µs UTC as an aware datetime."""
+    return datetime.fromtimestamp(micros // 1_000_000, UTC).replace(microsecond=micros % 1_000_000)
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStats:
+    """One group's account. Always: end − start = ready + leased + waiting + acked + dead + dropped."""
+
+    name: str
+    messages: int
+    ready: int
+    leased: int
+    waiting: int
+    acked: int
+    dead: int
+    dropped: int
+    dropped_by: Mapping[str, int] = field(default_factory=dict)
+    lag: int = 0
+    oldest_unsettled_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """Counters of a queue and of each of its groups; the headline numbers are those of the default group."""
+
+    name: str
+    messages: int
+    partitions: int
+    bytes_stored: int
+    paused: bool
+    groups: Mapping[str, GroupStats]
+
+    @property
+    def ready(self) -> int:
+        return self.groups[DEFAULT_GROUP].ready
+
+    @property
+    def leased(self) -> int:
+        return self.groups[DEFAULT_GROUP].leased
+
+    @property
+    def waiting(self) -> int:
+        return self.groups[DEFAULT_GROUP].waiting
+
+    @property
+    def acked(self) -> int:
+        return self.groups[DEFAULT_GROUP].acked
+
+    @property
+    def dead(self) -> int:
+        return self.groups[DEFAULT_GROUP].dead
+
+
+class PartitionLag(NamedTuple):
+    """Where one group stands in one partition."""
+
+    partition: str
+    start_offset: int
+    committed_offset: int
+    end_offset: int
+    lag: int

@@ -1,0 +1,155 @@
+"""Opening a shard on a data directory, and closing it.
+
+Checkpoint, then the extents of sealed segments, then the frames after the checkpoint; then the indexes are made and
+whatever was leased is closed as interrupted. The same `apply` that ran live does all of it.
+"""
+
+from __future__ import annotations
+
+import random
+from itertools import groupby
+
+from penstock.batch import layout
+from penstock.clock import Clock
+from penstock.delivery import snapshot
+from penstock.delivery.core import Delivery
+from penstock.delivery.entries import Closing, decode, decode_pushes
+from penstock.delivery.log import DUE, Extent, Need
+from penstock.delivery.rebuild import attach_sealed, rebuild
+from penstock.delivery.upkeep import decide_interrupted
+from penstock.journal.file import FileJournal
+from penstock.journal.memory import MemoryJournal
+from penstock.model import Durability
+from penstock.shard import Shard
+from penstock.storage.checkpoint import Checkpoint, CheckpointStore
+from penstock.storage.directory import open_directory
+from penstock.storage.disk import Disk
+from penstock.storage.extent import Extent as SealedExtent
+from penstock.storage.segments import SegmentStore
+from penstock.upkeep import DEDUP_PART, QUEUE_PART, Storekeeper
+
+
+def open_in_memory(clock: Clock, rng: random.Random) -> Shard:
+    """A shard that forgets everything when it is closed."""
+    core = Delivery(clock.now())
+    return Shard(MemoryJournal(), core, clock, rng, durability="os")
+
+
+def open_on_disk(
+    disk: Disk,
+    clock: Clock,
+    rng: random.Random,
+    *,
+    durability: Durability = "fsync",
+    journal_file_bytes: int | None = None,
+) -> tuple[Shard, Storekeeper]:
+    """A shard on a data directory, which is locked until `close_on_disk`."""
+    shard_id = open_directory(disk)
+    try:
+        store = SegmentStore(disk)
+        checkpoints = CheckpointStore(disk)
+        checkpoint = checkpoints.load()
+        sequence = checkpoint.sequence if checkpoint else 0
+        sizes = {} if journal_file_bytes is None else {"file_bytes": journal_file_bytes}
+        journal = FileJournal(disk, shard_id, known_durable=max(sequence, store.sealed_sequence), **sizes)
+        core = _recover(journal, store, checkpoint, clock.now())
+        shard = Shard(journal, core, clock, rng, store=store, durability=durability)
+        _rebuild(shard)
+        _close_interrupted(shard, rng)
+    except BaseException:
+        disk.close()
+        raise
+    return shard, Storekeeper(shard, disk, checkpoints, sequence)
+
+
+def close_on_disk(shard: Shard, keeper: Storekeeper, disk: Disk) -> None:
+    """A clean stop: checkpoint, a closing frame that vouches for all before it, and the lock given back."""
+    try:
+        if shard.journal.failed is None:
+            keeper.checkpoint()
+            with shard.lock:
+                shard.upkeep_commit([Closing(shard.clock.now())])
+        shard.is_closed = True
+        shard.commit.close()
+        shard.journal.close()
+    finally:
+        shard.is_closed = True
+        disk.close()
+
+
+def _recover(journal: FileJournal, store: SegmentStore, checkpoint: Checkpoint | None, now: int) -> Delivery:
+    core = Delivery(now)
+    core.replaying = True
+    if checkpoint is not None:
+        core.sequence = checkpoint.sequence
+        _restore(core, checkpoint)
+    sealed = _by_partition(store.extents)
+    for (queue_id, number), extents in sealed.items():
+        queue = core.queues.get(queue_id)
+        if queue is not None and number < len(queue.partitions):
+            attach_sealed(queue.partitions[number], extents)
+    known = core.sequence
+    for sequence, data in journal.replay(min(known, store.sealed_sequence)):
+        if sequence > known:
+            core.apply(decode(data), sequence)
+        else:
+            # The checkpoint has the state; what it does not have is the messages that no segment holds yet.
+            core.learn(decode_pushes(data), sequence)
+    _prefer_sealed(core, sealed, store.sealed_sequence)
+    return core
+
+
+def _restore(core: Delivery, checkpoint: Checkpoint) -> None:
+    for name, data in checkpoint.parts.items():
+        if name.startswith(QUEUE_PART):
+            snapshot.restore(core, snapshot.decode_queue(data))
+    for name, data in checkpoint.parts.items():
+        if name.startswith(DEDUP_PART):
+            snapshot.restore_dedup(core.queues[int(name.removeprefix(DEDUP_PART))], data)
+
+
+def _by_partition(extents: list[SealedExtent]) -> dict[tuple[int, int], list[Extent]]:
+    ordered = sorted(extents)
+    grouped = groupby(ordered, key=lambda extent: (extent.queue, extent.partition))
+    return {place: [Extent.of_sealed(extent) for extent in run] for place, run in grouped}
+
+
+def _prefer_sealed(core: Delivery, sealed: dict[tuple[int, int], list[Extent]], sequence: int) -> None:
+    """Partitions that only replay brought to light: let go of batches that segments hold too."""
+    for (queue_id, number), extents in sealed.items():
+        queue = core.queues.get(queue_id)
+        partition = queue.partitions[number] if queue is not None else None
+        if partition is not None:
+            partition.trim(partition.start)
+            if all(extent.sealed is None for extent in partition.extents):
+                partition.reseal(extents, sequence)
+
+
+def _rebuild(shard: Shard) -> None:
+    core = shard.core
+    for queue in core.queues.values():
+        for partition in queue.partitions:
+            if partition.flags & layout.PRIORITY:
+                for extent in partition.extents:
+                    if extent.sealed is not None and extent.flags & layout.PRIORITY:
+                        extent.load("priority", shard.column(extent, "priority"))
+    rebuild(core)
+    for queue in core.queues.values():
+        if any(partition.flags & DUE for partition in queue.partitions):
+            shard.fetch_delays(queue, core.wheel.reached, opening=True)
+
+
+def _close_interrupted(shard: Shard, rng: random.Random) -> None:
+    """Leases do not outlive the process: their messages are ready again, the attempt counted."""
+    interrupted = False
+    while True:
+        try:
+            for entries in decide_interrupted(shard.core, shard.clock.now(), rng):
+                interrupted = True
+                with shard.lock:
+                    shard.upkeep_commit(entries)
+            break
+        except Need as need:
+            shard.fetch(need)
+    if interrupted:
+        shard.journal.sync()

@@ -1,0 +1,80 @@
+"""What a shard, or a broker, answers: the common language of the embedded core, the wire and the client.
+
+Replies hold columns and rows, not messages: an id, a payload or a receipt is made when someone looks at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.batch import Batch
+from penstock.model import MessageId
+
+Int64s = NDArray[np.int64]
+
+
+class Piece:
+    """Some deliveries of one partition whose rows lie in one batch."""
+
+    __slots__ = ("attempts", "batch", "offsets", "partition", "pushed_at", "rows")
+
+    def __init__(
+        self,
+        batch: Batch,
+        rows: slice | Int64s,
+        partition: str,
+        offsets: Sequence[int],
+        attempts: int | Sequence[int],
+        pushed_at: int | Int64s,
+    ) -> None:
+        self.batch = batch
+        self.rows = rows  # of the batch, one per offset
+        self.partition = partition
+        self.offsets = offsets
+        self.attempts = attempts  # one number when all are the same
+        self.pushed_at = pushed_at  # one instant when all are the same
+
+    def row(self, index: int) -> int:
+        return self.rows.start + index if isinstance(self.rows, slice) else int(self.rows[index])
+
+    def attempt(self, index: int) -> int:
+        return self.attempts if isinstance(self.attempts, int) else self.attempts[index]
+
+    def pushed(self, index: int) -> int:
+        return self.pushed_at if isinstance(self.pushed_at, int) else int(self.pushed_at[index])
+
+
+class LeaseReply(NamedTuple):
+    """A lease: `nonce` 0 and no pieces when there was nothing to be had."""
+
+    queue: str
+    group: str
+    nonce: int
+    expires_at: int
+    pieces: Sequence[Piece]
+    count: int
+
+
+class PushReply(NamedTuple):
+    """Where each row of a pushed batch went. `rows` is the partition number of each row, as the journal has it."""
+
+    queue: str
+    count: int
+    parts: Sequence[tuple[str, int, int, Int64s | None]]  # partition, accepted rows, first offset, rows (None: all)
+    duplicates: Mapping[int, MessageId]
+
+    def ids(self) -> list[MessageId]:
+        """One id per row, in order; a duplicate has the id of the message that came first."""
+        ids: list[MessageId | None] = [None] * self.count
+        for partition, accepted, first, rows in self.parts:
+            where = range(accepted) if rows is None else rows.tolist()
+            for index, row in enumerate(where):
+                ids[row] = MessageId(self.queue, partition, first + index)
+        for row, known in self.duplicates.items():
+            # A row repeated within the batch points at the row that came first.
+            ids[row] = known if known.partition else ids[known.offset]
+        return [id for id in ids if id is not None]

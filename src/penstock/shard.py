@@ -1,0 +1,405 @@
+"""A shard: one journal and one delivery state in front of it, behind one lock.
+
+Decide → apply → append; tell no one before it is durable. Every operation returns its result with a *ticket*: the
+sequence that must be durable before the result may be told. `confirm` waits for it in a thread, `confirmed` on an
+event loop. A ticket of 0 needs no waiting.
+
+This is the only module that knows both delivery and the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from penstock.batch import Batch
+from penstock.clock import Clock
+from penstock.delivery import admin, dead, delays
+from penstock.delivery import settle as settle_rules
+from penstock.delivery import upkeep as upkeep_rules
+from penstock.delivery.core import Delivery
+from penstock.delivery.entries import Entry, Int64s, Leased, QueueDeleted, encode
+from penstock.delivery.group import Group
+from penstock.delivery.lease import LeaseRequest, decide_lease
+from penstock.delivery.leases import Lease
+from penstock.delivery.log import FOREVER, Extent, Need, Partition, Queue
+from penstock.delivery.push import Decided, PartitionChoice, decide_push
+from penstock.delivery.settle import Chosen, Settling
+from penstock.errors import Closed, DiskFull, LeaseLost
+from penstock.journal import Journal
+from penstock.journal.commit import GroupCommit
+from penstock.materialise import Plan, load, plan
+from penstock.model import DLQ_SUFFIX, Durability, MessageId, QueueOptions, Receipt
+from penstock.replies import LeaseReply, PushReply
+from penstock.storage.segments import SegmentStore
+from penstock.waiting import Waiters
+
+T = TypeVar("T")
+Ticket = int
+_NOTHING: Sequence[Plan] = ()
+
+
+class Shard:
+    """See the module's rules. `store` is None when the journal is in memory only."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        core: Delivery,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        store: SegmentStore | None = None,
+        durability: Durability = "fsync",
+    ) -> None:
+        self.journal = journal
+        self.core = core
+        self.clock = clock
+        self.store = store
+        self.durability: Durability = durability
+        self.lock = threading.Lock()
+        self.waiters = Waiters()
+        self.commit = GroupCommit(journal)
+        self.on_deadline: Callable[[int], None] = lambda instant: None  # upkeep: something is due at this instant
+        self.is_closed = False
+        self.throttle = threading.Event()  # cleared while too many journal files wait for the sealer
+        self.throttle.set()
+        self.rng = rng
+        self._must_sync = 0  # last frame that must be durable before anyone is told of it
+        clock.on_jump(self._time_jumped)
+
+    # confirmation
+
+    def confirm(self, ticket: Ticket) -> None:
+        """Block until what the ticket stands for cannot be undone."""
+        if ticket:
+            self.commit.wait(ticket)
+
+    async def confirmed(self, ticket: Ticket) -> None:
+        """The same on an event loop."""
+        if ticket and self.journal.durable_sequence < ticket:
+            await self.commit.future(ticket, asyncio.get_running_loop())
+
+    # pushing
+
+    def push(
+        self,
+        name: str,
+        batch: Batch,
+        partition: PartitionChoice = None,
+        durability: Durability | None = None,
+    ) -> tuple[PushReply, Ticket]:
+        """Append a batch to a queue, which is made when it is not there."""
+        self.throttle.wait()
+        with self.lock:
+            now = self.begin_push()
+            queue, created = self.queue_for_push(name, now)
+            decided = self._decide_push(queue, created, batch, now, partition)
+            ticket = self._commit_push(queue, created, decided, durability)
+            return self.push_reply(queue, batch, decided), ticket
+
+    def push_one(self, name: str, data: bytes, durability: Durability | None = None) -> tuple[MessageId, Ticket]:
+        """The short path for a batch of one without options, which needs no parsing."""
+        self.throttle.wait()
+        with self.lock:
+            now = self.begin_push()
+            queue, created = self.queue_for_push(name, now)
+            decided = self._decide_push(queue, created, Batch(data), now, None)
+            ticket = self._commit_push(queue, created, decided, durability)
+            number, _, offset = decided.push.parts[0]
+            return MessageId(name, queue.partitions[number].name, offset), ticket
+
+    def begin(self) -> int:
+        """The start of an operation: refused on a closed shard. Returns now."""
+        if self.is_closed:
+            raise Closed("this Penstock is closed")
+        return self.clock.now()
+
+    def begin_push(self) -> int:
+        """The same for pushes, which a nearly full disk refuses too."""
+        if self.journal.disk_full:
+            raise DiskFull("the disk is nearly full; pushes are refused until space is free again")
+        return self.begin()
+
+    def queue_for_push(self, name: str, now: int) -> tuple[Queue, list[Entry]]:
+        """The queue, and the entries that made it if it is new. They are applied, not yet appended."""
+        queue = self.core.by_name.get(name)
+        if queue is not None:
+            if queue.is_dlq:
+                raise admin.reserved_name(name)
+            return queue, []
+        entries = admin.decide_create_queue(self.core, name, QueueOptions(), now)
+        self.core.apply(entries, self.journal.sequence + 1)
+        return self.core.by_name[name], entries
+
+    def _decide_push(
+        self, queue: Queue, created: list[Entry], batch: Batch, now: int, partition: PartitionChoice
+    ) -> Decided:
+        try:
+            return decide_push(self.core, queue, batch, now, partition)
+        except Exception:
+            if created:
+                self.core.apply([QueueDeleted(queue.id)], self.core.sequence)
+            raise
+
+    def _commit_push(
+        self, queue: Queue, created: list[Entry], decided: Decided, durability: Durability | None
+    ) -> Ticket:
+        level = durability or queue.options.durability or self.durability
+        entries = decided.entries if decided.push.parts else decided.entries[:-1]
+        read = self._must_sync if decided.duplicates else 0
+        if not entries and not created:
+            return read
+        ticket = self.commit_frame(created, entries, level)
+        if self.waiters:
+            self.waiters.wake(queue.id, sum(count for _, count, _ in decided.push.parts))
+        if queue.near > 0:
+            self._delays_changed(queue)
+        return ticket or read
+
+    def _delays_changed(self, queue: Queue) -> None:
+        if delays.crowded(queue):
+            delays.shrink(self.core, queue)
+        next_at = self.core.wheel.next_at()
+        if next_at is not None:
+            self.on_deadline(next_at)
+
+    def push_reply(self, queue: Queue, batch: Batch, decided: Decided) -> PushReply:
+        push = decided.push
+        parts = [
+            (queue.partitions[number].name, count, first, rows)
+            for (number, count, first), rows in zip(push.parts, push.rows_by_part() if push.parts else [], strict=True)
+        ]
+        return PushReply(queue.name, batch.count, parts, decided.duplicates)
+
+    # leasing
+
+    def lease(self, name: str, group: str, request: LeaseRequest) -> tuple[LeaseReply, Ticket]:
+        """Hand out messages. Nothing to be had is an empty reply, not an error."""
+        while True:
+            try:
+                with self.lock:
+                    leased = self._lease(name, group, request)
+                break
+            except Need as need:
+                self.fetch(need)
+        lease, plans, ticket = leased
+        if lease is None:
+            return LeaseReply(name, group, 0, 0, (), 0), ticket
+        expires_at = lease.at + lease.deadline - self.clock.monotonic()
+        return LeaseReply(name, group, lease.nonce, expires_at, load(plans, self.store), lease.count), ticket
+
+    def _lease(self, name: str, group_name: str, request: LeaseRequest) -> tuple[Lease | None, Sequence[Plan], Ticket]:
+        now, monotonic = self.begin(), self.clock.monotonic()
+        queue = admin.queue_named(self.core, name)
+        self.tick(now, monotonic)
+        group = self._group_for_lease(queue, group_name, now)
+        group.active_at = now
+        read = self._must_sync
+        entries, lease = decide_lease(self.core, group, request, now, monotonic, self._nonce())
+        if entries:
+            level = queue.options.durability or self.durability if request.auto_ack or len(entries) > 1 else "os"
+            read = self.commit_frame([], entries, level) or read
+        if lease is None:
+            return None, _NOTHING, read
+        plans = [each for take in lease.takes for each in plan(take.progress.partition, take.offsets, take.attempts)]
+        if not request.auto_ack:
+            self.core.hold(lease)
+            self.on_deadline(now + lease.deadline - monotonic)
+        return lease, plans, read
+
+    def _group_for_lease(self, queue: Queue, name: str, now: int) -> Group:
+        if name not in queue.group_ids:
+            entries = admin.decide_create_group(queue, name, "earliest", now)
+            self.commit_frame([], entries, queue.options.durability or self.durability)
+        return queue.groups[queue.group_ids[name]]
+
+    def _nonce(self) -> int:
+        return self.rng.getrandbits(64) | 1
+
+    # settling
+
+    def settle_lease(self, nonce: int, how: Settling) -> Ticket:
+        """End all deliveries that a lease still holds."""
+        return self._settle(lambda: settle_rules.find_lease(self.core, nonce), how)
+
+    def settle(self, receipts: Sequence[Receipt], how: Settling) -> Ticket:
+        """End deliveries with proof of each; all of them or none."""
+        return self._settle(lambda: settle_rules.find_receipts(self.core, receipts), how)
+
+    def _settle(self, find: Callable[[], list[Chosen]], how: Settling) -> Ticket:
+        while True:
+            try:
+                with self.lock:
+                    now = self.begin()
+                    self.tick(now, self.clock.monotonic())
+                    return self._settle_chosen(find(), how, now)
+            except Need as need:
+                self.fetch(need)
+
+    def _settle_chosen(self, chosen: list[Chosen], how: Settling, now: int) -> Ticket:
+        entries = settle_rules.decide_settle(self.core, chosen, how, now, self.rng)
+        settle_rules.close_chosen(self.core, chosen)
+        queue = chosen[0].lease.group.queue if chosen else None
+        level = (queue.options.durability if queue else None) or self.durability
+        ticket = self.commit_frame([], entries, level) if entries else 0
+        self.changed(entries)
+        return ticket
+
+    def extend(self, nonce: int, seconds: float) -> int:
+        """Move a lease's deadline; returns when it expires now. Leases are volatile: nothing is journaled."""
+        with self.lock:
+            now, monotonic = self.begin(), self.clock.monotonic()
+            self.tick(now, monotonic)
+            lease = self.core.leases.get(nonce)
+            if lease is None:
+                raise LeaseLost("the lease expired or everything in it was settled")
+            lease.deadline = monotonic + round(seconds * 1_000_000)
+            self.core.hold_until(lease)
+            return now + lease.deadline - monotonic
+
+    # everything else
+
+    def change(self, decide: Callable[[int], Iterable[Entry]], level: Durability | None = None) -> Ticket:
+        """Run one decision as one frame."""
+        while True:
+            try:
+                with self.lock:
+                    now = self.begin()
+                    self.tick(now, self.clock.monotonic())
+                    entries = list(decide(now))
+                    ticket = self.commit_frame([], entries, level or self.durability) if entries else 0
+                    self.changed(entries)
+                    return ticket
+            except Need as need:
+                self.fetch(need)
+
+    def look(self, question: Callable[[int], T]) -> tuple[T, Ticket]:
+        """Answer a question from the state, with the ticket of what it read."""
+        while True:
+            try:
+                with self.lock:
+                    now = self.begin()
+                    self.tick(now, self.clock.monotonic())
+                    return question(now), self._must_sync
+            except Need as need:
+                self.fetch(need)
+
+    def redrive(self, name: str, letters: Sequence[dead.DeadLetter], per_second: float | None) -> Ticket:
+        """Bring dead letters back to where they died."""
+        return self.change(
+            lambda now: dead.decide_redrive(
+                self.core, admin.queue_named(self.core, name + DLQ_SUFFIX), letters, now, per_second
+            )
+        )
+
+    # time
+
+    def tick(self, now: int, monotonic: int) -> int:
+        """What time has brought by now: timers, leases that ran out, expiries. The caller holds the lock."""
+        did = 0
+        if self.core.advance(now):
+            did += 1
+            for queue in self.core.came_ready:
+                self.waiters.wake(queue, 1 << 30)
+            self.core.came_ready.clear()
+        while self.core.deadlines and self.core.deadlines[0][0] <= monotonic:
+            lease = upkeep_rules.expired_lease(self.core, monotonic)
+            if lease is None:
+                break
+            entries, chosen = upkeep_rules.decide_timeout(self.core, lease, now, self.rng)
+            settle_rules.close_chosen(self.core, chosen)
+            self.core.let_go(lease, lease.count)
+            did += self._upkept(entries)
+        while self.core.expiries and self.core.expiries[0][0] <= now:
+            entries = upkeep_rules.decide_expired(self.core, now)
+            if not entries:
+                break
+            did += self._upkept(entries)
+        return did
+
+    def evict(self, now: int) -> int:
+        """Messages that waited too long, and groups nobody uses; one frame at a time. The caller holds the lock."""
+        did = 0
+        while entries := upkeep_rules.decide_evicted(self.core, now) or upkeep_rules.decide_forgotten(self.core, now):
+            did += self._upkept(entries)
+        return did
+
+    def upkeep_commit(self, entries: list[Entry]) -> None:
+        """Entries decided by an upkeep role; nobody waits for them. The caller holds the lock."""
+        self._upkept(entries)
+
+    def _upkept(self, entries: list[Entry]) -> int:
+        if entries:
+            self.commit_frame([], entries, self.durability)
+            self.changed(entries)
+        return len(entries)
+
+    def next_at(self, now: int, monotonic: int) -> int | None:
+        """The next instant at which `tick` may have something to do. The caller holds the lock."""
+        instants = [self.core.wheel.next_at()]
+        deadline = upkeep_rules.next_deadline(self.core)
+        instants.append(None if deadline is None else now + deadline - monotonic)
+        instants.append(self.core.expiries[0][0] if self.core.expiries else None)
+        known = [instant for instant in instants if instant is not None]
+        return min(known) if known else None
+
+    def _time_jumped(self) -> None:
+        with self.lock:
+            self.waiters.wake_all()
+
+    # the frame
+
+    def commit_frame(self, created: list[Entry], entries: list[Entry], level: Durability) -> Ticket:
+        """One frame: append and apply; `created` is applied already."""
+        sequence = self.journal.append(encode([*created, *entries] if created else entries))
+        self.core.apply(entries, sequence)
+        if level == "fsync":
+            self._must_sync = sequence
+            return sequence
+        self.journal.write()
+        return 0
+
+    def changed(self, entries: Iterable[Entry]) -> None:
+        """After anything that may have made messages ready: wake waiters, tell upkeep of new due times."""
+        if self.waiters:
+            for each in entries:
+                if not isinstance(each, Leased) and hasattr(each, "queue"):
+                    self.waiters.wake(each.queue, 1 << 30)
+        next_at = self.core.wheel.next_at()
+        if next_at is not None:
+            self.on_deadline(next_at)
+
+    def fetch(self, need: Need) -> None:
+        """Load what a decision needs. No lock is held."""
+        need.extent.load(need.column, self.column(need.extent, need.column))
+
+    def column(self, extent: Extent, name: str) -> Any:
+        """A column of a sealed extent, or the whole row group that it lies in, from its file."""
+        assert self.store is not None
+        return self.store.load(extent.sealed) if name == "batch" else self.store.column(extent.sealed, name)
+
+    # delays
+
+    def fetch_delays(self, queue: Queue, after: int, *, opening: bool = False) -> None:
+        """Put the delays due next into the timer wheel, from wherever the messages are. No lock is held."""
+        with self.lock:
+            found = [(self.core.owner_of(p), p, extent) for p, extent in delays.delayed_extents(queue)]
+            queue.horizon = FOREVER  # what is pushed meanwhile goes into the wheel at once
+        timers, horizon = delays.gather(after, self._due_columns(found, after, opening=opening))
+        with self.lock:
+            delays.install(self.core, queue, timers, horizon)
+
+    def _due_columns(
+        self, found: list[tuple[int, Partition, Extent]], after: int, *, opening: bool
+    ) -> Iterator[tuple[int, int, Int64s]]:
+        for owner, partition, extent in found:
+            if extent.sealed is not None and extent.sealed.due_last <= after:
+                continue
+            dues = self.column(extent, "available_at") if extent.sealed is not None else extent.dues()
+            if opening:
+                partition.delayed += int((dues > after).sum())
+            yield owner, extent.first, dues

@@ -1,0 +1,117 @@
+"""Transactions: pushes and settles over any queues of the shard, in one frame, whole or not at all.
+
+Everything is decided once to see whether it may happen, and only then decided again and applied step by step, so that
+each step sees what the ones before it did. A refusal changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from penstock.batch import Batch
+from penstock.delivery import settle
+from penstock.delivery.entries import Entry, QueueDeleted, QueueSet
+from penstock.delivery.log import Need
+from penstock.delivery.push import Decided, PartitionChoice, decide_push
+from penstock.errors import LeaseLost, QueueFull
+from penstock.model import MessageId, Receipt
+from penstock.shard import Shard, Ticket
+
+
+class PushOperation(NamedTuple):
+    """Messages for one queue."""
+
+    queue: str
+    batch: Batch
+    partition: PartitionChoice = None
+
+
+class SettleOperation(NamedTuple):
+    """The end of one delivery."""
+
+    receipt: Receipt
+    how: settle.Settling
+
+
+Operation = PushOperation | SettleOperation
+
+
+def transact(shard: Shard, operations: Sequence[Operation]) -> tuple[list[list[MessageId]], Ticket]:
+    """Do all of it in one frame; the ids of each push, in order."""
+    _check_receipts(operations)
+    while True:
+        try:
+            with shard.lock:
+                return _transact(shard, operations)
+        except Need as need:
+            shard.fetch(need)
+
+
+def _transact(shard: Shard, operations: Sequence[Operation]) -> tuple[list[list[MessageId]], Ticket]:
+    now = shard.begin_push() if any(isinstance(each, PushOperation) for each in operations) else shard.begin()
+    shard.tick(now, shard.clock.monotonic())
+    entries = _create_queues(shard, operations, now)
+    try:
+        _check_lengths(shard, operations)
+        for each in operations:
+            _decide(shard, each, now)
+    except BaseException:
+        created = [QueueDeleted(each.queue) for each in entries if isinstance(each, QueueSet)]
+        shard.core.apply(created, shard.core.sequence)
+        raise
+    pushed: list[list[MessageId]] = []
+    for each in operations:
+        entries += _do(shard, each, now, pushed)
+    return pushed, shard.commit_frame(entries, [], shard.durability) if entries else 0
+
+
+def _create_queues(shard: Shard, operations: Sequence[Operation], now: int) -> list[Entry]:
+    entries: list[Entry] = []
+    for each in operations:
+        if isinstance(each, PushOperation):
+            entries += shard.queue_for_push(each.queue, now)[1]
+    return entries
+
+
+def _decide(shard: Shard, each: Operation, now: int) -> tuple[list[Entry], Decided | list[settle.Chosen]]:
+    core = shard.core
+    if isinstance(each, PushOperation):
+        decided = decide_push(core, core.by_name[each.queue], each.batch, now, each.partition)
+        return (decided.entries if decided.push.parts else decided.entries[:-1]), decided
+    chosen = settle.find_receipts(core, [each.receipt])
+    return settle.decide_settle(core, chosen, each.how, now, shard.rng), chosen
+
+
+def _do(shard: Shard, each: Operation, now: int, pushed: list[list[MessageId]]) -> list[Entry]:
+    entries, about = _decide(shard, each, now)
+    if isinstance(about, list):
+        settle.close_chosen(shard.core, about)
+    shard.core.apply(entries, shard.journal.sequence + 1)
+    if isinstance(about, Decided) and isinstance(each, PushOperation):
+        pushed.append(shard.push_reply(shard.core.by_name[each.queue], each.batch, about).ids())
+    shard.changed(entries)
+    return entries
+
+
+def _check_receipts(operations: Sequence[Operation]) -> None:
+    settled = Counter(each.receipt for each in operations if isinstance(each, SettleOperation))
+    for receipt, count in settled.items():
+        if count > 1:
+            raise LeaseLost(f"receipt {receipt} is settled {count} times in one transaction")
+
+
+def _check_lengths(shard: Shard, operations: Sequence[Operation]) -> None:
+    """Each push alone may fit while all of them do not."""
+    pushed: Counter[str] = Counter()
+    for each in operations:
+        if isinstance(each, PushOperation):
+            pushed[each.queue] += each.batch.count
+    for name, count in pushed.items():
+        queue = shard.core.by_name.get(name)
+        if queue is None or queue.options.max_length is None or queue.options.overflow != "reject_new":
+            continue
+        longest = max(group.backlog for group in queue.groups.values())
+        if longest + count > queue.options.max_length:
+            raise QueueFull(f"queue {name!r} holds {longest} messages; max_length is {queue.options.max_length}")

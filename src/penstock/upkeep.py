@@ -1,0 +1,312 @@
+"""The two background roles of an open shard, each with a `tick`, each asleep until something is due.
+
+`Timekeeper` lets time happen: timers, leases that ran out, expiries, the interval sync. `Storekeeper` keeps house: seals
+full journal files, writes checkpoints, removes what retention lets go, watches the free disk. Neither polls: they sleep
+until the next due instant, and are woken when something earlier comes up.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from penstock import limits
+from penstock.batch import layout
+from penstock.delivery import snapshot
+from penstock.delivery.admin import decide_trim
+from penstock.delivery.delays import is_short
+from penstock.delivery.log import Extent, Queue
+from penstock.delivery.upkeep import floor_of
+from penstock.errors import PenstockError
+from penstock.journal import JournalFile
+from penstock.shard import Shard
+from penstock.storage.checkpoint import CheckpointStore
+from penstock.storage.disk import Disk
+from penstock.storage.extent import Extent as SealedExtent
+from penstock.storage.names import Names
+from penstock.storage.retention import new_starts
+from penstock.storage.segments import Freed
+
+logger: Final = logging.getLogger("penstock")
+
+QUEUE_PART: Final = "queue-"
+DEDUP_PART: Final = "dedup-"
+HOUSEKEEPING_SECONDS: Final = 10.0
+
+
+class Sleeper:
+    """A thread that runs `tick` whenever it is woken or its time has come."""
+
+    def __init__(self, name: str, tick: Callable[[], float | None]) -> None:
+        self._tick = tick
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                seconds = self._tick()
+            except PenstockError as error:
+                # The shard has failed or is closed: callers get the error, this thread has nothing left to do.
+                logger.error("%s stops: %s", self._thread.name, error)
+                return
+            self._wake.wait(seconds)
+            self._wake.clear()
+
+
+class Timekeeper:
+    """Lets time happen while nobody calls."""
+
+    def __init__(self, shard: Shard, sync_seconds: float | None) -> None:
+        self._shard = shard
+        self._sync_seconds = sync_seconds
+        self._asleep_until: float = 0
+        self._sleeper = Sleeper("penstock-time", self.tick)
+        shard.on_deadline = self._deadline
+
+    def start(self) -> None:
+        self._shard.clock.on_jump(self._sleeper.wake)
+        self._sleeper.start()
+
+    def stop(self) -> None:
+        self._sleeper.stop()
+
+    def tick(self) -> float | None:
+        """Do what is due; returns seconds until there may be more."""
+        shard = self._shard
+        if self._sync_seconds is not None:
+            shard.journal.sync()
+        self._let_time_happen()
+        with shard.lock:
+            now = shard.clock.now()
+            next_at = shard.next_at(now, shard.clock.monotonic())
+            waits = [] if next_at is None else [max(0.0, (next_at - now) / 1e6)]
+            if self._sync_seconds is not None:
+                waits.append(self._sync_seconds)
+            seconds = min(waits) if waits else None
+            self._asleep_until = float("inf") if seconds is None else now + seconds * 1e6
+        return seconds
+
+    def _let_time_happen(self) -> None:
+        self._shard.look(lambda now: None)
+
+    def _deadline(self, instant: int) -> None:
+        if instant < self._asleep_until:
+            self._asleep_until = instant
+            self._sleeper.wake()
+
+
+class Storekeeper:
+    """Seals, checkpoints, removes. One thread at a time may call it; `start` gives it one of its own."""
+
+    def __init__(self, shard: Shard, disk: Disk, checkpoints: CheckpointStore, sequence: int) -> None:
+        self._shard = shard
+        self._disk = disk
+        self._checkpoints = checkpoints
+        self._sequence = sequence  # of the last checkpoint
+        self._saved: dict[int, int] = {}  # queue id → sequence up to which its part is current
+        self._busy = threading.Lock()
+        self._sleeper = Sleeper("penstock-store", self.tick)
+        shard.journal.on_rotate = self._rotated
+
+    def start(self) -> None:
+        self._shard.clock.on_jump(self._sleeper.wake)
+        self._sleeper.start()
+
+    def stop(self) -> None:
+        self._sleeper.stop()
+
+    def tick(self) -> float:
+        """One round of housekeeping."""
+        self.seal()
+        self._shard.journal.check_space()
+        with self._shard.lock:
+            self._shard.evict(self._shard.clock.now())
+        self._refill_delays()
+        self.retain()
+        return HOUSEKEEPING_SECONDS
+
+    # sealing
+
+    def seal(self) -> int:
+        """Seal every full journal file; returns how many."""
+        sealed = 0
+        with self._busy:
+            for file in self._shard.journal.full_files():
+                self._seal(file)
+                self._checkpoint()
+                self._shard.journal.remove_file(file)
+                self._unthrottle()
+                sealed += 1
+        return sealed
+
+    def _seal(self, file: JournalFile) -> None:
+        shard, store = self._shard, self._shard.store
+        assert store is not None
+        if file.end_sequence - 1 <= store.sealed_sequence:
+            return
+        with shard.lock:
+            names, starts = self._names(), self._starts()
+        frames = shard.journal.read_file(file)
+        new = store.seal(frames, file.end_sequence, names, lambda queue, number: starts.get((queue, number), 0))
+        wrapped = [self._wrap(extent) for extent in new]
+        with shard.lock:
+            self._swap(wrapped, file.end_sequence - 1)
+
+    def _wrap(self, sealed: SealedExtent) -> Extent:
+        extent = Extent.of_sealed(sealed)
+        if extent.flags & layout.PRIORITY:
+            extent.load("priority", self._shard.column(extent, "priority"))
+        return extent
+
+    def _swap(self, extents: list[Extent], sequence: int) -> None:
+        """Put sealed extents in place of batches. The lock is held."""
+        by_place: dict[tuple[int, int], list[Extent]] = {}
+        for extent in extents:
+            by_place.setdefault((extent.sealed.queue, extent.sealed.partition), []).append(extent)
+        for (queue_id, number), run in by_place.items():
+            queue = self._shard.core.queues.get(queue_id)
+            if queue is not None:
+                queue.partitions[number].reseal(run, sequence)
+
+    def _names(self) -> Names:
+        queues = self._shard.core.queues
+        return Names(
+            {id: (queue.name, {p.id: p.name for p in queue.partitions}) for id, queue in queues.items()},
+            {(id, group.id): group.name for id, queue in queues.items() for group in queue.groups.values()},
+        )
+
+    def _starts(self) -> dict[tuple[int, int], int]:
+        queues = self._shard.core.queues
+        return {(id, p.id): p.start for id, queue in queues.items() for p in queue.partitions}
+
+    def _rotated(self) -> None:
+        if len(self._shard.journal.full_files()) >= limits.journal_files_unsealed_max:
+            self._shard.throttle.clear()
+        self._sleeper.wake()
+
+    def _unthrottle(self) -> None:
+        if len(self._shard.journal.full_files()) < limits.journal_files_unsealed_max:
+            self._shard.throttle.set()
+
+    # checkpoints
+
+    def checkpoint(self) -> None:
+        """Write what has changed since the last one."""
+        with self._busy:
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        shard = self._shard
+        with shard.lock:
+            base = shard.core.sequence
+            queues = list(shard.core.queues.values())
+        parts: dict[str, bytes] = {}
+        keep: set[str] = set()
+        for queue in queues:
+            if queue.touched <= self._saved.get(queue.id, -1):
+                keep |= {f"{QUEUE_PART}{queue.id}"} | ({f"{DEDUP_PART}{queue.id}"} if queue.dedup else set())
+            else:
+                self._take(queue, parts)
+        with shard.lock:
+            highest = shard.core.sequence
+        # A part may hold what came after `base`: it must not know of frames that a crash could undo.
+        shard.commit.wait(highest)
+        self._checkpoints.save(base, parts, keep)
+        self._sequence = base
+        for queue in queues:
+            if f"{QUEUE_PART}{queue.id}" in parts:
+                self._saved[queue.id] = base
+
+    def _take(self, queue: Queue, parts: dict[str, bytes]) -> None:
+        shard = self._shard
+        slices = []
+        first = 0
+        while first < len(queue.partitions):
+            with shard.lock:
+                slices.append(snapshot.take_slice(shard.core, queue, first))
+            first += snapshot.SLICE
+        with shard.lock:
+            head = snapshot.take_head(queue)
+            if queue.dedup is not None:
+                parts[f"{DEDUP_PART}{queue.id}"] = snapshot.take_dedup(queue.dedup)
+        parts[f"{QUEUE_PART}{queue.id}"] = snapshot.encode_queue(head, slices)
+
+    # delays
+
+    def _refill_delays(self) -> None:
+        core = self._shard.core
+        for queue in [queue for queue in list(core.queues.values()) if is_short(core, queue)]:
+            self._shard.fetch_delays(queue, queue.horizon)
+
+    # retention
+
+    def retain(self) -> Freed:
+        """Let go of history that no rule keeps and no group needs; returns what was freed."""
+        with self._busy:
+            shard, store = self._shard, self._shard.store
+            assert store is not None
+            with shard.lock:
+                starts = self._trim()
+                gone = {extent.queue for extent in store.extents} - set(shard.core.queues)
+                sequence = shard.core.sequence
+            if not starts and not gone:
+                return Freed()
+            shard.commit.wait(sequence)
+            return store.remove(starts, gone)
+
+    def compact(self) -> Freed:
+        """Retention, then rewriting of files that are mostly empty."""
+        freed = self.retain()
+        assert self._shard.store is not None
+        with self._busy:
+            return freed + self._shard.store.compact(moved=self._relocate)
+
+    def _trim(self) -> dict[tuple[int, int], int]:
+        shard = self._shard
+        now = shard.clock.now()
+        starts: dict[tuple[int, int], int] = {}
+        for queue in shard.core.queues.values():
+            sealed = {p.id: [e.sealed for e in p.extents if e.sealed is not None] for p in queue.partitions}
+            if not any(sealed.values()):
+                continue
+            floors = {p.id: floor_of(p) for p in queue.partitions}
+            tail = [e for p in queue.partitions for e in p.extents if e.batch is not None]
+            moved = new_starts(
+                queue.options,
+                sealed,
+                floors,
+                now,
+                tail_messages=sum(e.end - e.first for e in tail),
+                tail_bytes=sum(e.batch.payload_bytes for e in tail if e.batch is not None and e.rows is None),
+            )
+            moved = {number: start for number, start in moved.items() if start > queue.partitions[number].start}
+            if moved:
+                shard.upkeep_commit(decide_trim(queue, moved, now))
+                starts |= {(queue.id, number): start for number, start in moved.items()}
+        return starts
+
+    def _relocate(self, old: list[SealedExtent], new: list[SealedExtent]) -> None:
+        """Compaction moved rows to another file: learn the new places."""
+        wrapped = [self._wrap(extent) for extent in new]
+        with self._shard.lock:
+            for queue_id, number in {(extent.queue, extent.partition) for extent in old}:
+                queue = self._shard.core.queues.get(queue_id)
+                if queue is not None:
+                    run = [e for e in wrapped if (e.sealed.queue, e.sealed.partition) == (queue_id, number)]
+                    queue.partitions[number].relocate({extent.first_offset for extent in old}, run)
