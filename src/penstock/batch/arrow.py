@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from penstock import limits
 from penstock.batch import layout
 from penstock.batch.batch import Batch
-from penstock.batch.columns import Binary, Headers, Text, bitmap
+from penstock.batch.columns import Binary, Headers, Text
 from penstock.batch.layout import OFFSET
 from penstock.batch.views import binary_array, offsets_array, text_array
 from penstock.model import CONTENT_TYPE_NAMES
@@ -56,7 +56,7 @@ class ArrowBatch(Batch):
         self._arrays = arrays
         self._data = None
         self._places = None
-        self._cache = {}
+        self._cache = None
         self.count = len(payload)
         self.flags = sum(flag for flag in arrays if flag != layout.PAYLOAD)
         self.partitions = partitions
@@ -75,7 +75,7 @@ class ArrowBatch(Batch):
         if flag == layout.HEADERS:
             return Headers(_numbers(array.offsets, OFFSET, 0), Binary.of(array.keys), Binary.of(array.items))
         if flag in layout.TEXTS:
-            return _text(array)
+            return Text.of(array)
         if flag == layout.CONTENT_TYPE:
             array = pc.index_in(array, CONTENT_TYPES)
         default = limits.priority_default if flag == layout.PRIORITY else 0
@@ -112,14 +112,6 @@ def _numbers(array: pa.Array, dtype: np.dtype[Any], default: int) -> Any:
     if array.null_count:
         array = array.fill_null(default)
     return array.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
-
-
-def _text(array: pa.Array) -> Text:
-    if not array.null_count:
-        return Text(Binary.of(array), None)
-    present = array.is_valid().to_numpy(zero_copy_only=False)
-    # Arrow lets a null have bytes behind it; ours never do.
-    return Text(Binary.of(array.fill_null("")), bitmap(present))
 
 
 def _array(batch: Batch, flag: int) -> pa.Array:

@@ -50,7 +50,7 @@ class Batch:
     compressed: bool
     partitions: Partitions | None  # what each producer asked for; travels beside the bytes, never in them
     _data: Buffer | None  # None: not encoded yet
-    _cache: dict[int, Any]
+    _cache: dict[int, Any] | None  # columns by their bit; None until one is asked for: many batches hold one message
 
     def __init__(self, data: Buffer, partitions: Partitions | None = None) -> None:
         _, _, compression, self.flags, self.count, self.payload_bytes, self._blob_bytes, _, _, _ = HEADER.unpack_from(
@@ -60,7 +60,7 @@ class Batch:
         self.partitions = partitions
         self._data = data
         self._places: dict[int, int] | None = None
-        self._cache = {}
+        self._cache = None
 
     @classmethod
     def build(cls, items: Any, *, compress: bool = False) -> Batch:
@@ -255,6 +255,8 @@ class Batch:
 
     def column(self, flag: int) -> Any:
         """A column that is present, or the payload."""
+        if self._cache is None:
+            self._cache = {}
         column = self._cache.get(flag)
         if column is None:
             column = self._cache[flag] = self._load(flag)

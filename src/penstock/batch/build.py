@@ -28,13 +28,13 @@ def encode_items(items: Sequence[Any], *, small: bool) -> tuple[bytes, Partition
         return _encode_messages(messages, small), fields.partitions([message.partition for message in messages])
     contents, content_types = payloads_of(items)
     flag, column = fields.fixed(layout.CONTENT_TYPE, content_types)
-    return seal_columns(flag, column, fields.binary(contents), small=small), None
+    return seal_columns(flag, column, _payloads(contents), small=small), None
 
 
 def _encode_bytes(items: Sequence[bytes], small: bool) -> bytes:
     if len(items) == 1 and not small:
         return fields.each(encode_one, items)[0]
-    return seal_columns(0, [], fields.binary(items), small=small)
+    return seal_columns(0, [], _payloads(items), small=small)
 
 
 def _encode_messages(messages: list[Message], small: bool) -> bytes:
@@ -53,7 +53,11 @@ def _encode_messages(messages: list[Message], small: bool) -> bytes:
     ]
     flags = sum(flag for flag, _ in columns)
     buffers = [buffer for _, column in columns for buffer in column]
-    return seal_columns(flags, buffers, fields.binary(contents), small=small)
+    return seal_columns(flags, buffers, _payloads(contents), small=small)
+
+
+def _payloads(contents: Sequence[bytes]) -> Binary:
+    return fields.binary(contents, "payload", limits.payload_bytes_max)
 
 
 def seal_columns(flags: int, columns: list[Buffer], payloads: Binary, *, small: bool = False) -> bytes:

@@ -134,6 +134,15 @@ class Text:
         validity = np.frombuffer(data, np.uint8, (count + 7) >> 3, position)
         return cls(Binary.at(data, position + bitmap_bytes(count), count), validity)
 
+    @classmethod
+    def of(cls, array: Any) -> Text:
+        """Over the memory of an Arrow array of string."""
+        if not array.null_count:
+            return cls(Binary.of(array), None)
+        present = array.is_valid().to_numpy(zero_copy_only=False)
+        # Arrow lets a null have bytes behind it; ours never do.
+        return cls(Binary.of(array.fill_null("")), bitmap(present))
+
     def __len__(self) -> int:
         return len(self.values.offsets) - 1
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from penstock import limits
 from penstock.batch import layout, values
-from penstock.batch.columns import Binary, Bytes, Headers, Int64s, Text, bitmap, offsets_of, pad
+from penstock.batch.columns import MANY, Binary, Bytes, Headers, Int64s, Text, bitmap, offsets_of, pad
 from penstock.batch.layout import OFFSET, Buffer
-from penstock.batch.rules import TEXT_BYTES_MAX, located
+from penstock.batch.rules import TEXT_BYTES_MAX, check_batch_bytes, check_lengths, located
 from penstock.errors import InputError
 from penstock.model import check_priority
 
@@ -41,9 +41,14 @@ def each(check: Callable[[Any], Result], items: Sequence[Any]) -> list[Result]:
     return checked
 
 
-def binary(contents: Sequence[bytes]) -> Binary:
-    """A column of these values."""
-    return Binary(offsets_of(np.fromiter(map(len, contents), OFFSET, len(contents))), b"".join(contents))
+def binary(contents: Sequence[bytes], field: str, limit: int = limits.batch_bytes_max) -> Binary:
+    """A column of these values, each of them within `limit`."""
+    lengths = np.fromiter(map(len, contents), np.int64, len(contents))
+    total = int(lengths.sum())
+    if total > limit:  # otherwise none of them can be over it; and int32 offsets could not count what no batch may hold
+        check_lengths(lengths, field, limit)
+        check_batch_bytes(total)
+    return Binary(offsets_of(lengths), b"".join(contents))
 
 
 def fixed(flag: int, numbers: NDArray[Any] | None) -> Field:
@@ -64,12 +69,12 @@ def delays(items: list[Any]) -> Field:
     """From seconds."""
     if _all(items, 0.0):
         return ABSENT
-    return fixed(layout.DELAY, _micros(items, 0, values.delay_us))
+    return fixed(layout.DELAY, _micros(items, values.delay_us))
 
 
 def ttls(items: list[Any]) -> Field:
-    """From seconds."""
-    return ABSENT if _all(items, None) else fixed(layout.TTL, _micros(items, 1, values.ttl_us))
+    """From seconds or None."""
+    return ABSENT if _all(items, None) else fixed(layout.TTL, _micros(items, values.ttl_us))
 
 
 def deliver_ats(items: list[Any]) -> Field:
@@ -80,9 +85,11 @@ def deliver_ats(items: list[Any]) -> Field:
 
 
 def max_attempts(items: list[Any]) -> Field:
-    """From numbers of attempts."""
+    """From numbers of attempts or None."""
     if _all(items, None):
         return ABSENT
+    if set(map(type, items)) == {int} and min(items) >= 1 and max(items) <= limits.attempts_max:
+        return fixed(layout.MAX_ATTEMPTS, np.array(items, np.uint16))
     return fixed(layout.MAX_ATTEMPTS, np.array(each(values.max_attempts, items), np.uint16))
 
 
@@ -99,11 +106,12 @@ def texts(flag: int, items: list[Any]) -> Field:
     """From text or None."""
     if _all(items, None):
         return ABSENT
-    contents = _plain_texts(items, TEXT_BYTES_MAX[flag])
-    if contents is None:
+    column = _plain_texts(items)
+    if column is None or (column.values.lengths() > TEXT_BYTES_MAX[flag]).any():
         contents = each(lambda item: b"" if item is None else values.text(flag, item), items)
-    present = np.fromiter((item is not None for item in items), np.bool_, len(items))
-    return flag, Text(binary(contents), bitmap(present)).buffers()
+        present = np.array([item is not None for item in items], np.bool_)
+        column = Text(binary(contents, layout.NAMES[flag]), bitmap(present))
+    return flag, column.buffers()
 
 
 def headers(items: list[Any]) -> Field:
@@ -111,10 +119,11 @@ def headers(items: list[Any]) -> Field:
     if _all(items, None):
         return ABSENT
     column = _plain_headers(items)
-    if column is None:
+    if column is None or (column.lengths() > limits.headers_bytes_max).any():
         pairs = each(lambda item: values.headers({} if item is None else item), items)
-        names, contents = zip(*pairs, strict=True)
-        column = _headers_column(list(map(len, names)), chain.from_iterable(names), chain.from_iterable(contents))
+        rows = offsets_of(np.array([len(names) for names, _ in pairs], OFFSET))
+        names = binary([name for names, _ in pairs for name in names], "headers")
+        column = Headers(rows, names, binary([content for _, contents in pairs for content in contents], "headers"))
     return (layout.HEADERS, column.buffers()) if column.rows[-1] else ABSENT
 
 
@@ -127,40 +136,31 @@ def _all(items: list[Any], default: Any) -> bool:
     return items.count(default) == len(items)
 
 
-def _micros(items: list[Any], least_us: int, check: Callable[[Any], int]) -> Int64s:
+def _micros(items: list[Any], check: Callable[[Any], int]) -> Int64s:
     if set(map(type, items)) <= {int, float} and max(items) <= limits.delay_seconds_max:
         micros = np.rint(np.array(items, np.float64) * 1e6)
-        if micros.min() >= least_us:  # false for NaN too
+        if micros.min() >= (check is values.ttl_us):  # false for NaN too
             return micros.astype(np.int64)
     return np.array(each(check, items), np.int64)
 
 
-def _plain_texts(items: list[Any], limit: int) -> list[bytes] | None:
-    if not set(map(type, items)) <= {str, NoneType}:
+def _plain_texts(items: list[Any]) -> Text | None:
+    """The column of many items that are nothing but text or None; None when it takes a closer look."""
+    if len(items) < MANY or not set(map(type, items)) <= {str, NoneType}:
         return None
-    try:
-        contents = [b"" if item is None else item.encode() for item in items]
-    except UnicodeEncodeError:
-        return None
-    return contents if max(map(len, contents)) <= limit else None
+    from penstock.batch.views import text_column
+
+    return text_column(items)
 
 
 def _plain_headers(items: list[Any]) -> Headers | None:
-    if not set(map(type, items)) <= {dict, NoneType}:
+    """The column of many items that are nothing but dicts of text or None; None when it takes a closer look."""
+    if len(items) < MANY or not set(map(type, items)) <= {dict, NoneType}:
         return None
     given = [item for item in items if item]
-    names: list[Any] = list(chain.from_iterable(given))
-    contents: list[Any] = [content for item in given for content in item.values()]
-    if not {*map(type, names), *map(type, contents)} <= {str}:
+    names = _plain_texts(list(chain.from_iterable(given)))
+    contents = _plain_texts([content for item in given for content in item.values()])
+    if names is None or contents is None or names.validity is not None or contents.validity is not None:
         return None
-    try:
-        counts = [len(item) if item else 0 for item in items]
-        column = _headers_column(counts, map(str.encode, names), map(str.encode, contents))
-    except UnicodeEncodeError:
-        return None
-    return column if (column.lengths() <= limits.headers_bytes_max).all() else None
-
-
-def _headers_column(counts: list[int], names: Any, contents: Any) -> Headers:
-    rows = offsets_of(np.array(counts, OFFSET))
-    return Headers(rows, binary(list(names)), binary(list(contents)))
+    rows = offsets_of(np.array([len(item) if item else 0 for item in items], OFFSET))
+    return Headers(rows, names.values, contents.values)

@@ -25,6 +25,7 @@ _crc: Final = layout.CRC.pack
 _head: Final = layout.HEAD.pack
 _word: Final = struct.Struct("<q").pack
 _text_head: Final = struct.Struct("<qii").pack  # the bit of the one row, then its offsets
+_DEFAULTS: Final = (limits.priority_default, 0, 0, 0, None, ContentType.BYTES)  # of the fixed columns, in their order
 
 
 def encode_one(payload: bytes) -> bytes:
@@ -65,18 +66,9 @@ def encode_one_with(
         kind = values.content_type(content_type)
     flags = 0
     columns: list[bytes] = []
-    words = (
-        (layout.PRIORITY, check_priority(priority) if priority != limits.priority_default else None),
-        (layout.DELAY, delay_us),
-        (layout.DELIVER_AT, deliver_at_us),
-        (layout.TTL, ttl_us),
-        (layout.MAX_ATTEMPTS, values.max_attempts(max_attempts)),
-        (layout.CONTENT_TYPE, kind),
-    )
-    for flag, value in words:
-        if value or (value == 0 and flag == layout.PRIORITY):
-            flags |= flag
-            columns.append(_fixed(flag, value))
+    words = (priority, delay_us, deliver_at_us, ttl_us, max_attempts, kind)
+    if words != _DEFAULTS:
+        flags, columns = _fixed(*words)
     for flag, text in ((layout.KEY, key), (layout.DEDUP_KEY, dedup_key), (layout.TRACE, trace)):
         if text is not None:
             flags |= flag
@@ -97,11 +89,31 @@ def _seal(flags: int, columns: list[bytes], content: bytes) -> bytes:
     return b"".join((head, _crc(crc32c(body, crc32c(head))), body))
 
 
-def _fixed(flag: int, value: Any) -> bytes:
+def _fixed(
+    priority: Any, delay_us: Any, deliver_at_us: Any, ttl_us: Any, max_attempts: Any, kind: Any
+) -> tuple[int, list[bytes]]:
+    flags = 0
+    columns = []
+    words = (
+        (layout.PRIORITY, check_priority(priority), limits.priority_default),
+        (layout.DELAY, delay_us, 0),
+        (layout.DELIVER_AT, deliver_at_us, 0),
+        (layout.TTL, ttl_us, 0),
+        (layout.MAX_ATTEMPTS, values.max_attempts(max_attempts), 0),
+        (layout.CONTENT_TYPE, kind, 0),
+    )
+    for flag, value, default in words:
+        if value != default:
+            flags |= flag
+            columns.append(_word(_in_range(flag, value)))
+    return flags, columns
+
+
+def _in_range(flag: int, value: Any) -> int:
     limit = FIXED_MAX.get(flag)
     if limit is not None and not (isinstance(value, int) and 0 <= value <= limit):
         raise InvalidField(f"{layout.NAMES[flag]}: {value!r} µs is outside 0 to {limit}")
-    return _word(value)
+    return int(value)
 
 
 def _text(flag: int, text: str) -> tuple[bytes, bytes, bytes]:

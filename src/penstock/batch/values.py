@@ -67,7 +67,7 @@ def text(flag: int, value: Any) -> bytes:
 
 def headers(value: Any) -> tuple[list[bytes], list[bytes]]:
     """Names and values, together within their limit."""
-    if not isinstance(value, Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):
         raise InvalidField(f"headers: {value!r} is not a mapping of text to text")
     for name, content in value.items():
         if not (isinstance(name, str) and isinstance(content, str)):

@@ -1,18 +1,17 @@
-"""Columns of varying length as Arrow arrays over the same memory, and as lists of Python objects made by Arrow.
+"""Columns of varying length as Arrow arrays over the same memory, and lists of objects to and from columns by Arrow.
 
-Arrow makes a list of objects three times as fast as Python can slice, but is imported only once there is something
-to gain. Only what was checked, or written by Penstock, may come here.
+Arrow makes objects from a column, and a column from objects, several times as fast as Python can, but is imported only
+once there is something to gain. Of bytes, only what was checked or written by Penstock may come here.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    from penstock.batch.columns import Binary, Bytes, Int32s, Int64s
+from penstock.batch.columns import Binary, Bytes, Int32s, Int64s, Text
 
 
 def binary_array(column: Binary, validity: Bytes | None = None, kind: pa.DataType | None = None) -> pa.Array:
@@ -47,3 +46,12 @@ def objects(array: pa.Array) -> list[Any]:
 def picked(column: Binary, rows: Int64s) -> pa.Array:
     """Some rows, copied to an array of their own."""
     return binary_array(column).take(pa.array(rows))
+
+
+def text_column(items: list[str | None]) -> Text | None:
+    """A column of these strings; None when one is not valid text, or they are too long together for one array."""
+    try:
+        array = pa.array(items, pa.string())
+    except UnicodeEncodeError:
+        return None
+    return Text.of(array) if isinstance(array, pa.Array) else None
