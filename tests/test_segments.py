@@ -280,6 +280,24 @@ def test_a_cache_that_could_not_make_a_value_tries_again_next_time():
     assert cache.get("key", lambda: (1, 1)) == 1
 
 
+def test_payloads_that_would_hardly_shrink_are_stored_as_they_are(disk):
+    frames, store = FrameMaker(), SegmentStore(disk)
+    rng = random.Random(3)
+    frames.push(1, [rng.randbytes(100) for _ in range(1000)])
+    frames.seal(store)
+    frames.push(1, [b'{"user": %d, "event": "click"}' % row for row in range(1000)])
+    frames.seal(store)
+
+    codecs = []
+    for file in store.files():
+        group = pq.read_metadata(pa.BufferReader(disk.read(file.name))).row_group(0)
+        columns = [group.column(index) for index in range(group.num_columns)]
+        codecs.append({column.path_in_schema: column.compression for column in columns})
+    assert codecs[0] == dict.fromkeys(codecs[0], "ZSTD") | {"payload": "UNCOMPRESSED"}
+    assert set(codecs[1].values()) == {"ZSTD"}
+    assert sealed_payloads(store) == expected_payloads(frames)
+
+
 def test_a_flipped_bit_in_any_byte_is_caught_by_whoever_reads_it(disk, store):
     rng = random.Random(1)
     for file in store.files():

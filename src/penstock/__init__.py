@@ -68,8 +68,8 @@ def open(
 ) -> Penstock:
     """Open a data directory, which is made if it is not there. One process at a time may hold it.
 
-    `durability` says when a call returns: `fsync` when the disk has it (nothing confirmed is ever lost), `interval` when
-    the operating system has it, with a sync every `sync_seconds`, `os` when the operating system has it.
+    `durability` says when a call returns: `fsync` when the disk has it (nothing confirmed is ever lost), `os` when the
+    operating system has it, `interval` likewise with a sync every `sync_seconds`.
     """
     return Penstock(Session(path, durability=durability, sync_seconds=sync_seconds, clock=clock, rng=rng))
 

@@ -80,7 +80,8 @@ def load(plans: Sequence[Plan], store: SegmentReader | None) -> list[Piece]:
 def _piece(each: Plan, store: SegmentReader | None) -> Piece:
     if each.batch is not None:
         return Piece(each.batch, each.rows, each.partition, each.offsets, each.attempts, each.pushed_at)
-    assert each.sealed is not None and store is not None
+    assert each.sealed is not None
+    assert store is not None
     batch = store.load(each.sealed)
     times = store.pushed_at(each.sealed)
     places = np.array(each.offsets, np.int64) - each.sealed.first_offset

@@ -6,7 +6,7 @@ Replies hold columns and rows, not messages: an id, a payload or a receipt is ma
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,8 @@ class Piece:
         return self.pushed_at if isinstance(self.pushed_at, int) else int(self.pushed_at[index])
 
 
-class LeaseReply(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LeaseReply:
     """A lease: `nonce` 0 and no pieces when there was nothing to be had."""
 
     queue: str
@@ -59,7 +60,8 @@ class LeaseReply(NamedTuple):
     count: int
 
 
-class PushReply(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PushReply:
     """Where each row of a pushed batch went. `rows` is the partition number of each row, as the journal has it."""
 
     queue: str

@@ -400,6 +400,7 @@ class Shard:
             if extent.sealed is not None and extent.sealed.due_last <= after:
                 continue
             dues = self.column(extent, "available_at") if extent.sealed is not None else extent.dues()
+            assert dues is not None
             if opening:
                 partition.delayed += int((dues > after).sum())
             yield owner, extent.first, dues

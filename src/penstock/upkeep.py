@@ -1,8 +1,8 @@
 """The two background roles of an open shard, each with a `tick`, each asleep until something is due.
 
-`Timekeeper` lets time happen: timers, leases that ran out, expiries, the interval sync. `Storekeeper` keeps house: seals
-full journal files, writes checkpoints, removes what retention lets go, watches the free disk. Neither polls: they sleep
-until the next due instant, and are woken when something earlier comes up.
+`Timekeeper` lets time happen: timers, leases that ran out, expiries, the interval sync. `Storekeeper` keeps house: it
+seals full journal files, writes checkpoints, removes what retention lets go, watches the free disk. Neither polls: they
+sleep until the next due instant, and are woken when something earlier comes up.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Sleeper:
                 seconds = self._tick()
             except PenstockError as error:
                 # The shard has failed or is closed: callers get the error, this thread has nothing left to do.
-                logger.error("%s stops: %s", self._thread.name, error)
+                logger.warning("%s stops: %s", self._thread.name, error)
                 return
             self._wake.wait(seconds)
             self._wake.clear()

@@ -1,6 +1,6 @@
 """Who waits for messages, and waking them: no polling, first come first woken.
 
-A waiter is woken by a push, a due time, a settle that frees a key or partition, a resume, or the end of its own patience.
+A waiter is woken by a push, a due time, a settle that frees a key or partition, a resume, or the end of its patience.
 Being woken promises nothing; a waiter that leaves empty-handed passes its wake-up on, so that none is lost.
 """
 
@@ -15,7 +15,7 @@ class Waiter:
 
     __slots__ = ("queue", "wake", "woken")
 
-    def __init__(self, queue: int, wake: Callable[[], None]) -> None:
+    def __init__(self, queue: int, wake: Callable[[], object]) -> None:
         self.queue = queue
         self.wake = wake
         self.woken = False
@@ -30,7 +30,7 @@ class Waiters:
     def __bool__(self) -> bool:
         return bool(self._by_queue)
 
-    def add(self, queue: int, wake: Callable[[], None]) -> Waiter:
+    def add(self, queue: int, wake: Callable[[], object]) -> Waiter:
         waiter = Waiter(queue, wake)
         self._by_queue.setdefault(queue, deque()).append(waiter)
         return waiter

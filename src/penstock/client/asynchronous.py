@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from penstock import limits
 from penstock.batch import Batch, encode_one
@@ -74,7 +75,8 @@ class Delivery(BaseDelivery):
         await self._settle(requests.settling(Outcome.SNOOZED, seconds))
 
     async def extend(self, seconds: float) -> None:
-        await self._leased.extend(seconds)
+        leased: Leased = self._leased
+        await leased.extend(seconds)
 
     async def _settle(self, how: Settling) -> None:
         session: Session = self._leased.session
@@ -170,9 +172,7 @@ class Queue:
         if payload.__class__ is bytes and options == _PLAIN:
             id, ticket = session.push_one(self.name, encode_one(payload), durability)
         else:
-            data = requests.one(
-                payload, key, priority, delay, deliver_at, ttl, headers, dedup_key, max_attempts, trace
-            )
+            data = requests.one(payload, key, priority, delay, deliver_at, ttl, headers, dedup_key, max_attempts, trace)
             reply, ticket = session.push(self.name, Batch(data), partition, durability)
             id = reply.ids()[0]
         if ticket:
@@ -221,7 +221,7 @@ class Queue:
         woken = asyncio.Event()
         while True:
             woken.clear()
-            waiter = session.watch(self.name, lambda: loop.call_soon_threadsafe(woken.set))
+            waiter = session.watch(self.name, partial(loop.call_soon_threadsafe, woken.set))
             reply, ticket = LeaseReply(self.name, group, 0, 0, (), 0), 0
             try:
                 reply, ticket = await self._lease(group, request)
@@ -284,9 +284,7 @@ class Queue:
         return found
 
     async def delayed(self, limit: int = 100) -> list[Message]:
-        found: list[Message] = await _told(
-            self._session, self._session.delayed, self.name, requests.read_limit(limit)
-        )
+        found: list[Message] = await _told(self._session, self._session.delayed, self.name, requests.read_limit(limit))
         return found
 
     async def cancel(self, id: MessageId | str) -> None:
@@ -359,7 +357,7 @@ async def _kept_alive(leased: Leased, seconds: float) -> AsyncIterator[None]:
 class Transaction(BaseTransaction):
     """The asyncio face of it: `async with ps.transaction() as tx`."""
 
-    async def __aenter__(self) -> Transaction:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -412,7 +410,7 @@ class Penstock:
         if self._opened is not None:
             await asyncio.to_thread(self._opened.close)
 
-    async def __aenter__(self) -> Penstock:
+    async def __aenter__(self) -> Self:
         if self._opened is None:
             self._opened = await asyncio.to_thread(self._open_session)
         return self

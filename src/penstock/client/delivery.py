@@ -23,7 +23,7 @@ class BaseDelivery:
     payload: bytes
 
     def __init__(self, leased: BaseLeased[Any], piece: Piece, index: int, payload: bytes) -> None:
-        self._leased = leased
+        self._leased: Any = leased
         self._piece = piece
         self._index = index
         self.payload = payload

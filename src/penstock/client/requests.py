@@ -48,6 +48,7 @@ def lease_request(
     partitions: Sequence[int | str] | None,
     auto_ack: bool,
 ) -> LeaseRequest:
+    """What a lease asks for."""
     if isinstance(max, bool) or not isinstance(max, int) or not 1 <= max <= limits.lease_messages_max:
         raise InvalidField(f"max: {max!r} is outside 1 to {limits.lease_messages_max}")
     if lease_seconds is not None and not check_seconds(lease_seconds, "lease_seconds", limits.lease_seconds_max):
@@ -58,6 +59,7 @@ def lease_request(
 
 
 def wait_seconds(value: float) -> float:
+    """How long a lease may wait."""
     return check_seconds(value, "wait", limits.wait_seconds_max)
 
 
@@ -72,26 +74,31 @@ def settling(outcome: Outcome, delay: float | None = None, error: str = "") -> S
 
 
 def timestamp_micros(value: datetime | str | None) -> int | None:
+    """An instant to read from."""
     return None if value is None else to_micros(value, "timestamp")
 
 
 def read_limit(value: int) -> int:
+    """How many messages to list."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limits.lease_messages_max:
         raise InvalidField(f"limit: {value!r} is outside 1 to {limits.lease_messages_max}")
     return value
 
 
 def per_second(value: float | None) -> float | None:
+    """A rate."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
         raise InvalidField(f"rate: {value!r} is not a number of messages per second above 0")
     return value
 
 
 def offset(value: int | None) -> int | None:
+    """An offset to read from."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         raise InvalidField(f"offset: {value!r} is not a whole number from 0")
     return value
 
 
 def extension(value: float) -> float:
+    """How long to hold a lease from now."""
     return check_seconds(value, "seconds", limits.lease_seconds_max)

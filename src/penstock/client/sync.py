@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from penstock.batch import Batch, encode_one
 from penstock.client import requests
@@ -31,6 +31,7 @@ from penstock.model import (
 )
 from penstock.storage.segments import Freed
 
+T = TypeVar("T")
 _PLAIN = (None, 128, 0, None, None, None, None, None, None, None)
 
 
@@ -61,7 +62,8 @@ class Delivery(BaseDelivery):
 
     def extend(self, seconds: float) -> None:
         """Hold the whole lease for `seconds` from now."""
-        self._leased.extend(seconds)
+        leased: Leased = self._leased
+        leased.extend(seconds)
 
     def _settle(self, how: Settling) -> None:
         session = self._leased.session
@@ -183,9 +185,7 @@ class Queue:
         if payload.__class__ is bytes and options == _PLAIN:
             id, ticket = session.push_one(self.name, encode_one(payload), durability)
         else:
-            data = requests.one(
-                payload, key, priority, delay, deliver_at, ttl, headers, dedup_key, max_attempts, trace
-            )
+            data = requests.one(payload, key, priority, delay, deliver_at, ttl, headers, dedup_key, max_attempts, trace)
             reply, ticket = session.push(self.name, Batch(data), partition, durability)
             id = reply.ids()[0]
         if ticket:
@@ -310,7 +310,7 @@ class Queue:
     def _done(self, ticket: int) -> None:
         self._session.shard.confirm(ticket)
 
-    def _told(self, answer: tuple[Any, int]) -> Any:
+    def _told(self, answer: tuple[T, int]) -> T:
         self._session.shard.confirm(answer[1])
         return answer[0]
 
@@ -358,7 +358,7 @@ class Penstock:
         """Stop cleanly. A second call does nothing."""
         self._session.close()
 
-    def __enter__(self) -> Penstock:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from penstock.batch import Batch
 from penstock.client import requests
@@ -61,7 +61,7 @@ class BaseTransaction:
 class Transaction(BaseTransaction):
     """The blocking face of it."""
 
-    def __enter__(self) -> Transaction:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

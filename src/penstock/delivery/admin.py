@@ -38,6 +38,7 @@ Start = Literal["earliest", "latest"] | Mapping[int, int]
 
 
 def queue_named(core: Delivery, name: str) -> Queue:
+    """The queue of this name, which must exist."""
     queue = core.by_name.get(check_name(name))
     if queue is None:
         raise QueueNotFound(f"there is no queue {name!r}")
@@ -45,6 +46,7 @@ def queue_named(core: Delivery, name: str) -> Queue:
 
 
 def group_named(queue: Queue, name: str) -> Group:
+    """The group of this name, which must exist."""
     number = queue.group_ids.get(check_name(name, "group"))
     if number is None:
         raise GroupNotFound(f"queue {queue.name!r} has no group {name!r}")
@@ -60,6 +62,7 @@ def message_place(core: Delivery, id: MessageId) -> Partition:
 
 
 def decide_create_queue(core: Delivery, name: str, options: QueueOptions, now: int) -> list[Entry]:
+    """A new queue."""
     check_name(name)
     if name.endswith(DLQ_SUFFIX):
         raise reserved_name(name)
@@ -70,6 +73,7 @@ def decide_create_queue(core: Delivery, name: str, options: QueueOptions, now: i
 
 
 def reserved_name(name: str) -> InvalidName:
+    """Refusal of a name kept for dead letters."""
     hint = "dead letters get there by themselves; choose another name"
     return InvalidName(f"queue: {name!r} ends in {DLQ_SUFFIX!r}, which is kept for dead-letter queues", hint=hint)
 
@@ -85,11 +89,13 @@ def decide_update_queue(queue: Queue, changes: Mapping[str, Any], now: int) -> l
         if options.partitions != "named":
             entries.append(PartitionsAdded(queue.id, have, [str(n) for n in range(have, options.partitions)]))
     if options.ordering != queue.options.ordering and any(group.backlog for group in queue.groups.values()):
-        raise InvalidField("ordering: cannot change while messages are unsettled", hint="drain or purge the queue first")
+        hint = "drain or purge the queue first"
+        raise InvalidField("ordering: cannot change while messages are unsettled", hint=hint)
     return [QueueSet(queue.id, queue.name, msgspec.json.encode(options), queue.paused, now), *entries]
 
 
 def decide_pause(queue: Queue, paused: bool, now: int) -> list[Entry]:
+    """Hold back, or let flow."""
     return [QueueSet(queue.id, queue.name, msgspec.json.encode(queue.options), paused, now)]
 
 
@@ -106,10 +112,12 @@ def decide_create_group(queue: Queue, name: str, start: Start, now: int) -> list
 
 
 def decide_seek(group: Group, start: Start, now: int) -> list[Entry]:
+    """Move a group."""
     return [GroupSet(group.queue.id, group.id, group.name, now, _starts(group.queue, start), group.latest)]
 
 
 def decide_delete_group(queue: Queue, group: Group) -> list[Entry]:
+    """Forget a group."""
     if group.name == DEFAULT_GROUP:
         raise InvalidField(f"group: {DEFAULT_GROUP!r} belongs to every queue and cannot be deleted")
     return [GroupDeleted(queue.id, group.id)]
@@ -158,7 +166,7 @@ def decide_cancel(core: Delivery, id: MessageId, now: int) -> list[Entry]:
 
 
 def decide_trim(queue: Queue, starts: Mapping[int, int], now: int) -> list[Entry]:
-    """Retention: let go of what lies under the new starts. Unread messages among it (only if the queue says so) are evicted."""
+    """Retention: let go of what lies under the new starts; unread messages among it are evicted."""
     entries: list[Entry] = []
     for group in queue.groups.values():
         spans = [

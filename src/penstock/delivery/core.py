@@ -121,7 +121,7 @@ class Delivery:
             self.index_expiry(queue, partition, extent)
 
     def _index_priorities(self, queue: Queue, partition: Partition, extent: Extent) -> None:
-        present: list[int] = np.unique(extent.priorities()).tolist()  # type: ignore[type-var]
+        present = extent.priorities_present()
         for group in queue.groups.values():
             progress = group.progress[partition.id]
             for priority in present:
@@ -213,7 +213,7 @@ class Delivery:
                 self._time(progress, span)
 
     def _spans(self, queue_id: int, group_id: int, spans: list[Span]) -> list[tuple[Progress, Span]]:
-        """The progress each span speaks of; those that a checkpoint already includes, or whose group is gone, fall out."""
+        """The progress each span speaks of, without those that a checkpoint includes already or whose group is gone."""
         queue = self.queues.get(queue_id)
         group = queue.groups.get(group_id) if queue else None
         if queue is None or group is None:
@@ -253,7 +253,8 @@ class Delivery:
         group, ordering = progress.group, progress.partition.queue.options.ordering
         if WAKE in offsets:
             group.offer(progress)
-        due = [o for o in offsets if progress.dues and progress.dues.get(o, self.wheel.reached + 1) <= self.wheel.reached]
+        dues, reached = progress.dues or {}, self.wheel.reached
+        due = [offset for offset in offsets if dues.get(offset, reached + 1) <= reached]
         progress.become_ready(due)
         if ordering == "partition":
             group.offer(progress)
@@ -355,7 +356,7 @@ class Delivery:
         if partition.flags & layout.PRIORITY:
             for extent in partition.extents_from(progress.base):
                 if extent.flags & layout.PRIORITY:
-                    for priority in np.unique(extent.priorities()).tolist():  # type: ignore[type-var]
+                    for priority in extent.priorities_present():
                         group.offer(progress, priority)
 
     def _group_deleted(self, deleted: entry.GroupDeleted) -> None:

@@ -93,9 +93,7 @@ def create_queue_entries(
 def _settled(queue: Queue, corpse: Corpse, outcome: Outcome) -> Settled:
     span = span_of(corpse.progress.partition.id, range(corpse.offset, corpse.offset + 1), corpse.attempts)
     group = corpse.progress.group
-    return Settled(
-        queue.id, group.id, int(outcome), corpse.at, corpse.leased_at, corpse.consumer, corpse.error, [span]
-    )
+    return Settled(queue.id, group.id, int(outcome), corpse.at, corpse.leased_at, corpse.consumer, corpse.error, [span])
 
 
 def _letter(queue: Queue, corpse: Corpse) -> Message:

@@ -1,8 +1,8 @@
 """Delays beyond the wheel's horizon.
 
 The timer wheel of a queue holds at most about `timers_near_max` delays: those due first. Later ones cost nothing; they
-stand in the extents, in memory or in segments. Before the horizon is reached, the due times of all extents are looked at
-again and the next share is put into the wheel. So ten million messages delayed over a year take the memory of one.
+stand in the extents, in memory or in segments. Before the horizon is reached, the due times of all extents are looked
+at again and the next share is put into the wheel. So ten million messages delayed over a year take the memory of one.
 """
 
 from __future__ import annotations

@@ -190,22 +190,13 @@ class Closing(msgspec.Struct, array_like=True, tag_field="kind", tag=11):
 
 
 Record = (
-    Leased
-    | Settled
-    | QueueSet
-    | QueueDeleted
-    | PartitionsAdded
-    | GroupSet
-    | GroupDeleted
-    | Trimmed
-    | Revived
-    | Closing
+    Leased | Settled | QueueSet | QueueDeleted | PartitionsAdded | GroupSet | GroupDeleted | Trimmed | Revived | Closing
 )
 Entry = Push | Record
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Record)
-_KINDS: Final[dict[type, int]] = {kind: kind.__struct_config__.tag for kind in Record.__args__}  # type: ignore[misc]
+_KINDS: Final[dict[type, int]] = {kind: kind.__struct_config__.tag for kind in Record.__args__}
 _PADS: Final = tuple(bytes(n) for n in range(8))
 
 

@@ -169,7 +169,8 @@ def take_by_key(selection: Selection, progress: Progress, priority: int, room: i
 def _walk_keys(progress: Progress, extent: Extent, low: int, high: int, room: int, chosen: list[int]) -> int:
     hashes = extent.key_hashes()
     keys, parked = progress.keys, progress.parked
-    assert keys is not None and parked is not None
+    assert keys is not None
+    assert parked is not None
     for offset in range(low, high):
         state = progress.state_of(offset)
         if state == SETTLED:

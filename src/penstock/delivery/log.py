@@ -83,6 +83,11 @@ class Extent:
         values: NDArray[np.uint8] = self._column("priority")
         return values
 
+    def priorities_present(self) -> list[int]:
+        """The priorities that occur; empty when there is no column."""
+        priorities = self.priorities()
+        return [] if priorities is None else [int(priority) for priority in np.unique(priorities)]
+
     def dues(self) -> Int64s | None:
         """When each message is due, µs; 0 for at once. None when all are due at once."""
         if not self.flags & DUE:
@@ -167,7 +172,21 @@ _COLUMNS: Final[dict[str, Any]] = {
 class Partition:
     """One ordered sequence of messages. Every offset in [start, end) is in exactly one extent."""
 
-    __slots__ = ("applied", "delayed", "end", "extents", "firsts", "flags", "id", "name", "pushed_at", "queue", "sealed_end", "start", "timer")
+    __slots__ = (
+        "applied",
+        "delayed",
+        "end",
+        "extents",
+        "firsts",
+        "flags",
+        "id",
+        "name",
+        "pushed_at",
+        "queue",
+        "sealed_end",
+        "start",
+        "timer",
+    )
 
     def __init__(self, queue: Queue, id: int, name: str) -> None:
         self.queue = queue
@@ -242,7 +261,6 @@ class Partition:
         self.extents = [*kept, *(extent for extent in sealed if extent.end > self.start), *tail]
         self.sealed_end = max([self.sealed_end, *(extent.end for extent in sealed)])
         self.firsts = [extent.first for extent in self.extents]
-
 
     def relocate(self, firsts: set[int], moved: list[Extent]) -> None:
         """Sealed extents that begin at `firsts` lie elsewhere now."""

@@ -32,9 +32,7 @@ def lane_number(priority: int) -> int:
     return next(number for number, start in enumerate(LANE_STARTS) if priority >= start)
 
 
-def select(
-    group: Group, count_max: int, now: int, reached: int, only: Collection[Progress] | None = None
-) -> Selection:
+def select(group: Group, count_max: int, now: int, reached: int, only: Collection[Progress] | None = None) -> Selection:
     """Up to `count_max` messages for one lease. `reached`: delays up to this instant have ended."""
     selection = Selection(group, now, reached, only)
     try:

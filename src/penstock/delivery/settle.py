@@ -77,9 +77,7 @@ def _is_held(take: Take, index: int) -> bool:
     return take.is_open(index) and take.progress.state_of(take.offsets[index]) == LEASED
 
 
-def decide_settle(
-    core: Delivery, chosen: Sequence[Chosen], how: Settling, now: int, rng: random.Random
-) -> list[Entry]:
+def decide_settle(core: Delivery, chosen: Sequence[Chosen], how: Settling, now: int, rng: random.Random) -> list[Entry]:
     """Entries for ending these deliveries in one way; may raise `Need` when a dead letter's payload is not at hand."""
     entries: list[Entry] = []
     corpses: dict[Queue, list[Corpse]] = {}
@@ -133,9 +131,7 @@ def _corpse(lease: Lease, take: Take, index: int, outcome: Outcome, error: str, 
     )
 
 
-def _settled(
-    lease: Lease, take: Take, indexes: Sequence[int], how: Settling, now: int, rng: random.Random
-) -> Settled:
+def _settled(lease: Lease, take: Take, indexes: Sequence[int], how: Settling, now: int, rng: random.Random) -> Settled:
     group = lease.group
     span = span_of_take(take, indexes)
     if AFTER[how.outcome] == WAITING:

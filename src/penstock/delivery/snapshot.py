@@ -71,9 +71,7 @@ def take_head(queue: Queue) -> QueueHead:
     """To be taken after the slices: a group made meanwhile is then known, and replay fills in what slices lack."""
     groups = [(group.id, group.name, group.latest, group.active_at) for group in queue.groups.values()]
     options = msgspec.json.encode(queue.options)
-    return QueueHead(
-        queue.id, queue.name, options, queue.paused, queue.created_at, queue.group_id_next, groups
-    )
+    return QueueHead(queue.id, queue.name, options, queue.paused, queue.created_at, queue.group_id_next, groups)
 
 
 def take_slice(core: Delivery, queue: Queue, first: int) -> Slice:
@@ -177,10 +175,12 @@ def _restore_odd(progress: Progress, odd: dict[str, Any]) -> None:
 
 
 def encode_queue(head: QueueHead, slices: list[Slice]) -> bytes:
+    """A part of a checkpoint."""
     return msgspec.msgpack.encode(QueuePart(head, slices))
 
 
 def decode_queue(data: bytes) -> QueuePart:
+    """The inverse of `encode_queue`."""
     return msgspec.msgpack.decode(data, type=QueuePart, strict=False)
 
 

@@ -57,7 +57,7 @@ def lags(group: Group) -> list[PartitionLag]:
 
 
 def count_phases(group: Group) -> Counter[int]:
-    """Every offset of the group's account, by phase, counted one by one from the states: what `verify` compares with."""
+    """Every offset of the group's account by phase, counted anew from the states: what `verify` compares with."""
     counts: Counter[int] = Counter()
     for progress in group.progress:
         known = len(progress.states)

@@ -88,9 +88,7 @@ class TimerWheel:
         """No timer fires before this instant; None when there is none."""
         if self.count == 0:
             return None
-        starts = [
-            (min(slots) << shift) << TICK_BITS for slots, shift in zip(self._slots, SHIFTS, strict=True) if slots
-        ]
+        starts = [(min(slots) << shift) << TICK_BITS for slots, shift in zip(self._slots, SHIFTS, strict=True) if slots]
         return min(starts) if starts else (self.tick + SPANS[-1]) << TICK_BITS
 
     def advance(self, now: int) -> list[tuple[int, Int64s]]:
@@ -182,5 +180,5 @@ def _by_owner(fired: Timers) -> list[tuple[int, Int64s]]:
     cuts = np.flatnonzero(np.diff(grouped["owner"])) + 1
     starts = [0, *cuts.tolist()]
     ends = [*cuts.tolist(), len(grouped)]
-    runs = [(int(order[start]), int(grouped["owner"][start]), start, end) for start, end in zip(starts, ends, strict=True)]
-    return [(owner, grouped["offset"][start:end].copy()) for _, owner, start, end in sorted(runs)]
+    runs = sorted((int(order[start]), start, end) for start, end in zip(starts, ends, strict=True))
+    return [(int(grouped["owner"][start]), grouped["offset"][start:end].copy()) for _, start, end in runs]

@@ -59,7 +59,7 @@ def decide_timeout(core: Delivery, lease: Lease, now: int, rng: random.Random) -
 
 
 def decide_interrupted(core: Delivery, now: int, rng: random.Random) -> Iterator[list[Entry]]:
-    """After a restart: whatever was leased is in nobody's hands. Attempts count, so poison cannot crash-loop for ever."""
+    """After a restart what was leased is in nobody's hands. The attempt counts: poison must not crash-loop for ever."""
     for queue in list(core.queues.values()):
         for group in queue.groups.values():
             for progress in group.progress:

@@ -51,7 +51,8 @@ def _settled(progress: Progress, offset: int) -> tuple[str, str]:
 def _leased(group: Group, progress: Progress, offset: int) -> tuple[str, str]:
     for lease in group.leases.values():
         if any(take.progress is progress and take.index_of(offset) >= 0 for take in lease.takes):
-            return "leased", f"consumer {lease.consumer or 'unnamed'!r} holds it, attempt {progress.attempt_next(offset)}"
+            who = lease.consumer or "unnamed"
+            return "leased", f"consumer {who!r} holds it, attempt {progress.attempt_next(offset)}"
     return "leased", "a consumer holds it"
 
 

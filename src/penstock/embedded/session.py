@@ -111,9 +111,7 @@ class Session:
             number = found.group_ids.get(group, 0) if found is not None else 0
             return found is not None and found.groups[number].reads_segments()
 
-    def lease_waiting(
-        self, queue: str, group: str, request: LeaseRequest, seconds: float
-    ) -> tuple[LeaseReply, Ticket]:
+    def lease_waiting(self, queue: str, group: str, request: LeaseRequest, seconds: float) -> tuple[LeaseReply, Ticket]:
         """The same, blocking until something is leased or `seconds` have passed. Nothing polls."""
         clock = self.shard.clock
         deadline = clock.monotonic() + round(seconds * 1_000_000)
@@ -129,7 +127,7 @@ class Session:
             if reply.count or clock.monotonic() >= deadline:
                 return reply, ticket
 
-    def watch(self, queue: str, wake: Callable[[], None]) -> Waiter:
+    def watch(self, queue: str, wake: Callable[[], object]) -> Waiter:
         """Have `wake` called when the queue may have something to lease."""
         with self.shard.lock:
             return self.shard.waiters.add(admin.queue_named(self.shard.core, queue).id, wake)
@@ -203,9 +201,7 @@ class Session:
         return self.shard.look(lambda now: admin.queue_named(self.shard.core, name).options)
 
     def pause(self, name: str, paused: bool) -> Ticket:
-        return self.shard.change(
-            lambda now: admin.decide_pause(admin.queue_named(self.shard.core, name), paused, now)
-        )
+        return self.shard.change(lambda now: admin.decide_pause(admin.queue_named(self.shard.core, name), paused, now))
 
     def purge(self, name: str) -> Ticket:
         return self.shard.change(lambda now: admin.decide_purge(admin.queue_named(self.shard.core, name), now))
@@ -259,5 +255,6 @@ class Session:
 
 
 def check_durability(value: Any) -> None:
+    """Refuse a level that does not exist."""
     if value is not None and value not in DURABILITIES:
         raise InvalidField(f"durability: {value!r} is not a level", hint=suggestion(str(value), DURABILITIES))

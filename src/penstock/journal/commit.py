@@ -1,8 +1,12 @@
 """Group commit: many wait, one syncs for all.
 
 Threads: the first to wait leads. It syncs for everyone who has appended by then; those who come meanwhile queue up,
-each behind a lock of its own. When the sync is done the leader wakes those who have their answer, and promotes one
-of the rest. There is never more than one leader, and never none while someone waits.
+each behind a lock of its own. When the sync is done, those who have their answer are woken, and one of the rest is
+promoted. There is never more than one leader, and never none while someone waits.
+
+They wake in a chain, each the next one: only one thread can run Python at a time, and threads woken together would
+only fall asleep again before the interpreter's lock. The new leader is in the middle of the chain, so that its sync
+takes along what the first half appends while the second half is still waking up.
 
 asyncio: futures are gathered per event loop and handed over once per turn of the loop to a committer thread, which is
 one ordinary waiter for all of them. It resolves them with one `call_soon_threadsafe` per loop and commit.
@@ -13,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import suppress
+from itertools import pairwise
 
 from penstock.errors import Closed, PenstockError
 from penstock.journal import Journal, outcome_unknown
@@ -23,13 +28,19 @@ _Futures = list[tuple[int, "asyncio.Future[None]"]]
 class _Waiter:
     """A thread in the queue. Its lock is released when it is durable, when all is lost, or when it shall lead."""
 
-    __slots__ = ("leads", "sequence", "turn")
+    __slots__ = ("leads", "next", "sequence", "turn")
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
         self.leads = False
+        self.next: _Waiter | None = None  # to be woken by this one
         self.turn = threading.Lock()
         self.turn.acquire()
+
+    def wake(self) -> None:
+        """Release the lock. Once is enough, twice does no harm: nobody takes it after its owner has."""
+        if self.turn.locked():
+            self.turn.release()
 
 
 class GroupCommit:
@@ -41,7 +52,8 @@ class GroupCommit:
         self._is_led = False  # a thread leads, or has been promoted and is about to
         self._waiters: list[_Waiter] = []
         self._futures: dict[asyncio.AbstractEventLoop, _Futures] = {}
-        self._work = threading.Semaphore(0)
+        self._work = threading.Lock()  # released when there is something for the committer
+        self._work.acquire()
         self._committer: threading.Thread | None = None
         self._closed = False
 
@@ -77,8 +89,8 @@ class GroupCommit:
         with self._lock:
             self._closed = True
             committer, self._committer = self._committer, None
+            self._wake_committer()
         if committer is not None:
-            self._work.release()
             committer.join()
         self._answer_gathered()
 
@@ -98,14 +110,22 @@ class GroupCommit:
         """Block until woken."""
         try:
             waiter.turn.acquire()
-        except BaseException:  # Ctrl-C. Whoever leaves the queue must not take the lead along.
-            with self._lock:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
-            if waiter.leads:
-                self._pass_on()
+            if waiter.next is not None:
+                waiter.next.wake()
+        except BaseException:
+            self._leave(waiter)
             raise
         return waiter.leads
+
+    def _leave(self, waiter: _Waiter) -> None:
+        """Ctrl-C. Whoever goes must break no chain and not take the lead along."""
+        with self._lock:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+        if waiter.next is not None:
+            waiter.next.wake()
+        if waiter.leads:
+            self._pass_on()
 
     def _lead(self, sequence: int) -> None:
         try:
@@ -119,17 +139,19 @@ class GroupCommit:
         """End this thread's lead: wake everyone who has their answer, and one more to lead."""
         durable, failed = self._journal.durable_sequence, self._journal.failed
         with self._lock:
-            woken, self._waiters = self._waiters, []
+            chain, self._waiters = self._waiters, []
             if failed is None:
-                self._waiters = [waiter for waiter in woken if waiter.sequence > durable]
-                woken = [waiter for waiter in woken if waiter.sequence <= durable]
+                self._waiters = [waiter for waiter in chain if waiter.sequence > durable]
+                chain = [waiter for waiter in chain if waiter.sequence <= durable]
             self._is_led = bool(self._waiters)
             if self._waiters:
                 heir = self._waiters.pop(0)
                 heir.leads = True
-                woken.insert(0, heir)
-        for waiter in woken:
-            waiter.turn.release()
+                chain.insert(len(chain) // 2, heir)
+            for waiter, after in pairwise(chain):
+                waiter.next = after
+        if chain:
+            chain[0].wake()
 
     def _failure(self) -> PenstockError:
         failed = self._journal.failed
@@ -142,7 +164,11 @@ class GroupCommit:
             if self._committer is None and not self._closed:
                 self._committer = threading.Thread(target=self._commit, name="penstock-commit", daemon=True)
                 self._committer.start()
-        self._work.release()
+            self._wake_committer()
+
+    def _wake_committer(self) -> None:
+        if self._work.locked():
+            self._work.release()
 
     def _commit(self) -> None:
         while not self._closed:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from crc32c import crc32c
@@ -20,9 +21,19 @@ from penstock.errors import Damaged
 from penstock.storage.cache import ByteCache
 from penstock.storage.disk import Disk
 from penstock.storage.manifest import EventsOf, RowGroup, SegmentFile
-from penstock.storage.schema import FORMAT, WRITING
+from penstock.storage.schema import FORMAT, MESSAGES, SCHEMAS, WRITING
 
 COMPRESSION_LEVEL: Final = 1
+SAMPLE_ROWS: Final = 64
+SAMPLE_BYTES: Final = 1024
+
+_HEADERS: Final = ("headers.key_value.key", "headers.key_value.value")
+_BESIDE_PAYLOAD: Final = [*(name for name in SCHEMAS[MESSAGES].names if name != "payload"), *_HEADERS]
+_COMPRESS_ALL: Final[dict[str, Any]] = {"compression": "zstd", "compression_level": COMPRESSION_LEVEL}
+_COMPRESS_BESIDE_PAYLOAD: Final[dict[str, Any]] = {
+    "compression": {**dict.fromkeys(_BESIDE_PAYLOAD, "zstd"), "payload": "none"},
+    "compression_level": dict.fromkeys(_BESIDE_PAYLOAD, COMPRESSION_LEVEL),
+}
 
 
 def file_name(table: str, first_sequence: int, number: int) -> str:
@@ -35,7 +46,7 @@ def write(disk: Disk, name: str, kind: str, table: pa.Table, row_ends: Iterable[
     sink = pa.BufferOutputStream()
     ends: list[int] = []
     row = 0
-    with _writer(sink, kind, table.schema) as writer:
+    with _writer(sink, kind, table) as writer:
         for row_end in row_ends:
             writer.write_table(table.slice(row, row_end - row), row_group_size=row_end - row)
             ends.append(sink.tell())
@@ -66,19 +77,27 @@ def describe(
     return SegmentFile(name, kind, rows, len(data), crc32c(data), *sequences, groups, crc32c(footer), list(events))
 
 
-def _writer(sink: Any, kind: str, schema: pa.Schema) -> pq.ParquetWriter:
+def _writer(sink: Any, kind: str, table: pa.Table) -> pq.ParquetWriter:
+    compression = _COMPRESS_ALL if kind != MESSAGES or _shrinks(table["payload"]) else _COMPRESS_BESIDE_PAYLOAD
     writer = pq.ParquetWriter(
         sink,
-        schema,
-        compression="zstd",
-        compression_level=COMPRESSION_LEVEL,
+        table.schema,
         write_page_checksum=True,
         # Columns are handed over as dictionaries where that saves time, and must still read back as plain text.
         store_schema=False,
+        **compression,
         **WRITING[kind],
     )
     writer.add_key_value_metadata({"penstock.format": str(FORMAT), "penstock.table": kind})
     return writer
+
+
+def _shrinks(payloads: pa.ChunkedArray) -> bool:
+    """Whether zstd would pay, judged by a sample: payloads that are compressed or encrypted already only cost time."""
+    rows = np.linspace(0, len(payloads) - 1, SAMPLE_ROWS).astype(np.int64)
+    sample = b"".join(value[:SAMPLE_BYTES] for value in payloads.take(pa.array(rows)).to_pylist())
+    compressed = pa.compress(sample, codec="zstd", asbytes=True)
+    return len(compressed) <= len(sample) * (1 - limits.compression_saving_min)
 
 
 class SegmentReader:
