@@ -95,6 +95,14 @@ def test_every_truncation_is_refused_even_with_a_length_and_checksum_that_fit():
             refused(resealed(data[:length]))
 
 
+def test_a_length_that_is_not_that_of_the_bytes_is_refused():
+    for length in (0, len(PLAIN) - 8, len(PLAIN) + 8, 2**32 - 1):
+        spoilt = bytearray(PLAIN)
+        struct.pack_into("<I", spoilt, 24, length)
+        spoilt[HEAD.size : HEADER.size] = CRC.pack(layout.crc_of(bytes(spoilt)))
+        assert f"says {length:,} bytes, there are {len(PLAIN)}" in refused(bytes(spoilt))
+
+
 def test_bytes_after_the_end_are_refused():
     refused(PLAIN + bytes(8))
     assert "columns end at" in refused(resealed(PLAIN + bytes(8)))

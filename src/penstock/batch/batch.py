@@ -19,8 +19,8 @@ from penstock.batch.check import check, check_header
 from penstock.batch.columns import Binary, Headers, Int64s, Text, pad
 from penstock.batch.compression import decompress
 from penstock.batch.fields import Partitions
-from penstock.batch.layout import BOUNDS, HEADER, HEADER_BYTES, PAYLOAD, Buffer
-from penstock.errors import BadBatch, InputError, InvalidField
+from penstock.batch.layout import BOUNDS, HEADER_BYTES, PAYLOAD, SHAPE, Buffer
+from penstock.errors import InvalidField
 from penstock.model import ContentType
 
 if TYPE_CHECKING:
@@ -53,9 +53,7 @@ class Batch:
     _cache: dict[int, Any] | None  # columns by their bit; None until one is asked for: many batches hold one message
 
     def __init__(self, data: Buffer, partitions: Partitions | None = None) -> None:
-        _, _, compression, self.flags, self.count, self.payload_bytes, self._blob_bytes, _, _, _ = HEADER.unpack_from(
-            data
-        )
+        compression, self.flags, self.count, self.payload_bytes, self._blob_bytes = SHAPE.unpack_from(data)
         self.compressed = compression != layout.PLAIN
         self.partitions = partitions
         self._data = data
@@ -84,12 +82,7 @@ class Batch:
         """A batch over its bytes, which are not copied. `validate`: refuse with `BadBatch` what is not sound."""
         if not validate:
             return cls(data)
-        try:
-            check_header(data)
-        except BadBatch:
-            raise
-        except InputError as error:
-            raise BadBatch(error.message) from None
+        check_header(data)
         batch = cls(data)
         check(batch, data)
         return batch

@@ -15,8 +15,8 @@ from penstock import limits
 from penstock.batch import layout
 from penstock.batch.check_one import check_one
 from penstock.batch.columns import Binary, Headers, Int32s, Text
-from penstock.batch.layout import HEADER, Buffer, padded
-from penstock.batch.rules import FIXED_MAX, TEXT_BYTES_MAX, check_count, check_lengths, check_range
+from penstock.batch.layout import HEADER, SHAPE, Buffer, padded
+from penstock.batch.rules import FIXED_MAX, TEXT_BYTES_MAX, check_lengths, check_range
 from penstock.errors import BadBatch, InputError
 
 if TYPE_CHECKING:
@@ -27,9 +27,8 @@ def check_header(data: Buffer) -> None:
     """The header agrees with itself, with the length of the bytes and with their CRC."""
     if len(data) < HEADER.size:
         raise BadBatch(f"{len(data)} bytes are too few for a header")
-    magic, version, compression, flags, count, payload_bytes, blob_bytes, reserved, length, crc = HEADER.unpack_from(
-        data
-    )
+    magic, version, *shape, reserved, length, crc = HEADER.unpack_from(data)
+    compression, flags, count, payload_bytes, blob_bytes = shape
     if magic != layout.MAGIC:
         raise BadBatch(f"it begins with {magic!r}, not {layout.MAGIC!r}")
     if version != layout.VERSION:
@@ -44,12 +43,13 @@ def check_header(data: Buffer) -> None:
         raise BadBatch(f"payload: {blob_bytes:,} bytes stored, {payload_bytes:,} announced, and not compressed")
     if length - padded(blob_bytes) + padded(payload_bytes) > limits.batch_bytes_max:
         raise BadBatch(f"payload: {payload_bytes:,} bytes make it larger than {limits.batch_bytes_max:,}")
-    check_count(count)
+    if count > limits.batch_messages_max:
+        raise BadBatch(f"{count:,} messages is over the limit of {limits.batch_messages_max:,}")
 
 
 def check_places(data: Buffer, places: dict[int, int], count: int) -> None:
     """The columns fill the bytes exactly. Positions only grow, so then each of them lies inside."""
-    blob_bytes: int = HEADER.unpack_from(data)[6]
+    blob_bytes: int = SHAPE.unpack_from(data)[4]
     end = places[layout.PAYLOAD] + layout.offsets_bytes(count) + padded(blob_bytes)
     if end != len(data):
         raise BadBatch(f"its columns end at {end:,}, the batch at {len(data):,}")

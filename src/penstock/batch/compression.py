@@ -50,9 +50,6 @@ def decompress(blob: Buffer, length: int) -> bytes:
         announced = zstandard.get_frame_parameters(blob).content_size
         if announced != length:
             raise BadBatch(f"payload: its zstd frame holds {announced:,} bytes, the header says {length:,}")
-        plain = _contexts.decompressor.decompress(blob, allow_extra_data=False)
+        return _contexts.decompressor.decompress(blob, allow_extra_data=False)  # refuses any other length
     except zstandard.ZstdError as error:
         raise BadBatch(f"payload: the compressed blob is not sound: {error}") from None
-    if len(plain) != length:
-        raise BadBatch(f"payload: decompressed to {len(plain):,} bytes, the header says {length:,}")
-    return plain

@@ -72,6 +72,7 @@ NAMES: Final = {
 HEADER: Final = struct.Struct("<2sBBIIIIIII")
 HEAD: Final = struct.Struct("<2sBBIIIIII")  # the header up to its CRC
 HEADER_BYTES: Final = HEADER.size
+SHAPE: Final = struct.Struct("<3xBIIII")  # of the header, what a reader needs: compression to blob_bytes
 CRC: Final = struct.Struct("<I")
 INT32: Final = struct.Struct("<i")
 BOUNDS: Final = struct.Struct("<ii")  # two offsets that follow each other
