@@ -27,7 +27,9 @@ FUNCTION_LINES_MAX = 60
 BASE = {"errors", "limits", "clock", "model"}
 FORMATS = BASE | {"batch", "delivery.entries"}
 CORE = FORMATS | {"delivery", "storage", "journal", "waiting", "replies"}
-FACE = BASE | {"batch", "replies"}
+SHARD = {"materialise", "shard", "upkeep", "transactions", "opening"}
+# What users hold knows the session, never what is behind it.
+FACE = BASE | {"batch", "replies", "embedded"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "limits": set(),
@@ -42,12 +44,13 @@ LAYERS: dict[str, set[str]] = {
     "materialise": CORE,
     "shard": CORE | {"materialise"},
     "upkeep": CORE | {"shard"},
+    "transactions": CORE | {"shard"},
     "opening": CORE | {"shard", "upkeep"},
+    "embedded": CORE | SHARD,
     "client": FACE,
-    "client.embedded": FACE | {"shard", "opening"},
     "aio": FACE | {"client"},
     "__init__": FACE | {"client", "aio"},
-    "cli": CORE | {"shard", "upkeep", "opening", "client", "aio", "__init__"},
+    "cli": CORE | SHARD | {"embedded", "client", "aio", "__init__"},
     "__main__": {"cli"},
 }
 
@@ -146,7 +149,8 @@ def inner_imports(path: Path) -> Iterator[tuple[str, int]]:
             yield "__init__", line
         elif name.startswith("penstock."):
             inner = name.removeprefix("penstock.")
-            yield (inner if layer_of(inner) else "__init__"), line
+            first = PACKAGE / inner.split(".")[0]
+            yield (inner if first.is_dir() or first.with_suffix(".py").is_file() else "__init__"), line
 
 
 def attribute_calls(path: Path, owner: str) -> Iterator[tuple[str, ast.Call]]:
