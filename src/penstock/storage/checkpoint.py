@@ -106,7 +106,7 @@ class CheckpointStore:
         path = self._disk.root / MANIFEST
         try:
             manifest = msgspec.json.decode(self._disk.read(MANIFEST), type=Manifest)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError):
             raise Damaged(f"{path} cannot be read") from None
         if _encode(manifest) != msgspec.json.encode(manifest):
             raise Damaged(f"{path} does not match its checksum")
