@@ -43,10 +43,9 @@ class _Parts:
         places: list[tuple[int, int]] = []
         rows: list[tuple[int, int, int, int, int]] = []
         for item in pushed:
-            push = item.push
-            for partition, count, first in push.parts:
-                places.append((push.queue, partition))
-                rows.append((first, count, push.pushed_at, push.producer[0], item.flags))
+            for partition, count, first in item.parts:
+                places.append((item.queue, partition))
+                rows.append((first, count, item.pushed_at, item.producer, item.flags))
         self.places = sorted(set(places), key=lambda place: (names.queues[place[0]][0], *place))
         self.rank_of = {place: rank for rank, place in enumerate(self.places)}
         ranks = np.fromiter(map(self.rank_of.__getitem__, places), np.int64, len(places))
@@ -71,7 +70,7 @@ class _Parts:
 def gather(pushed: Sequence[Pushed], names: Names, keep: Keep) -> Gathered:
     """The table of all rows that were accepted and are still needed."""
     parts = _Parts(pushed, names)
-    if all(item.push.rows is None for item in pushed):
+    if all(item.rows is None for item in pushed):
         # Every push is one part, so sorting the parts sorts the rows.
         columns = _columns(list(pieces([pushed[index] for index in parts.order.tolist()])), None)
     else:
@@ -91,12 +90,11 @@ def _permutation(pushed: Sequence[Pushed], parts: _Parts) -> Int64s:
 
 
 def _row_ranks(item: Pushed, parts: _Parts) -> Int64s:
-    push = item.push
-    if push.rows is None:
-        return np.full(item.count, parts.rank_of[push.queue, push.parts[0][0]], np.int64)
-    ids = np.sort(np.array([-1, *(part[0] for part in push.parts)]))
-    ranks = np.array([-1, *(parts.rank_of[push.queue, partition] for partition in ids[1:].tolist())])
-    row_ranks: Int64s = ranks[np.searchsorted(ids, push.rows)]
+    if item.rows is None:
+        return np.full(item.count, parts.rank_of[item.queue, item.parts[0][0]], np.int64)
+    ids = np.sort(np.array([-1, *(part[0] for part in item.parts)]))
+    ranks = np.array([-1, *(parts.rank_of[item.queue, partition] for partition in ids[1:].tolist())])
+    row_ranks: Int64s = ranks[np.searchsorted(ids, item.rows)]
     return row_ranks
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from penstock import limits
 from penstock.batch import Batch, layout
-from penstock.delivery.entries import Push
+from penstock.delivery.entries import HEAD, PUSH, PUSH_HEAD, PUSH_PART, Push
 from penstock.storage.schema import HEADERS
 
 Numbers = NDArray[Any]
@@ -31,6 +31,8 @@ _NUMBERS: Final = {
     "content_type": layout.CONTENT_TYPE,
     "max_attempts": layout.MAX_ATTEMPTS,
 }
+_SINGLE_BATCH: Final = HEAD.size + PUSH_HEAD.size + PUSH_PART.size
+_SINGLE: Final = struct.Struct("<" + "".join(part.format[1:] for part in (HEAD, PUSH_HEAD, PUSH_PART, layout.HEADER)))
 _WORDS: Final = {1: struct.Struct("<B"), 2: struct.Struct("<H"), 8: struct.Struct("<q")}
 
 
@@ -46,14 +48,58 @@ class Piece:
 
 
 class Pushed:
-    """A push on its way into a table, with what the header of its batch says."""
+    """A push on its way into a table: what its entry says, and the header of its batch."""
 
-    __slots__ = ("count", "flags", "payload_bytes", "push", "single")
+    __slots__ = (
+        "batch",
+        "count",
+        "flags",
+        "parts",
+        "payload_bytes",
+        "producer",
+        "pushed_at",
+        "queue",
+        "rows",
+        "single",
+    )
 
     def __init__(self, push: Push) -> None:
-        self.push = push
+        self.queue = push.queue
+        self.pushed_at = push.pushed_at
+        self.producer = push.producer[0]
+        self.parts = push.parts
+        self.rows = push.rows
+        self.batch = push.batch
         _, _, compression, self.flags, self.count, self.payload_bytes, *_ = layout.HEADER.unpack_from(push.batch)
         self.single = self.count == 1 and compression == layout.PLAIN
+
+
+def single_of(frame: memoryview) -> Pushed | None:
+    """The push of one message without options that is all of `frame`; None for any other frame.
+
+    Nothing that `decode` and `Pushed` would not find too: but such frames come by the hundred thousand, and here all
+    their fields are read at once.
+    """
+    if len(frame) < _SINGLE.size:
+        return None
+    kind, length, queue, rows, pushed_at, producer, _, _, parts, *fields = _SINGLE.unpack_from(frame)
+    partition, count, first, _, _, compression, flags, messages, payload_bytes, *_ = fields
+    if kind != PUSH or parts != 1 or rows or messages != 1 or flags or compression != layout.PLAIN:
+        return None
+    if HEAD.size + layout.padded(length) != len(frame):
+        return None
+    pushed = Pushed.__new__(Pushed)
+    pushed.queue = queue
+    pushed.pushed_at = pushed_at
+    pushed.producer = producer
+    pushed.parts = ((partition, count, first),)
+    pushed.rows = None
+    pushed.batch = frame[_SINGLE_BATCH:]
+    pushed.flags = 0
+    pushed.count = 1
+    pushed.payload_bytes = payload_bytes
+    pushed.single = True
+    return pushed
 
 
 def pieces(pushed: Sequence[Pushed]) -> Iterator[Piece]:
@@ -66,11 +112,11 @@ def pieces(pushed: Sequence[Pushed]) -> Iterator[Piece]:
 
 
 def _of_batch(item: Pushed) -> Piece:
-    batch = Batch.parse(item.push.batch, validate=False)
+    batch = Batch.parse(item.batch, validate=False)
     record = batch.to_arrow()
     arrays = {name: record[name] for name in VARIABLE if name in record.schema.names}
     numbers = {name: values for name, flag in _NUMBERS.items() if (values := batch.fixed(flag)) is not None}
-    _add_times(numbers, np.int64(item.push.pushed_at), batch.delay, batch.deliver_at, batch.ttl)
+    _add_times(numbers, np.int64(item.pushed_at), batch.delay, batch.deliver_at, batch.ttl)
     return Piece(batch.count, arrays, numbers)
 
 
@@ -80,14 +126,14 @@ def _of_singles(run: list[Pushed]) -> Piece:
         flags |= item.flags
     if not flags:
         return Piece(len(run), {"payload": _plain_payloads(run)}, {})
-    places = [layout.places(item.push.batch, 1, item.flags) for item in run]
+    places = [layout.places(item.batch, 1, item.flags) for item in run]
     fixed = {flag: _words(run, places, flag) for flag in layout.FIXED if flags & flag}
     numbers = {name: fixed[flag] for name, flag in _NUMBERS.items() if flag in fixed}
-    pushed_at = np.fromiter((item.push.pushed_at for item in run), np.int64, len(run))
+    pushed_at = np.fromiter((item.pushed_at for item in run), np.int64, len(run))
     _add_times(numbers, pushed_at, fixed.get(layout.DELAY), fixed.get(layout.DELIVER_AT), fixed.get(layout.TTL))
     arrays = {name: _texts(run, places, flag) for name, flag in TEXTS.items() if flags & flag}
     if flags & layout.HEADERS:
-        arrays["headers"] = pa.array([Batch.parse(item.push.batch, validate=False).headers(0) for item in run], HEADERS)
+        arrays["headers"] = pa.array([Batch.parse(item.batch, validate=False).headers(0) for item in run], HEADERS)
     return Piece(len(run), {"payload": _payloads(run, places), **arrays}, numbers)
 
 
@@ -105,7 +151,7 @@ def _add_times(
 
 def _plain_payloads(run: list[Pushed]) -> pa.Array:
     start = layout.HEADER.size + layout.offsets_bytes(1)
-    values = [bytes(item.push.batch[start : start + item.payload_bytes]) for item in run]
+    values = [bytes(item.batch[start : start + item.payload_bytes]) for item in run]
     return pa.array(values, pa.binary())
 
 
@@ -113,7 +159,7 @@ def _payloads(run: list[Pushed], places: list[dict[int, int]]) -> pa.Array:
     values = []
     for item, place in zip(run, places, strict=True):
         start = place[layout.PAYLOAD] + layout.offsets_bytes(1)
-        values.append(bytes(item.push.batch[start : start + item.payload_bytes]))
+        values.append(bytes(item.batch[start : start + item.payload_bytes]))
     return pa.array(values, pa.binary())
 
 
@@ -123,7 +169,7 @@ def _words(run: list[Pushed], places: list[dict[int, int]], flag: int) -> Number
     unpack = _WORDS[dtype.itemsize].unpack_from
     default = DEFAULTS.get(layout.NAMES[flag], 0)
     values = [
-        unpack(item.push.batch, place[flag])[0] if flag in place else default
+        unpack(item.batch, place[flag])[0] if flag in place else default
         for item, place in zip(run, places, strict=True)
     ]
     return np.array(values, dtype)
@@ -133,7 +179,7 @@ def _texts(run: list[Pushed], places: list[dict[int, int]], flag: int) -> pa.Arr
     """A column of text: with one row, a word of validity, then the offsets (0, length), then the bytes."""
     values: list[bytes | None] = []
     for item, place in zip(run, places, strict=True):
-        data, position = item.push.batch, place.get(flag, 0)
+        data, position = item.batch, place.get(flag, 0)
         if not position or not data[position] & 1:
             values.append(None)
             continue

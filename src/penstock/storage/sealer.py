@@ -20,7 +20,7 @@ from penstock.storage.extent import Extent
 from penstock.storage.gather import Keep, gather
 from penstock.storage.manifest import SegmentFile
 from penstock.storage.names import Names
-from penstock.storage.pieces import Pushed
+from penstock.storage.pieces import Pushed, single_of
 from penstock.storage.placing import place, row_ends, row_sizes
 from penstock.storage.schema import EVENTS, MESSAGES
 
@@ -69,31 +69,40 @@ class Sealer:
         for sequence, frame in frames:
             if not self._sequences[0] <= sequence < self._sequences[1]:
                 continue
-            for entry in decode(frame):
-                if isinstance(entry, Settled):
-                    self._events.add(entry)
-                elif isinstance(entry, Push) and self._is_needed(entry):
-                    pushed.append(Pushed(entry))
-                    size += pushed[-1].payload_bytes
+            single = single_of(frame)
+            for item in self._read(frame) if single is None else (single,):
+                if self._is_needed(item):
+                    pushed.append(item)
+                    size += item.payload_bytes
             if size >= limits.seal_bytes_max:
                 yield pushed
                 pushed, size = [], 0
         yield pushed
 
-    def _is_needed(self, push: Push) -> bool:
-        if push.queue not in self._names.queues:
+    def _read(self, frame: memoryview) -> Iterator[Pushed]:
+        for entry in decode(frame):
+            if isinstance(entry, Push):
+                yield Pushed(entry)
+            elif isinstance(entry, Settled):
+                self._events.add(entry)
+
+    def _is_needed(self, item: Pushed) -> bool:
+        if item.queue not in self._names.queues:
             return False
-        return any(first + count > self.start_of(push.queue, partition) for partition, count, first in push.parts)
+        if len(item.parts) != 1:
+            return any(first + count > self.start_of(item.queue, part) for part, count, first in item.parts)
+        ((partition, count, first),) = item.parts
+        return first + count > self.start_of(item.queue, partition)
 
     def _by_file(self, pushed: list[Pushed]) -> list[list[Pushed]]:
         """A queue with much to say gets a file of its own; the others share one."""
         sizes: defaultdict[int, int] = defaultdict(int)
         for item in pushed:
-            sizes[item.push.queue] += item.payload_bytes
+            sizes[item.queue] += item.payload_bytes
         groups: defaultdict[int, list[Pushed]] = defaultdict(list)
         for item in pushed:
-            own = sizes[item.push.queue] > limits.segment_own_file_bytes
-            groups[item.push.queue if own else -1].append(item)
+            own = sizes[item.queue] > limits.segment_own_file_bytes
+            groups[item.queue if own else -1].append(item)
         return list(groups.values())
 
     def _write_messages(self, pushed: list[Pushed]) -> None:
