@@ -17,7 +17,6 @@ import errno
 import os
 import random
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -25,41 +24,15 @@ import pyarrow as pa
 
 from penstock.errors import DirectoryInUse
 from penstock.storage.disk import TEMPORARY_SUFFIX, Bytes, storage_errors, write_fully
+from tests.support.inode import Inode, extending, sectors, truncating
 
-SECTOR_BYTES: Final = 512
 SHORT: Final = -1  # for `fail_at`: a write stops halfway, without an error; other operations go well
 
-_Change = dict[str, "_Inode | None"]
+_Change = dict[str, "Inode | None"]
 
 
 class PowerCut(BaseException):
     """The machine is off. Not an `Exception`, so that no handler takes it for a failed write."""
-
-
-class _Inode:
-    """A file's bytes: those that programs see, those that would survive, and the changes in between."""
-
-    def __init__(self, survives: bytes = b"") -> None:
-        self.live = bytearray(survives)
-        self.survives = bytearray(survives)
-        self.unsynced: list[Callable[[bytearray], None]] = []
-
-    def change(self, *changes: Callable[[bytearray], None]) -> None:
-        for change in changes:
-            change(self.live)
-        self.unsynced += changes
-
-    def sync(self) -> None:
-        for change in self.unsynced:
-            change(self.survives)
-        self.unsynced.clear()
-
-    def after_crash(self, rng: random.Random) -> bytes:
-        share = rng.choice((0.0, 0.5, 0.9, 1.0))
-        for change in self.unsynced:
-            if rng.random() < share:
-                change(self.survives)
-        return bytes(self.survives)
 
 
 class ForgetfulDisk:
@@ -78,8 +51,8 @@ class ForgetfulDisk:
         self._is_off = False
         self._is_locked = False
         self._directories: set[str] = set()
-        self._files: dict[str, _Inode] = {}
-        self._names_that_survive: dict[str, _Inode] = {}
+        self._files: dict[str, Inode] = {}
+        self._names_that_survive: dict[str, Inode] = {}
         self._unsynced_names: dict[str, list[_Change]] = {}
 
     # What tests do to it.
@@ -104,7 +77,7 @@ class ForgetfulDisk:
         images: dict[int, bytes] = {}
         for name, inode in sorted(names.items()):
             image = images.setdefault(id(inode), inode.after_crash(self._rng))
-            disk._files[name] = disk._names_that_survive[name] = _Inode(image)
+            disk._files[name] = disk._names_that_survive[name] = Inode(image)
         return disk
 
     def kill(self) -> ForgetfulDisk:
@@ -120,7 +93,7 @@ class ForgetfulDisk:
 
     def replace(self, name: str, data: bytes) -> None:
         """Put other bytes into a file, durably, behind everyone's back."""
-        self._files[name] = self._names_that_survive[name] = _Inode(data)
+        self._files[name] = self._names_that_survive[name] = Inode(data)
 
     # Disk.
 
@@ -201,7 +174,7 @@ class ForgetfulDisk:
 
     # Behind it.
 
-    def _inode(self, name: str) -> _Inode:
+    def _inode(self, name: str) -> Inode:
         self._refuse_if_off()
         if name not in self._files:
             raise FileNotFoundError(errno.ENOENT, "no such file", name)
@@ -210,13 +183,13 @@ class ForgetfulDisk:
     def _create(self, name: str, size: int) -> None:
         self._refuse_if_off()
         if name not in self._files:
-            self._do(lambda: self._change_names({name: _Inode()}))
+            self._do(lambda: self._change_names({name: Inode()}))
         inode = self._files[name]
         missing = size - len(inode.live)
         if missing > 0:
             if missing > self.free_bytes():
                 raise OSError(errno.ENOSPC, "no space left on device")
-            self._do(lambda: inode.change(_extending(size)))
+            self._do(lambda: inode.change(extending(size)))
 
     def _change_names(self, change: _Change) -> None:
         _apply(self._files, change)
@@ -246,7 +219,7 @@ class ForgetfulDisk:
 class ForgetfulFile:
     """A `File` of a `ForgetfulDisk`."""
 
-    def __init__(self, disk: ForgetfulDisk, name: str, inode: _Inode) -> None:
+    def __init__(self, disk: ForgetfulDisk, name: str, inode: Inode) -> None:
         self.name = name
         self._disk = disk
         self._inode = inode
@@ -270,7 +243,7 @@ class ForgetfulFile:
 
     def truncate(self, size: int) -> None:
         with storage_errors(self._disk.root / self.name):
-            self._disk._do(lambda: self._inode.change(_truncating(size)))
+            self._disk._do(lambda: self._inode.change(truncating(size)))
 
     def size(self) -> int:
         return len(self._inode.live)
@@ -284,40 +257,13 @@ class ForgetfulFile:
             raise OSError(errno.ENOSPC, "no space left on device")
         if self._disk._writes_short():
             data = data[: len(data) // 2]
-        self._disk._do(lambda: self._inode.change(*_sectors(bytes(data), position)))
+        self._disk._do(lambda: self._inode.change(*sectors(bytes(data), position)))
         return len(data)
 
 
-def _apply(names: dict[str, _Inode], change: _Change) -> None:
+def _apply(names: dict[str, Inode], change: _Change) -> None:
     for name, inode in change.items():
         if inode is None:
             names.pop(name, None)
         else:
             names[name] = inode
-
-
-def _sectors(data: bytes, position: int) -> list[Callable[[bytearray], None]]:
-    """One change per sector that a write touches: each may be lost alone."""
-    first = SECTOR_BYTES - position % SECTOR_BYTES
-    edges = [0, *range(first, len(data), SECTOR_BYTES), len(data)]
-    return [_writing(data[a:b], position + a) for a, b in pairwise(edges) if a < b]
-
-
-def _writing(data: bytes, position: int) -> Callable[[bytearray], None]:
-    def write(file: bytearray) -> None:
-        if len(file) < position:
-            file.extend(bytes(position - len(file)))
-        file[position : position + len(data)] = data
-
-    return write
-
-
-def _extending(size: int) -> Callable[[bytearray], None]:
-    return lambda file: file.extend(bytes(max(0, size - len(file))))
-
-
-def _truncating(size: int) -> Callable[[bytearray], None]:
-    def truncate(file: bytearray) -> None:
-        del file[size:]
-
-    return truncate

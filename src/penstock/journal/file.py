@@ -14,10 +14,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Final
 
-import numpy as np
-
 from penstock import limits
-from penstock.errors import Closed, Damaged, DiskFull, PenstockError
+from penstock.errors import Closed, Damaged, PenstockError
 from penstock.journal import JournalFile, outcome_unknown
 from penstock.storage import files
 from penstock.storage.disk import Disk, File
@@ -172,10 +170,10 @@ class FileJournal:
             raise Damaged(
                 f"{self._disk.root / name} ends at sequence {found.end_sequence - 1}, and {known_durable} was durable"
             )
-        self._file = self._reopen(name)
+        self._file = files.reopen_file(self._disk, name, self._file_bytes)
         if found.verdict is Verdict.TORN:
             logger.warning("%s: cut a torn tail at position %d", self._disk.root / name, found.end_position)
-            self._erase(found)
+            files.erase_tail(self._file, found)
         # What a killed process wrote may still be in memory only; the next frame will call it durable.
         self._file.sync()
         self._disk.sync_directory(files.DIRECTORY)
@@ -183,18 +181,6 @@ class FileJournal:
         self._position = found.end_position
         self._frames = len(found.positions)
         self._opened = found
-
-    def _reopen(self, name: str) -> File:
-        try:
-            return self._disk.open(name, create_bytes=self._file_bytes)
-        except DiskFull:
-            return self._disk.open(name)
-
-    def _erase(self, found: Scan) -> None:
-        """Zeros over a torn tail. Not a truncation, which would give up disk space that may not come back."""
-        tail = np.frombuffer(found.data, np.uint8)[found.end_position :]
-        dirty_bytes = int(np.flatnonzero(tail)[-1]) + 1
-        self._file.write_at(bytes(dirty_bytes), found.end_position)
 
     def _start(self, first_sequence: int) -> None:
         header = Header(self._shard_id, self._incarnation, first_sequence)

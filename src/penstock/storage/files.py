@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from penstock.errors import Damaged, DiskFull
 from penstock.storage.disk import Disk, File
 from penstock.storage.frames import HEADER_BYTES, Header, decode_header, encode_header, seed_of
@@ -60,6 +62,21 @@ def create_file(disk: Disk, header: Header, size: int) -> tuple[File, bool]:
     disk.rename(NEXT, name)
     disk.sync_directory(DIRECTORY)
     return disk.open(name), is_reserve
+
+
+def reopen_file(disk: Disk, name: str, size: int) -> File:
+    """An existing file, preallocated again if there is room."""
+    try:
+        return disk.open(name, create_bytes=size)
+    except DiskFull:
+        return disk.open(name)
+
+
+def erase_tail(file: File, found: Scan) -> None:
+    """Zeros over a torn tail. Not a truncation, which would give up disk space that may not come back."""
+    tail = np.frombuffer(found.data, np.uint8)[found.end_position :]
+    dirty_bytes = int(np.flatnonzero(tail)[-1]) + 1
+    file.write_at(bytes(dirty_bytes), found.end_position)
 
 
 def remove_leftovers(disk: Disk) -> None:
