@@ -122,26 +122,51 @@ def test_compaction_keeps_offsets_columns_and_extents(disk, store):
     assert store.verify() == []
 
 
-def test_an_extent_from_before_compaction_is_refused_and_can_be_looked_up_again(store):
-    store.remove({(1, 0): 40, (1, 1): 50, (2, 0): 50})
-    (old,) = store.extents
+def test_extents_from_before_compaction_can_still_be_read(disk, monkeypatch):
+    monkeypatch.setattr(limits, "segment_row_group_rows", 20)
+    frames, store = FrameMaker(), SegmentStore(disk)
+    for partition in range(3):
+        frames.push(
+            1, [Message(payload=b"%d" % row, key=f"{partition}", ttl=9) for row in range(50)], partition=partition
+        )
+    frames.seal(store)
+    store.remove({(1, 0): 50, (1, 2): 50})
+    before = store.extents
     store.compact()
 
-    with pytest.raises(MessageNotFound, match="look the offset up again"):
+    assert [extent.row for extent in before] == [10, 0, 0]
+    assert [extent.row for extent in store.extents] == [0, 0, 0]
+    for old in before:
+        batch = store.load(old)
+        for offset in range(old.first_offset, old.end_offset):
+            assert batch.payload(old.row_of(offset)) == b"%d" % offset
+            assert batch.key(old.row_of(offset)) == "1"
+        assert store.column(old, "expires_at").tolist() == [frames.now - 1_000_000 + 9_000_000] * old.count
+
+
+def test_an_extent_that_is_no_longer_kept_is_refused(store):
+    old = store.extents[0]
+    store.remove({(1, 0): 40, (1, 1): 50, (2, 0): 50})
+    store.compact()
+
+    with pytest.raises(MessageNotFound, match="offsets from 0 on in partition 0 of queue 1"):
         store.load(old)
     with pytest.raises(MessageNotFound):
         store.column(old, "priority")
-    new = store.find(1, 0, 45)
-    assert new is not None
-    assert store.load(new).payload(new.row_of(45)) == b"4-5"
 
 
-def test_old_extents_can_be_read_until_everyone_was_told(store):
+def test_a_reader_that_compaction_overtakes_finds_the_messages_in_their_new_file(disk, store, monkeypatch):
     store.remove({(1, 0): 40, (1, 1): 50, (2, 0): 50})
-    read: list[bytes] = []
-    store.compact(moved=lambda old, new: read.append(store.load(old[0]).payload(old[0].row)))
+    (extent,) = store.extents
+    open_input = disk.open_input
 
-    assert read == [b"4-0"]
+    def overtaken(name):
+        monkeypatch.setattr(disk, "open_input", open_input)
+        store.compact()
+        return open_input(name)
+
+    monkeypatch.setattr(disk, "open_input", overtaken)
+    assert store.load(extent).payload(extent.row) == b"4-0"
 
 
 def test_extents_that_are_not_live_are_given_up_by_compaction_only(store):

@@ -37,8 +37,8 @@ _DTYPES: Final[dict[str, Any]] = {
 }
 
 
-def read_batch(reader: SegmentReader, file: SegmentFile, row_group: int) -> Batch:
-    """All messages of a row group, as they were pushed; a delay has become the time at which it ends."""
+def read_table(reader: SegmentReader, file: SegmentFile, row_group: int) -> pa.Table:
+    """All messages of a row group in the columns of a batch; a delay has become the time at which it ends."""
     flags = file.row_groups[row_group].flags
     names = ["payload", *(name for name, flag in _SHARED.items() if flags & flag)]
     if flags & (layout.DELAY | layout.DELIVER_AT):
@@ -51,7 +51,15 @@ def read_batch(reader: SegmentReader, file: SegmentFile, row_group: int) -> Batc
         columns["deliver_at"] = columns.pop("available_at")
     if "expires_at" in columns:
         columns["ttl"] = pc.subtract(columns.pop("expires_at"), columns.pop("pushed_at"))
-    return Batch.from_arrow(pa.table(columns))
+    return pa.table(columns)
+
+
+def moved_table(table: pa.Table, row: int, count: int, to_row: int) -> pa.Table:
+    """The same messages with those from `row` on at `to_row`; what comes before them is filled up with nothing."""
+    kept = table.slice(row, count)
+    filling = {field.name: pa.nulls(to_row, field.type) for field in kept.schema}
+    filling["payload"] = pa.repeat(pa.scalar(b"", pa.binary()), to_row)
+    return pa.concat_tables([pa.table(filling).cast(kept.schema), kept]).combine_chunks()
 
 
 def read_column(reader: SegmentReader, file: SegmentFile, row_group: int, name: str) -> Column:

@@ -2,8 +2,8 @@
 
 Everything that alters the set of files goes through one lock and happens when the manifest is swapped: before, files
 are only added; after, files that it does not name are removed, unless a pin holds them. Reading takes no part in that
-lock. Extents are values: one that was handed out stays right until the manifest drops it or compaction moves it, and
-reading it after that says `MessageNotFound`, never another message.
+lock. Extents are values: one that was handed out can be read for as long as its messages are kept, wherever compaction
+puts them meanwhile; after that the answer is `MessageNotFound`, never another message.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ Moved = Callable[[list[Extent], list[Extent]], None]
 Read = TypeVar("Read")
 
 DAMAGED_SUFFIX: Final = ".damaged"
+READ_TRIES: Final = 5
 
 _PLACE: Final = attrgetter("queue", "partition", "first_offset")
 _log = logging.getLogger(__name__)
@@ -67,7 +68,6 @@ class SegmentStore:
         self._reader = SegmentReader(disk)
         self._batches: ByteCache[tuple[str, int], Batch] = ByteCache(limits.segment_cache_bytes)
         self._columns: ByteCache[tuple[str, int, str], columns.Column] = ByteCache(limits.segment_columns_bytes)
-        self._moving: dict[str, SegmentFile] = {}  # compacted, but not everyone has been told
         self._current.sweep()
 
     @property
@@ -100,27 +100,14 @@ class SegmentStore:
 
     def load(self, extent: Extent) -> Batch:
         """The whole row group that holds `extent`; offset o is its row `extent.row_of(o)`."""
-        file = self._file_of(extent)
-
-        def make() -> tuple[Batch, int]:
-            batch = self._reading(file, lambda: columns.read_batch(self._reader, file, extent.row_group))
-            return batch, batch.nbytes
-
-        return self._batches.get((file.name, extent.row_group), make)
+        return self._read(extent, lambda present, file: self._load(present, file, extent.row))
 
     def column(self, extent: Extent, name: str) -> columns.Column:
         """One column for the rows of `extent`; 0 stands for null.
 
         pushed_at, available_at, expires_at (int64 µs), priority (uint8), max_attempts (uint16), key_hash (uint32).
         """
-        file = self._file_of(extent)
-
-        def make() -> tuple[columns.Column, int]:
-            read = self._reading(file, lambda: columns.read_column(self._reader, file, extent.row_group, name))
-            return read, read.nbytes
-
-        whole = self._columns.get((file.name, extent.row_group, name), make)
-        return whole[extent.row : extent.row + extent.count]
+        return self._read(extent, lambda present, file: self._load_column(present, file, name))
 
     def pushed_at(self, extent: Extent) -> NDArray[np.int64]:
         """When each message of `extent` was pushed, µs."""
@@ -193,7 +180,7 @@ class SegmentStore:
         """Rewrite files of which over half the rows are no longer needed.
 
         Extents stay whole and keep their offsets. `moved(old, new)` is told, file by file and extent by extent, which
-        ones changed their place, before the old file goes.
+        ones changed their place; extents from before can still be read, only less quickly.
         """
         freed = Freed()
         for name in compaction.worth_rewriting(self.manifest, live):
@@ -202,7 +189,6 @@ class SegmentStore:
                 old, new, done = self._rewrite(name, live)
             if moved is not None and new:
                 moved(old, new)
-            self._moving.pop(name, None)
             freed += done
         with self._changing:
             freed += self._sweep()
@@ -240,7 +226,6 @@ class SegmentStore:
         files = {other: entry for other, entry in now.files.items() if other != name}
         files |= {entry.name: entry for entry in written}
         extents = sorted([*(extent for extent in now.extents if extent.file != name), *new], key=_PLACE)
-        self._moving[name] = file
         self._current.trim(msgspec.structs.replace(now, files=files, extents=extents))
         removed = sum(extent.count for extent in old) - sum(extent.count for extent in kept)
         size = sum(entry.bytes for entry in written)
@@ -254,20 +239,46 @@ class SegmentStore:
         self._reader.forget(lambda name: name not in named)
         return Freed(files_removed=files, bytes_freed=size)
 
-    def _file_of(self, extent: Extent) -> SegmentFile:
-        file = self.manifest.files.get(extent.file) or self._moving.get(extent.file)
-        if file is None:
-            raise _gone(extent.file)
-        return file
+    def _read(self, extent: Extent, read: Callable[[Extent, SegmentFile], Read]) -> Read:
+        """Read where the messages of `extent` are now: compaction may move them at any time, even while we look."""
+        for _ in range(READ_TRIES):
+            present = extent if extent.file in self.manifest.files else self._present(extent)
+            file = self.manifest.files.get(present.file)
+            try:
+                if file is not None:
+                    return read(present, file)
+            except FileNotFoundError as error:
+                if present.file in self.manifest.files:
+                    raise Damaged(f"{present.file} is missing") from error
+        raise _gone(extent)
 
-    def _reading(self, file: SegmentFile, read: Callable[[], Read]) -> Read:
-        try:
-            return read()
-        except FileNotFoundError as error:
-            if file.name in self.manifest.files:
-                raise Damaged(f"{file.name} is missing") from error
-            raise _gone(file.name) from error
+    def _present(self, extent: Extent) -> Extent:
+        """The same messages in the file where compaction put them."""
+        present = self.find(extent.queue, extent.partition, extent.first_offset)
+        if present is None or present.first_offset != extent.first_offset:
+            raise _gone(extent)
+        return present
+
+    def _load(self, extent: Extent, file: SegmentFile, row: int) -> Batch:
+        def make() -> tuple[Batch, int]:
+            batch = Batch.from_arrow(columns.read_table(self._reader, file, extent.row_group))
+            return batch, batch.nbytes
+
+        if row == extent.row:
+            return self._batches.get((file.name, extent.row_group), make)
+        # Asked for by its old place: rare, so not worth remembering.
+        table = columns.read_table(self._reader, file, extent.row_group)
+        return Batch.from_arrow(columns.moved_table(table, extent.row, extent.count, row))
+
+    def _load_column(self, extent: Extent, file: SegmentFile, name: str) -> columns.Column:
+        def make() -> tuple[columns.Column, int]:
+            column = columns.read_column(self._reader, file, extent.row_group, name)
+            return column, column.nbytes
+
+        whole = self._columns.get((file.name, extent.row_group, name), make)
+        return whole[extent.row : extent.row + extent.count]
 
 
-def _gone(name: str) -> MessageNotFound:
-    return MessageNotFound(f"{name} is no longer kept", hint="look the offset up again: it was moved or removed")
+def _gone(extent: Extent) -> MessageNotFound:
+    place = f"partition {extent.partition} of queue {extent.queue}"
+    return MessageNotFound(f"offsets from {extent.first_offset} on in {place} are no longer kept")
