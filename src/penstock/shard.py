@@ -21,7 +21,7 @@ from penstock.delivery import admin, dead, delays
 from penstock.delivery import settle as settle_rules
 from penstock.delivery import upkeep as upkeep_rules
 from penstock.delivery.core import Delivery
-from penstock.delivery.entries import Entry, Int64s, Leased, QueueDeleted, encode
+from penstock.delivery.entries import Entry, Int64s, Leased, QueueDeleted, encode, encode_push_one
 from penstock.delivery.group import Group
 from penstock.delivery.lease import LeaseRequest, decide_lease
 from penstock.delivery.leases import Lease
@@ -64,6 +64,7 @@ class Shard:
         self.waiters = Waiters()
         self.commit = GroupCommit(journal)
         self.on_deadline: Callable[[int], None] = lambda instant: None  # upkeep: something is due at this instant
+        self.asleep_until = float("inf")  # when upkeep wakes by itself
         self.is_closed = False
         self.throttle = threading.Event()  # cleared while too many journal files wait for the sealer
         self.throttle.set()
@@ -103,14 +104,21 @@ class Shard:
 
     def push_one(self, name: str, data: bytes, durability: Durability | None = None) -> tuple[MessageId, Ticket]:
         """The short path for a batch of one without options, which needs no parsing."""
-        self.throttle.wait()
+        if not self.throttle.is_set():
+            self.throttle.wait()
         with self.lock:
-            now = self.begin_push()
-            queue, created = self.queue_for_push(name, now)
-            decided = self._decide_push(queue, created, Batch(data), now, None)
-            ticket = self._commit_push(queue, created, decided, durability)
-            number, _, offset = decided.push.parts[0]
-            return MessageId(name, queue.partitions[number].name, offset), ticket
+            queue = self.core.by_name.get(name)
+            if queue is not None and queue.plain and not self.is_closed and not self.journal.disk_full:
+                partition = queue.partitions[0]
+                offset, now = partition.end, self.clock.now()
+                sequence = self.journal.append(encode_push_one(queue.id, now, 0, offset, data))
+                self.core.push_one(queue, data, now, sequence)
+                if self.waiters:
+                    self.waiters.wake(queue.id, 1)
+                ticket = self._made_safe(sequence, durability or queue.options.durability or self.durability)
+                return MessageId(name, partition.name, offset), ticket
+        reply, ticket = self.push(name, Batch(data), None, durability)
+        return reply.ids()[0], ticket
 
     def begin(self) -> int:
         """The start of an operation: refused on a closed shard. Returns now."""
@@ -208,7 +216,8 @@ class Shard:
         plans = [each for take in lease.takes for each in plan(take.progress.partition, take.offsets, take.attempts)]
         if not request.auto_ack:
             self.core.hold(lease)
-            self.on_deadline(now + lease.deadline - monotonic)
+            if now + lease.deadline - monotonic < self.asleep_until:
+                self.on_deadline(now + lease.deadline - monotonic)
         return lease, plans, read
 
     def _group_for_lease(self, queue: Queue, name: str, now: int) -> Group:
@@ -357,6 +366,9 @@ class Shard:
         """One frame: append and apply; `created` is applied already."""
         sequence = self.journal.append(encode([*created, *entries] if created else entries))
         self.core.apply(entries, sequence)
+        return self._made_safe(sequence, level)
+
+    def _made_safe(self, sequence: int, level: Durability) -> Ticket:
         if level == "fsync":
             self._must_sync = sequence
             return sequence

@@ -75,7 +75,6 @@ class Timekeeper:
     def __init__(self, shard: Shard, sync_seconds: float | None) -> None:
         self._shard = shard
         self._sync_seconds = sync_seconds
-        self._asleep_until: float = 0
         self._sleeper = Sleeper("penstock-time", self.tick)
         shard.on_deadline = self._deadline
 
@@ -99,15 +98,15 @@ class Timekeeper:
             if self._sync_seconds is not None:
                 waits.append(self._sync_seconds)
             seconds = min(waits) if waits else None
-            self._asleep_until = float("inf") if seconds is None else now + seconds * 1e6
+            shard.asleep_until = float("inf") if seconds is None else now + seconds * 1e6
         return seconds
 
     def _let_time_happen(self) -> None:
         self._shard.look(lambda now: None)
 
     def _deadline(self, instant: int) -> None:
-        if instant < self._asleep_until:
-            self._asleep_until = instant
+        if instant < self._shard.asleep_until:
+            self._shard.asleep_until = instant
             self._sleeper.wake()
 
 

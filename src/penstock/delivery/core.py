@@ -28,6 +28,7 @@ from penstock.delivery.progress import Progress
 from penstock.delivery.timers import TimerWheel
 from penstock.model import queue_options_decode
 
+DEFAULT_BIT = BIT[DEFAULT]
 WAKE = -1  # a timer with this offset offers its partition again
 
 
@@ -92,14 +93,24 @@ class Delivery:
         """Put the rows of a batch at the end of their partitions."""
         for (number, count, first), rows in zip(push.parts, push.rows_by_part(), strict=True):
             partition = queue.partitions[number]
-            extent = Extent(
-                first, first + count, push.pushed_at, batch.flags, batch=batch, rows=rows, sequence=sequence
-            )
+            extent = Extent(first, first + count, push.pushed_at, batch.flags, batch, rows, sequence)
             if self.replaying:
                 partition.learn(extent)
             else:
                 partition.append(extent)
                 self._arrive(queue, partition, extent)
+
+    def push_one(self, queue: Queue, data: bytes, now: int, sequence: int) -> None:
+        """Apply a push of one message without options to a queue with one partition."""
+        self.sequence = queue.touched = sequence
+        partition = queue.partitions[0]
+        end = partition.end
+        partition.append(Extent(end, end + 1, now, 0, data, None, sequence))
+        for group in queue.groups.values():
+            group.backlog += 1
+            progress = group.progress[0]
+            if not progress.offered & DEFAULT_BIT:
+                group.offer(progress)
 
     def _arrive(self, queue: Queue, partition: Partition, extent: Extent) -> None:
         """Index new messages for every group."""
@@ -293,7 +304,7 @@ class Delivery:
             queue = Queue(change.queue, change.name, options, change.at)
             self.queues[queue.id] = self.by_name[queue.name] = queue
             self.queue_id_next = max(self.queue_id_next, queue.id + 1)
-        queue.options = options
+        queue.set_options(options)
         queue.paused = change.paused
         if not self.replaying:
             for group in queue.groups.values():

@@ -34,6 +34,7 @@ Int32s = NDArray[np.int32]
 HEAD: Final = struct.Struct("<BxxxI")
 PUSH_HEAD: Final = struct.Struct("<IIqQQII")
 PUSH_PART: Final = struct.Struct("<IIq")
+PUSH_ONE: Final = struct.Struct("<BxxxIIIqQQIIIIq")  # head, push head and one part in one go
 PUSH: Final = 1
 
 
@@ -200,14 +201,23 @@ _KINDS: Final[dict[type, int]] = {kind: kind.__struct_config__.tag for kind in R
 _PADS: Final = tuple(bytes(n) for n in range(8))
 
 
+def encode_push_one(queue: int, pushed_at: int, partition: int, offset: int, batch: bytes) -> bytes:
+    """The bytes of a frame that pushes one batch of one message: `encode([Push(…)])`, shorter."""
+    length = PUSH_HEAD.size + PUSH_PART.size + len(batch)
+    return PUSH_ONE.pack(PUSH, length, queue, 0, pushed_at, 0, 0, 0, 1, partition, 1, offset) + batch
+
+
 def encode(entries: Sequence[Entry]) -> bytes:
     """The bytes of one frame's entries."""
+    if len(entries) == 1 and type(entries[0]) is not Push:
+        body = _encoder.encode(entries[0])
+        return HEAD.pack(_KINDS[type(entries[0])], len(body)) + body + _PADS[-len(body) % 8]
     pieces: list[Any] = []
     for entry in entries:
-        body = encode_push(entry) if isinstance(entry, Push) else [_encoder.encode(entry)]
-        length = sum(map(len, body))
+        parts = encode_push(entry) if isinstance(entry, Push) else [_encoder.encode(entry)]
+        length = sum(map(len, parts))
         pieces.append(HEAD.pack(PUSH if isinstance(entry, Push) else _KINDS[type(entry)], length))
-        pieces += body
+        pieces += parts
         pieces.append(_PADS[-length % 8])
     return b"".join(pieces)
 

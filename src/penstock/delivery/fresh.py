@@ -30,13 +30,15 @@ def taker_of(queue: Queue) -> Taker:
 
 def take_any(selection: Selection, progress: Progress, priority: int, room: int) -> bool:
     """No ordering: whatever is ready, in offset order within the priority."""
-    end = available_end(selection, progress)
-    if progress.partition.flags & SPECIAL:
+    partition = progress.partition
+    end = available_end(selection, progress) if partition.queue.gated else partition.end
+    if partition.flags & SPECIAL:
         return _take_special(selection, progress, priority, room, end)
     first, run_end = progress.fresh_run(progress.cursor, end, room)
     if run_end > first:
-        selection.add_run(progress, first, run_end)
-    progress.cursor = max(progress.cursor, run_end)
+        selection.add(Take(progress, range(first, run_end), 1))
+    if run_end > progress.cursor:
+        progress.cursor = run_end
     return progress.cursor < end
 
 
@@ -101,7 +103,7 @@ def _take_from_extent(
 
 def _add(selection: Selection, progress: Progress, offsets: list[int]) -> None:
     if offsets[-1] - offsets[0] == len(offsets) - 1:
-        selection.add_run(progress, offsets[0], offsets[-1] + 1)
+        selection.add(Take(progress, range(offsets[0], offsets[-1] + 1), 1))
     else:
         selection.add(Take(progress, offsets, 1))
 

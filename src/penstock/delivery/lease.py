@@ -33,7 +33,7 @@ def decide_lease(
 ) -> tuple[list[Entry], Lease | None]:
     """The entries of a lease, and the lease itself; nothing and None when there is nothing to be had."""
     queue = group.queue
-    room = _room(group, request)
+    room = request.count_max if queue.options.max_in_flight is None else _room(group, request)
     if queue.paused or room <= 0:
         return [], None
     only = None
@@ -42,12 +42,12 @@ def decide_lease(
     selection = select(group, room, now, core.wheel.reached, only)
     for instant, progress in selection.wakes:
         core.wake_at(instant, progress)
-    entries: list[Entry] = _expired(selection)
+    entries: list[Entry] = _expired(selection) if selection.expired else []
     if not selection.count:
         return entries, None
     seconds = queue.options.lease_seconds if request.lease_seconds is None else request.lease_seconds
     deadline = monotonic + round(seconds * 1_000_000)
-    lease = Lease(nonce, group, request.consumer, now, deadline, selection.takes)
+    lease = Lease(nonce, group, request.consumer, now, deadline, selection.takes, selection.count)
     spans = [span_of_take(take) for take in selection.takes]
     entries.append(Leased(queue.id, group.id, nonce, now, request.consumer, spans))
     if request.auto_ack:
@@ -57,8 +57,7 @@ def decide_lease(
 
 def _room(group: Group, request: LeaseRequest) -> int:
     per_consumer = group.queue.options.max_in_flight
-    if per_consumer is None:
-        return request.count_max
+    assert per_consumer is not None
     return min(request.count_max, per_consumer - group.in_flight.get(request.consumer, 0))
 
 
@@ -72,14 +71,14 @@ def _partition(group: Group, name: int | str) -> int:
 def _expired(selection: Selection) -> list[Entry]:
     group = selection.group
     spans = [span_of(progress.partition.id, sorted(offsets)) for progress, offsets in selection.expired]
-    if not spans:
-        return []
     return [Settled(group.queue.id, group.id, int(Outcome.EXPIRED), selection.now, 0, "", "", spans)]
 
 
 def span_of_take(take: Take, indexes: Sequence[int] | None = None) -> Span:
     """A take, or some of its deliveries, as a span with the number of each delivery."""
     offsets, attempts = take.offsets, take.attempts
+    if indexes is None and isinstance(offsets, range) and isinstance(attempts, int):
+        return Span(take.progress.partition.id, offsets.start, take.open, attempts)
     if indexes is not None and len(indexes) < len(offsets):
         offsets = [offsets[index] for index in indexes]
         attempts = attempts if isinstance(attempts, int) else [attempts[index] for index in indexes]

@@ -63,14 +63,16 @@ class Lease:
 
     __slots__ = ("at", "consumer", "count", "deadline", "group", "nonce", "takes")
 
-    def __init__(self, nonce: int, group: Group, consumer: str, at: int, deadline: int, takes: list[Take]) -> None:
+    def __init__(
+        self, nonce: int, group: Group, consumer: str, at: int, deadline: int, takes: list[Take], count: int
+    ) -> None:
         self.nonce = nonce
         self.group = group
         self.consumer = consumer
         self.at = at  # wall time, for the events table
         self.deadline = deadline  # monotonic
         self.takes = takes
-        self.count = sum(take.open for take in takes)
+        self.count = count  # deliveries not settled yet
 
     def find(self, partition: str, offset: int) -> tuple[Take, int] | None:
         """The take and index of one delivery of this lease."""

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.batch import layout
+from penstock.batch import Batch, layout
 from penstock.delivery.entries import Int64s
 from penstock.model import QueueOptions
 
 if TYPE_CHECKING:
-    from penstock.batch import Batch
     from penstock.delivery.dedup import DedupWindow
     from penstock.delivery.group import Group
 
@@ -42,7 +41,7 @@ class Need(Exception):
 class Extent:
     """Offsets [first, end) of one partition; `batch` while they are in memory, `sealed` once they are in a file."""
 
-    __slots__ = ("batch", "columns", "end", "first", "flags", "pushed_at", "rows", "sealed", "sequence")
+    __slots__ = ("_batch", "columns", "end", "first", "flags", "pushed_at", "rows", "sealed", "sequence")
 
     def __init__(
         self,
@@ -50,8 +49,7 @@ class Extent:
         end: int,
         pushed_at: int,
         flags: int,
-        *,
-        batch: Batch | None = None,
+        batch: Batch | bytes | None = None,
         rows: Int64s | None = None,
         sequence: int = 0,
         sealed: Any = None,
@@ -60,11 +58,18 @@ class Extent:
         self.end = end
         self.pushed_at = pushed_at  # of the first message; the same for all of them while in memory
         self.flags = flags
-        self.batch = batch
+        self._batch = batch  # bytes until someone looks at it
         self.rows = rows  # rows of the batch, when they are not simply the first ones
         self.sequence = sequence  # of the frame that brought it
         self.sealed = sealed
         self.columns: dict[str, Any] | None = None
+
+    @property
+    def batch(self) -> Batch | None:
+        """The messages, while they are in memory."""
+        if isinstance(self._batch, bytes):
+            self._batch = Batch(self._batch)
+        return self._batch
 
     @classmethod
     def of_sealed(cls, sealed: Any) -> Extent:
@@ -276,6 +281,7 @@ class Queue:
     __slots__ = (
         "by_name",
         "created_at",
+        "gated",
         "dedup",
         "evict_at",
         "group_id_next",
@@ -288,6 +294,7 @@ class Queue:
         "options",
         "partitions",
         "paused",
+        "plain",
         "spread",
         "touched",
     )
@@ -295,7 +302,7 @@ class Queue:
     def __init__(self, id: int, name: str, options: QueueOptions, created_at: int) -> None:
         self.id = id
         self.name = name
-        self.options = options
+        self.set_options(options)
         self.created_at = created_at
         self.paused = False
         self.partitions: list[Partition] = []
@@ -309,6 +316,12 @@ class Queue:
         self.evict_at = 0
         self.horizon = FOREVER  # delays up to this instant are in the timer wheel; later ones in the extents only
         self.near = 0  # how many of them
+
+    def set_options(self, options: QueueOptions) -> None:
+        self.options = options
+        self.gated = bool(options.window_seconds or options.delay_seconds)  # by time, beyond what messages ask for
+        # A push of one message without options needs no decision: it goes to the end of the only partition.
+        self.plain = not (options.partitions != 1 or options.max_length or options.ttl_seconds or self.is_dlq)
 
     @property
     def ordered(self) -> bool:

@@ -112,15 +112,21 @@ class Progress:
         """The first run of fresh offsets in [first, end), at most `count_max` long: (first, end), equal when none."""
         known = self.base + len(self.states)
         if first < known:
-            index = self.states.find(_BYTE[FRESH], first - self.base)
-            if index < 0:
-                first = known
-            else:
-                match = _FRESH_RUN.match(self.states, index)
-                first = self.base + index
-                if match is not None and match.end() < len(self.states):
-                    end = min(end, self.base + match.end())
-        return first, max(first, min(end, first + count_max))
+            first, end = self._fresh_between(first, known, end)
+        until = first + count_max
+        if until > end:
+            until = end
+        return first, until if until > first else first
+
+    def _fresh_between(self, first: int, known: int, end: int) -> tuple[int, int]:
+        """The first fresh run among the touched offsets [first, known), or what follows them."""
+        index = self.states.find(_BYTE[FRESH], first - self.base)
+        if index < 0:
+            return known, end
+        match = _FRESH_RUN.match(self.states, index)
+        if match is not None and match.end() < len(self.states):
+            end = min(end, self.base + match.end())
+        return self.base + index, end
 
     def fresh_mask(self, first: int, end: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Which offsets of [first, end) are fresh."""

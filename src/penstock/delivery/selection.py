@@ -30,10 +30,6 @@ class Selection:
         self.takes.append(take)
         self.count += take.open
 
-    def add_run(self, progress: Progress, first: int, end: int) -> None:
-        self.takes.append(Take(progress, range(first, end), 1))
-        self.count += end - first
-
     def claim(self, progress: Progress, offset: int, phases: tuple[int, ...]) -> bool:
         """Whether a returned message is still to be had; an index may name it twice."""
         if progress.state_of(offset) not in phases:

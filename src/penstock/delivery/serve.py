@@ -38,10 +38,10 @@ def select(group: Group, count_max: int, now: int, reached: int, only: Collectio
     try:
         if len(group.order) > 1:
             _serve_starving(selection, count_max)
-        if group.queue.options.service == "weighted" and len(group.order) > 1:
-            _serve_weighted(selection, count_max)
-        else:
-            _serve_strict(selection, count_max, group.order)
+            if group.queue.options.service == "weighted":
+                _serve_weighted(selection, count_max)
+                return selection
+        _serve_strict(selection, count_max, group.order)
     except Need:
         if not selection.count and not selection.expired:
             raise

@@ -133,7 +133,8 @@ def _corpse(lease: Lease, take: Take, index: int, outcome: Outcome, error: str, 
 
 def _settled(lease: Lease, take: Take, indexes: Sequence[int], how: Settling, now: int, rng: random.Random) -> Settled:
     group = lease.group
-    span = span_of_take(take, indexes)
+    whole = take.done is None and len(indexes) == take.open
+    span = span_of_take(take, None if whole else indexes)
     if AFTER[how.outcome] == WAITING:
         dues = [_due(group.queue, take.attempt_of(index), how, now, rng) for index in indexes]
         span.dues = np.array(dues, np.int64).tobytes()

@@ -67,7 +67,7 @@ def decide_interrupted(core: Delivery, now: int, rng: random.Random) -> Iterator
                 for start in range(0, len(offsets), CHUNK):
                     part = offsets[start : start + CHUNK]
                     take = Take(progress, part, [progress.attempt_next(offset) for offset in part])
-                    lease = Lease(0, group, "", now, 0, [take])
+                    lease = Lease(0, group, "", now, 0, [take], len(part))
                     how = Settling(Outcome.INTERRUPTED, delay_seconds=0, error="the process stopped")
                     yield decide_settle(core, [Chosen(lease, take, range(len(part)))], how, now, rng)
 
