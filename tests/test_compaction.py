@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import defaultdict
 from contextlib import suppress
 
@@ -15,11 +16,11 @@ from penstock.batch import layout
 from penstock.clock import ManualClock
 from penstock.delivery.entries import Span
 from penstock.errors import MessageNotFound
-from penstock.model import Message
+from penstock.model import Freed, Message
 from penstock.storage import pins
 from penstock.storage.extent import Extent
 from penstock.storage.schema import EVENTS, MESSAGES
-from penstock.storage.segments import Freed, SegmentStore
+from penstock.storage.segments import SegmentStore
 from tests.support.forgetful import ForgetfulDisk, PowerCut
 from tests.support.frames import FrameMaker, sealed_payloads
 
@@ -281,3 +282,37 @@ def test_a_crash_at_any_write_of_removal_or_compaction_loses_nothing_needed(seed
             assert [found[place][offset] for offset in range(20, 30)] == frames.accepted[place][20:]
         assert again.verify() == []
     assert step > 10
+
+
+def test_readers_see_every_message_while_files_are_sealed_removed_and_compacted():
+    disk, frames = ForgetfulDisk(), FrameMaker()
+    store = SegmentStore(disk)
+    frames.push(1, [b"%d" % row for row in range(200)])
+    frames.push(2, [b"x"] * 300)
+    frames.seal(store)
+    keeping = 150  # the reader wants offsets from here on; what is below comes and goes
+    done = threading.Event()
+    wrong: list[object] = []
+
+    def read() -> None:
+        while not done.is_set():
+            for extent in store.of_partition(1, 0):
+                if extent.first_offset >= keeping:
+                    batch = store.load(extent)
+                    rows = range(extent.first_offset, extent.end_offset)
+                    wrong.extend(o for o in rows if batch.payload(extent.row_of(o)) != b"%d" % o)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for start in range(0, keeping, 10):
+        frames.push(2, [b"y"] * 50)
+        frames.seal(store)
+        store.remove({(1, 0): start, (2, 0): 300 + 5 * start})
+        store.compact()
+    done.set()
+    for reader in readers:
+        reader.join()
+
+    assert wrong == []
+    assert store.verify() == []

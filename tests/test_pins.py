@@ -9,8 +9,9 @@ import pytest
 from penstock import limits
 from penstock.clock import ManualClock
 from penstock.errors import InvalidName
+from penstock.model import Freed
 from penstock.storage import pins
-from penstock.storage.segments import Freed, SegmentStore
+from penstock.storage.segments import SegmentStore
 from tests.support.forgetful import ForgetfulDisk
 from tests.support.frames import FrameMaker, sealed_payloads
 

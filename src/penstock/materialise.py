@@ -6,8 +6,9 @@ Planning runs while the shard is held and touches no file; loading row groups of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,7 +28,7 @@ class SegmentReader(Protocol):
     def pushed_at(self, extent: SealedExtent) -> Int64s: ...
 
 
-class Plan(NamedTuple):
+class Plan(msgspec.Struct, frozen=True):
     """Some offsets of one extent. `batch` is None when it lies in a segment."""
 
     partition: str

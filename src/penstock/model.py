@@ -23,6 +23,8 @@ DEFAULT_GROUP: Final = "default"
 DEFAULT_PARTITION: Final = "0"
 
 Durability = Literal["fsync", "interval", "os"]
+# Where a group may start or go: earliest, latest, an offset, an instant, or an offset for each partition.
+Position = str | int | datetime | Mapping[str, int]
 DURABILITIES: Final = ("fsync", "interval", "os")
 
 PRIORITY_NAMES: Final = {"background": 0, "low": 64, "normal": 128, "high": 192, "critical": 255}
@@ -318,6 +320,26 @@ class QueueStats:
     @property
     def dead(self) -> int:
         return self.groups[DEFAULT_GROUP].dead
+
+
+class Freed(msgspec.Struct, frozen=True):
+    """What retention or compaction gave back."""
+
+    files_removed: int = 0
+    files_rewritten: int = 0
+    bytes_freed: int = 0
+    messages_removed: int = 0
+
+    def __add__(self, other: Freed) -> Freed:
+        return Freed(*map(sum, zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)))
+
+
+class Reason(NamedTuple):
+    """Why a message waits, for one group: a short code, and a sentence for people."""
+
+    group: str
+    code: str
+    text: str
 
 
 class PartitionLag(NamedTuple):

@@ -6,8 +6,8 @@ Replies hold columns and rows, not messages: an id, a payload or a receipt is ma
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,26 +17,15 @@ from penstock.model import MessageId
 Int64s = NDArray[np.int64]
 
 
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """Some deliveries of one partition whose rows lie in one batch."""
 
-    __slots__ = ("attempts", "batch", "offsets", "partition", "pushed_at", "rows")
-
-    def __init__(
-        self,
-        batch: Batch,
-        rows: slice | Int64s,
-        partition: str,
-        offsets: Sequence[int],
-        attempts: int | Sequence[int],
-        pushed_at: int | Int64s,
-    ) -> None:
-        self.batch = batch
-        self.rows = rows  # of the batch, one per offset
-        self.partition = partition
-        self.offsets = offsets
-        self.attempts = attempts  # one number when all are the same
-        self.pushed_at = pushed_at  # one instant when all are the same
+    batch: Batch
+    rows: slice | Int64s  # of the batch, one per offset
+    partition: str
+    offsets: Sequence[int]
+    attempts: int | Sequence[int]  # one number when all are the same
+    pushed_at: int | Int64s  # one instant when all are the same
 
     def row(self, index: int) -> int:
         return self.rows.start + index if isinstance(self.rows, slice) else int(self.rows[index])
@@ -48,8 +37,7 @@ class Piece:
         return self.pushed_at if isinstance(self.pushed_at, int) else int(self.pushed_at[index])
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseReply:
+class LeaseReply(msgspec.Struct, frozen=True):
     """A lease: `nonce` 0 and no pieces when there was nothing to be had."""
 
     queue: str
@@ -60,8 +48,7 @@ class LeaseReply:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class PushReply:
+class PushReply(msgspec.Struct, frozen=True):
     """Where each row of a pushed batch went. `rows` is the partition number of each row, as the journal has it."""
 
     queue: str

@@ -23,17 +23,18 @@ from penstock.delivery import upkeep as upkeep_rules
 from penstock.delivery.core import Delivery
 from penstock.delivery.entries import Entry, Int64s, Leased, QueueDeleted, encode, encode_push_one
 from penstock.delivery.group import Group
-from penstock.delivery.lease import LeaseRequest, decide_lease
+from penstock.delivery.lease import decide_lease
 from penstock.delivery.leases import Lease
 from penstock.delivery.log import FOREVER, Extent, Need, Partition, Queue
-from penstock.delivery.push import Decided, PartitionChoice, decide_push
-from penstock.delivery.settle import Chosen, Settling
+from penstock.delivery.push import Decided, decide_push
+from penstock.delivery.settle import Chosen
 from penstock.errors import Closed, DiskFull, LeaseLost
 from penstock.journal import Journal
 from penstock.journal.commit import GroupCommit
 from penstock.materialise import Plan, load, plan
 from penstock.model import DLQ_SUFFIX, Durability, MessageId, QueueOptions, Receipt
 from penstock.replies import LeaseReply, PushReply
+from penstock.requests import LeaseRequest, PartitionChoice, Settling
 from penstock.storage.segments import SegmentStore
 from penstock.waiting import Waiters
 

@@ -8,34 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from penstock.batch import Batch
 from penstock.delivery import settle
 from penstock.delivery.entries import Entry, QueueDeleted, QueueSet
 from penstock.delivery.log import Need
-from penstock.delivery.push import Decided, PartitionChoice, decide_push
+from penstock.delivery.push import Decided, decide_push
 from penstock.errors import LeaseLost, QueueFull
-from penstock.model import MessageId, Receipt
+from penstock.model import MessageId
+from penstock.requests import Operation, PushOperation, SettleOperation
 from penstock.shard import Shard, Ticket
-
-
-class PushOperation(NamedTuple):
-    """Messages for one queue."""
-
-    queue: str
-    batch: Batch
-    partition: PartitionChoice = None
-
-
-class SettleOperation(NamedTuple):
-    """The end of one delivery."""
-
-    receipt: Receipt
-    how: settle.Settling
-
-
-Operation = PushOperation | SettleOperation
 
 
 def transact(shard: Shard, operations: Sequence[Operation]) -> tuple[list[list[MessageId]], Ticket]:

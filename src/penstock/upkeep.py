@@ -21,13 +21,13 @@ from penstock.delivery.log import Extent, Queue
 from penstock.delivery.upkeep import floor_of
 from penstock.errors import PenstockError
 from penstock.journal import JournalFile
+from penstock.model import Freed
 from penstock.shard import Shard
 from penstock.storage.checkpoint import CheckpointStore
 from penstock.storage.disk import Disk
 from penstock.storage.extent import Extent as SealedExtent
 from penstock.storage.names import Names
 from penstock.storage.retention import new_starts
-from penstock.storage.segments import Freed
 
 logger: Final = logging.getLogger("penstock")
 

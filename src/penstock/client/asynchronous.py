@@ -16,29 +16,28 @@ from typing import Any, Self
 
 from penstock import limits
 from penstock.batch import Batch, encode_one
-from penstock.client import requests
+from penstock.client import arguments
 from penstock.client.delivery import BaseDelivery, BaseLeased
 from penstock.client.pushed import PushResult
 from penstock.client.transaction import BaseTransaction
-from penstock.delivery.lease import LeaseRequest
-from penstock.delivery.settle import Settling
 from penstock.embedded import Session
-from penstock.embedded.browse import Position, Reason
-from penstock.embedded.letters import Filter
 from penstock.errors import LeaseLost
 from penstock.model import (
     DEFAULT_GROUP,
     Durability,
+    Freed,
     Message,
     MessageId,
     Outcome,
     PartitionLag,
+    Position,
     QueueOptions,
     QueueStats,
+    Reason,
     check_name,
 )
 from penstock.replies import LeaseReply
-from penstock.storage.segments import Freed
+from penstock.requests import LeaseRequest, LetterFilter, Settling
 
 _PLAIN = (None, 128, 0, None, None, None, None, None, None, None)
 
@@ -60,19 +59,19 @@ class Delivery(BaseDelivery):
     __slots__ = ()
 
     async def ack(self) -> None:
-        await self._settle(requests.settling(Outcome.ACKED))
+        await self._settle(arguments.settling(Outcome.ACKED))
 
     async def nack(self, delay: float | None = None, error: str = "") -> None:
-        await self._settle(requests.settling(Outcome.RETRIED, delay, error))
+        await self._settle(arguments.settling(Outcome.RETRIED, delay, error))
 
     async def reject(self, reason: str = "") -> None:
-        await self._settle(requests.settling(Outcome.REJECTED, error=reason))
+        await self._settle(arguments.settling(Outcome.REJECTED, error=reason))
 
     async def release(self) -> None:
-        await self._settle(requests.settling(Outcome.RELEASED))
+        await self._settle(arguments.settling(Outcome.RELEASED))
 
     async def snooze(self, seconds: float) -> None:
-        await self._settle(requests.settling(Outcome.SNOOZED, seconds))
+        await self._settle(arguments.settling(Outcome.SNOOZED, seconds))
 
     async def extend(self, seconds: float) -> None:
         leased: Leased = self._leased
@@ -93,19 +92,19 @@ class Leased(BaseLeased[Delivery]):
     _delivery = Delivery
 
     async def ack(self) -> None:
-        await self._settle(requests.settling(Outcome.ACKED))
+        await self._settle(arguments.settling(Outcome.ACKED))
 
     async def nack(self, delay: float | None = None, error: str = "") -> None:
-        await self._settle(requests.settling(Outcome.RETRIED, delay, error))
+        await self._settle(arguments.settling(Outcome.RETRIED, delay, error))
 
     async def reject(self, reason: str = "") -> None:
-        await self._settle(requests.settling(Outcome.REJECTED, error=reason))
+        await self._settle(arguments.settling(Outcome.REJECTED, error=reason))
 
     async def release(self) -> None:
-        await self._settle(requests.settling(Outcome.RELEASED))
+        await self._settle(arguments.settling(Outcome.RELEASED))
 
     async def extend(self, seconds: float) -> None:
-        self.expires_micros = self.session.extend(self.nonce, requests.extension(seconds))
+        self.expires_micros = self.session.extend(self.nonce, arguments.extension(seconds))
 
     async def _settle(self, how: Settling) -> None:
         if self.nonce:
@@ -120,7 +119,7 @@ class DeadLetters:
         self._queue = queue
 
     async def list(self, *, limit: int = 100, **filters: Any) -> list[Message]:
-        wanted = Filter(limit=requests.read_limit(limit), **filters)
+        wanted = LetterFilter(limit=arguments.read_limit(limit), **filters)
         found: list[Message] = await _told(self._session, self._session.dead_letters, self._queue, wanted)
         return found
 
@@ -132,8 +131,8 @@ class DeadLetters:
         edit: Callable[[Message], Message] | None = None,
         **filters: Any,
     ) -> int:
-        wanted = Filter(ids=None if ids is None else frozenset(ids), **filters)
-        rate = requests.per_second(rate)
+        wanted = LetterFilter(ids=None if ids is None else frozenset(ids), **filters)
+        rate = arguments.per_second(rate)
         count: int = await _told(self._session, self._session.redrive, self._queue, wanted, rate, edit)
         return count
 
@@ -172,7 +171,9 @@ class Queue:
         if payload.__class__ is bytes and options == _PLAIN:
             id, ticket = session.push_one(self.name, encode_one(payload), durability)
         else:
-            data = requests.one(payload, key, priority, delay, deliver_at, ttl, headers, dedup_key, max_attempts, trace)
+            data = arguments.one(
+                payload, key, priority, delay, deliver_at, ttl, headers, dedup_key, max_attempts, trace
+            )
             reply, ticket = session.push(self.name, Batch(data), partition, durability)
             id = reply.ids()[0]
         if ticket:
@@ -201,11 +202,11 @@ class Queue:
         partitions: Sequence[int | str] | None = None,
         auto_ack: bool = False,
     ) -> Leased:
-        request = requests.lease_request(max, lease_seconds, consumer, partitions, auto_ack)
+        request = arguments.lease_request(max, lease_seconds, consumer, partitions, auto_ack)
         check_name(group, "group")
         reply, ticket = await self._lease(group, request)
         if not reply.count and wait:
-            reply, ticket = await self._lease_waiting(group, request, requests.wait_seconds(wait))
+            reply, ticket = await self._lease_waiting(group, request, arguments.wait_seconds(wait))
         await self._session.shard.confirmed(ticket)
         return Leased(self._session, reply)
 
@@ -262,12 +263,12 @@ class Queue:
         timestamp: datetime | str | None = None,
         limit: int = 100,
     ) -> list[Message]:
-        place = (requests.offset(offset), requests.timestamp_micros(timestamp), requests.read_limit(limit))
+        place = (arguments.offset(offset), arguments.timestamp_micros(timestamp), arguments.read_limit(limit))
         found: list[Message] = await _told(self._session, self._session.read, self.name, partition, *place)
         return found
 
     async def peek(self, limit: int = 1) -> list[Message]:
-        found: list[Message] = await _told(self._session, self._session.peek, self.name, requests.read_limit(limit))
+        found: list[Message] = await _told(self._session, self._session.peek, self.name, arguments.read_limit(limit))
         return found
 
     async def create_group(self, name: str, start: Position = "earliest") -> None:
@@ -284,7 +285,7 @@ class Queue:
         return found
 
     async def delayed(self, limit: int = 100) -> list[Message]:
-        found: list[Message] = await _told(self._session, self._session.delayed, self.name, requests.read_limit(limit))
+        found: list[Message] = await _told(self._session, self._session.delayed, self.name, arguments.read_limit(limit))
         return found
 
     async def cancel(self, id: MessageId | str) -> None:
@@ -327,14 +328,14 @@ async def _hand_out(leased: Leased) -> AsyncIterator[Delivery]:
             current = None
             if not delivery.settled:
                 with suppress(LeaseLost):
-                    ticket = session.settle((delivery.proof,), requests.settling(Outcome.ACKED))
+                    ticket = session.settle((delivery.proof,), arguments.settling(Outcome.ACKED))
     except (GeneratorExit, asyncio.CancelledError):
         # No awaiting here: the loop may be closing. The settles are made durable by whoever commits next.
         with suppress(LeaseLost):
             if current is not None and not current.settled:
                 error = "the consumer left its loop before this delivery was acknowledged"
-                session.settle((current.proof,), requests.settling(Outcome.RETRIED, error=error))
-            session.settle_lease(leased.nonce, requests.settling(Outcome.RELEASED))
+                session.settle((current.proof,), arguments.settling(Outcome.RETRIED, error=error))
+            session.settle_lease(leased.nonce, arguments.settling(Outcome.RELEASED))
         raise
     await session.shard.confirmed(ticket)
 

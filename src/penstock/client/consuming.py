@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from penstock import limits
-from penstock.client import requests
+from penstock.client import arguments
 from penstock.errors import LeaseLost
 from penstock.model import Outcome
 
@@ -53,7 +53,7 @@ def _hand_out(leased: Leased) -> Iterator[Delivery]:
             current = None
             if not delivery.settled:
                 with suppress(LeaseLost):
-                    ticket = session.settle((delivery.proof,), requests.settling(Outcome.ACKED))
+                    ticket = session.settle((delivery.proof,), arguments.settling(Outcome.ACKED))
     except GeneratorExit:
         with suppress(LeaseLost):
             if current is not None and not current.settled:

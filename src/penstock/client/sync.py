@@ -9,27 +9,27 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from penstock.batch import Batch, encode_one
-from penstock.client import requests
+from penstock.client import arguments
 from penstock.client.consuming import consume
 from penstock.client.delivery import BaseDelivery, BaseLeased
 from penstock.client.pushed import PushResult
 from penstock.client.transaction import Transaction
-from penstock.delivery.settle import Settling
 from penstock.embedded import Session
-from penstock.embedded.browse import Position, Reason
-from penstock.embedded.letters import Filter
 from penstock.model import (
     DEFAULT_GROUP,
     Durability,
+    Freed,
     Message,
     MessageId,
     Outcome,
     PartitionLag,
+    Position,
     QueueOptions,
     QueueStats,
+    Reason,
     check_name,
 )
-from penstock.storage.segments import Freed
+from penstock.requests import LetterFilter, Settling
 
 T = TypeVar("T")
 _PLAIN = (None, 128, 0, None, None, None, None, None, None, None)
@@ -42,23 +42,23 @@ class Delivery(BaseDelivery):
 
     def ack(self) -> None:
         """Done: it will not be delivered to this group again."""
-        self._settle(requests.settling(Outcome.ACKED))
+        self._settle(arguments.settling(Outcome.ACKED))
 
     def nack(self, delay: float | None = None, error: str = "") -> None:
         """Failed: retry after `delay`, or after the queue's backoff; dead-letter after the last attempt."""
-        self._settle(requests.settling(Outcome.RETRIED, delay, error))
+        self._settle(arguments.settling(Outcome.RETRIED, delay, error))
 
     def reject(self, reason: str = "") -> None:
         """Hopeless: dead-letter now."""
-        self._settle(requests.settling(Outcome.REJECTED, error=reason))
+        self._settle(arguments.settling(Outcome.REJECTED, error=reason))
 
     def release(self) -> None:
         """Give it back; the attempt does not count."""
-        self._settle(requests.settling(Outcome.RELEASED))
+        self._settle(arguments.settling(Outcome.RELEASED))
 
     def snooze(self, seconds: float) -> None:
         """Deliver it again later; the attempt does not count."""
-        self._settle(requests.settling(Outcome.SNOOZED, seconds))
+        self._settle(arguments.settling(Outcome.SNOOZED, seconds))
 
     def extend(self, seconds: float) -> None:
         """Hold the whole lease for `seconds` from now."""
@@ -81,20 +81,20 @@ class Leased(BaseLeased[Delivery]):
 
     def ack(self) -> None:
         """All that is not settled yet, in one operation."""
-        self._settle(requests.settling(Outcome.ACKED))
+        self._settle(arguments.settling(Outcome.ACKED))
 
     def nack(self, delay: float | None = None, error: str = "") -> None:
-        self._settle(requests.settling(Outcome.RETRIED, delay, error))
+        self._settle(arguments.settling(Outcome.RETRIED, delay, error))
 
     def reject(self, reason: str = "") -> None:
-        self._settle(requests.settling(Outcome.REJECTED, error=reason))
+        self._settle(arguments.settling(Outcome.REJECTED, error=reason))
 
     def release(self) -> None:
-        self._settle(requests.settling(Outcome.RELEASED))
+        self._settle(arguments.settling(Outcome.RELEASED))
 
     def extend(self, seconds: float) -> None:
         """Hold the lease for `seconds` from now."""
-        self.expires_micros = self.session.extend(self.nonce, requests.extension(seconds))
+        self.expires_micros = self.session.extend(self.nonce, arguments.extension(seconds))
 
     def _settle(self, how: Settling) -> None:
         if self.nonce:
@@ -120,7 +120,15 @@ class DeadLetters:
         limit: int = 100,
     ) -> list[Message]:
         """Dead letters, oldest first; their headers say where they come from and why they died."""
-        wanted = Filter(group, reason, error_contains, key, since, until, limit=requests.read_limit(limit))
+        wanted = LetterFilter(
+            group=group,
+            reason=reason,
+            error_contains=error_contains,
+            key=key,
+            since=since,
+            until=until,
+            limit=arguments.read_limit(limit),
+        )
         found, ticket = self._session.dead_letters(self._queue, wanted)
         self._session.shard.confirm(ticket)
         return found
@@ -144,8 +152,17 @@ class DeadLetters:
         With `edit` the changed messages are pushed as new ones, for all groups.
         """
         chosen = None if ids is None else frozenset(ids)
-        wanted = Filter(group, reason, error_contains, key, since, until, chosen, limit)
-        count, ticket = self._session.redrive(self._queue, wanted, requests.per_second(rate), edit)
+        wanted = LetterFilter(
+            group=group,
+            reason=reason,
+            error_contains=error_contains,
+            key=key,
+            since=since,
+            until=until,
+            ids=chosen,
+            limit=limit,
+        )
+        count, ticket = self._session.redrive(self._queue, wanted, arguments.per_second(rate), edit)
         self._session.shard.confirm(ticket)
         return count
 
@@ -185,7 +202,9 @@ class Queue:
         if payload.__class__ is bytes and options == _PLAIN:
             id, ticket = session.push_one(self.name, encode_one(payload), durability)
         else:
-            data = requests.one(payload, key, priority, delay, deliver_at, ttl, headers, dedup_key, max_attempts, trace)
+            data = arguments.one(
+                payload, key, priority, delay, deliver_at, ttl, headers, dedup_key, max_attempts, trace
+            )
             reply, ticket = session.push(self.name, Batch(data), partition, durability)
             id = reply.ids()[0]
         if ticket:
@@ -212,12 +231,12 @@ class Queue:
     ) -> Leased:
         """Take up to `max` messages for `lease_seconds`; waits up to `wait` seconds for the first one."""
         session = self._session
-        request = requests.lease_request(max, lease_seconds, consumer, partitions, auto_ack)
+        request = arguments.lease_request(max, lease_seconds, consumer, partitions, auto_ack)
         if group is not DEFAULT_GROUP:
             check_name(group, "group")
         reply, ticket = session.lease(self.name, group, request)
         if not reply.count and wait:
-            reply, ticket = session.lease_waiting(self.name, group, request, requests.wait_seconds(wait))
+            reply, ticket = session.lease_waiting(self.name, group, request, arguments.wait_seconds(wait))
         if ticket:
             session.shard.confirm(ticket)
         return Leased(session, reply)
@@ -252,15 +271,15 @@ class Queue:
             self._session.read(
                 self.name,
                 partition,
-                requests.offset(offset),
-                requests.timestamp_micros(timestamp),
-                requests.read_limit(limit),
+                arguments.offset(offset),
+                arguments.timestamp_micros(timestamp),
+                arguments.read_limit(limit),
             )
         )
 
     def peek(self, limit: int = 1) -> list[Message]:
         """The next messages of the default group, without effect."""
-        return self._told(self._session.peek(self.name, requests.read_limit(limit)))
+        return self._told(self._session.peek(self.name, arguments.read_limit(limit)))
 
     def create_group(self, name: str, start: Position = "earliest") -> None:
         """An independent reader that starts at earliest, latest, an offset or a time."""
@@ -279,7 +298,7 @@ class Queue:
 
     def delayed(self, limit: int = 100) -> list[Message]:
         """Messages that are not due yet, soonest first."""
-        return self._told(self._session.delayed(self.name, requests.read_limit(limit)))
+        return self._told(self._session.delayed(self.name, arguments.read_limit(limit)))
 
     def cancel(self, id: MessageId | str) -> None:
         """Take a message back before anyone has it."""

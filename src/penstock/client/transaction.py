@@ -6,12 +6,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.batch import Batch
-from penstock.client import requests
+from penstock.client import arguments
 from penstock.client.delivery import BaseDelivery
 from penstock.embedded import Session
 from penstock.errors import Closed
 from penstock.model import Message, MessageId, Outcome, check_name
-from penstock.transactions import Operation, PushOperation, SettleOperation
+from penstock.requests import Operation, PushOperation, SettleOperation
 
 
 class BaseTransaction:
@@ -33,16 +33,16 @@ class BaseTransaction:
         self._add(PushOperation(check_name(queue), batch, batch.partitions))
 
     def ack(self, delivery: BaseDelivery) -> None:
-        self._add(SettleOperation(delivery.proof, requests.settling(Outcome.ACKED)))
+        self._add(SettleOperation(delivery.proof, arguments.settling(Outcome.ACKED)))
 
     def nack(self, delivery: BaseDelivery, delay: float | None = None, error: str = "") -> None:
-        self._add(SettleOperation(delivery.proof, requests.settling(Outcome.RETRIED, delay, error)))
+        self._add(SettleOperation(delivery.proof, arguments.settling(Outcome.RETRIED, delay, error)))
 
     def reject(self, delivery: BaseDelivery, reason: str = "") -> None:
-        self._add(SettleOperation(delivery.proof, requests.settling(Outcome.REJECTED, error=reason)))
+        self._add(SettleOperation(delivery.proof, arguments.settling(Outcome.REJECTED, error=reason)))
 
     def release(self, delivery: BaseDelivery) -> None:
-        self._add(SettleOperation(delivery.proof, requests.settling(Outcome.RELEASED)))
+        self._add(SettleOperation(delivery.proof, arguments.settling(Outcome.RELEASED)))
 
     def _add(self, operation: Operation) -> None:
         if self._over:

@@ -32,16 +32,17 @@ from penstock.model import (
     QueueOptions,
     to_datetime,
 )
-
-ORIGIN: Final = "penstock-origin"
-GROUP: Final = "penstock-group"
-REASON: Final = "penstock-reason"
-ERROR: Final = "penstock-error"
-ATTEMPTS: Final = "penstock-attempts"
-FIRST_AT: Final = "penstock-first-delivered-at"
-LAST_AT: Final = "penstock-last-delivered-at"
-CONSUMER: Final = "penstock-last-consumer"
-DEAD_AT: Final = "penstock-dead-at"
+from penstock.requests import (
+    DEAD_AT,
+    DEAD_ATTEMPTS,
+    DEAD_CONSUMER,
+    DEAD_ERROR,
+    DEAD_FIRST_AT,
+    DEAD_GROUP,
+    DEAD_LAST_AT,
+    DEAD_ORIGIN,
+    DEAD_REASON,
+)
 
 # A dead letter stays until someone deals with it: no attempts to use up, no retention.
 DLQ_OPTIONS: Final = QueueOptions(
@@ -105,16 +106,16 @@ def _letter(queue: Queue, corpse: Corpse) -> Message:
     row = extent.row_of(offset) if extent.batch is not None else extent.sealed.row + offset - extent.first
     tried = (progress.attempts or {}).get(offset)
     headers = dict(batch.headers(row) or {})
-    headers[ORIGIN] = str(MessageId(queue.name, progress.partition.name, offset))
-    headers[GROUP] = progress.group.name
-    headers[REASON] = corpse.outcome.name.lower()
-    headers[ERROR] = corpse.error
-    headers[ATTEMPTS] = str(corpse.attempts)
-    headers[CONSUMER] = corpse.consumer
+    headers[DEAD_ORIGIN] = str(MessageId(queue.name, progress.partition.name, offset))
+    headers[DEAD_GROUP] = progress.group.name
+    headers[DEAD_REASON] = corpse.outcome.name.lower()
+    headers[DEAD_ERROR] = corpse.error
+    headers[DEAD_ATTEMPTS] = str(corpse.attempts)
+    headers[DEAD_CONSUMER] = corpse.consumer
     headers[DEAD_AT] = to_datetime(corpse.at).isoformat()
     if corpse.leased_at:
-        headers[FIRST_AT] = to_datetime(tried.first_at if tried else corpse.leased_at).isoformat()
-        headers[LAST_AT] = to_datetime(corpse.leased_at).isoformat()
+        headers[DEAD_FIRST_AT] = to_datetime(tried.first_at if tried else corpse.leased_at).isoformat()
+        headers[DEAD_LAST_AT] = to_datetime(corpse.leased_at).isoformat()
     return Message(
         payload=batch.payload(row),
         key=batch.key(row),

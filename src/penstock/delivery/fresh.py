@@ -36,7 +36,7 @@ def take_any(selection: Selection, progress: Progress, priority: int, room: int)
         return _take_special(selection, progress, priority, room, end)
     first, run_end = progress.fresh_run(progress.cursor, end, room)
     if run_end > first:
-        selection.add(Take(progress, range(first, run_end), 1))
+        selection.add(Take(progress, range(first, run_end), 1, run_end - first))
     if run_end > progress.cursor:
         progress.cursor = run_end
     return progress.cursor < end
@@ -103,9 +103,9 @@ def _take_from_extent(
 
 def _add(selection: Selection, progress: Progress, offsets: list[int]) -> None:
     if offsets[-1] - offsets[0] == len(offsets) - 1:
-        selection.add(Take(progress, range(offsets[0], offsets[-1] + 1), 1))
+        selection.add(Take(progress, range(offsets[0], offsets[-1] + 1), 1, len(offsets)))
     else:
-        selection.add(Take(progress, offsets, 1))
+        selection.add(Take(progress, offsets, 1, len(offsets)))
 
 
 def _cursor_of(progress: Progress, priority: int) -> int:
@@ -146,7 +146,7 @@ def take_in_order(selection: Selection, progress: Progress, priority: int, room:
         progress.cursor = max(progress.cursor, offsets[-1] + 1)
         attempts = [progress.attempt_next(offset) for offset in offsets] if progress.attempts else 1
         run = range(offsets[0], offsets[-1] + 1)
-        selection.add(Take(progress, run if len(run) == len(offsets) else offsets, attempts))
+        selection.add(Take(progress, run if len(run) == len(offsets) else offsets, attempts, len(offsets)))
     return False
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,16 +15,7 @@ from penstock.delivery.selection import Selection
 from penstock.delivery.serve import select
 from penstock.errors import InvalidField
 from penstock.model import Outcome
-
-
-class LeaseRequest(NamedTuple):
-    """What a consumer asks for; validated at the edge."""
-
-    count_max: int = 1
-    lease_seconds: float | None = None
-    consumer: str = ""
-    partitions: Sequence[int | str] | None = None
-    auto_ack: bool = False
+from penstock.requests import LeaseRequest
 
 
 def decide_lease(

@@ -10,21 +10,20 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from penstock.delivery.group import Group
 from penstock.delivery.progress import Progress
 
 
-class Take:
+class Take(msgspec.Struct):
     """Some offsets of one partition in a lease, ascending, with the number of each delivery."""
 
-    __slots__ = ("attempts", "done", "offsets", "open", "progress")
-
-    def __init__(self, progress: Progress, offsets: Sequence[int], attempts: int | list[int]) -> None:
-        self.progress = progress
-        self.offsets = offsets  # a range when they are consecutive
-        self.attempts = attempts  # one number when all are the same
-        self.open = len(offsets)
-        self.done: bytearray | None = None  # 1 for each delivery that was settled on its own
+    progress: Progress
+    offsets: Sequence[int]  # a range when they are consecutive
+    attempts: int | list[int]  # one number when all are the same
+    open: int  # deliveries not settled yet
+    done: bytearray | None = None  # 1 for each delivery that was settled on its own
 
     def index_of(self, offset: int) -> int:
         """Where an offset stands in this take; −1 when it does not."""
@@ -58,21 +57,16 @@ class Take:
         self.open -= len(indexes)
 
 
-class Lease:
+class Lease(msgspec.Struct):
     """The time-limited right of one consumer to settle some deliveries."""
 
-    __slots__ = ("at", "consumer", "count", "deadline", "group", "nonce", "takes")
-
-    def __init__(
-        self, nonce: int, group: Group, consumer: str, at: int, deadline: int, takes: list[Take], count: int
-    ) -> None:
-        self.nonce = nonce
-        self.group = group
-        self.consumer = consumer
-        self.at = at  # wall time, for the events table
-        self.deadline = deadline  # monotonic
-        self.takes = takes
-        self.count = count  # deliveries not settled yet
+    nonce: int
+    group: Group
+    consumer: str
+    at: int  # wall time, for the events table
+    deadline: int  # monotonic
+    takes: list[Take]
+    count: int  # deliveries not settled yet
 
     def find(self, partition: str, offset: int) -> tuple[Take, int] | None:
         """The take and index of one delivery of this lease."""

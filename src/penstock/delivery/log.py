@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,31 +39,18 @@ class Need(Exception):
         self.column = column
 
 
-class Extent:
+class Extent(msgspec.Struct, eq=False):
     """Offsets [first, end) of one partition; `batch` while they are in memory, `sealed` once they are in a file."""
 
-    __slots__ = ("_batch", "columns", "end", "first", "flags", "pushed_at", "rows", "sealed", "sequence")
-
-    def __init__(
-        self,
-        first: int,
-        end: int,
-        pushed_at: int,
-        flags: int,
-        batch: Batch | bytes | None = None,
-        rows: Int64s | None = None,
-        sequence: int = 0,
-        sealed: Any = None,
-    ) -> None:
-        self.first = first
-        self.end = end
-        self.pushed_at = pushed_at  # of the first message; the same for all of them while in memory
-        self.flags = flags
-        self._batch = batch  # bytes until someone looks at it
-        self.rows = rows  # rows of the batch, when they are not simply the first ones
-        self.sequence = sequence  # of the frame that brought it
-        self.sealed = sealed
-        self.columns: dict[str, Any] | None = None
+    first: int
+    end: int
+    pushed_at: int  # of the first message; the same for all of them while in memory
+    flags: int
+    _batch: Batch | bytes | None = None  # bytes until someone looks at it
+    rows: Int64s | None = None  # rows of the batch, when they are not simply the first ones
+    sequence: int = 0  # of the frame that brought it
+    sealed: Any = None
+    columns: dict[str, Any] | None = None
 
     @property
     def batch(self) -> Batch | None:
@@ -281,9 +269,9 @@ class Queue:
     __slots__ = (
         "by_name",
         "created_at",
-        "gated",
         "dedup",
         "evict_at",
+        "gated",
         "group_id_next",
         "group_ids",
         "groups",

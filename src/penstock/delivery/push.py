@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +15,7 @@ from penstock.delivery.phases import FRESH, READY, WAITING
 from penstock.delivery.progress import Progress, span_of
 from penstock.errors import InvalidField, QueueFull
 from penstock.model import DEFAULT_PARTITION, MessageId, Outcome, check_name
-
-PartitionChoice = int | str | Sequence[int | str | None] | None
+from penstock.requests import PartitionChoice
 
 
 class Decided(NamedTuple):

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import msgspec
+
 from penstock.delivery.group import Group
 from penstock.delivery.leases import Take
 from penstock.delivery.log import Need
 from penstock.delivery.progress import Progress
 
 
-class Selection:
+class Selection(msgspec.Struct):
     """Takes for a lease, and messages found expired on the way."""
 
-    __slots__ = ("_claimed", "count", "expired", "group", "now", "only", "reached", "takes", "wakes")
-
-    def __init__(self, group: Group, now: int, reached: int, only: Collection[Progress] | None) -> None:
-        self.group = group
-        self.now = now
-        self.reached = reached
-        self.only = only
-        self.takes: list[Take] = []
-        self.count = 0
-        self.expired: list[tuple[Progress, list[int]]] = []
-        self.wakes: list[tuple[int, Progress]] = []  # partitions to offer again at an instant
-        self._claimed: set[tuple[int, int]] | None = None
+    group: Group
+    now: int
+    reached: int  # delays up to this instant have ended
+    only: Collection[Progress] | None
+    takes: list[Take] = []
+    count: int = 0
+    expired: list[tuple[Progress, list[int]]] = []
+    wakes: list[tuple[int, Progress]] = []  # partitions to offer again at an instant
+    _claimed: set[tuple[int, int]] | None = None
 
     def add(self, take: Take) -> None:
         self.takes.append(take)

@@ -123,7 +123,7 @@ def _take_returned(selection: Selection, progress: Progress, offsets: list[int])
         offsets.sort()
         tried = progress.attempts
         attempts = [progress.attempt_next(offset) for offset in offsets] if tried else 1
-        selection.add(Take(progress, offsets, attempts))
+        selection.add(Take(progress, offsets, attempts, len(offsets)))
 
 
 def _take_fresh(selection: Selection, lane: Lane, count_max: int) -> None:

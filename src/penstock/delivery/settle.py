@@ -6,10 +6,10 @@ checked before anything is decided, so a refused call changes nothing.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
+import msgspec
 import numpy as np
 
 from penstock.delivery.core import Delivery
@@ -21,24 +21,20 @@ from penstock.delivery.log import Queue
 from penstock.delivery.phases import AFTER, COUNTED, LEASED, WAITING
 from penstock.errors import LeaseLost
 from penstock.model import Outcome, Receipt
+from penstock.requests import Settling
+
+if TYPE_CHECKING:
+    import random
 
 MAY_KILL: Final = frozenset({Outcome.REJECTED, *COUNTED})
 
 
-class Chosen(NamedTuple):
+class Chosen(msgspec.Struct):
     """Deliveries of one take that a call is about: indexes into the take, ascending."""
 
     lease: Lease
     take: Take
     indexes: Sequence[int]
-
-
-class Settling(NamedTuple):
-    """How they are to end."""
-
-    outcome: Outcome
-    delay_seconds: float | None = None
-    error: str = ""
 
 
 def find_receipts(core: Delivery, receipts: Iterable[Receipt]) -> list[Chosen]:
@@ -65,7 +61,8 @@ def find_lease(core: Delivery, nonce: int) -> list[Chosen]:
     if lease is None:
         raise LeaseLost("the lease expired or everything in it was settled")
     chosen = [Chosen(lease, take, indexes) for take, indexes in lease.open_takes()]
-    for _, take, indexes in chosen:
+    for each in chosen:
+        take, indexes = each.take, each.indexes
         offsets = take.offsets if len(indexes) == len(take.offsets) else [take.offsets[index] for index in indexes]
         if not take.progress.all_leased(offsets):
             # A purge or a cancel ended some of them under the consumer's hands.
@@ -82,7 +79,8 @@ def decide_settle(core: Delivery, chosen: Sequence[Chosen], how: Settling, now: 
     entries: list[Entry] = []
     corpses: dict[Queue, list[Corpse]] = {}
     outcome = how.outcome if how.outcome == Outcome.REJECTED else Outcome.DEAD
-    for lease, take, indexes in chosen:
+    for each in chosen:
+        lease, take, indexes = each.lease, each.take, each.indexes
         queue = lease.group.queue
         dying = dying_indexes(queue, take, indexes, how.outcome) if how.outcome in MAY_KILL else ()
         if dying:
@@ -99,9 +97,9 @@ def decide_settle(core: Delivery, chosen: Sequence[Chosen], how: Settling, now: 
 
 def close_chosen(core: Delivery, chosen: Sequence[Chosen]) -> None:
     """Called with the entries above: the leases let go of what was settled."""
-    for lease, take, indexes in chosen:
-        take.close(indexes)
-        core.let_go(lease, len(indexes))
+    for each in chosen:
+        each.take.close(each.indexes)
+        core.let_go(each.lease, len(each.indexes))
 
 
 def dying_indexes(queue: Queue, take: Take, indexes: Sequence[int], outcome: Outcome) -> list[int]:

@@ -7,9 +7,8 @@ million expiries does not hold up the shard. Called again until it has nothing l
 from __future__ import annotations
 
 import heapq
-import random
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -21,8 +20,12 @@ from penstock.delivery.leases import Lease, Take
 from penstock.delivery.log import Partition, Queue
 from penstock.delivery.phases import FRESH, LEASED, READY, WAITING
 from penstock.delivery.progress import Progress, span_of
-from penstock.delivery.settle import Chosen, Settling, decide_settle
+from penstock.delivery.settle import Chosen, decide_settle
 from penstock.model import DEFAULT_GROUP, Outcome
+from penstock.requests import Settling
+
+if TYPE_CHECKING:
+    import random
 
 CHUNK: Final = 1_000
 EVICT_EVERY: Final = 1_000_000  # µs between looks at a queue with max_wait_seconds
@@ -66,7 +69,7 @@ def decide_interrupted(core: Delivery, now: int, rng: random.Random) -> Iterator
                 offsets = _offsets_in(progress, LEASED)
                 for start in range(0, len(offsets), CHUNK):
                     part = offsets[start : start + CHUNK]
-                    take = Take(progress, part, [progress.attempt_next(offset) for offset in part])
+                    take = Take(progress, part, [progress.attempt_next(offset) for offset in part], len(part))
                     lease = Lease(0, group, "", now, 0, [take], len(part))
                     how = Settling(Outcome.INTERRUPTED, delay_seconds=0, error="the process stopped")
                     yield decide_settle(core, [Chosen(lease, take, range(len(part)))], how, now, rng)

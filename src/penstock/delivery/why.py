@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from penstock.delivery.core import Delivery, priority_of
 from penstock.delivery.group import Group
 from penstock.delivery.log import Partition
 from penstock.delivery.phases import FRESH, LEASED, READY, SETTLED, WAITING
 from penstock.delivery.progress import Progress
-from penstock.model import to_datetime
-
-
-class Reason(NamedTuple):
-    """One group's answer: a short code, and a sentence for people."""
-
-    group: str
-    code: str
-    text: str
+from penstock.model import Reason, to_datetime
 
 
 def why(core: Delivery, partition: Partition, offset: int, now: int) -> list[Reason]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 
 import numpy as np
 
@@ -14,16 +13,12 @@ from penstock.delivery.entries import Entry
 from penstock.delivery.log import DUE, Partition, Queue
 from penstock.delivery.phases import SETTLED
 from penstock.delivery.stats import group_stats, lags
-from penstock.delivery.why import Reason, why
+from penstock.delivery.why import why
 from penstock.errors import GroupExists, InvalidField
 from penstock.materialise import Plan, load, plan
-from penstock.model import Message, MessageId, PartitionLag, QueueStats, to_datetime, to_micros
+from penstock.model import Message, MessageId, PartitionLag, Position, QueueStats, Reason, to_datetime, to_micros
 from penstock.replies import Piece
 from penstock.shard import Shard, Ticket
-
-Position = str | int | datetime | Mapping[str, int]
-
-__all__ = ["PartitionLag", "Position", "Reason"]
 
 
 def read(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 
 from penstock.batch import Batch
 from penstock.delivery import admin, dead
@@ -15,39 +14,13 @@ from penstock.delivery.push import decide_push
 from penstock.embedded import browse
 from penstock.materialise import load, plan
 from penstock.model import DLQ_SUFFIX, Message, MessageId, Outcome
+from penstock.requests import DEAD_GROUP, DEAD_ORIGIN, LetterFilter
 from penstock.shard import Shard, Ticket
 
 CHUNK = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Which dead letters are meant; every field that is set must match."""
-
-    group: str | None = None
-    reason: str | None = None
-    error_contains: str | None = None
-    key: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    ids: frozenset[MessageId] | None = None  # of the dead letters themselves
-    limit: int = 1_000_000
-
-    def matches(self, letter: Message) -> bool:
-        headers = letter.headers or {}
-        assert letter.pushed_at is not None
-        return (
-            (self.group is None or headers.get(dead.GROUP) == self.group)
-            and (self.reason is None or headers.get(dead.REASON) == self.reason)
-            and (self.error_contains is None or self.error_contains in headers.get(dead.ERROR, ""))
-            and (self.key is None or letter.key == self.key)
-            and (self.since is None or letter.pushed_at >= self.since)
-            and (self.until is None or letter.pushed_at < self.until)
-            and (self.ids is None or letter.id in self.ids)
-        )
-
-
-def find(shard: Shard, queue: str, wanted: Filter) -> tuple[list[Message], Ticket]:
+def find(shard: Shard, queue: str, wanted: LetterFilter) -> tuple[list[Message], Ticket]:
     """Dead letters that nobody has dealt with, oldest first."""
     _, ticket = shard.look(lambda now: admin.queue_named(shard.core, queue))
     found: list[Message] = []
@@ -88,7 +61,7 @@ def _unsettled(shard: Shard, dlq: str, start: int) -> tuple[list[int], int]:
 def redrive(
     shard: Shard,
     queue: str,
-    wanted: Filter,
+    wanted: LetterFilter,
     per_second: float | None,
     edit: Callable[[Message], Message] | None,
 ) -> tuple[int, Ticket]:
@@ -106,7 +79,7 @@ def redrive(
 def _letter(message: Message) -> dead.DeadLetter:
     assert message.id is not None
     headers = message.headers or {}
-    return dead.DeadLetter(message.id.offset, MessageId.parse(headers[dead.ORIGIN]), headers[dead.GROUP])
+    return dead.DeadLetter(message.id.offset, MessageId.parse(headers[DEAD_ORIGIN]), headers[DEAD_GROUP])
 
 
 def _push_edited(shard: Shard, queue: str, edited: list[Message], letters: list[Message]) -> Ticket:

@@ -16,18 +16,19 @@ from penstock import transactions
 from penstock.batch import Batch
 from penstock.clock import Clock, SystemClock
 from penstock.delivery import admin
-from penstock.delivery.lease import LeaseRequest
-from penstock.delivery.push import PartitionChoice
-from penstock.delivery.settle import Settling
 from penstock.embedded import browse, letters
 from penstock.errors import InvalidField, QueueExists
 from penstock.model import (
     DURABILITIES,
     Durability,
+    Freed,
     Message,
     MessageId,
+    PartitionLag,
+    Position,
     QueueOptions,
     QueueStats,
+    Reason,
     Receipt,
     check_name,
     queue_options,
@@ -35,9 +36,9 @@ from penstock.model import (
 )
 from penstock.opening import close_on_disk, open_in_memory, open_on_disk
 from penstock.replies import LeaseReply, PushReply
+from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice, Settling
 from penstock.shard import Shard, Ticket
 from penstock.storage.disk import Disk, RealDisk
-from penstock.storage.segments import Freed
 from penstock.upkeep import Storekeeper, Timekeeper
 from penstock.waiting import Waiter
 
@@ -145,7 +146,7 @@ class Session:
     def extend(self, nonce: int, seconds: float) -> int:
         return self.shard.extend(nonce, seconds)
 
-    def transact(self, operations: Sequence[transactions.Operation]) -> tuple[list[list[MessageId]], Ticket]:
+    def transact(self, operations: Sequence[Operation]) -> tuple[list[list[MessageId]], Ticket]:
         return transactions.transact(self.shard, operations)
 
     # browsing
@@ -164,7 +165,7 @@ class Session:
     def cancel(self, id: MessageId) -> Ticket:
         return self.shard.change(lambda now: admin.decide_cancel(self.shard.core, id, now))
 
-    def why(self, id: MessageId) -> tuple[list[browse.Reason], Ticket]:
+    def why(self, id: MessageId) -> tuple[list[Reason], Ticket]:
         return browse.why_waiting(self.shard, id)
 
     def stats(self, queue: str) -> tuple[QueueStats, Ticket]:
@@ -206,7 +207,7 @@ class Session:
     def purge(self, name: str) -> Ticket:
         return self.shard.change(lambda now: admin.decide_purge(admin.queue_named(self.shard.core, name), now))
 
-    def create_group(self, queue: str, group: str, start: browse.Position) -> Ticket:
+    def create_group(self, queue: str, group: str, start: Position) -> Ticket:
         return self.shard.change(lambda now: browse.decide_create_group(self.shard.core, queue, group, start, now))
 
     def delete_group(self, queue: str, group: str) -> Ticket:
@@ -216,19 +217,19 @@ class Session:
 
         return self.shard.change(decide)
 
-    def seek(self, queue: str, group: str, to: browse.Position, partition: int | str | None) -> Ticket:
+    def seek(self, queue: str, group: str, to: Position, partition: int | str | None) -> Ticket:
         return self.shard.change(lambda now: browse.decide_seek(self.shard.core, queue, group, to, partition, now))
 
-    def groups(self, queue: str) -> tuple[dict[str, list[browse.PartitionLag]], Ticket]:
+    def groups(self, queue: str) -> tuple[dict[str, list[PartitionLag]], Ticket]:
         return browse.groups(self.shard, queue)
 
     # dead letters
 
-    def dead_letters(self, queue: str, wanted: letters.Filter) -> tuple[list[Message], Ticket]:
+    def dead_letters(self, queue: str, wanted: LetterFilter) -> tuple[list[Message], Ticket]:
         return letters.find(self.shard, queue, wanted)
 
     def redrive(
-        self, queue: str, wanted: letters.Filter, per_second: float | None, edit: Callable[[Message], Message] | None
+        self, queue: str, wanted: LetterFilter, per_second: float | None, edit: Callable[[Message], Message] | None
     ) -> tuple[int, Ticket]:
         return letters.redrive(self.shard, queue, wanted, per_second, edit)
 

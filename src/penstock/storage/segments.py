@@ -25,6 +25,7 @@ from penstock import limits
 from penstock.batch import Batch
 from penstock.clock import Clock, SystemClock
 from penstock.errors import Damaged, MessageNotFound
+from penstock.model import Freed
 from penstock.storage import audit, columns, compaction
 from penstock.storage.cache import ByteCache
 from penstock.storage.current import CurrentManifest
@@ -44,18 +45,6 @@ READ_TRIES: Final = 5
 
 _PLACE: Final = attrgetter("queue", "partition", "first_offset")
 _log = logging.getLogger(__name__)
-
-
-class Freed(msgspec.Struct, frozen=True):
-    """What a removal or compaction gave back."""
-
-    files_removed: int = 0
-    files_rewritten: int = 0
-    bytes_freed: int = 0
-    messages_removed: int = 0
-
-    def __add__(self, other: Freed) -> Freed:
-        return Freed(*map(sum, zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)))
 
 
 class SegmentStore:

@@ -8,10 +8,9 @@ from typing import Any
 
 from penstock import limits
 from penstock.batch import encode_one_with
-from penstock.delivery.lease import LeaseRequest
-from penstock.delivery.settle import Settling
 from penstock.errors import InvalidField
 from penstock.model import Outcome, check_name, check_seconds, to_micros
+from penstock.requests import LeaseRequest, Settling
 
 
 def one(
@@ -55,7 +54,7 @@ def lease_request(
         raise InvalidField("lease_seconds: 0 would end the lease before it begins")
     if consumer:
         check_name(consumer, "consumer")
-    return LeaseRequest(max, lease_seconds, consumer or "", partitions, auto_ack)
+    return LeaseRequest(max, lease_seconds, consumer or "", None if partitions is None else tuple(partitions), auto_ack)
 
 
 def wait_seconds(value: float) -> float:

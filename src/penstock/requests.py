@@ -1,0 +1,88 @@
+"""What is asked of a shard or a broker: small values, checked where they are made, shared by every layer above."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from penstock.batch import Batch
+from penstock.model import Message, MessageId, Outcome, Receipt
+
+PartitionChoice = int | str | Sequence[int | str | None] | None
+
+
+class LeaseRequest(msgspec.Struct, frozen=True, gc=False):
+    """What a consumer asks for."""
+
+    count_max: int = 1
+    lease_seconds: float | None = None
+    consumer: str = ""
+    partitions: tuple[int | str, ...] | None = None
+    auto_ack: bool = False
+
+
+class Settling(msgspec.Struct, frozen=True, gc=False):
+    """How a delivery is to end. `delay_seconds` None means the queue's backoff."""
+
+    outcome: Outcome
+    delay_seconds: float | None = None
+    error: str = ""
+
+
+class PushOperation(msgspec.Struct, frozen=True):
+    """Part of a transaction: messages for one queue."""
+
+    queue: str
+    batch: Batch
+    partition: PartitionChoice = None
+
+
+class SettleOperation(msgspec.Struct, frozen=True):
+    """Part of a transaction: the end of one delivery."""
+
+    receipt: Receipt
+    how: Settling
+
+
+Operation = PushOperation | SettleOperation
+
+
+class LetterFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which dead letters are meant; every field that is set must match. Headers are named as in `dead_letter`."""
+
+    group: str | None = None
+    reason: str | None = None
+    error_contains: str | None = None
+    key: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    ids: frozenset[MessageId] | None = None  # of the dead letters themselves
+    limit: int = 1_000_000
+
+    def matches(self, letter: Message) -> bool:
+        """Whether a dead letter is meant."""
+        headers = letter.headers or {}
+        assert letter.pushed_at is not None
+        return (
+            (self.group is None or headers.get(DEAD_GROUP) == self.group)
+            and (self.reason is None or headers.get(DEAD_REASON) == self.reason)
+            and (self.error_contains is None or self.error_contains in headers.get(DEAD_ERROR, ""))
+            and (self.key is None or letter.key == self.key)
+            and (self.since is None or letter.pushed_at >= self.since)
+            and (self.until is None or letter.pushed_at < self.until)
+            and (self.ids is None or letter.id in self.ids)
+        )
+
+
+# Headers that a dead letter carries beside those of the message.
+DEAD_ORIGIN = "penstock-origin"
+DEAD_GROUP = "penstock-group"
+DEAD_REASON = "penstock-reason"
+DEAD_ERROR = "penstock-error"
+DEAD_ATTEMPTS = "penstock-attempts"
+DEAD_FIRST_AT = "penstock-first-delivered-at"
+DEAD_LAST_AT = "penstock-last-delivered-at"
+DEAD_CONSUMER = "penstock-last-consumer"
+DEAD_AT = "penstock-dead-at"
