@@ -26,7 +26,7 @@ from penstock.storage.directory import open_directory
 from penstock.storage.disk import Disk
 from penstock.storage.extent import Extent as SealedExtent
 from penstock.storage.segments import SegmentStore
-from penstock.upkeep import DEDUP_PART, QUEUE_PART, Storekeeper
+from penstock.upkeep import DEDUP_PART, QUEUE_PART, SHARD_PART, Storekeeper
 
 
 def open_in_memory(clock: Clock, rng: random.Random) -> Shard:
@@ -101,7 +101,9 @@ def _recover(journal: FileJournal, store: SegmentStore, checkpoint: Checkpoint |
 
 def _restore(core: Delivery, checkpoint: Checkpoint) -> None:
     for name, data in checkpoint.parts.items():
-        if name.startswith(QUEUE_PART):
+        if name == SHARD_PART:
+            snapshot.restore_shard(core, data)
+        elif name.startswith(QUEUE_PART):
             snapshot.restore(core, snapshot.decode_queue(data))
     for name, data in checkpoint.parts.items():
         if name.startswith(DEDUP_PART):

@@ -31,6 +31,7 @@ from penstock.storage.retention import new_starts
 
 logger: Final = logging.getLogger("penstock")
 
+SHARD_PART: Final = "shard"
 QUEUE_PART: Final = "queue-"
 DEDUP_PART: Final = "dedup-"
 HOUSEKEEPING_SECONDS: Final = 10.0
@@ -215,7 +216,7 @@ class Storekeeper:
         with shard.lock:
             base = shard.core.sequence
             queues = list(shard.core.queues.values())
-        parts: dict[str, bytes] = {}
+            parts = {SHARD_PART: snapshot.take_shard(shard.core)}
         keep: set[str] = set()
         for queue in queues:
             if queue.touched <= self._saved.get(queue.id, -1):

@@ -60,6 +60,12 @@ class QueueHead(msgspec.Struct, array_like=True):
     groups: list[tuple[int, str, bool, int]]
 
 
+class ShardPart(msgspec.Struct, array_like=True):
+    """What belongs to no queue: an id that was used once must stay used when its queue is gone."""
+
+    queue_id_next: int
+
+
 class QueuePart(msgspec.Struct, array_like=True):
     """All of a queue."""
 
@@ -172,6 +178,17 @@ def _restore_odd(progress: Progress, odd: dict[str, Any]) -> None:
     progress.dead_offsets = set(odd["dead"]) if "dead" in odd else None
     progress.sparse = odd.get("sparse")
     progress.leased += sum(state == LEASED for state in (progress.sparse or {}).values())
+
+
+def take_shard(core: Delivery) -> bytes:
+    """The part of the shard itself."""
+    return msgspec.msgpack.encode(ShardPart(core.queue_id_next))
+
+
+def restore_shard(core: Delivery, data: bytes) -> None:
+    """The inverse."""
+    part = msgspec.msgpack.decode(data, type=ShardPart)
+    core.queue_id_next = max(core.queue_id_next, part.queue_id_next)
 
 
 def encode_queue(head: QueueHead, slices: list[Slice]) -> bytes:
