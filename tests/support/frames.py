@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.batch import Batch
 from penstock.delivery.entries import Entry, Push, Settled, Span, encode
-from penstock.model import Outcome
+from penstock.model import Message, Outcome
 from penstock.storage.names import Names
 from penstock.storage.segments import SegmentStore
 
@@ -90,3 +90,18 @@ def expected_payloads(frames: FrameMaker, keep: int = 0) -> dict[tuple[int, int]
         for place, payloads in frames.accepted.items()
     }
     return {place: payloads for place, payloads in kept.items() if payloads}
+
+
+def history() -> FrameMaker:
+    """Two queues, two partitions, 12 pushes of 10, some settled."""
+    frames = FrameMaker()
+    for n in range(12):
+        messages = [
+            Message(
+                payload=b"%d-%d" % (n, row), key=f"k{row}" if row % 2 else None, priority=row, headers={"n": str(n)}
+            )
+            for row in range(10)
+        ]
+        frames.push(1 + n % 2, messages, rows=[row % 2 for row in range(10)])
+        frames.settle(1 + n % 2, Span(0, n, 2))
+    return frames
