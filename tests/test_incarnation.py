@@ -14,7 +14,9 @@ from tests.support.forgetful import ForgetfulDisk
 
 def opened(disk: ForgetfulDisk) -> Penstock:
     return Penstock(
-        Session(None, clock=ManualClock(), rng=random.Random(1), background=False, disk=disk, journal_file_bytes=1 << 18)
+        Session(
+            None, clock=ManualClock(), rng=random.Random(1), background=False, disk=disk, journal_file_bytes=1 << 18
+        )
     )
 
 
