@@ -51,6 +51,7 @@ class Outcome(IntEnum):
     SKIPPED = 14
     DISCARDED = 15
     REDRIVEN = 16
+    LOST = 17
 
 
 class ContentType(IntEnum):

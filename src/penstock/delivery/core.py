@@ -341,8 +341,7 @@ class Delivery:
             queue.group_ids[change.name] = change.group
             queue.group_id_next = max(queue.group_id_next, change.group + 1)
             for partition in queue.partitions:
-                group.add_partition(partition, partition.start)
-                group.backlog += partition.end - partition.start
+                group.backlog += group.add_partition(partition, partition.start).unsettled()
         for number, start in change.starts:
             if not self.replaying or self.sequence > queue.partitions[number].applied:
                 self._move(group, group.progress[number], start)

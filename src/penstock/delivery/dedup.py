@@ -77,6 +77,12 @@ class DedupWindow:
             self.runs.pop(0)
             self.overflowed = True
 
+    def drop(self, partition: int, first: int, end: int) -> None:
+        """Forget the keys of some messages."""
+        self.freeze()
+        gone = [(run["partition"] == partition) & (run["offset"] >= first) & (run["offset"] < end) for run in self.runs]
+        self.runs = [run[~mask] for run, mask in zip(self.runs, gone, strict=True) if not mask.all()]
+
     def _find_frozen(self, key: bytes) -> Place | None:
         high, low = int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")
         for run in reversed(self.runs):

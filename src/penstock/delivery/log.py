@@ -9,7 +9,8 @@ hands it over with `Extent.load`, and asks again. Nothing has changed in between
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -163,7 +164,7 @@ _COLUMNS: Final[dict[str, Any]] = {
 
 
 class Partition:
-    """One ordered sequence of messages. Every offset in [start, end) is in exactly one extent."""
+    """One ordered sequence of messages. Every offset in [start, end) is in exactly one extent, or it is `lost`."""
 
     __slots__ = (
         "applied",
@@ -173,6 +174,7 @@ class Partition:
         "firsts",
         "flags",
         "id",
+        "lost",
         "name",
         "pushed_at",
         "queue",
@@ -195,6 +197,7 @@ class Partition:
         self.delayed = 0  # messages whose due time has not come
         self.timer = -1
         self.applied = 0  # frames up to here are in the checkpoint this was loaded from
+        self.lost: list[tuple[int, int]] = []  # given up by a repair: [first, end), sorted and apart
 
     def append(self, extent: Extent) -> None:
         self.extents.append(extent)
@@ -222,6 +225,14 @@ class Partition:
             if extent.end > offset:
                 yield extent
 
+    def kept_from(self, offset: int, count: int) -> Sequence[int]:
+        """Up to `count` offsets from `offset` on that can be read."""
+        first = max(offset, self.start)
+        if not self.lost:
+            return range(first, max(first, min(self.end, first + count)))
+        kept = (range(max(extent.first, first), extent.end) for extent in self.extents_from(first))
+        return list(islice(chain.from_iterable(kept), count))
+
     def offset_at(self, instant: int) -> int:
         """The first offset pushed at or after an instant; `end` when there is none. May raise `Need`."""
         index = bisect_left(self.extents, instant, key=Extent.pushed_last_at)
@@ -244,6 +255,7 @@ class Partition:
         while gone < len(self.extents) and self.extents[gone].end <= self.start:
             gone += 1
         del self.extents[:gone], self.firsts[:gone]
+        self.lost = [(first, end) for first, end in self.lost if end > self.start]
         if not self.extents:
             self.flags = 0
 

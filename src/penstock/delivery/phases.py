@@ -4,7 +4,7 @@
       │                │  ├──nack, time-out, interruption──▶ waiting ──due──▶ ready ──lease──▶ leased
       │                │  ├──release──────────────────────────────────────▶ ready
       │                │  └──reject, last attempt──▶ settled (dead) ──redrive──▶ ready
-      └──expire, evict, purge, cancel, overflow, skip──▶ settled (dropped)
+      └──expire, evict, purge, cancel, overflow, skip, lose──▶ settled (dropped)
 
 A phase is one byte in `Progress.states`. `fresh` is what no one has touched: it costs nothing until something beyond
 it has been touched.
@@ -46,6 +46,7 @@ AFTER: Final[dict[int, int]] = {
     Outcome.OVERFLOWED: Phase.SETTLED,
     Outcome.SKIPPED: Phase.SETTLED,
     Outcome.REDRIVEN: Phase.SETTLED,
+    Outcome.LOST: Phase.SETTLED,
 }
 
 # Outcomes that spend an attempt and leave the message alive.

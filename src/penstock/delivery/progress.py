@@ -89,6 +89,9 @@ class Progress:
         self.dropped: dict[int, int] | None = None
         self.leased = 0
         self.waiting = 0
+        for first, end in self.partition.lost:
+            if end > start:
+                self.settle(Span(self.partition.id, max(first, start), end - max(first, start)), Outcome.LOST, 0)
         self.reset_indexes()
 
     def reset_indexes(self) -> None:

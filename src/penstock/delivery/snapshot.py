@@ -46,6 +46,7 @@ class Slice(msgspec.Struct, array_like=True):
     ends: bytes
     pushed_at: bytes
     groups: dict[int, ProgressRows]
+    lost: dict[int, list[tuple[int, int]]] = {}  # by place in the slice
 
 
 class QueueHead(msgspec.Struct, array_like=True):
@@ -91,6 +92,7 @@ def take_slice(core: Delivery, queue: Queue, first: int) -> Slice:
         _ints([partition.end for partition in partitions]),
         _ints([partition.pushed_at for partition in partitions]),
         {group.id: _take_rows(group, first) for group in queue.groups.values()},
+        {index: partition.lost for index, partition in enumerate(partitions) if partition.lost},
     )
 
 
@@ -149,6 +151,7 @@ def _restore_slice(queue: Queue, piece: Slice) -> None:
         partition = queue.add_partition(name)
         partition.start, partition.end, partition.pushed_at = start, end, pushed_at
         partition.applied = piece.sequence
+        partition.lost = piece.lost.get(len(added), [])
         added.append(partition)
     for number, group in queue.groups.items():
         rows = piece.groups.get(number)
@@ -164,6 +167,7 @@ def _restore_rows(progresses: list[Progress], rows: ProgressRows) -> None:
     for progress, base, start, acked, dead, (low, high) in zip(progresses, *columns, pairwise(cuts), strict=True):
         progress.base, progress.start, progress.acked, progress.dead = base, start, acked, dead
         progress.states = bytearray(rows.states[low:high])
+        progress.dropped = None
         progress.leased = progress.states.count(LEASED)
     for index, odd in rows.odd.items():
         _restore_odd(progresses[index], odd)

@@ -33,6 +33,8 @@ def _why(core: Delivery, group: Group, partition: Partition, offset: int, now: i
 def _settled(progress: Progress, offset: int) -> tuple[str, str]:
     if progress.dead_offsets is not None and offset in progress.dead_offsets:
         return "dead", "it is in the dead-letter queue; redrive brings it back"
+    if any(first <= offset < end for first, end in progress.partition.lost):
+        return "lost", "it was in a damaged file, and a repair gave it up"
     if offset < progress.start:
         return "skipped", f"the group started reading at offset {progress.start}"
     return "settled", "it was acknowledged, or dropped by rule"
