@@ -7,6 +7,7 @@ whatever was leased is closed as interrupted. The same `apply` that ran live doe
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
 from itertools import groupby
 
 from penstock.batch import layout
@@ -15,8 +16,10 @@ from penstock.delivery import snapshot
 from penstock.delivery.core import Delivery
 from penstock.delivery.entries import Closing, decode, decode_pushes
 from penstock.delivery.log import DUE, Extent, Need
+from penstock.delivery.lost import gaps
 from penstock.delivery.rebuild import attach_sealed, rebuild
 from penstock.delivery.upkeep import decide_interrupted
+from penstock.errors import Damaged
 from penstock.journal.file import FileJournal
 from penstock.journal.memory import MemoryJournal
 from penstock.model import Durability
@@ -25,8 +28,11 @@ from penstock.storage.checkpoint import Checkpoint, CheckpointStore
 from penstock.storage.directory import open_directory
 from penstock.storage.disk import Disk
 from penstock.storage.extent import Extent as SealedExtent
+from penstock.storage.manifest import Manifest
 from penstock.storage.segments import SegmentStore
 from penstock.upkeep import DEDUP_PART, QUEUE_PART, SHARD_PART, Storekeeper
+
+Replay = Callable[[int], Iterator[tuple[int, memoryview]]]  # frames after a sequence
 
 
 def open_in_memory(clock: Clock, rng: random.Random) -> Shard:
@@ -52,7 +58,8 @@ def open_on_disk(
         sequence = checkpoint.sequence if checkpoint else 0
         sizes = {} if journal_file_bytes is None else {"file_bytes": journal_file_bytes}
         journal = FileJournal(disk, shard_id, known_durable=max(sequence, store.sealed_sequence), **sizes)
-        core = _recover(journal, store, checkpoint, clock.now())
+        core = recover(journal.replay, store.manifest, checkpoint, clock.now())
+        _require_whole(core)
         shard = Shard(journal, core, clock, rng, store=store, durability=durability)
         _rebuild(shard)
         _close_interrupted(shard, rng)
@@ -77,25 +84,26 @@ def close_on_disk(shard: Shard, keeper: Storekeeper, disk: Disk) -> None:
         disk.close()
 
 
-def _recover(journal: FileJournal, store: SegmentStore, checkpoint: Checkpoint | None, now: int) -> Delivery:
+def recover(replay: Replay, manifest: Manifest, checkpoint: Checkpoint | None, now: int) -> Delivery:
+    """The state that a data directory holds, without its indexes. Changes nothing."""
     core = Delivery(now)
     core.replaying = True
     if checkpoint is not None:
         core.sequence = checkpoint.sequence
         _restore(core, checkpoint)
-    sealed = _by_partition(store.extents)
+    sealed = by_partition(manifest.extents)
     for (queue_id, number), extents in sealed.items():
         queue = core.queues.get(queue_id)
         if queue is not None and number < len(queue.partitions):
             attach_sealed(queue.partitions[number], extents)
     known = core.sequence
-    for sequence, data in journal.replay(min(known, store.sealed_sequence)):
+    for sequence, data in replay(min(known, manifest.sealed_sequence)):
         if sequence > known:
             core.apply(decode(data), sequence)
         else:
             # The checkpoint has the state; what it does not have is the messages that no segment holds yet.
             core.learn(decode_pushes(data), sequence)
-    _prefer_sealed(core, sealed, store.sealed_sequence)
+    _prefer_sealed(core, sealed, manifest.sealed_sequence)
     return core
 
 
@@ -110,7 +118,8 @@ def _restore(core: Delivery, checkpoint: Checkpoint) -> None:
             snapshot.restore_dedup(core.queues[int(name.removeprefix(DEDUP_PART))], data)
 
 
-def _by_partition(extents: list[SealedExtent]) -> dict[tuple[int, int], list[Extent]]:
+def by_partition(extents: list[SealedExtent]) -> dict[tuple[int, int], list[Extent]]:
+    """Sealed extents as the delivery core knows them, by queue and partition, in order."""
     ordered = sorted(extents)
     grouped = groupby(ordered, key=lambda extent: (extent.queue, extent.partition))
     return {place: [Extent.of_sealed(extent) for extent in run] for place, run in grouped}
@@ -125,6 +134,15 @@ def _prefer_sealed(core: Delivery, sealed: dict[tuple[int, int], list[Extent]], 
             partition.trim(partition.start)
             if all(extent.sealed is None for extent in partition.extents):
                 partition.reseal(extents, sequence)
+
+
+def _require_whole(core: Delivery) -> None:
+    """Every message must be somewhere: what is missing here would be skipped in silence later."""
+    for queue in core.queues.values():
+        for partition in queue.partitions:
+            for first, end in gaps(partition):
+                where = f"queue {queue.name!r}, partition {partition.name!r}"
+                raise Damaged(f"{where}: no file holds offsets {first} to {end - 1}")
 
 
 def _rebuild(shard: Shard) -> None:
