@@ -265,8 +265,10 @@ class Delivery:
         if WAKE in offsets:
             group.offer(progress)
         dues, reached = progress.dues or {}, self.wheel.reached
-        due = [offset for offset in offsets if dues.get(offset, reached + 1) <= reached]
-        progress.become_ready(due)
+        # A message that was snoozed or interrupted twice may have two timers that fire together.
+        due = list(dict.fromkeys(offset for offset in offsets if dues.get(offset, reached + 1) <= reached))
+        if due:
+            progress.become_ready(due)
         if ordering == "partition":
             group.offer(progress)
             return
