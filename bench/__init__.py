@@ -1,0 +1,1 @@
+"""Measurements of Penstock, each beside the raw limit of the machine measured in the same run."""
