@@ -1,9 +1,10 @@
-"""Segment files: open to everyone, and found by offset and by time."""
+"""Segment files: open to everyone, found by offset and by time, and never silently wrong."""
 
 from __future__ import annotations
 
 import random
 import re
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ from crc32c import crc32c
 from penstock import limits
 from penstock.clock import ManualClock
 from penstock.delivery.entries import Span
-from penstock.errors import InvalidField
+from penstock.errors import Damaged, InvalidField
+from penstock.storage import audit
 from penstock.storage.disk import RealDisk
+from penstock.storage.manifest import Manifest
 from penstock.storage.names import Names
+from penstock.storage.parquet import SegmentReader
 from penstock.storage.schema import EVENTS, MESSAGES, SCHEMAS
 from penstock.storage.segments import SegmentStore
 from tests.support.forgetful import ForgetfulDisk
@@ -235,3 +239,36 @@ def test_payload_bytes_are_counted_by_queue(store, frames):
         sizes[queue] += sum(map(len, payloads))
 
     assert store.bytes_by_queue() == sizes
+
+
+def test_a_flipped_bit_in_any_byte_is_caught_by_whoever_reads_it(disk, store):
+    rng = random.Random(1)
+    for file in store.files():
+        reader = SegmentReader(disk)
+        for row_group in range(len(file.row_groups)):
+            reader.read(file, row_group, SCHEMAS[file.table].names)
+            for byte in range(*file.row_group_bounds(row_group)):
+                with flipped(disk, file, byte, rng), pytest.raises(Damaged, match=re.escape(file.name)):
+                    reader.read(file, row_group, SCHEMAS[file.table].names)
+        for byte in range(file.footer_position, file.bytes):
+            with flipped(disk, file, byte, rng), pytest.raises(Damaged, match=re.escape(file.name)):
+                SegmentReader(disk).read(file, 0, SCHEMAS[file.table].names)
+
+
+def test_a_flipped_bit_in_any_byte_is_caught_by_verify(disk, store):
+    rng = random.Random(2)
+    for file in store.files():
+        alone = Manifest(files={file.name: file})
+        for byte in range(file.bytes):
+            with flipped(disk, file, byte, rng):
+                (problem,) = audit.verify(disk, alone)
+            assert problem.file == file.name
+    assert store.verify() == []
+
+
+@contextmanager
+def flipped(disk, file, byte, rng):
+    bit = 8 * byte + rng.randrange(8)
+    disk.flip(file.name, bit)
+    yield
+    disk.flip(file.name, bit)

@@ -140,10 +140,12 @@ class SegmentStore:
                 return []
             sealed = Sealer(self._disk, names, keep, now.sealed_sequence + 1, end_sequence).run(frames)
             sealed.extents.sort(key=_PLACE)
+            about = {extent.queue for extent in sealed.extents}
+            about |= {events.queue for file in sealed.files for events in file.events}
             self._current.swap(
                 Manifest(
                     sealed_sequence=end_sequence - 1,
-                    queues={**now.queues, **{queue: name for queue, (name, _) in names.queues.items()}},
+                    queues={**now.queues, **{queue: names.queues[queue][0] for queue in about}},
                     files={**now.files, **{file.name: file for file in sealed.files}},
                     extents=sorted([*now.extents, *sealed.extents], key=_PLACE),
                 )
