@@ -1,0 +1,157 @@
+"""The ways in which the behavioural suite reaches Penstock.
+
+A way opens a system for a test and knows the few things that a test cannot say in the public language: ending the
+process without a farewell, sealing what was pushed, letting the housekeeper have its turn, settling with a receipt that
+travelled as text. Another journal or protocol joins the suite by one more class here and its name in `WAYS`.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock import Penstock
+from penstock.batch import Batch
+from penstock.client import arguments
+from penstock.clock import ManualClock
+from penstock.embedded import Session
+from penstock.model import Durability, MessageId, Outcome, Receipt
+from penstock.replies import PushReply
+from penstock.requests import Operation, PartitionChoice, Settling
+from penstock.storage.disk import Disk
+from tests.behaviour.accounts import check_accounts
+from tests.support.forgetful import ForgetfulDisk
+
+JOURNAL_FILE_BYTES = 1 << 20
+
+
+class Way:
+    """An embedded system whose journal is in memory."""
+
+    lasts = False  # whether it can be opened again
+
+    def __init__(self, directory: Path, clock: ManualClock) -> None:
+        self.directory = directory
+        self.clock = clock
+        self.opened: list[Session] = []
+
+    def start(self) -> Penstock:
+        self.opened.append(self.make())
+        return Penstock(self.session)
+
+    def make(self) -> Session:
+        return Session(None, durability="os", **self.arguments())
+
+    def arguments(self) -> dict[str, Any]:
+        return {"clock": self.clock, "rng": random.Random(1), "background": False}
+
+    @property
+    def session(self) -> Session:
+        return self.opened[-1]
+
+    def restart(self) -> Penstock:
+        """Stop cleanly and open again."""
+        self.session.close()
+        return self.start()
+
+    def crash(self) -> Penstock:
+        """End without a farewell and open what is left."""
+        raise AssertionError("memory does not survive")
+
+    def stop(self) -> None:
+        """The end of a test; the accounts must add up."""
+        if not self.session.shard.is_closed:
+            check_accounts(self.session)
+        for session in self.opened:
+            session.close()
+
+    def seal(self) -> None:
+        """Move everything pushed so far into segments."""
+        self.session.seal()
+
+    def keep_house(self) -> None:
+        """Evictions and idle groups, which no call of a user brings about."""
+        self.session.evict()
+
+    def settle(self, receipts: Sequence[str], outcome: Outcome = Outcome.ACKED) -> None:
+        """Settle with receipts that travelled as text."""
+        proofs = [Receipt.parse(receipt) for receipt in receipts]
+        self.session.shard.confirm(self.session.settle(proofs, arguments.settling(outcome)))
+
+
+class FileWay(Way):
+    """A directory on the real disk."""
+
+    lasts = True
+
+    def make(self) -> Session:
+        return Session(self.directory, journal_file_bytes=JOURNAL_FILE_BYTES, **self.arguments())
+
+    def crash(self) -> Penstock:
+        # What a killed process had written is what a copy of its directory holds.
+        copy = self.directory.with_name(f"{self.directory.name}-{len(self.opened)}")
+        shutil.copytree(self.directory, copy)
+        self.directory = copy
+        return self.start()
+
+
+class ForgetfulWay(Way):
+    """A disk that loses what was not synced when the power goes."""
+
+    lasts = True
+
+    def __init__(self, directory: Path, clock: ManualClock) -> None:
+        super().__init__(directory, clock)
+        self.disk = ForgetfulDisk(seed=7)
+
+    def make(self) -> Session:
+        disk: Disk = self.disk
+        return Session(None, disk=disk, journal_file_bytes=JOURNAL_FILE_BYTES, **self.arguments())
+
+    def crash(self) -> Penstock:
+        self.disk = self.disk.crash()
+        self.session.shard.is_closed = True
+        return self.start()
+
+
+class SealedWay(ForgetfulWay):
+    """The same, with every message in a Parquet segment before anyone can ask for it."""
+
+    def make(self) -> Session:
+        disk: Disk = self.disk
+        return SealingSession(None, disk=disk, journal_file_bytes=JOURNAL_FILE_BYTES, **self.arguments())
+
+
+class SealingSession(Session):
+    """Seals after everything that may have pushed something."""
+
+    def push(
+        self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None
+    ) -> tuple[PushReply, int]:
+        return self._sealed(lambda: super(SealingSession, self).push(queue, batch, partition, durability))
+
+    def push_one(self, queue: str, data: bytes, durability: Durability | None) -> tuple[MessageId, int]:
+        return self._sealed(lambda: super(SealingSession, self).push_one(queue, data, durability))
+
+    def transact(self, operations: Sequence[Operation]) -> tuple[list[list[MessageId]], int]:
+        return self._sealed(lambda: super(SealingSession, self).transact(operations))
+
+    def settle(self, receipts: Sequence[Receipt], how: Settling) -> int:
+        return self._sealed_letters(how, lambda: super(SealingSession, self).settle(receipts, how))
+
+    def settle_lease(self, nonce: int, how: Settling) -> int:
+        return self._sealed_letters(how, lambda: super(SealingSession, self).settle_lease(nonce, how))
+
+    def _sealed_letters(self, how: Settling, call: Callable[[], Any]) -> Any:
+        return self._sealed(call) if how.outcome in (Outcome.RETRIED, Outcome.REJECTED) else call()
+
+    def _sealed(self, call: Callable[[], Any]) -> Any:
+        answer = call()
+        self.seal()
+        return answer
+
+
+WAYS: dict[str, type[Way]] = {"memory": Way, "file": FileWay, "sealed": SealedWay, "forgetful": ForgetfulWay}
