@@ -24,6 +24,9 @@ class Clock(Protocol):
     def monotonic(self) -> int:
         """Monotonic time, µs."""
 
+    def read(self) -> tuple[int, int]:
+        """Both at once: (now, monotonic)."""
+
     def on_jump(self, wake: Callable[[], None]) -> None:
         """Call `wake` whenever time moves by other means than waiting (only a manual clock does)."""
 
@@ -43,6 +46,12 @@ class SystemClock:
 
     def monotonic(self) -> int:
         return time.monotonic_ns() // 1000
+
+    def read(self) -> tuple[int, int]:
+        mono = time.monotonic_ns()
+        if mono - self._checked_ns > 1_000_000_000:
+            self._slew(mono)
+        return (mono + self._offset_ns) // 1000, mono // 1000
 
     def on_jump(self, wake: Callable[[], None]) -> None:
         return None
@@ -67,6 +76,9 @@ class ManualClock:
 
     def monotonic(self) -> int:
         return self._now
+
+    def read(self) -> tuple[int, int]:
+        return self._now, self._now
 
     def on_jump(self, wake: Callable[[], None]) -> None:
         self._wakes.append(wake)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch
 from penstock.delivery.log import Extent, Partition
-from penstock.replies import Piece
+from penstock.replies import LeaseReply, Piece
 from penstock.storage.extent import Extent as SealedExtent
 
 Int64s = NDArray[np.int64]
@@ -28,31 +28,19 @@ class SegmentReader(Protocol):
     def pushed_at(self, extent: SealedExtent) -> Int64s: ...
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """Some offsets of one extent. `batch` is None when it lies in a segment."""
-
-    partition: str
-    batch: Batch | None
-    sealed: SealedExtent | None
-    rows: slice | Int64s
-    offsets: Sequence[int]
-    attempts: int | Sequence[int]
-    pushed_at: int
-
-
-def plan(partition: Partition, offsets: Sequence[int], attempts: int | Sequence[int] = 0) -> list[Plan]:
-    """Where these offsets, ascending, lie."""
-    plans: list[Plan] = []
-    done = 0
-    while done < len(offsets):
+def pieces_of(partition: Partition, offsets: Sequence[int], attempts: int | Sequence[int] = 0) -> list[Piece]:
+    """Where these offsets, ascending, lie. A piece in a segment has no batch yet: `load` brings it."""
+    pieces: list[Piece] = []
+    done, count = 0, len(offsets)
+    while done < count:
         extent = partition.extent_at(offsets[done])
-        until = _until(offsets, done, extent.end)
-        part = offsets[done:until]
+        until = count if offsets[-1] < extent.end else _until(offsets, done, extent.end)
+        part = offsets if until - done == count else offsets[done:until]
         tries = attempts if isinstance(attempts, int) else attempts[done:until]
-        rows = _rows(extent, part)
-        plans.append(Plan(partition.name, extent.batch, extent.sealed, rows, part, tries, extent.pushed_at))
+        source = extent.batch or extent.sealed
+        pieces.append(Piece(source, _rows(extent, part), partition.name, part, tries, extent.pushed_at))
         done = until
-    return plans
+    return pieces
 
 
 def _until(offsets: Sequence[int], start: int, end_offset: int) -> int:
@@ -73,17 +61,19 @@ def _rows(extent: Extent, offsets: Sequence[int]) -> slice | Int64s:
     return places if extent.rows is None else extent.rows[places]
 
 
-def load(plans: Sequence[Plan], store: SegmentReader | None) -> list[Piece]:
+def load(pieces: Sequence[Piece], store: SegmentReader) -> list[Piece]:
     """Fetch what lies in segments."""
-    return [_piece(each, store) for each in plans]
+    return [piece if type(piece.batch) is Batch else _fetched(piece, piece.batch, store) for piece in pieces]
 
 
-def _piece(each: Plan, store: SegmentReader | None) -> Piece:
-    if each.batch is not None:
-        return Piece(each.batch, each.rows, each.partition, each.offsets, each.attempts, each.pushed_at)
-    assert each.sealed is not None
-    assert store is not None
-    batch = store.load(each.sealed)
-    times = store.pushed_at(each.sealed)
-    places = np.array(each.offsets, np.int64) - each.sealed.first_offset
-    return Piece(batch, each.rows, each.partition, each.offsets, each.attempts, times[places])
+def loaded(reply: LeaseReply, store: SegmentReader) -> LeaseReply:
+    """A reply with everything in memory."""
+    if all(type(piece.batch) is Batch for piece in reply.pieces):
+        return reply
+    return msgspec.structs.replace(reply, pieces=load(reply.pieces, store))
+
+
+def _fetched(piece: Piece, sealed: SealedExtent, store: SegmentReader) -> Piece:
+    times = store.pushed_at(sealed)
+    places = np.array(piece.offsets, np.int64) - sealed.first_offset
+    return msgspec.structs.replace(piece, batch=store.load(sealed), pushed_at=times[places])

@@ -23,6 +23,7 @@ from penstock.errors import Damaged
 from penstock.journal.file import FileJournal
 from penstock.journal.memory import MemoryJournal
 from penstock.model import Durability
+from penstock.refilling import fetch_delays
 from penstock.shard import Shard
 from penstock.storage.checkpoint import Checkpoint, CheckpointStore
 from penstock.storage.directory import open_directory
@@ -156,7 +157,7 @@ def _rebuild(shard: Shard) -> None:
     rebuild(core)
     for queue in core.queues.values():
         if any(partition.flags & DUE for partition in queue.partitions):
-            shard.fetch_delays(queue, core.wheel.reached, opening=True)
+            fetch_delays(shard, queue, core.wheel.reached, opening=True)
 
 
 def _close_interrupted(shard: Shard, rng: random.Random) -> None:

@@ -6,12 +6,12 @@ Replies hold columns and rows, not messages: an id, a payload or a receipt is ma
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.batch import Batch
 from penstock.model import MessageId
 
 Int64s = NDArray[np.int64]
@@ -20,7 +20,7 @@ Int64s = NDArray[np.int64]
 class Piece(msgspec.Struct, frozen=True):
     """Some deliveries of one partition whose rows lie in one batch."""
 
-    batch: Batch
+    batch: Any  # a Batch; before it is loaded, the extent of a segment that holds it
     rows: slice | Int64s  # of the batch, one per offset
     partition: str
     offsets: Sequence[int]

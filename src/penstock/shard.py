@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar
 
 from penstock.batch import Batch
 from penstock.clock import Clock
@@ -21,26 +22,27 @@ from penstock.delivery import admin, dead, delays
 from penstock.delivery import settle as settle_rules
 from penstock.delivery import upkeep as upkeep_rules
 from penstock.delivery.core import Delivery
-from penstock.delivery.entries import Entry, Int64s, Leased, QueueDeleted, encode, encode_push_one
+from penstock.delivery.entries import Entry, QueueDeleted, encode, encode_push_one
 from penstock.delivery.group import Group
 from penstock.delivery.lease import decide_lease
-from penstock.delivery.leases import Lease
-from penstock.delivery.log import FOREVER, Extent, Need, Partition, Queue
+from penstock.delivery.log import Extent, Need, Queue
 from penstock.delivery.push import Decided, decide_push
-from penstock.delivery.settle import Chosen
+from penstock.delivery.settle import Chosen, may_make_ready
+from penstock.delivery.timers import TICK_BITS
 from penstock.errors import Closed, DiskFull, LeaseLost
 from penstock.journal import Journal
 from penstock.journal.commit import GroupCommit
-from penstock.materialise import Plan, load, plan
-from penstock.model import DLQ_SUFFIX, Durability, MessageId, QueueOptions, Receipt
-from penstock.replies import LeaseReply, PushReply
+from penstock.materialise import load, loaded, pieces_of
+from penstock.model import DLQ_SUFFIX, Durability, MessageId, Outcome, QueueOptions, Receipt
+from penstock.replies import LeaseReply, Piece, PushReply
 from penstock.requests import LeaseRequest, PartitionChoice, Settling
 from penstock.storage.segments import SegmentStore
 from penstock.waiting import Waiters
 
 T = TypeVar("T")
 Ticket = int
-_NOTHING: Sequence[Plan] = ()
+EVERYONE: Final = 1 << 30
+NONCES_DRAWN: Final = 512
 
 
 class Shard:
@@ -70,6 +72,7 @@ class Shard:
         self.throttle = threading.Event()  # cleared while too many journal files wait for the sealer
         self.throttle.set()
         self.rng = rng
+        self._nonces: list[int] = []
         self._must_sync = 0  # last frame that must be durable before anyone is told of it
         clock.on_jump(self._time_jumped)
 
@@ -121,17 +124,17 @@ class Shard:
         reply, ticket = self.push(name, Batch(data), None, durability)
         return reply.ids()[0], ticket
 
-    def begin(self) -> int:
-        """The start of an operation: refused on a closed shard. Returns now."""
+    def begin(self) -> tuple[int, int]:
+        """The start of an operation: refused on a closed shard. Returns now, and the monotonic time."""
         if self.is_closed:
             raise Closed("this Penstock is closed")
-        return self.clock.now()
+        return self.clock.read()
 
     def begin_push(self) -> int:
         """The same for pushes, which a nearly full disk refuses too."""
         if self.journal.disk_full:
             raise DiskFull("the disk is nearly full; pushes are refused until space is free again")
-        return self.begin()
+        return self.begin()[0]
 
     def queue_for_push(self, name: str, now: int) -> tuple[Queue, list[Entry]]:
         """The queue, and the entries that made it if it is new. They are applied, not yet appended."""
@@ -195,40 +198,46 @@ class Shard:
                 break
             except Need as need:
                 self.fetch(need)
-        lease, plans, ticket = leased
-        if lease is None:
-            return LeaseReply(name, group, 0, 0, (), 0), ticket
-        expires_at = lease.at + lease.deadline - self.clock.monotonic()
-        return LeaseReply(name, group, lease.nonce, expires_at, load(plans, self.store), lease.count), ticket
+        reply, ticket = leased
+        return (loaded(reply, self.store) if self.store is not None else reply), ticket
 
-    def _lease(self, name: str, group_name: str, request: LeaseRequest) -> tuple[Lease | None, Sequence[Plan], Ticket]:
-        now, monotonic = self.begin(), self.clock.monotonic()
-        queue = admin.queue_named(self.core, name)
+    def _lease(self, name: str, group_name: str, request: LeaseRequest) -> tuple[LeaseReply, Ticket]:
+        core = self.core
+        now, monotonic = self.begin()
         self.tick(now, monotonic)
-        group = self._group_for_lease(queue, group_name, now)
+        queue = core.by_name.get(name) or admin.queue_named(core, name)
+        number = queue.group_ids.get(group_name)
+        group = queue.groups[number] if number is not None else self._new_group(queue, group_name, now)
         group.active_at = now
         read = self._must_sync
-        entries, lease = decide_lease(self.core, group, request, now, monotonic, self._nonce())
+        entries, lease = decide_lease(core, group, request, now, monotonic, self._nonce())
         if entries:
             level = queue.options.durability or self.durability if request.auto_ack or len(entries) > 1 else "os"
             read = self.commit_frame([], entries, level) or read
         if lease is None:
-            return None, _NOTHING, read
-        plans = [each for take in lease.takes for each in plan(take.progress.partition, take.offsets, take.attempts)]
+            return LeaseReply(name, group_name, 0, 0, (), 0), read
+        pieces = [
+            piece for take in lease.takes for piece in pieces_of(take.progress.partition, take.offsets, take.attempts)
+        ]
+        expires_at = now + lease.deadline - monotonic
         if not request.auto_ack:
-            self.core.hold(lease)
-            if now + lease.deadline - monotonic < self.asleep_until:
-                self.on_deadline(now + lease.deadline - monotonic)
-        return lease, plans, read
+            core.hold(lease)
+            if expires_at < self.asleep_until:
+                self.on_deadline(expires_at)
+        return LeaseReply(name, group_name, lease.nonce, expires_at, pieces, lease.count), read
 
-    def _group_for_lease(self, queue: Queue, name: str, now: int) -> Group:
-        if name not in queue.group_ids:
-            entries = admin.decide_create_group(queue, name, "earliest", now)
-            self.commit_frame([], entries, queue.options.durability or self.durability)
+    def _new_group(self, queue: Queue, name: str, now: int) -> Group:
+        """A group first named in a lease starts at the oldest message kept."""
+        entries = admin.decide_create_group(queue, name, "earliest", now)
+        self.commit_frame([], entries, queue.options.durability or self.durability)
         return queue.groups[queue.group_ids[name]]
 
     def _nonce(self) -> int:
-        return self.rng.getrandbits(64) | 1
+        if not self._nonces:
+            drawn = self.rng.randbytes(8 * NONCES_DRAWN)
+            # Never 0, which stands for no lease.
+            self._nonces = [nonce | 1 for (nonce,) in struct.iter_unpack("<Q", drawn)]
+        return self._nonces.pop()
 
     # settling
 
@@ -244,8 +253,8 @@ class Shard:
         while True:
             try:
                 with self.lock:
-                    now = self.begin()
-                    self.tick(now, self.clock.monotonic())
+                    now, monotonic = self.begin()
+                    self.tick(now, monotonic)
                     return self._settle_chosen(find(), how, now)
             except Need as need:
                 self.fetch(need)
@@ -256,13 +265,14 @@ class Shard:
         queue = chosen[0].lease.group.queue if chosen else None
         level = (queue.options.durability if queue else None) or self.durability
         ticket = self.commit_frame([], entries, level) if entries else 0
-        self.changed(entries)
+        if how.outcome is not Outcome.ACKED or self.waiters:
+            self.changed(entries)
         return ticket
 
     def extend(self, nonce: int, seconds: float) -> int:
         """Move a lease's deadline; returns when it expires now. Leases are volatile: nothing is journaled."""
         with self.lock:
-            now, monotonic = self.begin(), self.clock.monotonic()
+            now, monotonic = self.begin()
             self.tick(now, monotonic)
             lease = self.core.leases.get(nonce)
             if lease is None:
@@ -278,8 +288,8 @@ class Shard:
         while True:
             try:
                 with self.lock:
-                    now = self.begin()
-                    self.tick(now, self.clock.monotonic())
+                    now, monotonic = self.begin()
+                    self.tick(now, monotonic)
                     entries = list(decide(now))
                     ticket = self.commit_frame([], entries, level or self.durability) if entries else 0
                     self.changed(entries)
@@ -292,8 +302,8 @@ class Shard:
         while True:
             try:
                 with self.lock:
-                    now = self.begin()
-                    self.tick(now, self.clock.monotonic())
+                    now, monotonic = self.begin()
+                    self.tick(now, monotonic)
                     return question(now), self._must_sync
             except Need as need:
                 self.fetch(need)
@@ -310,24 +320,28 @@ class Shard:
 
     def tick(self, now: int, monotonic: int) -> int:
         """What time has brought by now: timers, leases that ran out, expiries. The caller holds the lock."""
+        core = self.core
         did = 0
-        if self.core.advance(now):
+        if now >> TICK_BITS > core.wheel.tick and core.advance(now):
             did += 1
-            for queue in self.core.came_ready:
-                self.waiters.wake(queue, 1 << 30)
-            self.core.came_ready.clear()
-        while self.core.deadlines and self.core.deadlines[0][0] <= monotonic:
-            lease = upkeep_rules.expired_lease(self.core, monotonic)
-            if lease is None:
+            for queue in core.came_ready:
+                self.waiters.wake(queue, EVERYONE)
+            core.came_ready.clear()
+        if core.deadlines and core.deadlines[0][0] <= monotonic:
+            did += self._end_leases(now, monotonic)
+        while core.expiries and core.expiries[0][0] <= now:
+            entries = upkeep_rules.decide_expired(core, now)
+            if not entries:
                 break
+            did += self._upkept(entries)
+        return did
+
+    def _end_leases(self, now: int, monotonic: int) -> int:
+        did = 0
+        while lease := upkeep_rules.expired_lease(self.core, monotonic):
             entries, chosen = upkeep_rules.decide_timeout(self.core, lease, now, self.rng)
             settle_rules.close_chosen(self.core, chosen)
             self.core.let_go(lease, lease.count)
-            did += self._upkept(entries)
-        while self.core.expiries and self.core.expiries[0][0] <= now:
-            entries = upkeep_rules.decide_expired(self.core, now)
-            if not entries:
-                break
             did += self._upkept(entries)
         return did
 
@@ -380,8 +394,8 @@ class Shard:
         """After anything that may have made messages ready: wake waiters, tell upkeep of new due times."""
         if self.waiters:
             for each in entries:
-                if not isinstance(each, Leased) and hasattr(each, "queue"):
-                    self.waiters.wake(each.queue, 1 << 30)
+                if may_make_ready(self.core, each):
+                    self.waiters.wake(each.queue, EVERYONE)
         next_at = self.core.wheel.next_at()
         if next_at is not None:
             self.on_deadline(next_at)
@@ -390,30 +404,11 @@ class Shard:
         """Load what a decision needs. No lock is held."""
         need.extent.load(need.column, self.column(need.extent, need.column))
 
+    def loaded(self, pieces: list[Piece]) -> list[Piece]:
+        """Pieces with everything in memory. No lock is held."""
+        return load(pieces, self.store) if self.store is not None else pieces
+
     def column(self, extent: Extent, name: str) -> Any:
         """A column of a sealed extent, or the whole row group that it lies in, from its file."""
         assert self.store is not None
         return self.store.load(extent.sealed) if name == "batch" else self.store.column(extent.sealed, name)
-
-    # delays
-
-    def fetch_delays(self, queue: Queue, after: int, *, opening: bool = False) -> None:
-        """Put the delays due next into the timer wheel, from wherever the messages are. No lock is held."""
-        with self.lock:
-            found = [(self.core.owner_of(p), p, extent) for p, extent in delays.delayed_extents(queue)]
-            queue.horizon = FOREVER  # what is pushed meanwhile goes into the wheel at once
-        timers, horizon = delays.gather(after, self._due_columns(found, after, opening=opening))
-        with self.lock:
-            delays.install(self.core, queue, timers, horizon)
-
-    def _due_columns(
-        self, found: list[tuple[int, Partition, Extent]], after: int, *, opening: bool
-    ) -> Iterator[tuple[int, int, Int64s]]:
-        for owner, partition, extent in found:
-            if extent.sealed is not None and extent.sealed.due_last <= after:
-                continue
-            dues = self.column(extent, "available_at") if extent.sealed is not None else extent.dues()
-            assert dues is not None
-            if opening:
-                partition.delayed += int((dues > after).sum())
-            yield owner, extent.first, dues

@@ -31,7 +31,7 @@ def transact(shard: Shard, operations: Sequence[Operation]) -> tuple[list[list[M
 
 
 def _transact(shard: Shard, operations: Sequence[Operation]) -> tuple[list[list[MessageId]], Ticket]:
-    now = shard.begin_push() if any(isinstance(each, PushOperation) for each in operations) else shard.begin()
+    now = shard.begin_push() if any(isinstance(each, PushOperation) for each in operations) else shard.begin()[0]
     shard.tick(now, shard.clock.monotonic())
     entries = _create_queues(shard, operations, now)
     try:

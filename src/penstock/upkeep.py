@@ -22,6 +22,7 @@ from penstock.delivery.upkeep import floor_of
 from penstock.errors import PenstockError
 from penstock.journal import JournalFile
 from penstock.model import Freed
+from penstock.refilling import fetch_delays
 from penstock.shard import Shard
 from penstock.storage.checkpoint import CheckpointStore
 from penstock.storage.disk import Disk
@@ -252,7 +253,7 @@ class Storekeeper:
     def _refill_delays(self) -> None:
         core = self._shard.core
         for queue in [queue for queue in list(core.queues.values()) if is_short(core, queue)]:
-            self._shard.fetch_delays(queue, queue.horizon)
+            fetch_delays(self._shard, queue, queue.horizon)
 
     # retention
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from penstock import limits
@@ -57,6 +58,12 @@ def lease_request(
     return LeaseRequest(max, lease_seconds, consumer or "", None if partitions is None else tuple(partitions), auto_ack)
 
 
+@lru_cache(maxsize=64, typed=True)
+def lease_of(max: int) -> LeaseRequest:
+    """A lease that asks for nothing but a number of messages."""
+    return lease_request(max, None, None, None, False)
+
+
 def wait_seconds(value: float) -> float:
     """How long a lease may wait."""
     return check_seconds(value, "wait", limits.wait_seconds_max)
@@ -66,9 +73,8 @@ def settling(outcome: Outcome, delay: float | None = None, error: str = "") -> S
     """How a delivery ends. A message about an error is cut, not refused: settling must not fail over its text."""
     if delay is not None:
         delay = check_seconds(delay, "delay")
-    text = str(error)
-    if len(text) > limits.error_bytes_max:
-        text = text[: limits.error_bytes_max]
+    # Names of files may hold what is no character; cutting bytes may halve one.
+    text = str(error).encode(errors="replace")[: limits.error_bytes_max].decode(errors="ignore") if error else ""
     return Settling(outcome, delay, text)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar, overload
 
 import msgspec
 
+from penstock.batch import Batch
 from penstock.limits import priority_default
 from penstock.model import ContentType, MessageId, Receipt, to_datetime
 from penstock.replies import LeaseReply, Piece
@@ -47,27 +48,27 @@ class BaseDelivery:
 
     @property
     def key(self) -> str | None:
-        return self._piece.batch.key(self._row)
+        return self._batch.key(self._row)
 
     @property
     def headers(self) -> dict[str, str]:
-        return self._piece.batch.headers(self._row) or {}
+        return self._batch.headers(self._row) or {}
 
     @property
     def trace(self) -> str | None:
-        return self._piece.batch.trace(self._row)
+        return self._batch.trace(self._row)
 
     @property
     def dedup_key(self) -> str | None:
-        return self._piece.batch.dedup_key(self._row)
+        return self._batch.dedup_key(self._row)
 
     @property
     def content_type(self) -> ContentType:
-        return self._piece.batch.content_type_of(self._row)
+        return self._batch.content_type_of(self._row)
 
     @property
     def priority(self) -> int:
-        column = self._piece.batch.priority
+        column = self._batch.priority
         return priority_default if column is None else int(column[self._row])
 
     @property
@@ -98,6 +99,11 @@ class BaseDelivery:
     @property
     def _row(self) -> int:
         return self._piece.row(self._index)
+
+    @property
+    def _batch(self) -> Batch:
+        batch: Batch = self._piece.batch
+        return batch
 
     def __repr__(self) -> str:
         return f"<Delivery {self.id} attempt {self.attempt}, {len(self.payload)} bytes>"

@@ -32,6 +32,8 @@ from penstock.model import (
 from penstock.requests import LetterFilter, Settling
 
 T = TypeVar("T")
+_ACK = Settling(Outcome.ACKED)
+_NO_OPTIONS = (None, None, None, False)
 _PLAIN = (None, 128, 0, None, None, None, None, None, None, None)
 
 
@@ -42,7 +44,7 @@ class Delivery(BaseDelivery):
 
     def ack(self) -> None:
         """Done: it will not be delivered to this group again."""
-        self._settle(arguments.settling(Outcome.ACKED))
+        self._settle(_ACK)
 
     def nack(self, delay: float | None = None, error: str = "") -> None:
         """Failed: retry after `delay`, or after the queue's backoff; dead-letter after the last attempt."""
@@ -81,7 +83,7 @@ class Leased(BaseLeased[Delivery]):
 
     def ack(self) -> None:
         """All that is not settled yet, in one operation."""
-        self._settle(arguments.settling(Outcome.ACKED))
+        self._settle(_ACK)
 
     def nack(self, delay: float | None = None, error: str = "") -> None:
         self._settle(arguments.settling(Outcome.RETRIED, delay, error))
@@ -98,7 +100,10 @@ class Leased(BaseLeased[Delivery]):
 
     def _settle(self, how: Settling) -> None:
         if self.nonce:
-            self.session.shard.confirm(self.session.settle_lease(self.nonce, how))
+            session: Session = self.session
+            ticket = session.settle_lease(self.nonce, how)
+            if ticket:
+                session.shard.confirm(ticket)
 
 
 class DeadLetters:
@@ -231,7 +236,8 @@ class Queue:
     ) -> Leased:
         """Take up to `max` messages for `lease_seconds`; waits up to `wait` seconds for the first one."""
         session = self._session
-        request = arguments.lease_request(max, lease_seconds, consumer, partitions, auto_ack)
+        options = (lease_seconds, consumer, partitions, auto_ack)
+        request = arguments.lease_of(max) if options == _NO_OPTIONS else arguments.lease_request(max, *options)
         if group is not DEFAULT_GROUP:
             check_name(group, "group")
         reply, ticket = session.lease(self.name, group, request)

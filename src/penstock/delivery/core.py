@@ -29,6 +29,7 @@ from penstock.delivery.timers import TimerWheel
 from penstock.model import queue_options_decode
 
 DEFAULT_BIT = BIT[DEFAULT]
+STALE_MAX = 10_000  # deadlines of leases that are gone, kept before they are swept out
 WAKE = -1  # a timer with this offset offers its partition again
 
 
@@ -169,17 +170,18 @@ class Delivery:
         """Remember who holds what; called with the `Leased` entry that says so to the journal."""
         self.leases[lease.nonce] = lease
         lease.group.leases[lease.nonce] = lease
-        lease.group.count_in_flight(lease.consumer, lease.count)
         self.hold_until(lease)
 
     def hold_until(self, lease: Lease) -> None:
-        """The lease's deadline moved; the old one in the heap is stale now."""
+        """The lease has a new deadline; an old one in the heap is stale now."""
         heapq.heappush(self.deadlines, (lease.deadline, lease.nonce))
+        if len(self.deadlines) > 2 * len(self.leases) + STALE_MAX:
+            self.deadlines = [(each.deadline, each.nonce) for each in self.leases.values()]
+            heapq.heapify(self.deadlines)
 
     def let_go(self, lease: Lease, count: int) -> None:
         """`count` deliveries of a lease are settled; with the last one it is forgotten."""
         lease.count -= count
-        lease.group.count_in_flight(lease.consumer, -count)
         if lease.count <= 0:
             self.leases.pop(lease.nonce, None)
             lease.group.leases.pop(lease.nonce, None)

@@ -44,7 +44,6 @@ class Group:
         "backlog",
         "deficits",
         "id",
-        "in_flight",
         "lanes",
         "latest",
         "leases",
@@ -64,7 +63,6 @@ class Group:
         self.progress: list[Progress] = []
         self.backlog = 0
         self.active_at = 0
-        self.in_flight: dict[str, int] = {}
         self.leases: dict[int, Lease] = {}
         self.turn = 0
         self.clear_lanes()
@@ -113,9 +111,6 @@ class Group:
         """Whether something the group has not finished lies in a sealed segment."""
         return any(progress.base < progress.partition.sealed_end for progress in self.progress if progress.offered)
 
-    def count_in_flight(self, consumer: str, change: int) -> None:
-        count = self.in_flight.get(consumer, 0) + change
-        if count > 0:
-            self.in_flight[consumer] = count
-        else:
-            self.in_flight.pop(consumer, None)
+    def in_flight(self, consumer: str) -> int:
+        """Deliveries that one consumer holds."""
+        return sum(lease.count for lease in self.leases.values() if lease.consumer == consumer)

@@ -48,7 +48,7 @@ def decide_lease(
 def _room(group: Group, request: LeaseRequest) -> int:
     per_consumer = group.queue.options.max_in_flight
     assert per_consumer is not None
-    return min(request.count_max, per_consumer - group.in_flight.get(request.consumer, 0))
+    return min(request.count_max, per_consumer - group.in_flight(request.consumer))
 
 
 def _partition(group: Group, name: int | str) -> int:

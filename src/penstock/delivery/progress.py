@@ -179,6 +179,10 @@ class Progress:
 
     def mark_leased(self, span: Span) -> None:
         """A lease took these."""
+        if self.waiting and (waiting := self._count(span, WAITING)):
+            # Only in replay: time made them ready before the lease, and time is not in the journal.
+            self.waiting -= waiting
+            self._forget_dues(span)
         self.leased += span.count
         self._write(span, LEASED)
 
@@ -228,29 +232,38 @@ class Progress:
             self.waiting -= 1
 
     def _finish(self, span: Span, outcome: int) -> int:
-        finished = span.count - self._settled_in(span)
-        self._uncount(span)
+        if self._count(span, LEASED) == span.count:
+            finished = span.count
+            self.leased -= finished
+        else:
+            finished = span.count - self._count(span, SETTLED)
+            self._uncount(span)
         self._write(span, SETTLED)
         if outcome == Outcome.ACKED:
             self.acked += finished
         elif outcome in DEAD:
             self.dead += finished
-            self.dead_offsets = (self.dead_offsets or set()) | set(span.offset_array().tolist())
+            self.dead_offsets = set() if self.dead_offsets is None else self.dead_offsets
+            self.dead_offsets.update(span.offset_array().tolist())
         else:
             self.dropped = self.dropped or {}
             self.dropped[outcome] = self.dropped.get(outcome, 0) + finished
         if self.attempts or self.dues:
             self._forget(span)
-        self._raise_base()
+        if self.states and self.states[0] == SETTLED:
+            self._raise_base()
         return finished
 
     def _raise_base(self) -> None:
-        states = self.states
-        if states and states[0] == SETTLED:
-            match = _SETTLED_RUN.match(states)
-            settled = match.end() if match else 0
-            self.base += settled
-            del states[:settled]
+        match = _SETTLED_RUN.match(self.states)
+        settled = match.end() if match else 0
+        self.base += settled
+        del self.states[:settled]
+
+    def _forget_dues(self, span: Span) -> None:
+        assert self.dues is not None
+        for offset in span.offset_array().tolist():
+            self.dues.pop(offset, None)
 
     def _forget(self, span: Span) -> None:
         for offset in span.offset_array().tolist():
@@ -278,9 +291,6 @@ class Progress:
         self.leased -= self._count(span, LEASED)
         if self.waiting:
             self.waiting -= self._count(span, WAITING)
-
-    def _settled_in(self, span: Span) -> int:
-        return self._count(span, SETTLED)
 
     def _count(self, span: Span, phase: int) -> int:
         low = span.first - self.base

@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.delivery.core import Delivery
 from penstock.delivery.dead import Corpse, decide_dead
-from penstock.delivery.entries import Entry, Settled
+from penstock.delivery.entries import Entry, Leased, Settled
 from penstock.delivery.lease import span_of_take
 from penstock.delivery.leases import Lease, Take
 from penstock.delivery.log import Queue
@@ -100,6 +100,16 @@ def close_chosen(core: Delivery, chosen: Sequence[Chosen]) -> None:
     for each in chosen:
         each.take.close(each.indexes)
         core.let_go(each.lease, len(each.indexes))
+
+
+def may_make_ready(core: Delivery, each: Entry) -> bool:
+    """Whether an entry may leave something to be leased: an ack does so only where it frees a key, order or room."""
+    if isinstance(each, Leased):
+        return False
+    if not isinstance(each, Settled) or each.outcome != Outcome.ACKED:
+        return True
+    queue = core.queues.get(each.queue)
+    return queue is not None and (queue.ordered or queue.options.max_in_flight is not None)
 
 
 def dying_indexes(queue: Queue, take: Take, indexes: Sequence[int], outcome: Outcome) -> list[int]:

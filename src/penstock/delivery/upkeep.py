@@ -32,22 +32,19 @@ EVICT_EVERY: Final = 1_000_000  # µs between looks at a queue with max_wait_sec
 
 
 def next_deadline(core: Delivery) -> int | None:
-    """When the first lease runs out, on the monotonic clock."""
-    while core.deadlines:
-        deadline, nonce = core.deadlines[0]
-        lease = core.leases.get(nonce)
-        if lease is not None and lease.deadline == deadline:
-            return deadline
-        heapq.heappop(core.deadlines)
-    return None
+    """No lease runs out before this, on the monotonic clock. It may belong to a lease that is settled by now."""
+    return core.deadlines[0][0] if core.deadlines else None
 
 
 def expired_lease(core: Delivery, monotonic: int) -> Lease | None:
     """The lease that ran out first, if one has."""
-    deadline = next_deadline(core)
-    if deadline is None or deadline > monotonic:
-        return None
-    return core.leases[core.deadlines[0][1]]
+    while core.deadlines and core.deadlines[0][0] <= monotonic:
+        deadline, nonce = core.deadlines[0]
+        lease = core.leases.get(nonce)
+        if lease is not None and lease.deadline == deadline:
+            return lease
+        heapq.heappop(core.deadlines)
+    return None
 
 
 def decide_timeout(core: Delivery, lease: Lease, now: int, rng: random.Random) -> tuple[list[Entry], list[Chosen]]:

@@ -15,7 +15,7 @@ from penstock.delivery.phases import SETTLED
 from penstock.delivery.stats import group_stats, lags
 from penstock.delivery.why import why
 from penstock.errors import GroupExists, InvalidField
-from penstock.materialise import Plan, load, plan
+from penstock.materialise import pieces_of
 from penstock.model import Message, MessageId, PartitionLag, Position, QueueStats, Reason, to_datetime, to_micros
 from penstock.replies import Piece
 from penstock.shard import Shard, Ticket
@@ -26,32 +26,32 @@ def read(
 ) -> tuple[list[Message], Ticket]:
     """Messages of one partition from an offset or an instant on; changes nothing."""
 
-    def question(now: int) -> list[Plan]:
+    def question(now: int) -> list[Piece]:
         where = partition_named(admin.queue_named(shard.core, queue), partition)
         first = max(where.start, offset or 0)
         if timestamp is not None:
             first = max(first, where.offset_at(timestamp))
-        return plan(where, range(first, max(first, min(where.end, first + limit))))
+        return pieces_of(where, range(first, max(first, min(where.end, first + limit))))
 
-    plans, ticket = shard.look(question)
-    return list(messages(queue, load(plans, shard.store))), ticket
+    pieces, ticket = shard.look(question)
+    return list(messages(queue, shard.loaded(pieces))), ticket
 
 
 def peek(shard: Shard, queue: str, limit: int) -> tuple[list[Message], Ticket]:
     """What stands before the default group, oldest first, whether due or not."""
 
-    def question(now: int) -> list[Plan]:
-        plans: list[Plan] = []
+    def question(now: int) -> list[Piece]:
+        pieces: list[Piece] = []
         left = limit
         for progress in admin.queue_named(shard.core, queue).groups[0].progress:
             first, end = progress.base, progress.partition.end
             offsets = [o for o in range(first, min(end, first + 16 * left)) if progress.state_of(o) != SETTLED][:left]
-            plans += plan(progress.partition, offsets)
+            pieces += pieces_of(progress.partition, offsets)
             left -= len(offsets)
-        return plans
+        return pieces
 
-    plans, ticket = shard.look(question)
-    return list(messages(queue, load(plans, shard.store))), ticket
+    pieces, ticket = shard.look(question)
+    return list(messages(queue, shard.loaded(pieces))), ticket
 
 
 def messages(queue: str, pieces: list[Piece]) -> Iterator[Message]:
@@ -62,6 +62,7 @@ def messages(queue: str, pieces: list[Piece]) -> Iterator[Message]:
 
 
 def message(queue: str, piece: Piece, index: int, offset: int) -> Message:
+    """One row as a message."""
     batch, row, pushed_at = piece.batch, piece.row(index), piece.pushed(index)
     due = _due(piece, row, pushed_at)
     ttl = 0 if batch.ttl is None else int(batch.ttl[row])
@@ -90,6 +91,7 @@ def _due(piece: Piece, row: int, pushed_at: int) -> int:
 
 
 def partition_named(queue: Queue, name: int | str) -> Partition:
+    """The partition of this name, which must exist."""
     partition = queue.by_name.get(str(name))
     if partition is None:
         known = f"0 to {len(queue.partitions) - 1}" if queue.options.partitions != "named" else "names seen in a push"
@@ -156,6 +158,7 @@ def groups(shard: Shard, name: str) -> tuple[dict[str, list[PartitionLag]], Tick
 
 
 def decide_create_group(core: Delivery, queue: str, group: str, start: Position, now: int) -> list[Entry]:
+    """A new group at a position."""
     found = admin.queue_named(core, queue)
     if group in found.group_ids:
         raise GroupExists(f"queue {queue!r} has a group {group!r} already")
@@ -165,6 +168,7 @@ def decide_create_group(core: Delivery, queue: str, group: str, start: Position,
 def decide_seek(
     core: Delivery, queue: str, group: str, to: Position, partition: int | str | None, now: int
 ) -> list[Entry]:
+    """A group moved to a position."""
     found = admin.queue_named(core, queue)
     return admin.decide_seek(admin.group_named(found, group), _start(found, to, partition), now)
 

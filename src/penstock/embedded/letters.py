@@ -12,7 +12,7 @@ from penstock.delivery.phases import SETTLED
 from penstock.delivery.progress import span_of
 from penstock.delivery.push import decide_push
 from penstock.embedded import browse
-from penstock.materialise import load, plan
+from penstock.materialise import pieces_of
 from penstock.model import DLQ_SUFFIX, Message, MessageId, Outcome
 from penstock.requests import DEAD_GROUP, DEAD_ORIGIN, LetterFilter
 from penstock.shard import Shard, Ticket
@@ -39,8 +39,8 @@ def _all(shard: Shard, dlq: str) -> Iterator[Message]:
         offsets, position = shard.look(lambda now, start=position: _unsettled(shard, dlq, start))[0]  # type: ignore[misc]
         if not offsets:
             return
-        plans, _ = shard.look(lambda now, chosen=offsets: plan(shard.core.by_name[dlq].partitions[0], chosen))  # type: ignore[misc]
-        yield from browse.messages(dlq, load(plans, shard.store))
+        pieces, _ = shard.look(lambda now, chosen=offsets: pieces_of(shard.core.by_name[dlq].partitions[0], chosen))  # type: ignore[misc]
+        yield from browse.messages(dlq, shard.loaded(pieces))
 
 
 def _unsettled(shard: Shard, dlq: str, start: int) -> tuple[list[int], int]:

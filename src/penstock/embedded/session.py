@@ -29,14 +29,13 @@ from penstock.model import (
     QueueOptions,
     QueueStats,
     Reason,
-    Receipt,
     check_name,
     queue_options,
     suggestion,
 )
 from penstock.opening import close_on_disk, open_in_memory, open_on_disk
 from penstock.replies import LeaseReply, PushReply
-from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice, Settling
+from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice
 from penstock.shard import Shard, Ticket
 from penstock.storage.disk import Disk, RealDisk
 from penstock.upkeep import Storekeeper, Timekeeper
@@ -69,6 +68,12 @@ class Session:
             self.shard, self._keeper = open_on_disk(
                 self._disk, clock, rng, durability=durability, journal_file_bytes=journal_file_bytes
             )
+        # What is called most often goes straight to the shard.
+        self.push_one = self.shard.push_one
+        self.lease = self.shard.lease
+        self.settle = self.shard.settle
+        self.settle_lease = self.shard.settle_lease
+        self.extend = self.shard.extend
         self._timekeeper = Timekeeper(self.shard, sync_seconds if durability == "interval" else None)
         self._closing = threading.Lock()
         if background:
@@ -98,12 +103,6 @@ class Session:
     ) -> tuple[PushReply, Ticket]:
         check_durability(durability)
         return self.shard.push(queue, batch, partition, durability)
-
-    def push_one(self, queue: str, data: bytes, durability: Durability | None) -> tuple[MessageId, Ticket]:
-        return self.shard.push_one(queue, data, durability)
-
-    def lease(self, queue: str, group: str, request: LeaseRequest) -> tuple[LeaseReply, Ticket]:
-        return self.shard.lease(queue, group, request)
 
     def needs_files(self, queue: str, group: str) -> bool:
         """Whether the group has messages before it that lie in segments, so that a lease may read a file."""
@@ -136,15 +135,6 @@ class Session:
     def unwatch(self, waiter: Waiter, *, served: bool) -> None:
         with self.shard.lock:
             self.shard.waiters.leave(waiter, served=served)
-
-    def settle(self, receipts: Sequence[Receipt], how: Settling) -> Ticket:
-        return self.shard.settle(receipts, how)
-
-    def settle_lease(self, nonce: int, how: Settling) -> Ticket:
-        return self.shard.settle_lease(nonce, how)
-
-    def extend(self, nonce: int, seconds: float) -> int:
-        return self.shard.extend(nonce, seconds)
 
     def transact(self, operations: Sequence[Operation]) -> tuple[list[list[MessageId]], Ticket]:
         return transactions.transact(self.shard, operations)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from penstock import limits
 from penstock.errors import Closed, Damaged, PenstockError
@@ -74,7 +74,8 @@ class FileJournal:
 
     def write(self) -> None:
         with self._writing:
-            self._write_pending()
+            if self._pending or self._refusing:
+                self._write_pending()
 
     def sync(self) -> None:
         with self._syncing:
@@ -207,23 +208,21 @@ class FileJournal:
     # Writing; the caller holds `_writing`.
 
     def _write_pending(self) -> None:
-        self._refuse_if_failed()
-        if not self._pending:
-            return
-        if self._closed:
+        if self._refusing:
+            self._refuse_if_failed()
             raise Closed("the journal is closed")
-        self._or_fail(self._take_pending)
-
-    def _take_pending(self) -> None:
         pending = self._pending
         pieces = len(pending)  # append may add more meanwhile
-        self._write_frames(b"".join(pending[:pieces]), pieces // _PIECES)
+        if not pieces:
+            return
+        data = b"".join(pending[:pieces])
+        self._or_fail(self._write_frames, data, pieces // _PIECES)
         del pending[:pieces]
 
-    def _or_fail(self, action: Callable[[], None]) -> None:
+    def _or_fail(self, action: Callable[..., None], *arguments: Any) -> None:
         """Do what must not be left half done."""
         try:
-            action()
+            action(*arguments)
         except (PenstockError, OSError) as error:
             raise self._fail(error) from error
         except BaseException as error:

@@ -111,6 +111,21 @@ def write_fully(write: Callable[[memoryview, int], int], data: Bytes, position: 
         written += count
 
 
+def replace_whole(disk: Disk, name: str, data: Bytes) -> None:
+    """`Disk.write_whole` in terms of the rest, for every disk."""
+    temporary = name + TEMPORARY_SUFFIX
+    file = disk.open(temporary, create_bytes=0)
+    try:
+        file.truncate(0)
+        file.write_at(data, 0)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, name)
+    # The directory too: after a crash the bytes may be there and the name not.
+    disk.sync_directory(os.path.dirname(name))
+
+
 def storage_error(error: OSError, path: Path | str) -> PenstockError:
     """The error that users see for what the operating system said about `path`."""
     what = f"{path}: {error.strerror or error}"
@@ -154,7 +169,9 @@ class RealFile:
 
     def write_at(self, data: Bytes, position: int) -> None:
         try:
-            write_fully(self._write, data, position)
+            if os.pwrite(self._fd, data, position) != len(data):
+                # Rare. What was written is written again: the same bytes in the same place.
+                write_fully(self._write, data, position)
         except OSError as error:
             raise storage_error(error, self._path) from error
 
@@ -230,17 +247,7 @@ class RealDisk:
             return sorted(os.listdir(path))
 
     def write_whole(self, name: str, data: Bytes) -> None:
-        temporary = name + TEMPORARY_SUFFIX
-        file = self.open(temporary, create_bytes=0)
-        try:
-            file.truncate(0)
-            file.write_at(data, 0)
-            file.sync()
-        finally:
-            file.close()
-        self.rename(temporary, name)
-        # The directory too: after a crash the bytes may be there and the name not.
-        self.sync_directory(os.path.dirname(name))
+        replace_whole(self, name, data)
 
     def rename(self, old: str, new: str) -> None:
         with storage_errors(self.root / new):

@@ -1,0 +1,87 @@
+"""Every part of the checkpoint: which can be trusted.
+
+Each part carries its own checksum, so parts survive a damaged manifest: then the latest sound file of each part is
+taken. Such a checkpoint may be a mix of two; the parts say how far they go, and frames after that are applied again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from penstock.errors import Damaged
+from penstock.storage.checkpoint import DIRECTORY, MANIFEST, CheckpointStore, read_part_alone
+from penstock.storage.disk import Disk
+from penstock.storage.findings import Finding
+
+_PART_FILE: Final = re.compile(r"(?P<part>.+)-(?P<sequence>\d{20})(?:\.(?P<attempt>\d+))?\.part")
+
+
+class CheckpointCheck(msgspec.Struct):
+    """What is left of a checkpoint. `sequence` 0 and no parts when there is none."""
+
+    sequence: int = 0
+    parts: dict[str, bytes] = {}
+    lost_parts: list[str] = []
+    damaged_files: list[str] = []
+    findings: list[Finding] = []
+
+
+def check_checkpoint(disk: Disk) -> CheckpointCheck:
+    """Read all of it."""
+    if not disk.exists(DIRECTORY):
+        return CheckpointCheck()
+    try:
+        checkpoint = CheckpointStore(disk).load()
+    except Damaged:
+        return _without_manifest(disk, "the manifest does not match its checksum; the parts are taken one by one")
+    if checkpoint is not None:
+        return _with_manifest(checkpoint.sequence, checkpoint.parts)
+    if _part_files(disk):
+        return _without_manifest(disk, "the manifest is missing; the parts are taken one by one")
+    return CheckpointCheck()
+
+
+def _with_manifest(sequence: int, parts: Mapping[str, bytes]) -> CheckpointCheck:
+    check = CheckpointCheck(sequence)
+    for name in parts:
+        try:
+            check.parts[name] = parts[name]
+        except Damaged as error:
+            file = f"{DIRECTORY}/{error.message.partition(f'{DIRECTORY}/')[2].split(' ')[0]}"
+            check.lost_parts.append(name)
+            check.damaged_files.append(file)
+            check.findings.append(Finding(file, error.message.partition(".part ")[2]))
+    return check
+
+
+def _without_manifest(disk: Disk, what: str) -> CheckpointCheck:
+    check = CheckpointCheck(damaged_files=[MANIFEST], findings=[Finding(MANIFEST, what)])
+    sequences = []
+    for name, candidates in _part_files(disk).items():
+        for sequence, _, file in sorted(candidates, reverse=True):
+            data = read_part_alone(disk.read(file))
+            if data is not None:
+                check.parts[name] = data
+                sequences.append(sequence)
+                break
+            check.damaged_files.append(file)
+            check.findings.append(Finding(file, "does not match its checksum"))
+        else:
+            check.lost_parts.append(name)
+    check.sequence = min(sequences, default=0)
+    return check
+
+
+def _part_files(disk: Disk) -> dict[str, list[tuple[int, int, str]]]:
+    """(sequence, attempt, file) of every file of each part."""
+    found: dict[str, list[tuple[int, int, str]]] = {}
+    for file in disk.list(DIRECTORY):
+        match = _PART_FILE.fullmatch(file)
+        if match:
+            place = (int(match["sequence"]), int(match["attempt"] or 0), f"{DIRECTORY}/{file}")
+            found.setdefault(match["part"], []).append(place)
+    return found

@@ -1,0 +1,19 @@
+"""What an examination has to say about a file."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing about one file, in plain words. What is harmless needs no repair."""
+
+    file: str  # name below the data directory
+    what: str
+    position: int | None = None  # in bytes
+    harmless: bool = False
+
+
+def spelt(count: int, one: str, many: str | None = None) -> str:
+    """A count with its noun."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
