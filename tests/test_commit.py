@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from penstock.errors import Closed, OutcomeUnknown, StorageError
-from penstock.journal.commit import GroupCommit
+from penstock.journal.commit import GroupCommit, _Waiter
 from penstock.journal.memory import MemoryJournal
 
 ENTRY = bytes(8)
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 10.0
 
 
 class GatedJournal(MemoryJournal):
@@ -47,7 +48,7 @@ class Waiting:
     def __init__(self, commit: GroupCommit, sequence: int) -> None:
         self.error: BaseException | None = None
         self._wait: Callable[[], Any] = lambda: commit.wait(sequence)
-        self.thread = threading.Thread(target=self._run)
+        self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
@@ -65,7 +66,9 @@ class Waiting:
 def until_queued(commit: GroupCommit, count: int) -> None:
     """Give way to the other threads until so many are in the queue."""
     turn = threading.Event()
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while len(commit._waiters) < count:
+        assert time.monotonic() < deadline
         turn.wait(0.0005)
 
 
@@ -79,7 +82,7 @@ def test_one_sync_serves_everyone_who_appended_before_it():
     journal = GatedJournal()
     commit = GroupCommit(journal)
     leader = Waiting(commit, journal.append(ENTRY))
-    journal.entered.acquire()
+    assert journal.entered.acquire(timeout=PATIENCE_SECONDS)
     followers = [Waiting(commit, journal.append(ENTRY)) for _ in range(20)]
     until_queued(commit, 20)
 
@@ -94,7 +97,7 @@ def test_a_failed_sync_reaches_the_leader_and_every_follower():
     journal = GatedJournal()
     commit = GroupCommit(journal)
     leader = Waiting(commit, journal.append(ENTRY))
-    journal.entered.acquire()
+    assert journal.entered.acquire(timeout=PATIENCE_SECONDS)
     followers = [Waiting(commit, journal.append(ENTRY)) for _ in range(20)]
     until_queued(commit, 20)
 
@@ -134,7 +137,7 @@ def test_an_interrupted_leader_leaves_its_followers_a_new_one():
     journal = GatedJournal()
     commit = GroupCommit(journal)
     leader = Waiting(commit, journal.append(ENTRY))
-    journal.entered.acquire()
+    assert journal.entered.acquire(timeout=PATIENCE_SECONDS)
     followers = [Waiting(commit, journal.append(ENTRY)) for _ in range(5)]
     until_queued(commit, 5)
     commit._journal = _InterruptOnce(journal)
@@ -167,7 +170,7 @@ def test_a_promoted_thread_whose_frame_was_synced_by_others_still_passes_the_lea
     journal = GatedJournal()
     commit = GroupCommit(journal)
     leader = Waiting(commit, journal.append(ENTRY))
-    journal.entered.acquire()
+    assert journal.entered.acquire(timeout=PATIENCE_SECONDS)
     followers = [Waiting(commit, journal.append(ENTRY)) for _ in range(5)]
     until_queued(commit, 5)
     commit._lock.acquire()  # the leader finishes its sync and stops here, about to promote
@@ -184,6 +187,25 @@ def test_a_promoted_thread_whose_frame_was_synced_by_others_still_passes_the_lea
     assert not commit._is_led
 
 
+def test_whoever_is_interrupted_breaks_no_chain_and_keeps_no_lead():
+    journal = MemoryJournal()
+    commit = GroupCommit(journal)
+    first, second, third = (_Waiter(journal.append(ENTRY)) for _ in range(3))
+    commit._is_led = True
+    first.next = second
+    commit._leave(first)
+    assert not second.turn.locked()
+
+    commit._waiters = [second, third]
+    commit._leave(second)
+    assert commit._waiters == [third]
+    first.leads = True
+    commit._leave(first)
+    assert third.leads
+    assert not third.turn.locked()
+    third.wake()
+
+
 def test_many_threads_lose_nothing():
     journal = MemoryJournal()
     commit = GroupCommit(journal)
@@ -198,11 +220,12 @@ def test_many_threads_lose_nothing():
             if journal.durable_sequence < sequence:
                 early.append(sequence)
 
-    threads = [threading.Thread(target=push) for _ in range(16)]
+    threads = [threading.Thread(target=push, daemon=True) for _ in range(16)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE_SECONDS)
+    assert not any(thread.is_alive() for thread in threads)
     assert journal.durable_sequence == 3200
     assert early == []
     assert not commit._is_led
@@ -261,7 +284,7 @@ def test_a_loop_that_was_closed_meanwhile_disturbs_nobody():
     commit = GroupCommit(journal)
     loop = asyncio.new_event_loop()
     loop.run_until_complete(_begin(commit, journal, loop))
-    journal.entered.acquire()
+    assert journal.entered.acquire(timeout=PATIENCE_SECONDS)
     loop.close()
     journal.gate.release()
     commit.close()

@@ -1,7 +1,7 @@
 """A disk that lies, in documented ways, all of them drawn from one seed.
 
 - At `crash()` bytes that were not synced may be lost, sector by sector (512 bytes), in any order; names created,
-  renamed or removed since `sync_directory` may be lost too, the latest first.
+  renamed or removed since `sync_directory` may be lost too, in any order, but none that builds on a lost one.
 - `crash_at` makes the n-th operation from now the last: it happens, unsynced, and `PowerCut` is raised; from then on
   everything raises it.
 - `fail_at` makes the n-th operation from now fail with an errno, or write short. A failed sync forgets what it should
@@ -23,7 +23,7 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.errors import DirectoryInUse
-from penstock.storage.disk import TEMPORARY_SUFFIX, Bytes, storage_errors, write_fully
+from penstock.storage.disk import Bytes, replace_whole, storage_errors, write_fully
 from tests.support.inode import Inode, extending, sectors, truncating
 
 SHORT: Final = -1  # for `fail_at`: a write stops halfway, without an error; other operations go well
@@ -72,7 +72,7 @@ class ForgetfulDisk:
         disk._directories = set(self._directories)
         names = dict(self._names_that_survive)
         for changes in self._unsynced_names.values():
-            for change in changes[: self._rng.randint(0, len(changes))]:
+            for change in _some(changes, self._rng):
                 _apply(names, change)
         images: dict[int, bytes] = {}
         for name, inode in sorted(names.items()):
@@ -122,13 +122,7 @@ class ForgetfulDisk:
         return sorted(name for name in names if name and "/" not in name)
 
     def write_whole(self, name: str, data: Bytes) -> None:
-        temporary = name + TEMPORARY_SUFFIX
-        file = self.open(temporary, create_bytes=0)
-        file.truncate(0)
-        file.write_at(data, 0)
-        file.sync()
-        self.rename(temporary, name)
-        self.sync_directory(os.path.dirname(name))
+        replace_whole(self, name, data)
 
     def rename(self, old: str, new: str) -> None:
         with storage_errors(self.root / new):
@@ -259,6 +253,19 @@ class ForgetfulFile:
             data = data[: len(data) // 2]
         self._disk._do(lambda: self._inode.change(*sectors(bytes(data), position)))
         return len(data)
+
+
+def _some(changes: list[_Change], rng: random.Random) -> list[_Change]:
+    """Those changes of a directory that survive: any, but none that touches a name touched by a lost one."""
+    share = rng.choice((0.0, 0.5, 0.9, 1.0))
+    kept: list[_Change] = []
+    lost: set[str] = set()
+    for change in changes:
+        if rng.random() < share and lost.isdisjoint(change):
+            kept.append(change)
+        else:
+            lost.update(change)
+    return kept
 
 
 def _apply(names: dict[str, Inode], change: _Change) -> None:

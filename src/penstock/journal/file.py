@@ -208,16 +208,14 @@ class FileJournal:
     # Writing; the caller holds `_writing`.
 
     def _write_pending(self) -> None:
-        if self._refusing:
-            self._refuse_if_failed()
-            raise Closed("the journal is closed")
+        self._refuse_if_failed()
         pending = self._pending
         pieces = len(pending)  # append may add more meanwhile
         if not pieces:
             return
-        data = b"".join(pending[:pieces])
-        self._or_fail(self._write_frames, data, pieces // _PIECES)
-        del pending[:pieces]
+        if self._closed:
+            raise Closed("the journal is closed")
+        self._or_fail(self._write_frames, pending, pieces)
 
     def _or_fail(self, action: Callable[..., None], *arguments: Any) -> None:
         """Do what must not be left half done."""
@@ -230,11 +228,15 @@ class FileJournal:
             self._fail(error)
             raise
 
-    def _write_frames(self, data: bytes, count: int) -> None:
+    def _write_frames(self, pending: list[bytes], pieces: int) -> None:
+        data = b"".join(pending[:pieces])
+        count = pieces // _PIECES
         if self._position + len(data) <= self._file_bytes and self._frames + count <= self._file_frames_max:
             self._put(data, count)
         else:
             self._write_split(memoryview(data))
+        # In here: an interrupt between writing and forgetting must be final, or they would be written twice.
+        del pending[:pieces]
 
     def _write_split(self, data: memoryview) -> None:
         """Write frames that reach the end of the file, and go on in the next."""
