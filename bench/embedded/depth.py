@@ -16,7 +16,7 @@ from penstock.embedded import Session
 
 DEEP = 10_000_000
 SHALLOW = 10_000
-ROUNDS = 11  # a row group is read every third round: enough rounds for the median to see that
+DEEPER = 20  # a round of the deep backlog is so much longer, so that every round reads row groups from files
 
 
 class Backlog:
@@ -55,7 +55,11 @@ def rates(scale: Scale) -> list[Row]:
 def compared(size: int, backlogs: tuple[Backlog, Backlog, Backlog]) -> list[Row]:
     """A round takes half of the shallow backlogs."""
     count = SHALLOW // 2 // size
-    value, tail, sealed = interleaved(*(partial(each.measure, size, count) for each in backlogs), rounds=ROUNDS)
+    deep, *shallow = backlogs
+    value, tail, sealed = interleaved(
+        partial(deep.measure, size, count * (DEEPER if size > 1 else 1)),
+        *(partial(each.measure, size, count) for each in shallow),
+    )
     what = f"lease({size}), touch, ack, 10 M waiting"
     return [
         Row(what, value, "msg/s", tail, "10 k waiting, in memory", 0.8 * tail, "80 % of 10 k waiting"),

@@ -1,0 +1,124 @@
+"""What the hot paths cost, counted in Python calls per 1,000 messages.
+
+Calls of Python functions and of C functions are counted with a profile hook, in one thread, without background roles
+and with time standing still: the same numbers on every machine, so a path that grows slower fails the build where a
+timing could not. A ceiling is a little above what is measured; lower it when a path gets cheaper.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock import Message
+from penstock.client.sync import Penstock, Queue
+from penstock.clock import ManualClock
+from penstock.embedded import Session
+
+# Calls per 1,000 messages: (in memory, in a file with durability os).
+CEILINGS: dict[str, tuple[int, int]] = {
+    "push_many(1000)": (145, 165),
+    "push() × 1000": (32_000, 51_000),
+    "lease(1000), touch, ack": (2_250, 2_290),
+    "lease(1000), touch, ack of single pushes": (40_500, 40_500),
+    "lease(1), ack × 1000": (186_000, 224_000),
+    "five priorities: lease(1000), touch, ack": (10_200, 10_250),
+}
+
+PAYLOADS = [b"%0100d" % number for number in range(1_000)]
+PRIORITIES = ("critical", "high", "normal", "low", "background")
+WARM_UP = 3
+
+
+def push_many(queue: Queue) -> None:
+    queue.push_many(PAYLOADS)
+
+
+def push_singly(queue: Queue) -> None:
+    for payload in PAYLOADS:
+        queue.push(payload)
+
+
+def lease_many(queue: Queue) -> None:
+    leased = queue.lease(1_000)
+    for delivery in leased:
+        delivery.payload  # noqa: B018 - touching it is the point
+    leased.ack()
+
+
+def lease_singly(queue: Queue) -> None:
+    for _ in range(1_000):
+        queue.lease(1).ack()
+
+
+def push_prioritised(queue: Queue) -> None:
+    rng = random.Random(1)
+    queue.push_many([Message(payload=payload, priority=rng.choice(PRIORITIES)) for payload in PAYLOADS])
+
+
+# What is counted, and what makes 1,000 messages for it, outside the count.
+PATHS: dict[str, tuple[Callable[[Queue], None], Callable[[Queue], None] | None]] = {
+    "push_many(1000)": (push_many, None),
+    "push() × 1000": (push_singly, None),
+    "lease(1000), touch, ack": (lease_many, push_many),
+    "lease(1000), touch, ack of single pushes": (lease_many, push_singly),
+    "lease(1), ack × 1000": (lease_singly, push_many),
+    "five priorities: lease(1000), touch, ack": (lease_many, push_prioritised),
+}
+
+
+def calls(work: Callable[[Queue], None], queue: Queue) -> int:
+    """How many functions `work` calls, itself not counted."""
+    count = 0
+
+    def hook(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in {"call", "c_call"}
+
+    # The collector runs when it likes, and so would the finalizers that it calls.
+    gc.collect()
+    gc.disable()
+    sys.setprofile(hook)
+    try:
+        work(queue)
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return count - 2  # the work itself, and the call that ends the count
+
+
+def cost(path: str, session: Session) -> int:
+    """Calls of the last of a few rounds, when everything that is made once has been made."""
+    work, prepare = PATHS[path]
+    with Penstock(session) as ps:
+        queue = ps.queue("mail")
+        found = 0
+        for _ in range(WARM_UP + 1):
+            if prepare is not None:
+                prepare(queue)
+            found = calls(work, queue)
+    return found
+
+
+def session(path: Any) -> Session:
+    return Session(path, durability="os", clock=ManualClock(), rng=random.Random(1), background=False)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_hot_path_in_memory_makes_no_more_calls_than_its_ceiling(path):
+    assert cost(path, session(None)) <= CEILINGS[path][0]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_hot_path_in_a_file_makes_no_more_calls_than_its_ceiling(path, tmp_path):
+    assert cost(path, session(tmp_path)) <= CEILINGS[path][1]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_counting_again_gives_the_same_number(path, tmp_path):
+    assert cost(path, session(tmp_path / "a")) == cost(path, session(tmp_path / "b"))
