@@ -2,7 +2,7 @@
 
 Over the whole queue: higher priority first; within a priority, what came back before what is new, fair between
 partitions, then by due time, then by offset. `weighted` service shares between five lanes by deficit round robin
-instead. In both, a lane that has waited longer than `starvation_seconds` is served one message, then waits anew.
+instead. In both, a lane that leases have passed over for `starvation_seconds` is served one message, then waits anew.
 
 Selection consumes the indexes (rings, cursors), never the state: what it selects must be leased or expired by an entry
 right after. When it runs into a column that is not loaded it stops with what it has, or raises `Need` when it has
@@ -27,9 +27,10 @@ LANE_STARTS: Final = (224, 160, 96, 32, 0)  # critical, high, normal, low, backg
 LANE_WEIGHTS: Final = (50, 25, 15, 7, 3)
 
 
-def lane_number(priority: int) -> int:
-    """0 for critical … 4 for background."""
-    return next(number for number, start in enumerate(LANE_STARTS) if priority >= start)
+# Lane of each priority: 0 for critical … 4 for background.
+LANE_OF: Final = tuple(
+    next(number for number, start in enumerate(LANE_STARTS) if priority >= start) for priority in range(256)
+)
 
 
 def select(group: Group, count_max: int, now: int, reached: int, only: Collection[Progress] | None = None) -> Selection:
@@ -37,11 +38,9 @@ def select(group: Group, count_max: int, now: int, reached: int, only: Collectio
     selection = Selection(group, now, reached, only)
     try:
         if len(group.order) > 1:
-            _serve_starving(selection, count_max)
-            if group.queue.options.service == "weighted":
-                _serve_weighted(selection, count_max)
-                return selection
-        _serve_strict(selection, count_max, group.order)
+            _serve_lanes(selection, count_max)
+        else:
+            _serve_strict(selection, count_max, group.order)
     except Need:
         if not selection.count and not selection.expired:
             raise
@@ -53,26 +52,43 @@ def _serve_strict(selection: Selection, count_max: int, priorities: Sequence[int
         if selection.count >= count_max:
             return
         lane = selection.group.lanes[priority]
+        before = selection.count
         if lane.again:
             _take_again(selection, lane, count_max)
         if lane.fresh and selection.count < count_max:
             _take_fresh(selection, lane, count_max)
+        if selection.count > before:
+            selection.group.served_at[LANE_OF[priority]] = selection.now
 
 
-def _serve_starving(selection: Selection, count_max: int) -> None:
-    group = selection.group
-    patience = round(group.queue.options.starvation_seconds * 1_000_000)
-    for number, priorities in enumerate(_five_lanes(group)):
-        if not any(group.lanes[priority] for priority in priorities) or not group.served_at[number]:
-            group.served_at[number] = selection.now
-        elif patience and selection.now - group.served_at[number] > patience and selection.count < count_max:
-            _serve_strict(selection, selection.count + 1, priorities)
-            group.served_at[number] = selection.now
-
-
-def _serve_weighted(selection: Selection, count_max: int) -> None:
+def _serve_lanes(selection: Selection, count_max: int) -> None:
+    """Starving lanes first, then by the queue's rule. A lane starts to wait when a lease passes it over."""
     group = selection.group
     lanes = _five_lanes(group)
+    _serve_starving(selection, count_max, lanes)
+    if group.queue.options.service == "weighted":
+        _serve_weighted(selection, count_max, lanes)
+    else:
+        _serve_strict(selection, count_max, group.order)
+    for number, priorities in enumerate(lanes):
+        if not any(group.lanes[priority] for priority in priorities):
+            group.served_at[number] = 0
+        elif not group.served_at[number]:
+            group.served_at[number] = selection.now
+
+
+def _serve_starving(selection: Selection, count_max: int, lanes: list[list[int]]) -> None:
+    """Whoever waits longest comes first, so that a slow consumer that takes one at a time serves every lane."""
+    group = selection.group
+    patience = round(group.queue.options.starvation_seconds * 1_000_000)
+    waiting = [(since, -number) for number, since in enumerate(group.served_at) if since]
+    for since, number in sorted(waiting):
+        if patience and selection.now - since > patience and selection.count < count_max:
+            _serve_strict(selection, selection.count + 1, lanes[-number])
+
+
+def _serve_weighted(selection: Selection, count_max: int, lanes: list[list[int]]) -> None:
+    group = selection.group
     idle = 0
     while selection.count < count_max and idle <= len(lanes):
         number = group.turn
@@ -83,8 +99,6 @@ def _serve_weighted(selection: Selection, count_max: int) -> None:
         served = selection.count - before
         group.deficits[number] -= served
         idle = 0 if served else idle + 1
-        if served:
-            group.served_at[number] = selection.now
         if selection.count < count_max or group.deficits[number] <= 0:
             # The lane ran dry or spent its share. A dry lane keeps no credit.
             group.deficits[number] = 0
@@ -94,7 +108,7 @@ def _serve_weighted(selection: Selection, count_max: int) -> None:
 def _five_lanes(group: Group) -> list[list[int]]:
     lanes: list[list[int]] = [[] for _ in LANE_STARTS]
     for priority in group.order:
-        lanes[lane_number(priority)].append(priority)
+        lanes[LANE_OF[priority]].append(priority)
     return lanes
 
 
