@@ -34,6 +34,7 @@ def pieces_of(partition: Partition, offsets: Sequence[int], attempts: int | Sequ
     done, count = 0, len(offsets)
     while done < count:
         extent = partition.extent_at(offsets[done])
+        assert extent.first <= offsets[done] < extent.end, "an offset that is in no extent"
         until = count if offsets[-1] < extent.end else _until(offsets, done, extent.end)
         part = offsets if until - done == count else offsets[done:until]
         tries = attempts if isinstance(attempts, int) else attempts[done:until]

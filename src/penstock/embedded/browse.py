@@ -31,7 +31,7 @@ def read(
         first = max(where.start, offset or 0)
         if timestamp is not None:
             first = max(first, where.offset_at(timestamp))
-        return pieces_of(where, range(first, max(first, min(where.end, first + limit))))
+        return pieces_of(where, where.kept_from(first, limit))
 
     pieces, ticket = shard.look(question)
     return list(messages(queue, shard.loaded(pieces))), ticket

@@ -68,6 +68,10 @@ class CheckpointStore:
             return None
         return Checkpoint(self._manifest.sequence, _Parts(self._disk, self._manifest.parts))
 
+    def part_files(self) -> dict[str, str]:
+        """The file of each part of the latest checkpoint."""
+        return {} if self._manifest is None else {name: part.file for name, part in self._manifest.parts.items()}
+
     def save(self, sequence: int, parts: Mapping[str, bytes], keep: Collection[str] = ()) -> None:
         """Make `parts`, and those of the last checkpoint named in `keep`, the checkpoint at `sequence`."""
         known = {} if self._manifest is None else self._manifest.parts
@@ -138,6 +142,12 @@ class _Parts(Mapping[str, bytes]):
 
     def __len__(self) -> int:
         return len(self._parts)
+
+
+def read_part_alone(data: bytes) -> bytes | None:
+    """A part, checked only against the checksum in its own file; None when that does not match."""
+    part, trailer = data[: -_TRAILER.size], data[-_TRAILER.size :]
+    return part if len(data) >= _TRAILER.size and trailer == _TRAILER.pack(crc32c(part)) else None
 
 
 def _encode(manifest: Manifest) -> bytes:

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from penstock.errors import Damaged
-from penstock.storage.checkpoint import DIRECTORY, MANIFEST, CheckpointStore, read_part_alone
+from penstock.storage.checkpoint import DIRECTORY, MANIFEST, Checkpoint, CheckpointStore, read_part_alone
 from penstock.storage.disk import Disk
 from penstock.storage.findings import Finding
 
@@ -35,26 +35,26 @@ def check_checkpoint(disk: Disk) -> CheckpointCheck:
     if not disk.exists(DIRECTORY):
         return CheckpointCheck()
     try:
-        checkpoint = CheckpointStore(disk).load()
+        store = CheckpointStore(disk)
     except Damaged:
         return _without_manifest(disk, "the manifest does not match its checksum; the parts are taken one by one")
+    checkpoint = store.load()
     if checkpoint is not None:
-        return _with_manifest(checkpoint.sequence, checkpoint.parts)
+        return _with_manifest(checkpoint, store.part_files())
     if _part_files(disk):
         return _without_manifest(disk, "the manifest is missing; the parts are taken one by one")
     return CheckpointCheck()
 
 
-def _with_manifest(sequence: int, parts: Mapping[str, bytes]) -> CheckpointCheck:
-    check = CheckpointCheck(sequence)
-    for name in parts:
+def _with_manifest(checkpoint: Checkpoint, part_files: Mapping[str, str]) -> CheckpointCheck:
+    check = CheckpointCheck(checkpoint.sequence)
+    for name, file in part_files.items():
         try:
-            check.parts[name] = parts[name]
+            check.parts[name] = checkpoint.parts[name]
         except Damaged as error:
-            file = f"{DIRECTORY}/{error.message.partition(f'{DIRECTORY}/')[2].split(' ')[0]}"
             check.lost_parts.append(name)
             check.damaged_files.append(file)
-            check.findings.append(Finding(file, error.message.partition(".part ")[2]))
+            check.findings.append(Finding(file, f"the part {error.message.partition(file)[2].strip()}"))
     return check
 
 
@@ -69,7 +69,7 @@ def _without_manifest(disk: Disk, what: str) -> CheckpointCheck:
                 sequences.append(sequence)
                 break
             check.damaged_files.append(file)
-            check.findings.append(Finding(file, "does not match its checksum"))
+            check.findings.append(Finding(file, "the part does not match its checksum"))
         else:
             check.lost_parts.append(name)
     check.sequence = min(sequences, default=0)

@@ -40,14 +40,24 @@ def open_directory(disk: Disk, shard_id: Callable[[], bytes] = new_shard_id) -> 
     disk.lock()
     try:
         if not disk.exists(MARKER):
-            disk.write_whole(MARKER, _encode(shard_id()))
-        identity = _decode(disk.read(MARKER), f"{disk.root / MARKER}")
+            write_marker(disk, shard_id())
+        identity = read_marker(disk)
         for name in DIRECTORIES:
             disk.make_directory(name)
     except BaseException:
         disk.close()
         raise
     return identity
+
+
+def read_marker(disk: Disk) -> bytes:
+    """The shard id that the marker names."""
+    return _decode(disk.read(MARKER), f"{disk.root / MARKER}")
+
+
+def write_marker(disk: Disk, shard_id: bytes) -> None:
+    """Make the marker, or make it anew."""
+    disk.write_whole(MARKER, _encode(shard_id))
 
 
 def _refuse_foreign(disk: Disk) -> None:

@@ -1,7 +1,7 @@
 """Every frame of every journal file: which are sound, which are gone, and where.
 
-Opening stops at the first damaged frame. This goes on behind it, so that everything that is still sound is found. What
-is missing between sound frames is a hole: frames whose numbers we know and whose contents we do not. Nothing is changed.
+Opening stops at the first damaged frame. This goes on behind it and finds everything that is still sound. What is
+missing between sound frames is a hole: frames whose numbers we know and whose contents we do not.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ def require(check: JournalCheck, after: int, known_durable: int) -> None:
         hole = Hole(name, max(check.end_sequence, after + 1), known_durable + 1)
         check.holes.append(hole)
         if check.starts:
-            check.findings.append(
-                Finding(name, f"the file ends too early: {_frames(hole)} after its end {_were(hole)}")
-            )
+            # What looks like a torn tail was durable: a checkpoint or the segments say so.
+            check.findings = [finding for finding in check.findings if not finding.harmless]
+            check.findings.append(Finding(name, f"the file ends too early: {_frames(hole)} {_were(hole)} gone"))
 
 
 def _check_header(name: str, header: Header | None, start: int, shard_id: bytes) -> Iterator[Finding]:
@@ -114,9 +114,7 @@ def _check_header(name: str, header: Header | None, start: int, shard_id: bytes)
     elif header.shard_id != shard_id:
         yield Finding(name, f"the file belongs to another shard, {header.shard_id.hex()}", 0)
     elif header.first_sequence != start:
-        yield Finding(
-            name, f"the file is named {start} and its header says that it starts with {header.first_sequence}", 0
-        )
+        yield Finding(name, f"the header says that the file starts with sequence {header.first_sequence}", 0)
 
 
 def _check_frames(check: JournalCheck, name: str, data: bytes, seed: int, start: int, end: int | None) -> None:
@@ -152,9 +150,9 @@ def _torn(name: str, found: Scan, size: int) -> Finding:
 
 
 def _damaged(hole: Hole, *, is_last: bool) -> Finding:
-    follows = (
-        "no sound frame follows in this file" if is_last else f"sound frames go on with sequence {hole.end_sequence}"
-    )
+    follows = f"sound frames go on with sequence {hole.end_sequence}"
+    if is_last:
+        follows = "no sound frame follows in this file"
     return Finding(hole.file, f"{_frames(hole)} {_were(hole)} damaged; {follows}", hole.position)
 
 

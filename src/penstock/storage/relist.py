@@ -1,0 +1,162 @@
+"""The manifest of the segments, made anew from the files that it should name.
+
+Used only when the manifest is lost. Messages know their queue, partition and offset, so extents follow from the rows.
+Two things are not in the files. How far the journal is sealed: up to where the journal begins. And which files count: a
+file made from frames that the journal still has does not, and of two files with the same messages, one that compaction
+wrote and one that it should replace, the later one does.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from penstock.batch import layout
+from penstock.limits import priority_default
+from penstock.model import CONTENT_TYPE_NAMES, ContentType
+from penstock.storage import events, parquet
+from penstock.storage.disk import Disk
+from penstock.storage.extent import Extent
+from penstock.storage.manifest import Manifest, SegmentFile
+from penstock.storage.placing import place
+from penstock.storage.schema import EVENTS, MESSAGES, SCHEMAS
+
+_FILE: Final = re.compile(r"(\d{20})-(\d+)\.parquet")
+_NULLABLE: Final = {
+    "available_at": layout.DELIVER_AT,
+    "expires_at": layout.TTL,
+    "key": layout.KEY,
+    "headers": layout.HEADERS,
+    "dedup_key": layout.DEDUP_KEY,
+    "trace_id": layout.TRACE,
+    "max_attempts": layout.MAX_ATTEMPTS,
+}
+
+
+class Relisted(NamedTuple):
+    """A manifest, and the files that it does not name: read in vain, or not needed."""
+
+    manifest: Manifest
+    unlisted: list[str]
+    unreadable: dict[str, str]
+
+
+class _Listing:
+    """The manifest as it grows."""
+
+    def __init__(self, disk: Disk, sealed_sequence: int) -> None:
+        self.disk = disk
+        self.sealed_sequence = sealed_sequence
+        self.files: dict[str, SegmentFile] = {}
+        self.extents: list[Extent] = []
+        self.queues: dict[int, str] = {}
+        self.unlisted: list[str] = []
+        self.unreadable: dict[str, str] = {}
+        self._taken: dict[tuple[int, int], list[tuple[int, int]]] = {}
+
+    def add(self, kind: str, name: str, sequences: tuple[int, int]) -> None:
+        data = self.disk.read(name)
+        try:
+            source = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+            table = source.read(use_threads=False).select(SCHEMAS[kind].names)
+        except (pa.ArrowException, OSError, KeyError) as error:
+            self.unreadable[name] = str(error)
+            self.unlisted.append(name)
+            return
+        ends = _row_group_ends(source.metadata)
+        rows = np.cumsum([source.metadata.row_group(index).num_rows for index in range(len(ends))]).tolist()
+        if kind == EVENTS:
+            summary = events.summary(table)
+            written = (ends, memoryview(data))
+            self.files[name] = parquet.describe(name, kind, len(table), written, sequences, events=summary)
+        else:
+            self._add_messages(name, table, rows, (ends, memoryview(data)), sequences)
+        self._learn_names(table)
+
+    def _add_messages(
+        self,
+        name: str,
+        table: pa.Table,
+        rows: list[int],
+        written: tuple[list[int], memoryview],
+        sequences: tuple[int, int],
+    ) -> None:
+        extents = [extent for extent in place(table, _row_flags(table), name, rows) if self._is_new(extent)]
+        if not extents:
+            self.unlisted.append(name)
+            return
+        flags = [0] * len(rows)
+        for extent in extents:
+            flags[extent.row_group] |= extent.flags
+            self._taken.setdefault((extent.queue, extent.partition), []).append(
+                (extent.first_offset, extent.end_offset)
+            )
+        self.extents += extents
+        self.files[name] = parquet.describe(name, MESSAGES, len(table), written, sequences, flags=flags)
+
+    def _is_new(self, extent: Extent) -> bool:
+        taken = self._taken.get((extent.queue, extent.partition), ())
+        return all(end <= extent.first_offset or first >= extent.end_offset for first, end in taken)
+
+    def _learn_names(self, table: pa.Table) -> None:
+        pairs = table.group_by(["incarnation", "queue"]).aggregate([])
+        self.queues.update(zip(pairs["incarnation"].to_pylist(), pairs["queue"].to_pylist(), strict=True))
+
+
+def relist(disk: Disk, sealed_sequence: int) -> Relisted:
+    """Read every file; `sealed_sequence` is where the journal takes over."""
+    listing = _Listing(disk, sealed_sequence)
+    found = sorted(
+        ((int(match[1]), -int(match[2]), kind, f"segments/{kind}/{match[0]}") for kind, match in _matches(disk)),
+    )
+    starts = sorted({first for first, *_ in found if first <= sealed_sequence})
+    ends = dict(pairwise([*starts, sealed_sequence + 1]))
+    for first, _, kind, name in found:
+        if first <= sealed_sequence:
+            listing.add(kind, name, (first, ends[first]))
+        else:
+            listing.unlisted.append(name)
+    manifest = Manifest(sealed_sequence, listing.queues, listing.files, sorted(listing.extents))
+    return Relisted(manifest, listing.unlisted, listing.unreadable)
+
+
+def _matches(disk: Disk) -> list[tuple[str, re.Match[str]]]:
+    names = [(kind, name) for kind in (MESSAGES, EVENTS) for name in _list(disk, f"segments/{kind}")]
+    return [(kind, match) for kind, name in names if (match := _FILE.fullmatch(name))]
+
+
+def _list(disk: Disk, directory: str) -> list[str]:
+    return disk.list(directory) if disk.exists(directory) else []
+
+
+def _row_group_ends(metadata: pq.FileMetaData) -> list[int]:
+    """Where each row group ends in the file: where its last column does."""
+    ends = []
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        columns = [group.column(number) for number in range(group.num_columns)]
+        ends.append(max(_start(column) + column.total_compressed_size for column in columns))
+    return ends
+
+
+def _start(column: pq.ColumnChunkMetaData) -> int:
+    offset: int = column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
+    return offset
+
+
+def _row_flags(table: pa.Table) -> NDArray[np.int64]:
+    """For each row the batch columns that it has."""
+    flags = np.zeros(len(table), np.int64)
+    for name, flag in _NULLABLE.items():
+        if table[name].null_count < len(table):
+            flags |= np.where(pc.is_valid(table[name]).to_numpy(), flag, 0)
+    flags |= np.where(table["priority"].to_numpy() != priority_default, layout.PRIORITY, 0)
+    plain = pc.equal(table["content_type"], CONTENT_TYPE_NAMES[ContentType.BYTES]).to_numpy()
+    return flags | np.where(plain, 0, layout.CONTENT_TYPE)
