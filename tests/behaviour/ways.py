@@ -72,9 +72,9 @@ class Way:
         """Move everything pushed so far into segments."""
         self.session.seal()
 
-    def keep_house(self) -> None:
-        """Evictions and idle groups, which no call of a user brings about."""
-        self.session.evict()
+    def let_time_happen(self) -> None:
+        """What the timekeeper does while nobody calls."""
+        self.session.shard.look(lambda now: None)
 
     def settle(self, receipts: Sequence[str], outcome: Outcome = Outcome.ACKED) -> None:
         """Settle with receipts that travelled as text."""

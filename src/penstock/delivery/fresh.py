@@ -31,7 +31,7 @@ def taker_of(queue: Queue) -> Taker:
 def take_any(selection: Selection, progress: Progress, priority: int, room: int) -> bool:
     """No ordering: whatever is ready, in offset order within the priority."""
     partition = progress.partition
-    end = available_end(selection, progress) if partition.queue.gated else partition.end
+    end = available_end(selection, progress, priority) if partition.queue.gated else partition.end
     if partition.flags & SPECIAL:
         return _take_special(selection, progress, priority, room, end)
     first, run_end = progress.fresh_run(progress.cursor, end, room)
@@ -42,20 +42,20 @@ def take_any(selection: Selection, progress: Progress, priority: int, room: int)
     return progress.cursor < end
 
 
-def available_end(selection: Selection, progress: Progress) -> int:
+def available_end(selection: Selection, progress: Progress, priority: int = DEFAULT) -> int:
     """Where the queue's own delay and window let this partition be read to, now."""
     partition = progress.partition
     options = partition.queue.options
     if options.window_seconds:
         quiet_at = partition.pushed_at + round(options.window_seconds * 1_000_000)
         if quiet_at > selection.now:
-            selection.wakes.append((quiet_at, progress))
-            return progress.cursor
+            selection.gates[progress] = quiet_at
+            return _cursor_of(progress, priority)
     if options.delay_seconds:
         delay = round(options.delay_seconds * 1_000_000)
         end = partition.offset_at(selection.now - delay + 1)
-        if end < partition.end and end <= progress.cursor:
-            selection.wakes.append((partition.pushed_time(end) + delay, progress))
+        if end < partition.end:
+            selection.gates[progress] = partition.pushed_time(end) + delay
         return end
     return partition.end
 

@@ -22,6 +22,7 @@ class Selection(msgspec.Struct):
     takes: list[Take] = []
     count: int = 0
     expired: list[tuple[Progress, list[int]]] = []
+    gates: dict[Progress, int] = {}  # when the queue's delay or window lets more of a partition be read
     wakes: list[tuple[int, Progress]] = []  # partitions to offer again at an instant
     _claimed: set[tuple[int, int]] | None = None
 

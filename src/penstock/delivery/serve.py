@@ -157,4 +157,6 @@ def _take_fresh(selection: Selection, lane: Lane, count_max: int) -> None:
         else:
             ring.popleft()
             progress.offered &= ~BIT[lane.priority]
+            if progress in selection.gates:
+                selection.wakes.append((selection.gates[progress], progress))
         unwanted = 0
