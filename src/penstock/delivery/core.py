@@ -22,7 +22,7 @@ from penstock.delivery.dedup import DedupWindow
 from penstock.delivery.entries import Entry, Int64s, Span
 from penstock.delivery.group import BIT, DEFAULT, Group
 from penstock.delivery.leases import Lease
-from penstock.delivery.log import DUE, Extent, Partition, Queue
+from penstock.delivery.log import DUE, FOREVER, Extent, Partition, Queue
 from penstock.delivery.phases import AFTER, READY, SETTLED, WAITING
 from penstock.delivery.progress import Progress
 from penstock.delivery.timers import TimerWheel
@@ -31,6 +31,7 @@ from penstock.model import queue_options_decode
 DEFAULT_BIT = BIT[DEFAULT]
 STALE_MAX = 10_000  # deadlines of leases that are gone, kept before they are swept out
 WAKE = -1  # a timer with this offset offers its partition again
+ONCE = 0  # an expiry at this instant is looked at by the next tick, and not again
 
 
 class Delivery:
@@ -46,6 +47,7 @@ class Delivery:
         self.deadlines: list[tuple[int, int]] = []  # heap of (deadline, nonce); stale ones are skipped
         self.wheel = TimerWheel(now)
         self.owners: list[Progress | Partition] = []  # who a timer belongs to
+        self.look_at = 0  # when to look next for messages that wait too long and for idle groups
         self.came_ready: set[int] = set()  # queues in which timers made something ready
         self.expiries: list[tuple[int, int, int, int]] = []  # heap of (expires_at, queue, partition, offset)
         self._appliers: dict[type, Callable[[Any], None]] = {
@@ -154,11 +156,15 @@ class Delivery:
             self.wheel.add_many(dues[later], self.owner_of(partition), later + extent.first)
 
     def index_expiry(self, queue: Queue, partition: Partition, extent: Extent) -> None:
-        expiries = extent.expiries()
-        assert expiries is not None
-        ahead = expiries[expiries > 0]
-        if len(ahead):
-            heapq.heappush(self.expiries, (int(ahead.min()), queue.id, partition.id, extent.first))
+        """When the first message of an extent expires; those that have expired already are found by the next tick."""
+        if extent.sealed is not None:
+            first_at = extent.sealed.expires_first
+        else:
+            expiries = extent.expiries()
+            assert expiries is not None
+            first_at = int(expiries[expiries > 0].min(initial=FOREVER))
+        if 0 < first_at < FOREVER:
+            heapq.heappush(self.expiries, (first_at, queue.id, partition.id, extent.first))
 
     # deliveries
 
@@ -196,6 +202,8 @@ class Delivery:
 
     def _index_settled(self, progress: Progress, span: Span, after: int) -> None:
         ordering = progress.partition.queue.options.ordering
+        if after != SETTLED and progress.partition.flags & layout.TTL:
+            self._expire_returned(progress, span)
         if after == WAITING:
             self._time(progress, span)
         elif ordering == "key" and after == SETTLED:
@@ -224,6 +232,17 @@ class Delivery:
             progress.group.backlog += span.count
             if not self.replaying:
                 self._time(progress, span)
+                if progress.partition.flags & layout.TTL:
+                    self._expire_returned(progress, span)
+
+    def _expire_returned(self, progress: Progress, span: Span) -> None:
+        """They may have expired while they were held: let the next tick look at them once."""
+        offsets = span.offset_array()
+        for extent in progress.partition.extents_from(int(offsets[0])):
+            if extent.first > int(offsets[-1]):
+                break
+            if extent.flags & layout.TTL:
+                heapq.heappush(self.expiries, (ONCE, progress.partition.queue.id, progress.partition.id, extent.first))
 
     def _spans(self, queue_id: int, group_id: int, spans: list[Span]) -> list[tuple[Progress, Span]]:
         """The progress each span speaks of, without those that a checkpoint includes already or whose group is gone."""
@@ -265,7 +284,7 @@ class Delivery:
     def _retries_due(self, progress: Progress, offsets: list[int]) -> None:
         group, ordering = progress.group, progress.partition.queue.options.ordering
         if WAKE in offsets:
-            group.offer(progress)
+            group.offer_all(progress)
         dues, reached = progress.dues or {}, self.wheel.reached
         # A message that was snoozed or interrupted twice may have two timers that fire together.
         due = list(dict.fromkeys(offset for offset in offsets if dues.get(offset, reached + 1) <= reached))
@@ -309,11 +328,12 @@ class Delivery:
             self.queues[queue.id] = self.by_name[queue.name] = queue
             self.queue_id_next = max(self.queue_id_next, queue.id + 1)
         queue.set_options(options)
+        self.look_at = 0
         queue.paused = change.paused
         if not self.replaying:
             for group in queue.groups.values():
                 for progress in group.progress:
-                    group.offer(progress)
+                    group.offer_all(progress)
 
     def _queue_deleted(self, deleted: entry.QueueDeleted) -> None:
         queue = self.queues.pop(deleted.queue, None)
@@ -342,6 +362,7 @@ class Delivery:
         if group is None:
             group = queue.groups[change.group] = Group(change.group, change.name, queue, latest=change.latest)
             group.active_at = change.at
+            self.look_at = 0
             queue.group_ids[change.name] = change.group
             queue.group_id_next = max(queue.group_id_next, change.group + 1)
             for partition in queue.partitions:
@@ -353,13 +374,18 @@ class Delivery:
     def _move(self, group: Group, progress: Progress, start: int) -> None:
         group.backlog -= progress.unsettled()
         for lease in [lease for lease in group.leases.values() if any(t.progress is progress for t in lease.takes)]:
-            self.let_go(lease, lease.count)
+            # Only this partition moves: the lease keeps what it holds of others.
+            lease.takes = [take for take in lease.takes if take.progress is not progress]
+            self.let_go(lease, lease.count - sum(take.open for take in lease.takes))
         if progress.offered or not self.replaying:
             group.withdraw(progress)
         progress.reset(start)
         group.backlog += progress.unsettled()
         if not self.replaying:
             self.index_progress(progress)
+            for extent in progress.partition.extents_from(start):
+                if extent.flags & layout.TTL:
+                    self.index_expiry(group.queue, progress.partition, extent)
 
     def index_progress(self, progress: Progress) -> None:
         """Offer what a group has not finished of one partition, from the low-water mark on."""

@@ -95,6 +95,12 @@ class Group:
             progress.offered |= bit
             self.lane(priority).fresh.append(progress)
 
+    def offer_all(self, progress: Progress) -> None:
+        """The partition may have fresh messages of any priority: what held it back is over."""
+        self.offer(progress)
+        for priority in self.order:
+            self.offer(progress, priority)
+
     def offer_again(self, progress: Progress, offsets: int | Int64s, priority: int = DEFAULT) -> None:
         """Messages that come back to be leased."""
         self.lane(priority).again.append((progress, offsets))

@@ -123,7 +123,8 @@ class Progress:
 
     def _fresh_between(self, first: int, known: int, end: int) -> tuple[int, int]:
         """The first fresh run among the touched offsets [first, known), or what follows them."""
-        index = self.states.find(_BYTE[FRESH], first - self.base)
+        # The cursor may be under the low-water mark: what lies between them was settled without being leased.
+        index = self.states.find(_BYTE[FRESH], max(0, first - self.base))
         if index < 0:
             return known, end
         match = _FRESH_RUN.match(self.states, index)
@@ -161,12 +162,12 @@ class Progress:
     def dropped_count(self) -> int:
         return sum(self.dropped.values()) if self.dropped else 0
 
-    def floor(self) -> int:
+    def floor(self, *, may_redrive: bool) -> int:
         """The lowest offset that this group may still need: retention stops here."""
         floor = self.base
         if self.sparse:
             floor = min(floor, *self.sparse)
-        if self.dead_offsets:
+        if self.dead_offsets and may_redrive:
             floor = min(floor, *self.dead_offsets)
         return floor
 

@@ -5,11 +5,9 @@ The caller has loaded the priorities of sealed extents and fetches delays throug
 
 from __future__ import annotations
 
-import heapq
-
 from penstock.batch import layout
 from penstock.delivery.core import Delivery, priority_of
-from penstock.delivery.log import Extent, Partition, Queue
+from penstock.delivery.log import Extent, Partition
 from penstock.delivery.phases import READY
 from penstock.delivery.progress import Progress
 
@@ -37,7 +35,9 @@ def rebuild(core: Delivery) -> None:
                 _index(core, progress)
         for partition in queue.partitions:
             if partition.flags & layout.TTL:
-                _index_expiries(core, queue, partition)
+                for extent in partition.extents:
+                    if extent.flags & layout.TTL:
+                        core.index_expiry(queue, partition, extent)
 
 
 def _index(core: Delivery, progress: Progress) -> None:
@@ -58,13 +58,3 @@ def _ready_offsets(progress: Progress) -> list[int]:
     if READY not in progress.states:
         return low
     return low + [progress.base + index for index, state in enumerate(progress.states) if state == READY]
-
-
-def _index_expiries(core: Delivery, queue: Queue, partition: Partition) -> None:
-    for extent in partition.extents:
-        if not extent.flags & layout.TTL:
-            continue
-        if extent.batch is not None:
-            core.index_expiry(queue, partition, extent)
-        elif extent.sealed.expires_first:
-            heapq.heappush(core.expiries, (extent.sealed.expires_first, queue.id, partition.id, extent.first))

@@ -6,16 +6,21 @@ from collections import Counter
 from datetime import datetime
 
 from penstock.delivery.group import Group
+from penstock.delivery.log import DUE, Extent
 from penstock.delivery.phases import FRESH, SETTLED
+from penstock.delivery.progress import Progress
 from penstock.model import GroupStats, Outcome, PartitionLag, to_datetime
 
 
-def group_stats(group: Group) -> GroupStats:
-    """One group's account: `ready` is what remains, so `verify` counts it anew from the states."""
+def group_stats(group: Group, reached: int) -> GroupStats:
+    """One group's account: `ready` is what remains, so `verify` counts it anew from the states.
+
+    Delays up to `reached` have ended. May raise `Need`.
+    """
     progresses = group.progress
     messages = sum(p.partition.end - p.start for p in progresses)
     leased = sum(p.leased for p in progresses)
-    waiting = sum(p.waiting + delayed(group, p.partition.id) for p in progresses)
+    waiting = sum(p.waiting + delayed(p, reached) for p in progresses)
     acked, dead = sum(p.acked for p in progresses), sum(p.dead for p in progresses)
     dropped: Counter[str] = Counter()
     for progress in progresses:
@@ -36,14 +41,24 @@ def group_stats(group: Group) -> GroupStats:
     )
 
 
-def delayed(group: Group, number: int) -> int:
-    """Messages of a partition that are not due yet and that this group still has before it."""
-    partition = group.queue.partitions[number]
-    progress = group.progress[number]
+def delayed(progress: Progress, reached: int) -> int:
+    """Messages of a partition that are not due yet and that this group still has before it. May raise `Need`."""
+    partition = progress.partition
     if not partition.delayed:
         return 0
-    untouched = partition.end - max(progress.base, partition.start) - len(progress.states)
-    return min(partition.delayed, untouched + progress.states.count(FRESH))
+    if not (progress.start or partition.start or progress.dropped or progress.dead):
+        return partition.delayed  # the group has them all before it
+    first = max(progress.base, partition.start)
+    return sum(_delayed_in(progress, extent, first, reached) for extent in partition.extents_from(first))
+
+
+def _delayed_in(progress: Progress, extent: Extent, first: int, reached: int) -> int:
+    if not extent.flags & DUE or (extent.sealed is not None and extent.sealed.due_last <= reached):
+        return 0
+    dues = extent.dues()
+    assert dues is not None
+    low = max(first, extent.first)
+    return int((progress.fresh_mask(low, extent.end) & (dues[low - extent.first :] > reached)).sum())
 
 
 def lags(group: Group) -> list[PartitionLag]:

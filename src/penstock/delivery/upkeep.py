@@ -12,23 +12,24 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import ONCE, Delivery
 from penstock.delivery.dead import Corpse, decide_dead
 from penstock.delivery.entries import Entry, GroupDeleted, Settled
 from penstock.delivery.group import Group
 from penstock.delivery.leases import Lease, Take
-from penstock.delivery.log import Partition, Queue
+from penstock.delivery.log import FOREVER, Extent, Queue
 from penstock.delivery.phases import FRESH, LEASED, READY, WAITING
 from penstock.delivery.progress import Progress, span_of
 from penstock.delivery.settle import Chosen, decide_settle
-from penstock.model import DEFAULT_GROUP, Outcome
+from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX, Outcome
 from penstock.requests import Settling
 
 if TYPE_CHECKING:
     import random
 
 CHUNK: Final = 1_000
-EVICT_EVERY: Final = 1_000_000  # µs between looks at a queue with max_wait_seconds
+WAIT_LOOK_EVERY: Final = 1_000_000  # µs between looks at queues with max_wait_seconds
+GROUP_LOOK_EVERY: Final = 60_000_000  # µs between looks for groups that nobody uses
 
 
 def next_deadline(core: Delivery) -> int | None:
@@ -83,25 +84,30 @@ def _offsets_in(progress: Progress, phase: int) -> list[int]:
 def decide_expired(core: Delivery, now: int) -> list[Entry]:
     """Messages whose time to live is over, one extent at a time. May raise `Need`; then nothing was consumed."""
     while core.expiries and core.expiries[0][0] <= now:
-        _, queue_id, number, first = core.expiries[0]
+        at, queue_id, number, first = core.expiries[0]
         queue = core.queues.get(queue_id)
-        partition = queue.partitions[number] if queue is not None else None
-        if queue is None or partition is None or first < partition.start:
-            heapq.heappop(core.expiries)
-            continue
-        extent = partition.extent_at(first)
-        expiries = extent.expiries()
+        extent = _extent_of(queue, number, first)
+        expiries = extent.expiries() if extent is not None else None
         heapq.heappop(core.expiries)
-        if expiries is None:
+        if queue is None or extent is None or expiries is None:
             continue
         ahead = expiries[expiries > now]
-        if len(ahead):
+        if len(ahead) and at != ONCE:
             heapq.heappush(core.expiries, (int(ahead.min()), queue_id, number, extent.first))
         gone = np.flatnonzero((expiries > 0) & (expiries <= now)) + extent.first
         entries = [drop for group in queue.groups.values() for drop in _expire(group, number, gone.tolist(), now)]
         if entries:
             return entries
     return []
+
+
+def _extent_of(queue: Queue | None, number: int, first: int) -> Extent | None:
+    """The extent that an expiry speaks of, unless retention has let go of all of it."""
+    partition = queue.partitions[number] if queue is not None else None
+    if partition is None or not partition.extents:
+        return None
+    extent = partition.extent_at(max(first, partition.start))
+    return extent if extent.first <= first else None
 
 
 def _expire(group: Group, number: int, offsets: list[int], now: int) -> list[Entry]:
@@ -115,15 +121,21 @@ def _expire(group: Group, number: int, offsets: list[int], now: int) -> list[Ent
 def decide_evicted(core: Delivery, now: int) -> list[Entry]:
     """Messages that waited longer than `max_wait_seconds`. May raise `Need`."""
     for queue in core.queues.values():
-        if queue.options.max_wait_seconds is None or now < queue.evict_at:
+        if queue.options.max_wait_seconds is None:
             continue
         since = now - round(queue.options.max_wait_seconds * 1_000_000)
         for group in queue.groups.values():
             entries = _evict_from(core, queue, group, since, now)
             if entries:
                 return entries
-        queue.evict_at = now + EVICT_EVERY
     return []
+
+
+def next_look(core: Delivery, now: int) -> int:
+    """When to look for messages that wait too long and for idle groups again."""
+    if any(queue.options.max_wait_seconds is not None for queue in core.queues.values()):
+        return now + WAIT_LOOK_EVERY
+    return now + GROUP_LOOK_EVERY if any(len(queue.groups) > 1 for queue in core.queues.values()) else FOREVER
 
 
 def _evict_from(core: Delivery, queue: Queue, group: Group, since: int, now: int) -> list[Entry]:
@@ -146,14 +158,19 @@ def _evict_from(core: Delivery, queue: Queue, group: Group, since: int, now: int
 
 
 def _late(progress: Progress, since: int) -> list[int]:
-    """Up to `CHUNK` messages pushed before `since` that were never delivered."""
+    """Up to `CHUNK` messages that could be had by `since` and were never delivered. May raise `Need`."""
     late: list[int] = []
     for extent in progress.partition.extents_from(progress.base):
         if extent.pushed_at > since or len(late) >= CHUNK:
             break
         low = max(extent.first, progress.base)
-        fresh = np.flatnonzero(progress.fresh_mask(low, extent.end)) + low
-        late += fresh[: CHUNK - len(late)].tolist()
+        waits = progress.fresh_mask(low, extent.end)
+        if extent.pushed_last_at() > since:
+            waits &= extent.pushed_times()[low - extent.first :] <= since
+        dues = extent.dues()
+        if dues is not None:
+            waits &= dues[low - extent.first :] <= since
+        late += (np.flatnonzero(waits)[: CHUNK - len(late)] + low).tolist()
     return late
 
 
@@ -167,7 +184,13 @@ def decide_forgotten(core: Delivery, now: int) -> list[Entry]:
     return []
 
 
-def floor_of(partition: Partition) -> int:
-    """The lowest offset that any group may still need."""
-    floors = [group.progress[partition.id].floor() for group in partition.queue.groups.values()]
-    return min(floors, default=partition.end)
+def floors_of(core: Delivery, queue: Queue) -> dict[int, int]:
+    """For each partition the lowest offset that any group may still need, dead letters that may be redriven included."""
+    dlq = core.by_name.get(queue.name + DLQ_SUFFIX)
+    may_redrive = dlq is not None and dlq.groups[0].backlog > 0
+    return {
+        partition.id: min(
+            group.progress[partition.id].floor(may_redrive=may_redrive) for group in queue.groups.values()
+        )
+        for partition in queue.partitions
+    }

@@ -144,7 +144,7 @@ def stats(shard: Shard, name: str) -> tuple[QueueStats, Ticket]:
             partitions=len(queue.partitions),
             bytes_stored=sealed + tail,
             paused=queue.paused,
-            groups={group.name: group_stats(group) for group in queue.groups.values()},
+            groups={group.name: group_stats(group, shard.core.wheel.reached) for group in queue.groups.values()},
         )
 
     return shard.look(question)
