@@ -273,11 +273,15 @@ def test_a_failed_write_is_final(error):
         journal.sync()
 
 
+class _Interrupt(BaseException):
+    """Stands for Ctrl-C, which would end the test run instead of failing a test."""
+
+
 class _InterruptedOnRemoval(list[bytes]):
-    """Ctrl-C, at the worst moment: frames are written and not yet forgotten."""
+    """Interrupted at the worst moment: frames are written and not yet forgotten."""
 
     def __delitem__(self, key: Any) -> None:
-        raise KeyboardInterrupt
+        raise _Interrupt
 
 
 def test_an_interrupted_write_is_final_so_that_no_frame_is_written_twice():
@@ -285,7 +289,7 @@ def test_an_interrupted_write_is_final_so_that_no_frame_is_written_twice():
     journal = open_journal(disk)
     journal._pending = _InterruptedOnRemoval()
     journal.append(entry(1))
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(_Interrupt):
         journal.write()
     with pytest.raises(OutcomeUnknown):
         journal.sync()
