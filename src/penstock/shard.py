@@ -25,7 +25,7 @@ from penstock.delivery.core import Delivery
 from penstock.delivery.entries import Entry, QueueDeleted, encode, encode_push_one
 from penstock.delivery.group import Group
 from penstock.delivery.lease import decide_lease
-from penstock.delivery.log import Extent, Need, Queue
+from penstock.delivery.log import FOREVER, Extent, Need, Queue
 from penstock.delivery.push import Decided, decide_push
 from penstock.delivery.settle import Chosen, may_make_ready
 from penstock.delivery.timers import TICK_BITS
@@ -161,11 +161,10 @@ class Shard:
         self, queue: Queue, created: list[Entry], decided: Decided, durability: Durability | None
     ) -> Ticket:
         level = durability or queue.options.durability or self.durability
-        entries = decided.entries if decided.push.parts else decided.entries[:-1]
         read = self._must_sync if decided.duplicates else 0
-        if not entries and not created:
+        if not decided.entries and not created:
             return read
-        ticket = self.commit_frame(created, entries, level)
+        ticket = self.commit_frame(created, decided.entries, level)
         if self.waiters:
             self.waiters.wake(queue.id, sum(count for _, count, _ in decided.push.parts))
         if queue.near > 0:
@@ -334,6 +333,8 @@ class Shard:
             if not entries:
                 break
             did += self._upkept(entries)
+        if now >= core.look_at:
+            did += self._evict(now)
         return did
 
     def _end_leases(self, now: int, monotonic: int) -> int:
@@ -345,11 +346,12 @@ class Shard:
             did += self._upkept(entries)
         return did
 
-    def evict(self, now: int) -> int:
-        """Messages that waited too long, and groups nobody uses; one frame at a time. The caller holds the lock."""
+    def _evict(self, now: int) -> int:
+        """Messages that waited too long, and groups nobody uses; one frame at a time."""
         did = 0
         while entries := upkeep_rules.decide_evicted(self.core, now) or upkeep_rules.decide_forgotten(self.core, now):
             did += self._upkept(entries)
+        self.core.look_at = upkeep_rules.next_look(self.core, now)
         return did
 
     def upkeep_commit(self, entries: list[Entry]) -> None:
@@ -368,6 +370,7 @@ class Shard:
         deadline = upkeep_rules.next_deadline(self.core)
         instants.append(None if deadline is None else now + deadline - monotonic)
         instants.append(self.core.expiries[0][0] if self.core.expiries else None)
+        instants.append(self.core.look_at if self.core.look_at < FOREVER else None)
         known = [instant for instant in instants if instant is not None]
         return min(known) if known else None
 

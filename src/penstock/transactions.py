@@ -60,7 +60,7 @@ def _decide(shard: Shard, each: Operation, now: int) -> tuple[list[Entry], Decid
     core = shard.core
     if isinstance(each, PushOperation):
         decided = decide_push(core, core.by_name[each.queue], each.batch, now, each.partition)
-        return (decided.entries if decided.push.parts else decided.entries[:-1]), decided
+        return decided.entries, decided
     chosen = settle.find_receipts(core, [each.receipt])
     return settle.decide_settle(core, chosen, each.how, now, shard.rng), chosen
 

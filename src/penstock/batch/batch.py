@@ -228,6 +228,14 @@ class Batch:
         partitions = None if self.partitions is None else [self.partitions[row] for row in rows.tolist()]
         return Batch(data, partitions)
 
+    def with_ttl(self, micros: int) -> Batch:
+        """The same messages, those without a time to live with this one."""
+        own = self.ttl
+        lives = np.full(self.count, micros, np.int64) if own is None else np.where(own > 0, own, micros)
+        flags = self.flags | layout.TTL
+        columns = _buffers(flags, lambda flag: lives if flag == layout.TTL else self.column(flag))
+        return Batch(seal_columns(flags, columns, self.payload_column()), self.partitions)
+
     def places(self) -> dict[int, int]:
         """The position of each column in the bytes."""
         if self._places is None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import heapq
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -10,6 +13,7 @@ from penstock.batch import Batch, layout
 from penstock.delivery.core import Delivery
 from penstock.delivery.dedup import digest
 from penstock.delivery.entries import Entry, Int32s, PartitionsAdded, Push, Settled
+from penstock.delivery.group import Group
 from penstock.delivery.log import DUE, Queue
 from penstock.delivery.phases import FRESH, READY, WAITING
 from penstock.delivery.progress import Progress, span_of
@@ -17,9 +21,12 @@ from penstock.errors import InvalidField, QueueFull
 from penstock.model import DEFAULT_PARTITION, MessageId, Outcome, check_name
 from penstock.requests import PartitionChoice
 
+UNHELD: Final = (FRESH, READY, WAITING)
+Aged = tuple[int, int, int]  # pushed at, partition, offset
+
 
 class Decided(NamedTuple):
-    """A push that may go ahead: its entries, the last of which is the push, and the duplicates among its rows."""
+    """A push that may go ahead: its entries, and the duplicates among its rows. It has no parts when nothing is new."""
 
     entries: list[Entry]
     push: Push
@@ -36,6 +43,10 @@ def decide_push(
 ) -> Decided:
     """Refuse a push, or say what it does."""
     check_allowed(queue, batch)
+    if not batch.count:
+        return Decided([], Push(queue.id, now, [], b""), {})
+    if queue.options.ttl_seconds is not None:
+        batch = batch.with_ttl(round(queue.options.ttl_seconds * 1_000_000))
     entries: list[Entry] = []
     if len(queue.partitions) == 1 and partition is None and not batch.flags & layout.DEDUP_KEY:
         rows: Int32s | None = None
@@ -73,12 +84,13 @@ def _decided(
     producer: tuple[int, int, int],
     duplicates: dict[int, MessageId],
 ) -> Decided:
-    accepted = batch.count - len(duplicates)
-    if queue.options.max_length is not None and accepted:
-        entries += _make_room(queue, accepted, queue.options.max_length, now)
     push = Push(queue.id, now, parts, batch.data, rows, producer, batch)
-    entries.append(push)
-    return Decided(entries, push, duplicates)
+    if not parts:
+        return Decided(entries, push, duplicates)
+    if queue.options.max_length is None:
+        return Decided([*entries, push], push, duplicates)
+    before, after = _make_room(queue, parts, queue.options.max_length, now)
+    return Decided([*entries, *before, push, *after], push, duplicates)
 
 
 def _rows(queue: Queue, batch: Batch, choice: PartitionChoice) -> tuple[Int32s, list[Entry]]:
@@ -163,31 +175,48 @@ def _parts(queue: Queue, rows: Int32s, count: int) -> tuple[Int32s | None, list[
     return rows, parts
 
 
-def _make_room(queue: Queue, accepted: int, max_length: int, now: int) -> list[Entry]:
-    """Refuse, or drop the oldest, when the longest backlog of a group would grow over the limit."""
-    entries: list[Entry] = []
+def _make_room(
+    queue: Queue, parts: list[tuple[int, int, int]], max_length: int, now: int
+) -> tuple[list[Entry], list[Entry]]:
+    """Refuse, or drop the oldest, when a group would have more than `max_length` messages before it.
+
+    What is dropped comes from what waits already, before the push, and then from the batch itself, after it.
+    """
+    accepted = sum(count for _, count, _ in parts)
+    before: list[Entry] = []
+    after: list[Entry] = []
     for group in queue.groups.values():
         excess = group.backlog + accepted - max_length
         if excess <= 0:
             continue
         if queue.options.overflow == "reject_new":
             raise QueueFull(f"queue {queue.name!r} holds {group.backlog} messages; max_length is {max_length}")
-        spans = []
-        for progress in group.progress:
-            oldest = _oldest_unheld(progress, excess)
-            if oldest:
-                spans.append(span_of(progress.partition.id, oldest))
-                excess -= len(oldest)
-        if spans:
-            entries.append(Settled(queue.id, group.id, int(Outcome.OVERFLOWED), now, 0, "", "", spans))
-    return entries
+        oldest = list(islice(_oldest_unheld(group), excess))
+        before += _overflowed(group, oldest, now)
+        pushed = ((now, number, offset) for number, count, first in parts for offset in range(first, first + count))
+        after += _overflowed(group, list(islice(pushed, excess - len(oldest))), now)
+    return before, after
 
 
-def _oldest_unheld(progress: Progress, count: int) -> list[int]:
-    found: list[int] = []
-    for offset in range(progress.base, progress.partition.end):
-        if len(found) >= count:
-            break
-        if progress.state_of(offset) in (FRESH, READY, WAITING):
-            found.append(offset)
-    return found
+def _oldest_unheld(group: Group) -> Iterator[Aged]:
+    """What nobody holds, over all partitions."""
+    return heapq.merge(*map(_unheld, group.progress))
+
+
+def _unheld(progress: Progress) -> Iterator[Aged]:
+    partition = progress.partition
+    for offset in sorted(progress.sparse or ()):
+        if progress.state_of(offset) in UNHELD:
+            yield partition.extent_at(offset).pushed_at, partition.id, offset
+    for extent in partition.extents_from(progress.base):
+        for offset in range(max(extent.first, progress.base), extent.end):
+            if progress.state_of(offset) in UNHELD:
+                yield extent.pushed_at, partition.id, offset
+
+
+def _overflowed(group: Group, dropped: list[Aged], now: int) -> list[Entry]:
+    by_partition: dict[int, list[int]] = {}
+    for _, number, offset in dropped:
+        by_partition.setdefault(number, []).append(offset)
+    spans = [span_of(number, sorted(offsets)) for number, offsets in by_partition.items()]
+    return [Settled(group.queue.id, group.id, int(Outcome.OVERFLOWED), now, 0, "", "", spans)] if spans else []
