@@ -118,7 +118,7 @@ class Shard:
                 sequence = self.journal.append(encode_push_one(queue.id, now, 0, offset, data))
                 self.core.push_one(queue, data, now, sequence)
                 if self.waiters:
-                    self.waiters.wake(queue.id, 1)
+                    self.waiters.wake(queue.id, len(queue.groups))
                 ticket = self._made_safe(sequence, durability or queue.options.durability or self.durability)
                 return MessageId(name, partition.name, offset), ticket
         reply, ticket = self.push(name, Batch(data), None, durability)
@@ -166,7 +166,8 @@ class Shard:
             return read
         ticket = self.commit_frame(created, decided.entries, level)
         if self.waiters:
-            self.waiters.wake(queue.id, sum(count for _, count, _ in decided.push.parts))
+            # Every group may have each of them.
+            self.waiters.wake(queue.id, len(queue.groups) * sum(count for _, count, _ in decided.push.parts))
         if queue.near > 0:
             self._delays_changed(queue)
         return ticket or read

@@ -1,7 +1,9 @@
 """Who waits for messages, and waking them: no polling, first come first woken.
 
 A waiter is woken by a push, a due time, a settle that frees a key or partition, a resume, or the end of its patience.
-Being woken promises nothing; a waiter that leaves empty-handed passes its wake-up on, so that none is lost.
+Being woken promises nothing; a waiter that leaves empty-handed passes its wake-up on, so that none is lost. It goes to
+those who waited before the wake-up came, never to one who came since and has looked for itself: so it dies out when
+there was nothing for anybody, such as a message that is not due.
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ from collections.abc import Callable
 class Waiter:
     """One call that waits on one queue. `wake` must not block and may be called from any thread."""
 
-    __slots__ = ("queue", "wake", "woken")
+    __slots__ = ("queue", "since", "wake", "woken")
 
-    def __init__(self, queue: int, wake: Callable[[], object]) -> None:
+    def __init__(self, queue: int, wake: Callable[[], object], since: int) -> None:
         self.queue = queue
         self.wake = wake
-        self.woken = False
+        self.since = since  # the last wake-up before it came
+        self.woken = 0  # the wake-up that it got
 
 
 class Waiters:
@@ -26,12 +29,13 @@ class Waiters:
 
     def __init__(self) -> None:
         self._by_queue: dict[int, deque[Waiter]] = {}
+        self._wakes = 0  # wake-ups are numbered
 
     def __bool__(self) -> bool:
         return bool(self._by_queue)
 
     def add(self, queue: int, wake: Callable[[], object]) -> Waiter:
-        waiter = Waiter(queue, wake)
+        waiter = Waiter(queue, wake, self._wakes)
         self._by_queue.setdefault(queue, deque()).append(waiter)
         return waiter
 
@@ -43,19 +47,23 @@ class Waiters:
             if not waiting:
                 del self._by_queue[waiter.queue]
         elif waiter.woken and not served:
-            self.wake(waiter.queue, 1)
+            self._wake(waiter.queue, 1, waiter.woken)
 
     def wake(self, queue: int, count: int) -> None:
         """Wake the first `count` waiters of a queue."""
-        waiting = self._by_queue.get(queue)
-        while waiting and count > 0:
-            waiter = waiting.popleft()
-            waiter.woken = True
-            waiter.wake()
-            count -= 1
-        if waiting is not None and not waiting:
-            self._by_queue.pop(queue, None)
+        self._wakes += 1
+        self._wake(queue, count, self._wakes)
 
     def wake_all(self) -> None:
         for queue in list(self._by_queue):
             self.wake(queue, len(self._by_queue[queue]))
+
+    def _wake(self, queue: int, count: int, number: int) -> None:
+        waiting = self._by_queue.get(queue)
+        while waiting and count > 0 and waiting[0].since < number:
+            waiter = waiting.popleft()
+            waiter.woken = number
+            waiter.wake()
+            count -= 1
+        if waiting is not None and not waiting:
+            self._by_queue.pop(queue, None)

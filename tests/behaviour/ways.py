@@ -128,30 +128,29 @@ class SealedWay(ForgetfulWay):
 class SealingSession(Session):
     """Seals after everything that may have pushed something."""
 
-    def push(
-        self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None
-    ) -> tuple[PushReply, int]:
-        return self._sealed(lambda: super(SealingSession, self).push(queue, batch, partition, durability))
+    def __init__(self, path: None, **arguments: Any) -> None:
+        super().__init__(path, **arguments)
+        push_one, settle, settle_lease = self.push_one, self.settle, self.settle_lease
+        self.push_one = lambda *call: self._sealed(push_one, *call)  # type: ignore[method-assign]
+        self.settle = lambda *call: self._sealed(settle, *call)  # type: ignore[method-assign]
+        self.settle_lease = lambda *call: self._sealed(settle_lease, *call)  # type: ignore[method-assign]
 
-    def push_one(self, queue: str, data: bytes, durability: Durability | None) -> tuple[MessageId, int]:
-        return self._sealed(lambda: super(SealingSession, self).push_one(queue, data, durability))
+    def push(self, *call: Any) -> Any:
+        return self._sealed(super().push, *call)
 
-    def transact(self, operations: Sequence[Operation]) -> tuple[list[list[MessageId]], int]:
-        return self._sealed(lambda: super(SealingSession, self).transact(operations))
+    def transact(self, *call: Any) -> Any:
+        return self._sealed(super().transact, *call)
 
-    def settle(self, receipts: Sequence[Receipt], how: Settling) -> int:
-        return self._sealed_letters(how, lambda: super(SealingSession, self).settle(receipts, how))
-
-    def settle_lease(self, nonce: int, how: Settling) -> int:
-        return self._sealed_letters(how, lambda: super(SealingSession, self).settle_lease(nonce, how))
-
-    def _sealed_letters(self, how: Settling, call: Callable[[], Any]) -> Any:
-        return self._sealed(call) if how.outcome in (Outcome.RETRIED, Outcome.REJECTED) else call()
-
-    def _sealed(self, call: Callable[[], Any]) -> Any:
-        answer = call()
-        self.seal()
+    def _sealed(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        pushed = self._pushed()
+        answer = call(*arguments)
+        if self._pushed() != pushed:
+            self.seal()
         return answer
+
+    def _pushed(self) -> int:
+        """How many messages there are in all queues, dead letters too."""
+        return sum(p.end for queue in self.shard.core.queues.values() for p in queue.partitions)
 
 
 WAYS: dict[str, type[Way]] = {"memory": Way, "file": FileWay, "sealed": SealedWay, "forgetful": ForgetfulWay}

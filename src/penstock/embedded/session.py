@@ -118,13 +118,17 @@ class Session:
         turn = threading.Semaphore(0)
         while True:
             waiter = self.watch(queue, turn.release)
-            reply, ticket = self.lease(queue, group, request)
-            left = deadline - clock.monotonic()
-            if not reply.count and left > 0:
-                turn.acquire(timeout=left / 1e6)
+            served = False
+            try:
                 reply, ticket = self.lease(queue, group, request)
-            self.unwatch(waiter, served=bool(reply.count))
-            if reply.count or clock.monotonic() >= deadline:
+                left = deadline - clock.monotonic()
+                if not reply.count and left > 0:
+                    turn.acquire(timeout=left / 1e6)
+                    reply, ticket = self.lease(queue, group, request)
+                served = reply.count > 0
+            finally:
+                self.unwatch(waiter, served=served)
+            if served or clock.monotonic() >= deadline:
                 return reply, ticket
 
     def watch(self, queue: str, wake: Callable[[], object]) -> Waiter:
