@@ -88,10 +88,17 @@ def decide_update_queue(queue: Queue, changes: Mapping[str, Any], now: int) -> l
             raise InvalidField(f"partitions: {queue.name!r} has {have}; they can be added, not taken away")
         if options.partitions != "named":
             entries.append(PartitionsAdded(queue.id, have, [str(n) for n in range(have, options.partitions)]))
-    if options.ordering != queue.options.ordering and any(group.backlog for group in queue.groups.values()):
-        hint = "drain or purge the queue first"
-        raise InvalidField("ordering: cannot change while messages are unsettled", hint=hint)
+        if queue.options.ordering == "key":
+            _check_drained(queue, "partitions")  # a key would go to another partition, past its own messages
+    if options.ordering != queue.options.ordering:
+        _check_drained(queue, "ordering")
     return [QueueSet(queue.id, queue.name, msgspec.json.encode(options), queue.paused, now), *entries]
+
+
+def _check_drained(queue: Queue, option: str) -> None:
+    if any(group.backlog for group in queue.groups.values()):
+        hint = "drain or purge the queue first"
+        raise InvalidField(f"{option}: cannot change while messages are unsettled", hint=hint)
 
 
 def decide_pause(queue: Queue, paused: bool, now: int) -> list[Entry]:
