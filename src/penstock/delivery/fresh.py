@@ -14,8 +14,9 @@ import numpy as np
 
 from penstock import limits
 from penstock.delivery.group import DEFAULT
+from penstock.delivery.keys import recall
 from penstock.delivery.leases import Take
-from penstock.delivery.log import SPECIAL, Extent, Queue
+from penstock.delivery.log import SPECIAL, Extent, Need, Queue
 from penstock.delivery.phases import FRESH, READY, SETTLED
 from penstock.delivery.progress import Progress
 from penstock.delivery.selection import Selection
@@ -153,14 +154,18 @@ def take_in_order(selection: Selection, progress: Progress, priority: int, room:
 def take_by_key(selection: Selection, progress: Progress, priority: int, room: int) -> bool:
     """Key order: one message of a key at a time; those behind it are parked, other keys flow."""
     end = available_end(selection, progress)
-    progress.keys = {} if progress.keys is None else progress.keys
-    progress.parked = {} if progress.parked is None else progress.parked
+    recall(progress)
     chosen: list[int] = []
     for extent in progress.partition.extents_from(progress.cursor):
         low, high = max(progress.cursor, extent.first), min(extent.end, end)
         if high <= low or len(chosen) >= room or progress.parked_count >= limits.parked_messages_max:
             break
-        progress.cursor = _walk_keys(progress, extent, low, high, room, chosen)
+        try:
+            progress.cursor = _walk_keys(progress, extent, low, high, room, chosen)
+        except Need:
+            if not chosen:
+                raise
+            break  # what was chosen has its key already
     if progress.partition.flags & SPECIAL:
         chosen = selection.without_expired(progress, chosen)
     if chosen:
@@ -174,15 +179,9 @@ def _walk_keys(progress: Progress, extent: Extent, low: int, high: int, room: in
     assert keys is not None
     assert parked is not None
     for offset in range(low, high):
-        state = progress.state_of(offset)
-        if state == SETTLED:
+        if progress.state_of(offset) != FRESH:
             continue
         key = 0 if hashes is None else int(hashes[offset - extent.first])
-        if state != FRESH:
-            if key:
-                keys[offset] = key
-                parked.setdefault(key, deque())
-            continue
         if key and key in parked:
             parked[key].append(offset)
             progress.parked_count += 1

@@ -216,13 +216,14 @@ class Progress:
         if key is None:
             return None
         behind = self.parked[key]
-        if not behind:
-            del self.parked[key]
-            return None
-        following = behind.popleft()
-        self.parked_count -= 1
-        self.keys[following] = key
-        return following
+        while behind:
+            following = behind.popleft()
+            self.parked_count -= 1
+            if self.state_of(following) in (FRESH, READY):
+                self.keys[following] = key
+                return following
+        del self.parked[key]
+        return None
 
     def become_ready(self, offsets: Iterable[int]) -> None:
         """Their due time came. Time did it, not an entry: after a restart the due time is looked at again."""

@@ -33,9 +33,6 @@ class Selection(msgspec.Struct):
     def claim(self, progress: Progress, offset: int, phases: tuple[int, ...]) -> bool:
         """Whether a returned message is still to be had; an index may name it twice."""
         if progress.state_of(offset) not in phases:
-            following = progress.release_key(offset)
-            if following is not None:
-                self.group.offer_again(progress, following)
             return False
         self._claimed = set() if self._claimed is None else self._claimed
         mark = (progress.partition.id, offset)

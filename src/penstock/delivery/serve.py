@@ -17,6 +17,7 @@ from typing import Final
 from penstock.delivery.entries import Int64s
 from penstock.delivery.fresh import taker_of
 from penstock.delivery.group import BIT, Group, Lane
+from penstock.delivery.keys import is_its_turn
 from penstock.delivery.leases import Take
 from penstock.delivery.log import Need
 from penstock.delivery.phases import FRESH, READY
@@ -114,18 +115,24 @@ def _five_lanes(group: Group) -> list[list[int]]:
 
 def _take_again(selection: Selection, lane: Lane, count_max: int) -> None:
     skipped: list[tuple[Progress, int | Int64s]] = []
-    while lane.again and selection.count < count_max:
-        progress, what = lane.again.popleft()
-        if selection.only is not None and progress not in selection.only:
-            skipped.append((progress, what))
-        elif isinstance(what, int):
-            _take_returned(selection, progress, [what])
-        else:
-            room = count_max - selection.count
-            if len(what) > room:
-                lane.again.appendleft((progress, what[room:]))
-            _take_returned(selection, progress, what[:room].tolist())
-    lane.again.extendleft(reversed(skipped))
+    by_key = selection.group.queue.options.ordering == "key"
+    try:
+        while lane.again and selection.count < count_max:
+            progress, what = lane.again[0]
+            # Asked before it leaves the lane: the answer may lie in a column that is not loaded.
+            its_turn = not by_key or not isinstance(what, int) or is_its_turn(progress, what)
+            lane.again.popleft()
+            if selection.only is not None and progress not in selection.only:
+                skipped.append((progress, what))
+            elif isinstance(what, int):
+                _take_returned(selection, progress, [what] if its_turn else [])
+            else:
+                room = count_max - selection.count
+                if len(what) > room:
+                    lane.again.appendleft((progress, what[room:]))
+                _take_returned(selection, progress, what[:room].tolist())
+    finally:
+        lane.again.extendleft(reversed(skipped))
 
 
 def _take_returned(selection: Selection, progress: Progress, offsets: list[int]) -> None:
@@ -144,7 +151,8 @@ def _take_fresh(selection: Selection, lane: Lane, count_max: int) -> None:
     """One pass over the ring after the other, an equal share to each partition."""
     ring = lane.fresh
     take = taker_of(selection.group.queue)
-    share = max(1, (count_max - selection.count) // len(ring))
+    sharing = len(ring) if selection.only is None else max(1, min(len(ring), len(selection.only)))
+    share = max(1, (count_max - selection.count) // sharing)
     unwanted = 0
     while ring and selection.count < count_max and unwanted < len(ring):
         progress = ring[0]
