@@ -10,7 +10,8 @@ import random
 from functools import partial
 from pathlib import Path
 
-from penstock.client.asynchronous import Delivery, Leased, Penstock, Queue
+from penstock.client.asynchronous import Penstock, Queue
+from penstock.client.asynchronous_delivery import Delivery, Leased
 from penstock.clock import Clock
 from penstock.embedded import Session
 from penstock.model import Durability

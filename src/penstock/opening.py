@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 
 from penstock.batch import layout
+from penstock.checkpointing import Checkpointer, restore
 from penstock.clock import Clock
-from penstock.delivery import snapshot
 from penstock.delivery.core import Delivery
 from penstock.delivery.entries import Closing, decode, decode_pushes
 from penstock.delivery.log import DUE, Extent, Need
@@ -31,7 +31,7 @@ from penstock.storage.disk import Disk
 from penstock.storage.extent import Extent as SealedExtent
 from penstock.storage.manifest import Manifest
 from penstock.storage.segments import SegmentStore
-from penstock.upkeep import DEDUP_PART, QUEUE_PART, SHARD_PART, Storekeeper
+from penstock.upkeep import Storekeeper
 
 Replay = Callable[[int], Iterator[tuple[int, memoryview]]]  # frames after a sequence
 
@@ -67,7 +67,7 @@ def open_on_disk(
     except BaseException:
         disk.close()
         raise
-    return shard, Storekeeper(shard, disk, checkpoints, sequence)
+    return shard, Storekeeper(shard, Checkpointer(shard, checkpoints))
 
 
 def close_on_disk(shard: Shard, keeper: Storekeeper, disk: Disk) -> None:
@@ -90,8 +90,7 @@ def recover(replay: Replay, manifest: Manifest, checkpoint: Checkpoint | None, n
     core = Delivery(now)
     core.replaying = True
     if checkpoint is not None:
-        core.sequence = checkpoint.sequence
-        _restore(core, checkpoint)
+        restore(core, checkpoint)
     sealed = by_partition(manifest.extents)
     for (queue_id, number), extents in sealed.items():
         queue = core.queues.get(queue_id)
@@ -106,17 +105,6 @@ def recover(replay: Replay, manifest: Manifest, checkpoint: Checkpoint | None, n
             core.learn(decode_pushes(data), sequence)
     _prefer_sealed(core, sealed, manifest.sealed_sequence)
     return core
-
-
-def _restore(core: Delivery, checkpoint: Checkpoint) -> None:
-    for name, data in checkpoint.parts.items():
-        if name == SHARD_PART:
-            snapshot.restore_shard(core, data)
-        elif name.startswith(QUEUE_PART):
-            snapshot.restore(core, snapshot.decode_queue(data))
-    for name, data in checkpoint.parts.items():
-        if name.startswith(DEDUP_PART):
-            snapshot.restore_dedup(core.queues[int(name.removeprefix(DEDUP_PART))], data)
 
 
 def by_partition(extents: list[SealedExtent]) -> dict[tuple[int, int], list[Extent]]:

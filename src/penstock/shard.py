@@ -22,7 +22,7 @@ from penstock.delivery import admin, dead, delays
 from penstock.delivery import settle as settle_rules
 from penstock.delivery import upkeep as upkeep_rules
 from penstock.delivery.core import Delivery
-from penstock.delivery.entries import Entry, QueueDeleted, encode, encode_push_one
+from penstock.delivery.entries import Entry, QueueDeleted, QueueSet, encode, encode_push_one
 from penstock.delivery.group import Group
 from penstock.delivery.lease import decide_lease
 from penstock.delivery.log import FOREVER, Extent, Need, Queue
@@ -82,6 +82,11 @@ class Shard:
         """Block until what the ticket stands for cannot be undone."""
         if ticket:
             self.commit.wait(ticket)
+
+    @property
+    def read_ticket(self) -> Ticket:
+        """For telling of the state as it is now. The caller holds the lock."""
+        return self._must_sync
 
     async def confirmed(self, ticket: Ticket) -> None:
         """The same on an event loop."""
@@ -153,9 +158,14 @@ class Shard:
         try:
             return decide_push(self.core, queue, batch, now, partition)
         except Exception:
-            if created:
-                self.core.apply([QueueDeleted(queue.id)], self.core.sequence)
+            self.undo_create(created)
             raise
+
+    def undo_create(self, created: Iterable[Entry]) -> None:
+        """Queues made for an operation that was refused: nothing of them is in the journal."""
+        gone = [QueueDeleted(each.queue) for each in created if isinstance(each, QueueSet)]
+        # The state must not claim a frame that was not appended: a checkpoint would take its word for it.
+        self.core.apply(gone, self.journal.sequence)
 
     def _commit_push(
         self, queue: Queue, created: list[Entry], decided: Decided, durability: Durability | None
@@ -342,8 +352,10 @@ class Shard:
         did = 0
         while lease := upkeep_rules.expired_lease(self.core, monotonic):
             entries, chosen = upkeep_rules.decide_timeout(self.core, lease, now, self.rng)
-            settle_rules.close_chosen(self.core, chosen)
-            self.core.let_go(lease, lease.count)
+            if chosen:
+                settle_rules.close_chosen(self.core, chosen)
+            else:
+                self.core.let_go(lease, lease.count)  # what is left of it was purged under its holder's hands
             did += self._upkept(entries)
         return did
 

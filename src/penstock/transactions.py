@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from penstock import limits
 from penstock.delivery import settle
-from penstock.delivery.entries import Entry, QueueDeleted, QueueSet
+from penstock.delivery.entries import Entry, Push
 from penstock.delivery.log import Need
 from penstock.delivery.push import Decided, decide_push
-from penstock.errors import LeaseLost, QueueFull
+from penstock.errors import LeaseLost, QueueFull, TooLarge
 from penstock.model import MessageId
 from penstock.requests import Operation, PushOperation, SettleOperation
 from penstock.shard import Shard, Ticket
@@ -33,27 +34,25 @@ def transact(shard: Shard, operations: Sequence[Operation]) -> tuple[list[list[M
 def _transact(shard: Shard, operations: Sequence[Operation]) -> tuple[list[list[MessageId]], Ticket]:
     now = shard.begin_push() if any(isinstance(each, PushOperation) for each in operations) else shard.begin()[0]
     shard.tick(now, shard.clock.monotonic())
-    entries = _create_queues(shard, operations, now)
+    entries: list[Entry] = []
     try:
+        _create_queues(shard, operations, now, entries)
         _check_lengths(shard, operations)
-        for each in operations:
-            _decide(shard, each, now)
+        found = [_decide(shard, each, now)[0] for each in operations]
+        _check_frame(found)
     except BaseException:
-        created = [QueueDeleted(each.queue) for each in entries if isinstance(each, QueueSet)]
-        shard.core.apply(created, shard.core.sequence)
+        shard.undo_create(entries)
         raise
     pushed: list[list[MessageId]] = []
     for each in operations:
         entries += _do(shard, each, now, pushed)
-    return pushed, shard.commit_frame(entries, [], shard.durability) if entries else 0
+    return pushed, shard.commit_frame(entries, [], shard.durability) if entries else shard.read_ticket
 
 
-def _create_queues(shard: Shard, operations: Sequence[Operation], now: int) -> list[Entry]:
-    entries: list[Entry] = []
+def _create_queues(shard: Shard, operations: Sequence[Operation], now: int, entries: list[Entry]) -> None:
     for each in operations:
         if isinstance(each, PushOperation):
             entries += shard.queue_for_push(each.queue, now)[1]
-    return entries
 
 
 def _decide(shard: Shard, each: Operation, now: int) -> tuple[list[Entry], Decided | list[settle.Chosen]]:
@@ -81,6 +80,13 @@ def _check_receipts(operations: Sequence[Operation]) -> None:
     for receipt, count in settled.items():
         if count > 1:
             raise LeaseLost(f"receipt {receipt} is settled {count} times in one transaction")
+
+
+def _check_frame(found: list[list[Entry]]) -> None:
+    """All of it must fit into one frame; beside messages nothing is large."""
+    size = sum(len(each.batch) for entries in found for each in entries if isinstance(each, Push))
+    if size > limits.frame_bytes_max - limits.MIB:
+        raise TooLarge(f"the transaction holds {size:,} bytes of messages", hint="split it into smaller ones")
 
 
 def _check_lengths(shard: Shard, operations: Sequence[Operation]) -> None:

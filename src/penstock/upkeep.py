@@ -14,27 +14,22 @@ from typing import Final
 
 from penstock import limits
 from penstock.batch import layout
-from penstock.delivery import snapshot
+from penstock.checkpointing import Checkpointer
 from penstock.delivery.admin import decide_trim
 from penstock.delivery.delays import is_short
-from penstock.delivery.log import Extent, Queue
-from penstock.delivery.upkeep import floor_of
+from penstock.delivery.log import Extent
+from penstock.delivery.upkeep import floors_of
 from penstock.errors import PenstockError
 from penstock.journal import JournalFile
 from penstock.model import Freed
 from penstock.refilling import fetch_delays
 from penstock.shard import Shard
-from penstock.storage.checkpoint import CheckpointStore
-from penstock.storage.disk import Disk
 from penstock.storage.extent import Extent as SealedExtent
 from penstock.storage.names import Names
 from penstock.storage.retention import new_starts
 
 logger: Final = logging.getLogger("penstock")
 
-SHARD_PART: Final = "shard"
-QUEUE_PART: Final = "queue-"
-DEDUP_PART: Final = "dedup-"
 HOUSEKEEPING_SECONDS: Final = 10.0
 
 
@@ -115,12 +110,9 @@ class Timekeeper:
 class Storekeeper:
     """Seals, checkpoints, removes. One thread at a time may call it; `start` gives it one of its own."""
 
-    def __init__(self, shard: Shard, disk: Disk, checkpoints: CheckpointStore, sequence: int) -> None:
+    def __init__(self, shard: Shard, checkpointer: Checkpointer) -> None:
         self._shard = shard
-        self._disk = disk
-        self._checkpoints = checkpoints
-        self._sequence = sequence  # of the last checkpoint
-        self._saved: dict[int, int] = {}  # queue id → sequence up to which its part is current
+        self._checkpointer = checkpointer
         self._busy = threading.Lock()
         self._sleeper = Sleeper("penstock-store", self.tick)
         shard.journal.on_rotate = self._rotated
@@ -136,8 +128,6 @@ class Storekeeper:
         """One round of housekeeping."""
         self.seal()
         self._shard.journal.check_space()
-        with self._shard.lock:
-            self._shard.evict(self._shard.clock.now())
         self._refill_delays()
         self.retain()
         return HOUSEKEEPING_SECONDS
@@ -150,7 +140,7 @@ class Storekeeper:
         with self._busy:
             for file in self._shard.journal.full_files():
                 self._seal(file)
-                self._checkpoint()
+                self._checkpointer.save()
                 self._shard.journal.remove_file(file)
                 self._unthrottle()
                 sealed += 1
@@ -210,43 +200,7 @@ class Storekeeper:
     def checkpoint(self) -> None:
         """Write what has changed since the last one."""
         with self._busy:
-            self._checkpoint()
-
-    def _checkpoint(self) -> None:
-        shard = self._shard
-        with shard.lock:
-            base = shard.core.sequence
-            queues = list(shard.core.queues.values())
-            parts = {SHARD_PART: snapshot.take_shard(shard.core)}
-        keep: set[str] = set()
-        for queue in queues:
-            if queue.touched <= self._saved.get(queue.id, -1):
-                keep |= {f"{QUEUE_PART}{queue.id}"} | ({f"{DEDUP_PART}{queue.id}"} if queue.dedup else set())
-            else:
-                self._take(queue, parts)
-        with shard.lock:
-            highest = shard.core.sequence
-        # A part may hold what came after `base`: it must not know of frames that a crash could undo.
-        shard.commit.wait(highest)
-        self._checkpoints.save(base, parts, keep)
-        self._sequence = base
-        for queue in queues:
-            if f"{QUEUE_PART}{queue.id}" in parts:
-                self._saved[queue.id] = base
-
-    def _take(self, queue: Queue, parts: dict[str, bytes]) -> None:
-        shard = self._shard
-        slices = []
-        first = 0
-        while first < len(queue.partitions):
-            with shard.lock:
-                slices.append(snapshot.take_slice(shard.core, queue, first))
-            first += snapshot.SLICE
-        with shard.lock:
-            head = snapshot.take_head(queue)
-            if queue.dedup is not None:
-                parts[f"{DEDUP_PART}{queue.id}"] = snapshot.take_dedup(queue.dedup)
-        parts[f"{QUEUE_PART}{queue.id}"] = snapshot.encode_queue(head, slices)
+            self._checkpointer.save()
 
     # delays
 
@@ -286,12 +240,11 @@ class Storekeeper:
             sealed = {p.id: [e.sealed for e in p.extents if e.sealed is not None] for p in queue.partitions}
             if not any(sealed.values()):
                 continue
-            floors = {p.id: floor_of(p) for p in queue.partitions}
             tail = [e for p in queue.partitions for e in p.extents if e.batch is not None]
             moved = new_starts(
                 queue.options,
                 sealed,
-                floors,
+                floors_of(shard.core, queue),
                 now,
                 tail_messages=sum(e.end - e.first for e in tail),
                 tail_bytes=sum(e.batch.payload_bytes for e in tail if e.batch is not None and e.rows is None),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -17,18 +17,16 @@ from typing import Any, Self
 from penstock import limits
 from penstock.batch import Batch, encode_one
 from penstock.client import arguments
-from penstock.client.delivery import BaseDelivery, BaseLeased
+from penstock.client.asynchronous_delivery import Delivery, Leased, hand_out, kept_alive
 from penstock.client.pushed import PushResult
 from penstock.client.transaction import BaseTransaction
 from penstock.embedded import Session
-from penstock.errors import LeaseLost
 from penstock.model import (
     DEFAULT_GROUP,
     Durability,
     Freed,
     Message,
     MessageId,
-    Outcome,
     PartitionLag,
     Position,
     QueueOptions,
@@ -37,7 +35,7 @@ from penstock.model import (
     check_name,
 )
 from penstock.replies import LeaseReply
-from penstock.requests import LeaseRequest, LetterFilter, Settling
+from penstock.requests import LeaseRequest, LetterFilter
 
 _PLAIN = (None, 128, 0, None, None, None, None, None, None, None)
 
@@ -51,64 +49,6 @@ async def _told(session: Session, call: Callable[..., tuple[Any, int]], *argumen
 
 async def _done(session: Session, call: Callable[..., int], *arguments: Any) -> None:
     await session.shard.confirmed(await asyncio.to_thread(call, *arguments))
-
-
-class Delivery(BaseDelivery):
-    """One handing of one message; settle it once."""
-
-    __slots__ = ()
-
-    async def ack(self) -> None:
-        await self._settle(arguments.settling(Outcome.ACKED))
-
-    async def nack(self, delay: float | None = None, error: str = "") -> None:
-        await self._settle(arguments.settling(Outcome.RETRIED, delay, error))
-
-    async def reject(self, reason: str = "") -> None:
-        await self._settle(arguments.settling(Outcome.REJECTED, error=reason))
-
-    async def release(self) -> None:
-        await self._settle(arguments.settling(Outcome.RELEASED))
-
-    async def snooze(self, seconds: float) -> None:
-        await self._settle(arguments.settling(Outcome.SNOOZED, seconds))
-
-    async def extend(self, seconds: float) -> None:
-        leased: Leased = self._leased
-        await leased.extend(seconds)
-
-    async def _settle(self, how: Settling) -> None:
-        session: Session = self._leased.session
-        ticket = session.settle((self.proof,), how)
-        self.settled = True
-        await session.shard.confirmed(ticket)
-
-
-class Leased(BaseLeased[Delivery]):
-    """The deliveries of one lease, as a sequence."""
-
-    __slots__ = ()
-
-    _delivery = Delivery
-
-    async def ack(self) -> None:
-        await self._settle(arguments.settling(Outcome.ACKED))
-
-    async def nack(self, delay: float | None = None, error: str = "") -> None:
-        await self._settle(arguments.settling(Outcome.RETRIED, delay, error))
-
-    async def reject(self, reason: str = "") -> None:
-        await self._settle(arguments.settling(Outcome.REJECTED, error=reason))
-
-    async def release(self) -> None:
-        await self._settle(arguments.settling(Outcome.RELEASED))
-
-    async def extend(self, seconds: float) -> None:
-        self.expires_micros = self.session.extend(self.nonce, arguments.extension(seconds))
-
-    async def _settle(self, how: Settling) -> None:
-        if self.nonce:
-            await self.session.shard.confirmed(self.session.settle_lease(self.nonce, how))
 
 
 class DeadLetters:
@@ -252,8 +192,8 @@ class Queue:
             idle = 0.0 if leased else idle + wait
             if leased:
                 seconds = (await self.options()).lease_seconds if lease_seconds is None else lease_seconds
-                async with _kept_alive(leased, seconds):
-                    async for delivery in _hand_out(leased):
+                async with kept_alive(leased, seconds):
+                    async for delivery in hand_out(leased):
                         yield delivery
 
     async def read(
@@ -315,44 +255,6 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"
-
-
-async def _hand_out(leased: Leased) -> AsyncIterator[Delivery]:
-    """One by one; the last ack of the lease confirms them all."""
-    session, ticket = leased.session, 0
-    current: Delivery | None = None
-    try:
-        for delivery in leased:
-            current = delivery
-            yield delivery
-            current = None
-            if not delivery.settled:
-                with suppress(LeaseLost):
-                    ticket = session.settle((delivery.proof,), arguments.settling(Outcome.ACKED))
-    except (GeneratorExit, asyncio.CancelledError):
-        # No awaiting here: the loop may be closing. The settles are made durable by whoever commits next.
-        with suppress(LeaseLost):
-            if current is not None and not current.settled:
-                error = "the consumer left its loop before this delivery was acknowledged"
-                session.settle((current.proof,), arguments.settling(Outcome.RETRIED, error=error))
-            session.settle_lease(leased.nonce, arguments.settling(Outcome.RELEASED))
-        raise
-    await session.shard.confirmed(ticket)
-
-
-@asynccontextmanager
-async def _kept_alive(leased: Leased, seconds: float) -> AsyncIterator[None]:
-    async def extend() -> None:
-        with suppress(LeaseLost):
-            while True:
-                await asyncio.sleep(seconds / 2)
-                await leased.extend(seconds)
-
-    keeper = asyncio.create_task(extend())
-    try:
-        yield
-    finally:
-        keeper.cancel()
 
 
 class Transaction(BaseTransaction):

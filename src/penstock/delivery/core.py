@@ -328,6 +328,8 @@ class Delivery:
             self.queues[queue.id] = self.by_name[queue.name] = queue
             self.queue_id_next = max(self.queue_id_next, queue.id + 1)
         queue.set_options(options)
+        if queue.dedup is not None:
+            queue.dedup.window = round(options.dedup_seconds * 1_000_000)
         self.look_at = 0
         queue.paused = change.paused
         if not self.replaying:

@@ -8,20 +8,20 @@ dead letter, again in one frame.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 
+from penstock import limits
 from penstock.batch import Batch
 from penstock.delivery.core import Delivery
 from penstock.delivery.entries import Entry, GroupSet, PartitionsAdded, Push, QueueSet, Revived, Settled
 from penstock.delivery.log import Need, Queue
 from penstock.delivery.progress import Progress, span_of
-from penstock.errors import MessageNotFound
-from penstock.limits import attempts_max
+from penstock.errors import MessageNotFound, TooLarge
 from penstock.model import (
     DEFAULT_GROUP,
     DEFAULT_PARTITION,
@@ -46,7 +46,7 @@ from penstock.requests import (
 
 # A dead letter stays until someone deals with it: no attempts to use up, no retention.
 DLQ_OPTIONS: Final = QueueOptions(
-    max_attempts=attempts_max, dead_letter=False, retention_seconds=None, retention_bytes=None
+    max_attempts=limits.attempts_max, dead_letter=False, retention_seconds=None, retention_bytes=None
 )
 
 
@@ -63,21 +63,42 @@ class Corpse(NamedTuple):
     at: int
 
 
-def decide_dead(core: Delivery, queue: Queue, corpses: Sequence[Corpse], now: int) -> list[Entry]:
-    """Settle the originals and, unless the queue wants none, push their dead letters."""
+def decide_dead(
+    core: Delivery, queue: Queue, corpses: Sequence[Corpse], now: int, id_next: int | None = None
+) -> list[Entry]:
+    """Settle the originals and, unless the queue wants none, push their dead letters.
+
+    `TooLarge` when they do not fit into one frame; `id_next` is the id of a dead-letter queue that is made for it.
+    """
     if queue.is_dlq or not queue.options.dead_letter:
         return [_settled(queue, corpse, Outcome.DISCARDED) for corpse in corpses]
-    letters = Batch.build([_letter(queue, corpse) for corpse in corpses])
+    batches = _batches([_letter(queue, corpse) for corpse in corpses])
     entries: list[Entry] = []
     dlq = core.by_name.get(queue.name + DLQ_SUFFIX)
     if dlq is None:
-        number, end = core.queue_id_next, 0
+        number, end = id_next or core.queue_id_next, 0
         entries += create_queue_entries(number, queue.name + DLQ_SUFFIX, DLQ_OPTIONS, [DEFAULT_PARTITION], now)
     else:
         number, end = dlq.id, dlq.partitions[0].end
     entries += [_settled(queue, corpse, corpse.outcome) for corpse in corpses]
-    entries.append(Push(number, now, [(0, letters.count, end)], letters.data, columns=letters))
+    for letters in batches:
+        entries.append(Push(number, now, [(0, letters.count, end)], letters.data, columns=letters))
+        end += letters.count
     return entries
+
+
+def _batches(letters: list[Message]) -> list[Batch]:
+    """Dead letters in as few batches as their limit allows."""
+    try:
+        return [Batch.build(letters)]
+    except TooLarge:
+        if len(letters) == 1:
+            raise
+    half = len(letters) // 2
+    batches = _batches(letters[:half]) + _batches(letters[half:])
+    if sum(batch.nbytes for batch in batches) > limits.frame_bytes_max - limits.MIB:
+        raise TooLarge("the dead letters do not fit into one frame", hint="settle fewer deliveries at a time")
+    return batches
 
 
 def create_queue_entries(
@@ -105,24 +126,40 @@ def _letter(queue: Queue, corpse: Corpse) -> Message:
         raise Need(extent, "batch")
     row = extent.row_of(offset) if extent.batch is not None else extent.sealed.row + offset - extent.first
     tried = (progress.attempts or {}).get(offset)
-    headers = dict(batch.headers(row) or {})
-    headers[DEAD_ORIGIN] = str(MessageId(queue.name, progress.partition.name, offset))
-    headers[DEAD_GROUP] = progress.group.name
-    headers[DEAD_REASON] = corpse.outcome.name.lower()
-    headers[DEAD_ERROR] = corpse.error
-    headers[DEAD_ATTEMPTS] = str(corpse.attempts)
-    headers[DEAD_CONSUMER] = corpse.consumer
-    headers[DEAD_AT] = to_datetime(corpse.at).isoformat()
+    headers = {
+        DEAD_ORIGIN: str(MessageId(queue.name, progress.partition.name, offset)),
+        DEAD_GROUP: progress.group.name,
+        DEAD_REASON: corpse.outcome.name.lower(),
+        DEAD_ERROR: corpse.error,
+        DEAD_ATTEMPTS: str(corpse.attempts),
+        DEAD_CONSUMER: corpse.consumer,
+        DEAD_AT: to_datetime(corpse.at).isoformat(),
+    }
     if corpse.leased_at:
         headers[DEAD_FIRST_AT] = to_datetime(tried.first_at if tried else corpse.leased_at).isoformat()
         headers[DEAD_LAST_AT] = to_datetime(corpse.leased_at).isoformat()
     return Message(
         payload=batch.payload(row),
         key=batch.key(row),
-        headers=headers,
+        headers=_joined(batch.headers(row) or {}, headers),
         trace=batch.trace(row),
         content_type=batch.content_type_of(row),
     )
+
+
+def _joined(own: Mapping[str, str], ours: dict[str, str]) -> dict[str, str]:
+    """A message's own headers and ours. Those that do not fit beside ours stay behind: dying must not be refused."""
+    room = limits.headers_bytes_max - sum(_bytes_of(*item) for item in ours.items())
+    joined: dict[str, str] = {}
+    for name, text in own.items():
+        if name not in ours and _bytes_of(name, text) <= room:
+            joined[name] = text
+            room -= _bytes_of(name, text)
+    return joined | ours
+
+
+def _bytes_of(name: str, text: str) -> int:
+    return len(name.encode()) + len(text.encode())
 
 
 class DeadLetter(NamedTuple):
@@ -138,15 +175,17 @@ def decide_redrive(
 ) -> list[Entry]:
     """Make the originals ready again, spaced out when a rate is given, and settle the dead letters."""
     gap = 0 if per_second is None else round(1_000_000 / per_second)
-    revived: list[tuple[int, int, int, int, int]] = []
-    for index, letter in enumerate(letters):
+    # A message that died, was sought again and died once more has two letters; it comes back once.
+    revived: dict[tuple[int, int, int, int], int] = {}
+    for letter in letters:
         queue, progress = _origin(core, letter)
-        revived.append((queue.id, progress.group.id, progress.partition.id, letter.origin.offset, now + index * gap))
+        place = (queue.id, progress.group.id, progress.partition.id, letter.origin.offset)
+        revived.setdefault(place, now + len(revived) * gap)
     entries: list[Entry] = []
-    for (queue_id, group_id, partition_id), rows in groupby(sorted(revived), key=lambda row: row[:3]):
-        group_rows = list(rows)
-        span = span_of(partition_id, [row[3] for row in group_rows])
-        span.dues = np.array([row[4] for row in group_rows], np.int64).tobytes()
+    for (queue_id, group_id, partition_id), places in groupby(sorted(revived), key=lambda place: place[:3]):
+        chosen = list(places)
+        span = span_of(partition_id, [place[3] for place in chosen])
+        span.dues = np.array([revived[place] for place in chosen], np.int64).tobytes()
         entries.append(Revived(queue_id, group_id, now, [span]))
     offsets = sorted(letter.offset for letter in letters)
     entries.append(Settled(dlq.id, 0, int(Outcome.REDRIVEN), now, 0, "", "", [span_of(0, offsets)]))

@@ -1,7 +1,7 @@
 """The dedup window of a queue: which keys were pushed lately, and where each message went.
 
 Keys are kept as 128-bit hashes. New ones go into a dictionary; when it is full it is frozen into a sorted run of
-arrays, which a checkpoint writes once and maps back from its file. A run goes when its newest key is older than the
+arrays, which a checkpoint writes once. A run goes when its newest key is older than the
 window, or when the queue holds more than `dedup_keys_max` keys: then the window is as short as memory allows, and
 `overflowed` says so.
 """
@@ -43,11 +43,12 @@ class DedupWindow:
     def __init__(self, seconds: float) -> None:
         self.window = round(seconds * 1_000_000)
         self.hot: dict[bytes, Place] = {}
-        self.runs: list[NDArray[np.void]] = []  # oldest first; each sorted by hash
+        self.runs: dict[int, NDArray[np.void]] = {}  # by number, oldest first; each sorted by hash, never altered
+        self.run_next = 0
         self.overflowed = False
 
     def __len__(self) -> int:
-        return len(self.hot) + sum(map(len, self.runs))
+        return len(self.hot) + sum(map(len, self.runs.values()))
 
     def find(self, key: bytes, now: int) -> Place | None:
         """Where this key went within the window."""
@@ -62,30 +63,40 @@ class DedupWindow:
                 self.hot[digest(key)] = Place(int(partitions[row]), int(offsets[row]), push.pushed_at)
         if len(self.hot) >= HOT_MAX:
             self.freeze()
-        self.forget(push.pushed_at)
+            self.forget(push.pushed_at)
 
     def freeze(self) -> None:
         """Turn the dictionary into a sorted run."""
         if self.hot:
-            self.runs.append(_run_of(self.hot))
+            self.add_run(run_of(self.hot))
             self.hot = {}
+
+    def add_run(self, run: NDArray[np.void], number: int | None = None) -> None:
+        """A run that is newer than all others, or one from a checkpoint under its old number."""
+        number = self.run_next if number is None else number
+        self.runs[number] = run
+        self.run_next = max(self.run_next, number + 1)
 
     def forget(self, now: int) -> None:
         """Drop runs that the window has left behind, and what is over the limit."""
-        self.runs = [run for run in self.runs if int(run["at"].max()) > now - self.window]
+        for number in [
+            number for number, run in self.runs.items() if int(run["at"].max(initial=0)) <= now - self.window
+        ]:
+            del self.runs[number]
         while self.runs and len(self) > limits.dedup_keys_max:
-            self.runs.pop(0)
+            del self.runs[min(self.runs)]
             self.overflowed = True
 
     def drop(self, partition: int, first: int, end: int) -> None:
-        """Forget the keys of some messages."""
+        """Repair: forget the keys of some messages. Alone in altering runs: a repair writes all parts anew."""
         self.freeze()
-        gone = [(run["partition"] == partition) & (run["offset"] >= first) & (run["offset"] < end) for run in self.runs]
-        self.runs = [run[~mask] for run, mask in zip(self.runs, gone, strict=True) if not mask.all()]
+        for number, run in self.runs.items():
+            gone = (run["partition"] == partition) & (run["offset"] >= first) & (run["offset"] < end)
+            self.runs[number] = run[~gone]
 
     def _find_frozen(self, key: bytes) -> Place | None:
         high, low = int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")
-        for run in reversed(self.runs):
+        for run in reversed(self.runs.values()):
             index = int(np.searchsorted(run["high"], np.uint64(high)))
             while index < len(run) and int(run["high"][index]) == high:
                 if int(run["low"][index]) == low:
@@ -95,7 +106,8 @@ class DedupWindow:
         return None
 
 
-def _run_of(hot: dict[bytes, Place]) -> NDArray[np.void]:
+def run_of(hot: dict[bytes, Place]) -> NDArray[np.void]:
+    """The entries of a dictionary as a sorted run."""
     hashes = np.frombuffer(b"".join(hot), np.uint64).reshape(-1, 2)
     run = np.empty(len(hot), ENTRY)
     run["high"], run["low"] = hashes[:, 0], hashes[:, 1]

@@ -282,7 +282,6 @@ class Queue:
         "by_name",
         "created_at",
         "dedup",
-        "evict_at",
         "gated",
         "group_id_next",
         "group_ids",
@@ -313,7 +312,6 @@ class Queue:
         self.dedup: DedupWindow | None = None
         self.spread = 0  # next partition for messages without a key
         self.touched = 0  # last frame that changed it: a checkpoint rewrites what changed
-        self.evict_at = 0
         self.horizon = FOREVER  # delays up to this instant are in the timer wheel; later ones in the extents only
         self.near = 0  # how many of them
 

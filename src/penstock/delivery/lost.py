@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from penstock.delivery.entries import Span
 from penstock.delivery.log import Partition
+from penstock.delivery.progress import Progress
 from penstock.model import Outcome
 
 Range = tuple[int, int]  # first offset, end offset
@@ -45,12 +46,20 @@ def give_up(partition: Partition, lost: list[Range]) -> None:
             if end > progress.start:
                 low = max(first, progress.start)
                 progress.settle(Span(partition.id, low, end - low), Outcome.LOST, 0)
-            if progress.dead_offsets:
-                # A dead letter is a copy and stays; what it came from cannot be delivered again.
-                progress.dead_offsets = {offset for offset in progress.dead_offsets if not first <= offset < end}
+            _forget_dead(progress, first, end)
         if queue.dedup is not None:
             # Whoever sends it again means a message that we no longer have.
             queue.dedup.drop(partition.id, first, end)
+
+
+def _forget_dead(progress: Progress, first: int, end: int) -> None:
+    """A dead letter is a copy and stays; what it came from can no longer be brought back, and counts as lost."""
+    gone = {offset for offset in progress.dead_offsets or () if first <= offset < end}
+    if progress.dead_offsets and gone:
+        progress.dead_offsets -= gone
+        progress.dead -= len(gone)
+        progress.dropped = progress.dropped or {}
+        progress.dropped[Outcome.LOST] = progress.dropped.get(Outcome.LOST, 0) + len(gone)
 
 
 def _merged(ranges: list[Range]) -> list[Range]:

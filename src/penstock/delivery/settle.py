@@ -19,7 +19,7 @@ from penstock.delivery.lease import span_of_take
 from penstock.delivery.leases import Lease, Take
 from penstock.delivery.log import Queue
 from penstock.delivery.phases import AFTER, COUNTED, LEASED, WAITING
-from penstock.errors import LeaseLost
+from penstock.errors import LeaseLost, TooLarge
 from penstock.model import Outcome, Receipt
 from penstock.requests import Settling
 
@@ -87,12 +87,32 @@ def decide_settle(core: Delivery, chosen: Sequence[Chosen], how: Settling, now: 
             corpses.setdefault(queue, []).extend(
                 _corpse(lease, take, index, outcome, how.error, now) for index in dying
             )
-            indexes = [index for index in indexes if index not in set(dying)]
+            last = set(dying)
+            indexes = [index for index in indexes if index not in last]
         if indexes:
             entries.append(_settled(lease, take, indexes, how, now, rng))
-    for queue, dead in corpses.items():
-        entries += decide_dead(core, queue, dead, now)
+    for made, (queue, dead) in enumerate(corpses.items()):
+        entries += decide_dead(core, queue, dead, now, core.queue_id_next + made)
     return entries
+
+
+def decide_what_fits(
+    core: Delivery, chosen: Sequence[Chosen], how: Settling, now: int, rng: random.Random
+) -> tuple[list[Entry], Sequence[Chosen]]:
+    """The same for as many of these as fit into one frame: dead letters bring their payloads along."""
+    while True:
+        try:
+            return decide_settle(core, chosen, how, now, rng), chosen
+        except TooLarge:
+            chosen = _fewer(chosen)
+
+
+def _fewer(chosen: Sequence[Chosen]) -> Sequence[Chosen]:
+    if len(chosen) > 1:
+        return chosen[: len(chosen) // 2]
+    (only,) = chosen
+    assert len(only.indexes) > 1  # a dead letter always fits into a frame of its own
+    return [Chosen(only.lease, only.take, only.indexes[: len(only.indexes) // 2])]
 
 
 def close_chosen(core: Delivery, chosen: Sequence[Chosen]) -> None:

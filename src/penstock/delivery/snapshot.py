@@ -205,15 +205,9 @@ def decode_queue(data: bytes) -> QueuePart:
     return msgspec.msgpack.decode(data, type=QueuePart, strict=False)
 
 
-def take_dedup(window: DedupWindow) -> bytes:
-    """The window as one run of entries, newest last."""
-    window.freeze()
-    return b"".join(run.tobytes() for run in window.runs)
-
-
-def restore_dedup(queue: Queue, data: bytes) -> None:
-    """One sorted run in place of many."""
-    window = queue.dedup = DedupWindow(queue.options.dedup_seconds)
-    run = np.frombuffer(data, ENTRY)
-    if len(run):
-        window.runs = [run[np.argsort(run["high"], kind="stable")]]
+def restore_dedup(window: DedupWindow, parts: dict[int, bytes], hot: bytes | None) -> None:
+    """Runs under their numbers, oldest first; what was still in the dictionary becomes one more."""
+    for number in sorted(parts):
+        window.add_run(np.frombuffer(parts[number], ENTRY), number)
+    if hot:
+        window.add_run(np.frombuffer(hot, ENTRY))

@@ -7,7 +7,7 @@ million expiries does not hold up the shard. Called again until it has nothing l
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -20,7 +20,8 @@ from penstock.delivery.leases import Lease, Take
 from penstock.delivery.log import FOREVER, Extent, Queue
 from penstock.delivery.phases import FRESH, LEASED, READY, WAITING
 from penstock.delivery.progress import Progress, span_of
-from penstock.delivery.settle import Chosen, decide_settle
+from penstock.delivery.settle import Chosen, decide_what_fits
+from penstock.errors import TooLarge
 from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX, Outcome
 from penstock.requests import Settling
 
@@ -48,15 +49,15 @@ def expired_lease(core: Delivery, monotonic: int) -> Lease | None:
     return None
 
 
-def decide_timeout(core: Delivery, lease: Lease, now: int, rng: random.Random) -> tuple[list[Entry], list[Chosen]]:
-    """A lease ran out: what it still holds is retried or dies."""
+def decide_timeout(core: Delivery, lease: Lease, now: int, rng: random.Random) -> tuple[list[Entry], Sequence[Chosen]]:
+    """A lease ran out: what it still holds is retried or dies, as much of it as one frame takes."""
     chosen = []
     for take, indexes in lease.open_takes():
         held = [index for index in indexes if take.progress.state_of(take.offsets[index]) == LEASED]
         if held:
             chosen.append(Chosen(lease, take, held))
     how = Settling(Outcome.TIMED_OUT, error="the lease expired")
-    return decide_settle(core, chosen, how, now, rng), chosen
+    return decide_what_fits(core, chosen, how, now, rng) if chosen else ([], [])
 
 
 def decide_interrupted(core: Delivery, now: int, rng: random.Random) -> Iterator[list[Entry]]:
@@ -64,13 +65,11 @@ def decide_interrupted(core: Delivery, now: int, rng: random.Random) -> Iterator
     for queue in list(core.queues.values()):
         for group in queue.groups.values():
             for progress in group.progress:
-                offsets = _offsets_in(progress, LEASED)
-                for start in range(0, len(offsets), CHUNK):
-                    part = offsets[start : start + CHUNK]
+                while part := _offsets_in(progress, LEASED)[:CHUNK]:
                     take = Take(progress, part, [progress.attempt_next(offset) for offset in part], len(part))
                     lease = Lease(0, group, "", now, 0, [take], len(part))
                     how = Settling(Outcome.INTERRUPTED, delay_seconds=0, error="the process stopped")
-                    yield decide_settle(core, [Chosen(lease, take, range(len(part)))], how, now, rng)
+                    yield decide_what_fits(core, [Chosen(lease, take, range(len(part)))], how, now, rng)[0]
 
 
 def _offsets_in(progress: Progress, phase: int) -> list[int]:
@@ -154,7 +153,14 @@ def _evict_from(core: Delivery, queue: Queue, group: Group, since: int, now: int
         for progress, late in found
         for offset in late
     ]
-    return decide_dead(core, queue, corpses[:CHUNK], now)
+    return _dead_that_fit(core, queue, corpses[:CHUNK], now)
+
+
+def _dead_that_fit(core: Delivery, queue: Queue, corpses: list[Corpse], now: int) -> list[Entry]:
+    try:
+        return decide_dead(core, queue, corpses, now)
+    except TooLarge:
+        return _dead_that_fit(core, queue, corpses[: len(corpses) // 2], now)
 
 
 def _late(progress: Progress, since: int) -> list[int]:
@@ -185,7 +191,7 @@ def decide_forgotten(core: Delivery, now: int) -> list[Entry]:
 
 
 def floors_of(core: Delivery, queue: Queue) -> dict[int, int]:
-    """For each partition the lowest offset that any group may still need, dead letters that may be redriven included."""
+    """For each partition the lowest offset that any group may still need, be it to redrive it."""
     dlq = core.by_name.get(queue.name + DLQ_SUFFIX)
     may_redrive = dlq is not None and dlq.groups[0].backlog > 0
     return {

@@ -1,7 +1,7 @@
 """Looks at a data directory from outside: marker, journal, checkpoint, segments; every byte, and nothing is changed.
 
 The examination answers what is sound and what is not, file by file. What that means for queues and messages is up to
-`penstock.salvage`, which knows the rules of delivery; mending is up to `penstock.repair`.
+`penstock.repair`, which knows the rules of delivery and mends it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ class Examination(msgspec.Struct):
 
 def examine(disk: Disk, on_progress: Progress = lambda done, total: None) -> Examination:
     """Read everything. The caller holds the directory, or knows that nobody does."""
-    require_data_directory(disk)
     meter = _Meter(disk, on_progress)
     shard_id, marker = _check_marker(disk)
     journal = check_journal(disk, shard_id, meter.add)

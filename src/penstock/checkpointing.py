@@ -1,0 +1,103 @@
+"""Checkpoints of a shard: taking its state apart into parts, and putting it back.
+
+Parts: `shard`, `queue-<id>` for each queue, `dedup-<id>-<run>` for each frozen run of its dedup window and
+`dedup-<id>-hot` for the rest. A queue is taken in slices, each at a sequence of its own, so that the shard is never
+held for long; a part that has not changed since the last checkpoint is kept as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.delivery import snapshot
+from penstock.delivery.core import Delivery
+from penstock.delivery.dedup import DedupWindow, run_of
+from penstock.delivery.log import Queue
+from penstock.shard import Shard
+from penstock.storage.checkpoint import Checkpoint, CheckpointStore
+
+SHARD_PART: Final = "shard"
+QUEUE_PART: Final = "queue-"
+DEDUP_PART: Final = "dedup-"
+HOT: Final = "hot"
+
+
+class Checkpointer:
+    """Writes checkpoints of one shard; one thread at a time."""
+
+    def __init__(self, shard: Shard, store: CheckpointStore) -> None:
+        self._shard = shard
+        self._store = store
+        self._saved: dict[int, int] = {}  # queue id → sequence up to which its part is current
+        self._written: set[str] = set()  # parts in the last checkpoint that this process wrote
+
+    def save(self) -> None:
+        """Write what has changed since the last one."""
+        shard = self._shard
+        with shard.lock:
+            base = shard.core.sequence
+            queues = list(shard.core.queues.values())
+            parts = {SHARD_PART: snapshot.take_shard(shard.core)}
+        keep: set[str] = set()
+        for queue in queues:
+            if queue.touched <= self._saved.get(queue.id, -1):
+                keep |= {name for name in self._written if _queue_of(name) == queue.id}
+            else:
+                self._take(queue, parts, keep)
+        with shard.lock:
+            highest = shard.core.sequence
+        # A part may hold what came after `base`: it must not know of frames that a crash could undo.
+        shard.commit.wait(highest)
+        self._store.save(base, parts, keep)
+        self._saved = {queue.id: self._saved[queue.id] if queue.id in _kept(keep) else base for queue in queues}
+        self._written = {*parts, *keep}
+
+    def _take(self, queue: Queue, parts: dict[str, bytes], keep: set[str]) -> None:
+        shard = self._shard
+        slices = []
+        first = 0
+        while first < len(queue.partitions):
+            with shard.lock:
+                slices.append(snapshot.take_slice(shard.core, queue, first))
+            first += snapshot.SLICE
+        with shard.lock:
+            head = snapshot.take_head(queue)
+            runs = dict(queue.dedup.runs) if queue.dedup is not None else {}
+            hot = dict(queue.dedup.hot) if queue.dedup is not None else {}
+        parts[f"{QUEUE_PART}{queue.id}"] = snapshot.encode_queue(head, slices)
+        for number, run in runs.items():
+            name = f"{DEDUP_PART}{queue.id}-{number}"
+            if name in self._written:
+                keep.add(name)
+            else:
+                parts[name] = run.tobytes()
+        if hot:
+            parts[f"{DEDUP_PART}{queue.id}-{HOT}"] = run_of(hot).tobytes()
+
+
+def restore(core: Delivery, checkpoint: Checkpoint) -> None:
+    """Put the state of a checkpoint into an empty core."""
+    core.sequence = checkpoint.sequence
+    dedup: dict[int, dict[str, bytes]] = {}
+    for name, data in checkpoint.parts.items():
+        if name == SHARD_PART:
+            snapshot.restore_shard(core, data)
+        elif name.startswith(QUEUE_PART):
+            snapshot.restore(core, snapshot.decode_queue(data))
+        else:
+            dedup.setdefault(_queue_of(name), {})[name.rpartition("-")[2]] = data
+    for number, runs in dedup.items():
+        queue = core.queues[number]
+        hot = runs.pop(HOT, None)
+        queue.dedup = DedupWindow(queue.options.dedup_seconds)
+        snapshot.restore_dedup(queue.dedup, {int(run): data for run, data in runs.items()}, hot)
+
+
+def _queue_of(name: str) -> int:
+    """The queue that a part belongs to; 0 for the shard itself."""
+    return 0 if name == SHARD_PART else int(name.split("-")[1])
+
+
+def _kept(keep: set[str]) -> set[int]:
+    """Queues whose whole part was kept."""
+    return {_queue_of(name) for name in keep if name.startswith(QUEUE_PART)}

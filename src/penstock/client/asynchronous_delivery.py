@@ -1,0 +1,112 @@
+"""Deliveries of the asyncio face, and handing them out one by one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from penstock.client import arguments
+from penstock.client.delivery import BaseDelivery, BaseLeased
+from penstock.embedded import Session
+from penstock.errors import LeaseLost
+from penstock.model import Outcome
+from penstock.requests import Settling
+
+
+class Delivery(BaseDelivery):
+    """One handing of one message; settle it once."""
+
+    __slots__ = ()
+
+    async def ack(self) -> None:
+        await self._settle(arguments.settling(Outcome.ACKED))
+
+    async def nack(self, delay: float | None = None, error: str = "") -> None:
+        await self._settle(arguments.settling(Outcome.RETRIED, delay, error))
+
+    async def reject(self, reason: str = "") -> None:
+        await self._settle(arguments.settling(Outcome.REJECTED, error=reason))
+
+    async def release(self) -> None:
+        await self._settle(arguments.settling(Outcome.RELEASED))
+
+    async def snooze(self, seconds: float) -> None:
+        await self._settle(arguments.settling(Outcome.SNOOZED, seconds))
+
+    async def extend(self, seconds: float) -> None:
+        leased: Leased = self._leased
+        await leased.extend(seconds)
+
+    async def _settle(self, how: Settling) -> None:
+        session: Session = self._leased.session
+        ticket = session.settle((self.proof,), how)
+        self.settled = True
+        await session.shard.confirmed(ticket)
+
+
+class Leased(BaseLeased[Delivery]):
+    """The deliveries of one lease, as a sequence."""
+
+    __slots__ = ()
+
+    _delivery = Delivery
+
+    async def ack(self) -> None:
+        await self._settle(arguments.settling(Outcome.ACKED))
+
+    async def nack(self, delay: float | None = None, error: str = "") -> None:
+        await self._settle(arguments.settling(Outcome.RETRIED, delay, error))
+
+    async def reject(self, reason: str = "") -> None:
+        await self._settle(arguments.settling(Outcome.REJECTED, error=reason))
+
+    async def release(self) -> None:
+        await self._settle(arguments.settling(Outcome.RELEASED))
+
+    async def extend(self, seconds: float) -> None:
+        self.expires_micros = self.session.extend(self.nonce, arguments.extension(seconds))
+
+    async def _settle(self, how: Settling) -> None:
+        if self.nonce:
+            await self.session.shard.confirmed(self.session.settle_lease(self.nonce, how))
+
+
+async def hand_out(leased: Leased) -> AsyncIterator[Delivery]:
+    """One by one; the last ack of the lease confirms them all."""
+    session, ticket = leased.session, 0
+    current: Delivery | None = None
+    try:
+        for delivery in leased:
+            current = delivery
+            yield delivery
+            current = None
+            if not delivery.settled:
+                with suppress(LeaseLost):
+                    ticket = session.settle((delivery.proof,), arguments.settling(Outcome.ACKED))
+    except (GeneratorExit, asyncio.CancelledError):
+        # No awaiting here: the loop may be closing. The settles are made durable by whoever commits next.
+        with suppress(LeaseLost):
+            if current is not None and not current.settled:
+                error = "the consumer left its loop before this delivery was acknowledged"
+                session.settle((current.proof,), arguments.settling(Outcome.RETRIED, error=error))
+            session.settle_lease(leased.nonce, arguments.settling(Outcome.RELEASED))
+        raise
+    await session.shard.confirmed(ticket)
+
+
+@asynccontextmanager
+async def kept_alive(leased: Leased, seconds: float) -> AsyncIterator[None]:
+    """Extend a lease at half its time, until the block ends or the lease does."""
+
+    async def extend() -> None:
+        with suppress(LeaseLost):
+            while True:
+                await asyncio.sleep(seconds / 2)
+                await leased.extend(seconds)
+
+    keeper = asyncio.create_task(extend())
+    try:
+        yield
+    finally:
+        keeper.cancel()
