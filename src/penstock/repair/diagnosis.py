@@ -1,0 +1,53 @@
+"""The examination of the files and the state that can be salvaged from them, as one finding."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.repair.salvage import Loss, Salvaged, salvage
+from penstock.storage.disk import Disk
+from penstock.storage.doctor import Examination, Progress, examine
+from penstock.storage.findings import Finding
+
+
+class Report(msgspec.Struct, frozen=True):
+    """A diagnosis, and what was done about it, as people and programs read it."""
+
+    directory: str
+    is_sound: bool
+    findings: list[Finding]
+    losses: list[Loss]
+    notes: list[str]
+    is_repaired: bool = False
+    kept_in: str | None = None  # the folder with copies of everything that the repair replaced
+
+
+class Diagnosis(msgspec.Struct):
+    """What is wrong and what is left."""
+
+    directory: str
+    examination: Examination
+    salvaged: Salvaged
+
+    @property
+    def is_sound(self) -> bool:
+        return self.examination.is_sound and not self.salvaged.losses
+
+    def report(self, kept_in: str | None = None) -> Report:
+        """In plain words; `kept_in` when it has been repaired."""
+        salvaged = self.salvaged
+        return Report(
+            self.directory,
+            self.is_sound,
+            self.examination.findings,
+            salvaged.losses,
+            [] if self.is_sound else salvaged.notes,
+            kept_in is not None,
+            kept_in,
+        )
+
+
+def diagnose(disk: Disk, now: int, on_progress: Progress = lambda done, total: None) -> Diagnosis:
+    """Read everything; nothing is changed. The caller holds the directory."""
+    examination = examine(disk, on_progress)
+    return Diagnosis(str(disk.root), examination, salvage(disk, examination, now))

@@ -1,0 +1,240 @@
+"""A queue whose part of the checkpoint is lost, made anew from sealed history.
+
+Messages tell its name, its partitions and how far they go; events tell what each group has settled. What is left in
+the journal is applied afterwards, as always. Not to be had: options, unless they were set again since, and the start
+of a group that began elsewhere than at the oldest message. Where history is silent a message counts as not delivered:
+once too often rather than never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.batch import layout
+from penstock.delivery import dead
+from penstock.delivery.core import Delivery
+from penstock.delivery.dedup import DedupWindow, Place, digest
+from penstock.delivery.entries import Entry, GroupSet, PartitionsAdded, Push, QueueSet, Span, decode
+from penstock.delivery.log import Queue
+from penstock.delivery.phases import AFTER, WAITING
+from penstock.delivery.progress import Progress
+from penstock.errors import Damaged
+from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX, MessageId, Outcome, QueueOptions
+from penstock.requests import DEAD_GROUP, DEAD_ORIGIN
+from penstock.storage.disk import Disk
+from penstock.storage.extent import Extent
+from penstock.storage.journal_check import JournalCheck
+from penstock.storage.manifest import Manifest
+from penstock.storage.parquet import SegmentReader
+from penstock.storage.schema import EVENTS
+
+# Where a partition without a single message left begins: beyond any offset that it can have used.
+UNKNOWN_END: Final = 1 << 48
+
+_EVENT: Final = ("group", "partition", "first_offset", "last_offset", "outcome", "settled_at")
+
+
+class Event(NamedTuple):
+    """A row of the events table, or a dead letter's way back (`revived`)."""
+
+    group: str
+    partition: str
+    first_offset: int
+    last_offset: int
+    outcome: str
+    settled_at: int
+
+
+class Told(msgspec.Struct):
+    """What the frames in the journal say about one queue."""
+
+    settings: QueueSet | None = None
+    groups: dict[str, int] = {}
+    partitions: dict[int, str] = {}
+    first_offsets: dict[int, int] = {}
+
+    def hear(self, each: Entry) -> None:
+        if isinstance(each, QueueSet):
+            self.settings = each
+        elif isinstance(each, GroupSet):
+            self.groups[each.name] = each.group
+        elif isinstance(each, PartitionsAdded):
+            self.partitions |= {each.first + place: name for place, name in enumerate(each.names)}
+        elif isinstance(each, Push):
+            for number, _, first in each.parts:
+                self.first_offsets.setdefault(number, first)
+
+
+class History:
+    """What segments and the journal tell about queues."""
+
+    def __init__(self, disk: Disk, manifest: Manifest, journal: JournalCheck, now: int) -> None:
+        self.manifest = manifest
+        self.now = now
+        self._reader = SegmentReader(disk)
+        self._journal = journal
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the journal goes back to the beginning, so that nothing needs to be guessed."""
+        return self._journal.first_sequence == 1 and not self._journal.holes
+
+    def extents(self, queue: int) -> list[Extent]:
+        return [extent for extent in self.manifest.extents if extent.queue == queue]
+
+    def rows(self, extent: Extent, columns: list[str]) -> pa.Table:
+        """Some columns of the rows of an extent."""
+        table = self._reader.read(self.manifest.files[extent.file], extent.row_group, columns)
+        return table.slice(extent.row, extent.count)
+
+    def told(self, queue: int) -> Told:
+        """What the journal still says about a queue."""
+        told = Told()
+        for _, data in self._journal.replay():
+            for each in decode(data):
+                if each.queue == queue:
+                    told.hear(each)
+        return told
+
+    def partition_names(self, queue: int) -> dict[int, str]:
+        """Names of the partitions that have messages."""
+        names: dict[int, str] = {}
+        for extent in self.extents(queue):
+            if extent.partition not in names:
+                names[extent.partition] = self.rows(extent, ["partition"])["partition"][0].as_py()
+        return names
+
+    def events(self, queue: int) -> list[Event]:
+        """What became of the queue's messages, in order; dead letters that were redriven included."""
+        events = [*self._settled(queue), *self._revived(queue)]
+        return sorted(events, key=attrgetter("settled_at"))
+
+    def _settled(self, queue: int) -> Iterator[Event]:
+        for file in sorted(self.manifest.files.values(), key=attrgetter("first_sequence")):
+            if file.table != EVENTS or queue not in {about.queue for about in file.events}:
+                continue
+            for row_group in range(len(file.row_groups)):
+                try:
+                    table = self._reader.read(file, row_group, ["incarnation", *_EVENT])
+                except (Damaged, FileNotFoundError):
+                    continue
+                table = table.filter(pc.equal(table["incarnation"], queue)).drop_columns("incarnation")
+                table = table.set_column(5, "settled_at", table["settled_at"].cast(pa.int64()))
+                yield from map(Event, *(table[name].to_pylist() for name in _EVENT))
+
+    def _revived(self, queue: int) -> Iterator[Event]:
+        dlq_name = self.manifest.queues.get(queue, "") + DLQ_SUFFIX
+        for dlq, name in self.manifest.queues.items():
+            if name != dlq_name:
+                continue
+            extents = self.extents(dlq)
+            for event in self._settled(dlq):
+                if event.outcome == "redriven":
+                    yield from self._origins(extents, event)
+
+    def _origins(self, extents: list[Extent], event: Event) -> Iterator[Event]:
+        for extent in extents:
+            first = max(extent.first_offset, event.first_offset)
+            end = min(extent.end_offset, event.last_offset + 1)
+            if first < end:
+                rows = self.rows(extent, ["headers"])["headers"].slice(first - extent.first_offset, end - first)
+                for headers in map(dict, rows.to_pylist()):
+                    origin = MessageId.parse(headers[DEAD_ORIGIN])
+                    place = (headers[DEAD_GROUP], origin.partition, origin.offset, origin.offset)
+                    yield Event(*place, "revived", event.settled_at)
+
+
+def rebuild_queue(core: Delivery, history: History, number: int) -> str:
+    """Put the queue into the core; answers with what to tell about it."""
+    told = history.told(number)
+    name = told.settings.name if told.settings else history.manifest.queues.get(number, f"recovered-{number}")
+    default = msgspec.json.encode(dead.DLQ_OPTIONS if name.endswith(DLQ_SUFFIX) else QueueOptions())
+    options = told.settings.options if told.settings else default
+    core.apply([QueueSet(number, name, options, False, history.now)], 0)
+    queue = core.queues[number]
+    events = history.events(number)
+    _make_partitions(core, queue, history, told, events)
+    _make_groups(core, queue, told.groups, events, history.now)
+    for event in events:
+        _apply(queue, event)
+    rebuild_dedup(queue, history)
+    if history.is_whole:
+        return f"queue {name!r}: its state is made anew from the journal, which has all of it"
+    known = "its options are those in the journal" if told.settings else "its options are the defaults: set them again"
+    return f"queue {name!r}: its state is rebuilt from sealed history; {known}; messages may be delivered once more"
+
+
+def _make_partitions(core: Delivery, queue: Queue, history: History, told: Told, events: list[Event]) -> None:
+    names = told.partitions | history.partition_names(queue.id)
+    spare = iter(sorted({event.partition for event in events} - set(names.values())))
+    count = max([*names, *told.first_offsets], default=-1) + 1
+    numbered = [names.get(number) or next(spare, str(number)) for number in range(count)]
+    numbered += spare
+    if numbered:
+        core.apply([PartitionsAdded(queue.id, 0, numbered)], 0)
+    ends = {event.partition: event.last_offset + 1 for event in sorted(events, key=attrgetter("last_offset"))}
+    for partition in queue.partitions:
+        extents = [extent for extent in history.extents(queue.id) if extent.partition == partition.id]
+        # A partition that was made in the journal has nothing before it.
+        last = 0 if partition.id in told.partitions else ends.get(partition.name, UNKNOWN_END)
+        unseen = told.first_offsets.get(partition.id, last)
+        partition.start = extents[0].first_offset if extents else unseen
+        partition.end = extents[-1].end_offset if extents else unseen
+
+
+def _make_groups(core: Delivery, queue: Queue, ids: dict[str, int], events: list[Event], now: int) -> None:
+    numbered = {DEFAULT_GROUP: 0, **ids}
+    for name in dict.fromkeys(event.group for event in events if event.group):
+        numbered.setdefault(name, max(numbered.values()) + 1)
+    for name, number in sorted(numbered.items(), key=lambda pair: pair[1]):
+        core.apply([GroupSet(queue.id, number, name, now, [])], 0)
+
+
+def _apply(queue: Queue, event: Event) -> None:
+    partition = queue.by_name.get(event.partition)
+    if partition is None or event.group not in queue.group_ids:
+        return
+    progress = queue.groups[queue.group_ids[event.group]].progress[partition.id]
+    first, end = max(event.first_offset, partition.start), min(event.last_offset + 1, partition.end)
+    if first >= end:
+        return
+    span = Span(partition.id, first, end - first)
+    span.dues = np.full(end - first, event.settled_at, np.int64).tobytes()
+    if event.outcome == "revived":
+        _revive(progress, span)
+    else:
+        outcome = Outcome[event.outcome.upper()]
+        if AFTER[outcome] != WAITING:
+            span.dues = b""
+        progress.settle(span, outcome, event.settled_at)
+
+
+def _revive(progress: Progress, span: Span) -> None:
+    if progress.dead_offsets is not None and span.first in progress.dead_offsets:
+        progress.revive(span)
+
+
+def rebuild_dedup(queue: Queue, history: History) -> str:
+    """Learn the dedup keys of the window from the messages that are kept."""
+    window = queue.dedup = DedupWindow(queue.options.dedup_seconds)
+    for extent in history.extents(queue.id):
+        if extent.flags & layout.DEDUP_KEY and extent.pushed_last_at > history.now - window.window:
+            _learn(window, extent, history.rows(extent, ["dedup_key", "pushed_at"]))
+    window.freeze()
+    if not window.runs:
+        queue.dedup = None
+    return f"queue {queue.name!r}: its dedup window is rebuilt from the messages that are kept"
+
+
+def _learn(window: DedupWindow, extent: Extent, table: pa.Table) -> None:
+    times: list[Any] = table["pushed_at"].cast(pa.int64()).to_pylist()
+    for row, key in enumerate(table["dedup_key"].to_pylist()):
+        if key is not None:
+            window.hot[digest(key)] = Place(extent.partition, extent.first_offset + row, times[row])
