@@ -35,9 +35,12 @@ def pieces_of(partition: Partition, offsets: Sequence[int], attempts: int | Sequ
     while done < count:
         extent = partition.extent_at(offsets[done])
         assert extent.first <= offsets[done] < extent.end, "an offset that is in no extent"
-        until = count if offsets[-1] < extent.end else _until(offsets, done, extent.end)
-        part = offsets if until - done == count else offsets[done:until]
-        tries = attempts if isinstance(attempts, int) else attempts[done:until]
+        if done == 0 and offsets[-1] < extent.end:
+            until, part, tries = count, offsets, attempts
+        else:
+            until = _until(offsets, done, extent.end)
+            part = offsets[done:until]
+            tries = attempts if isinstance(attempts, int) else attempts[done:until]
         source = extent.batch or extent.sealed
         pieces.append(Piece(source, _rows(extent, part), partition.name, part, tries, extent.pushed_at))
         done = until
@@ -56,8 +59,9 @@ def _until(offsets: Sequence[int], start: int, end_offset: int) -> int:
 
 def _rows(extent: Extent, offsets: Sequence[int]) -> slice | Int64s:
     shift = -extent.first if extent.sealed is None else extent.sealed.row - extent.sealed.first_offset
-    if isinstance(offsets, range) and extent.rows is None:
-        return slice(offsets.start + shift, offsets.stop + shift)
+    if isinstance(offsets, range):
+        rows = slice(offsets.start + shift, offsets.stop + shift)
+        return rows if extent.rows is None else extent.rows[rows]
     places = np.array(offsets, np.int64) + shift
     return places if extent.rows is None else extent.rows[places]
 
@@ -69,12 +73,16 @@ def load(pieces: Sequence[Piece], store: SegmentReader) -> list[Piece]:
 
 def loaded(reply: LeaseReply, store: SegmentReader) -> LeaseReply:
     """A reply with everything in memory."""
-    if all(type(piece.batch) is Batch for piece in reply.pieces):
-        return reply
-    return msgspec.structs.replace(reply, pieces=load(reply.pieces, store))
+    for piece in reply.pieces:
+        if type(piece.batch) is not Batch:
+            return msgspec.structs.replace(reply, pieces=load(reply.pieces, store))
+    return reply
 
 
 def _fetched(piece: Piece, sealed: SealedExtent, store: SegmentReader) -> Piece:
-    times = store.pushed_at(sealed)
-    places = np.array(piece.offsets, np.int64) - sealed.first_offset
-    return msgspec.structs.replace(piece, batch=store.load(sealed), pushed_at=times[places])
+    offsets, first = piece.offsets, sealed.first_offset
+    if isinstance(offsets, range):
+        times = store.pushed_at(sealed)[offsets.start - first : offsets.stop - first]
+    else:
+        times = store.pushed_at(sealed)[np.array(offsets, np.int64) - first]
+    return msgspec.structs.replace(piece, batch=store.load(sealed), pushed_at=times)

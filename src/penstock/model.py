@@ -227,7 +227,8 @@ def suggestion(name: str, known: tuple[str, ...]) -> str:
 
 def check_name(name: Any, what: str = "queue") -> str:
     """`name` itself when it is a legal name; `InvalidName` otherwise."""
-    if not isinstance(name, str) or not _NAME.match(name):
+    # The dead letters of a queue with the longest of names have a longer one.
+    if not isinstance(name, str) or not _NAME.match(name.removesuffix(DLQ_SUFFIX) if what == "queue" else name):
         raise InvalidName(f"{what}: {name!r} is not a valid name")
     return name
 

@@ -226,9 +226,9 @@ class Shard:
             read = self.commit_frame([], entries, level) or read
         if lease is None:
             return LeaseReply(name, group_name, 0, 0, (), 0), read
-        pieces = [
-            piece for take in lease.takes for piece in pieces_of(take.progress.partition, take.offsets, take.attempts)
-        ]
+        pieces: list[Piece] = []
+        for take in lease.takes:
+            pieces += pieces_of(take.progress.partition, take.offsets, take.attempts)
         expires_at = now + lease.deadline - monotonic
         if not request.auto_ack:
             core.hold(lease)
@@ -253,6 +253,18 @@ class Shard:
 
     def settle_lease(self, nonce: int, how: Settling) -> Ticket:
         """End all deliveries that a lease still holds."""
+        if how.outcome is Outcome.ACKED:
+            with self.lock:
+                now, monotonic = self.begin()
+                self.tick(now, monotonic)
+                whole = settle_rules.decide_ack_whole(self.core, nonce, now)
+                if whole is not None:
+                    lease, settled = whole
+                    self.core.let_go(lease, lease.count)
+                    ticket = self.commit_frame([], [settled], lease.group.queue.options.durability or self.durability)
+                    if self.waiters:
+                        self.changed([settled])
+                    return ticket
         return self._settle(lambda: settle_rules.find_lease(self.core, nonce), how)
 
     def settle(self, receipts: Sequence[Receipt], how: Settling) -> Ticket:
@@ -318,11 +330,18 @@ class Shard:
             except Need as need:
                 self.fetch(need)
 
-    def redrive(self, name: str, letters: Sequence[dead.DeadLetter], per_second: float | None) -> Ticket:
+    def redrive(
+        self, name: str, letters: Sequence[dead.DeadLetter], first_seconds: float, gap_seconds: float
+    ) -> Ticket:
         """Bring dead letters back to where they died."""
         return self.change(
             lambda now: dead.decide_redrive(
-                self.core, admin.queue_named(self.core, name + DLQ_SUFFIX), letters, now, per_second
+                self.core,
+                admin.queue_named(self.core, name + DLQ_SUFFIX),
+                letters,
+                now,
+                first_seconds,
+                gap_seconds,
             )
         )
 

@@ -115,7 +115,8 @@ def decide_delete_queue(core: Delivery, queue: Queue) -> list[Entry]:
 def decide_create_group(queue: Queue, name: str, start: Start, now: int) -> list[Entry]:
     """`start` gives an offset for some or all partitions; the others begin at the oldest message kept."""
     check_name(name, "group")
-    return [GroupSet(queue.id, queue.group_id_next, name, now, _starts(queue, start), start == "latest")]
+    starts = dict(_starts(queue, "earliest")) | dict(_starts(queue, start))
+    return [GroupSet(queue.id, queue.group_id_next, name, now, sorted(starts.items()), start == "latest")]
 
 
 def decide_seek(group: Group, start: Start, now: int) -> list[Entry]:

@@ -193,11 +193,16 @@ class Delivery:
             lease.group.leases.pop(lease.nonce, None)
 
     def _settled(self, settled: entry.Settled) -> None:
+        spans = self._spans(settled.queue, settled.group, settled.spans)
+        if not spans:
+            return
         after = AFTER[settled.outcome]
-        for progress, span in self._spans(settled.queue, settled.group, settled.spans):
-            finished = progress.settle(span, settled.outcome, settled.leased_at or settled.at)
-            progress.group.backlog -= finished
-            if not self.replaying:
+        group = spans[0][0].group
+        group.upheavals += not settled.leased_at
+        is_indexed = not self.replaying and (after != SETTLED or group.queue.ordered)
+        for progress, span in spans:
+            group.backlog -= progress.settle(span, settled.outcome, settled.leased_at or settled.at)
+            if is_indexed:
                 self._index_settled(progress, span, after)
 
     def _index_settled(self, progress: Progress, span: Span, after: int) -> None:

@@ -171,16 +171,15 @@ class DeadLetter(NamedTuple):
 
 
 def decide_redrive(
-    core: Delivery, dlq: Queue, letters: Sequence[DeadLetter], now: int, per_second: float | None = None
+    core: Delivery, dlq: Queue, letters: Sequence[DeadLetter], now: int, first_seconds: float, gap_seconds: float
 ) -> list[Entry]:
-    """Make the originals ready again, spaced out when a rate is given, and settle the dead letters."""
-    gap = 0 if per_second is None else round(1_000_000 / per_second)
+    """Make the originals ready again, the first one after a while, the others spaced out; settle the dead letters."""
     # A message that died, was sought again and died once more has two letters; it comes back once.
     revived: dict[tuple[int, int, int, int], int] = {}
     for letter in letters:
-        queue, progress = _origin(core, letter)
+        queue, progress = origin_of(core, letter)
         place = (queue.id, progress.group.id, progress.partition.id, letter.origin.offset)
-        revived.setdefault(place, now + len(revived) * gap)
+        revived.setdefault(place, now + round((first_seconds + len(revived) * gap_seconds) * 1_000_000))
     entries: list[Entry] = []
     for (queue_id, group_id, partition_id), places in groupby(sorted(revived), key=lambda place: place[:3]):
         chosen = list(places)
@@ -192,13 +191,16 @@ def decide_redrive(
     return entries
 
 
-def _origin(core: Delivery, letter: DeadLetter) -> tuple[Queue, Progress]:
+def origin_of(core: Delivery, letter: DeadLetter) -> tuple[Queue, Progress]:
+    """Where a dead letter came from, if it can go back."""
     queue = core.by_name.get(letter.origin.queue)
     partition = queue.by_name.get(letter.origin.partition) if queue else None
     number = queue.group_ids.get(letter.group) if queue else None
     if queue is None or partition is None or number is None:
         raise MessageNotFound(f"the origin {letter.origin} of a dead letter, or its group {letter.group!r}, is gone")
     progress = queue.groups[number].progress[partition.id]
+    if letter.origin.offset < partition.start:
+        raise MessageNotFound(f"{letter.origin} is no longer kept", hint="redrive it with an edit to push it anew")
     if progress.dead_offsets is None or letter.origin.offset not in progress.dead_offsets:
         raise MessageNotFound(f"{letter.origin} is no longer dead in group {letter.group!r}")
     return queue, progress

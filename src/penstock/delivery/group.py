@@ -53,6 +53,7 @@ class Group:
         "queue",
         "served_at",
         "turn",
+        "upheavals",
     )
 
     def __init__(self, id: int, name: str, queue: Queue, *, latest: bool = False) -> None:
@@ -65,6 +66,7 @@ class Group:
         self.active_at = 0
         self.leases: dict[int, Lease] = {}
         self.turn = 0
+        self.upheavals = 0  # times that messages were settled without their leases being asked
         self.clear_lanes()
 
     def clear_lanes(self) -> None:

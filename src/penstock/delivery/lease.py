@@ -37,8 +37,10 @@ def decide_lease(
         return entries, None
     seconds = queue.options.lease_seconds if request.lease_seconds is None else request.lease_seconds
     deadline = monotonic + round(seconds * 1_000_000)
-    lease = Lease(nonce, group, request.consumer, now, deadline, selection.takes, selection.count)
     spans = [span_of_take(take) for take in selection.takes]
+    lease = Lease(
+        nonce, group, request.consumer, now, deadline, selection.takes, selection.count, spans, True, group.upheavals
+    )
     entries.append(Leased(queue.id, group.id, nonce, now, request.consumer, spans))
     if request.auto_ack:
         entries.append(Settled(queue.id, group.id, int(Outcome.ACKED), now, now, request.consumer, "", spans))

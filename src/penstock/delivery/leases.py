@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from penstock.delivery.entries import Span
 from penstock.delivery.group import Group
 from penstock.delivery.progress import Progress
 
@@ -67,6 +68,9 @@ class Lease(msgspec.Struct):
     deadline: int  # monotonic
     takes: list[Take]
     count: int  # deliveries not settled yet
+    spans: list[Span] = []  # the takes as the journal has them
+    is_whole: bool = True  # nothing of it was settled on its own
+    upheavals: int = 0  # of the group when it was leased
 
     def find(self, partition: str, offset: int) -> tuple[Take, int] | None:
         """The take and index of one delivery of this lease."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.delivery.group import Group
     from penstock.delivery.log import Partition
 
+ACKED: Final = int(Outcome.ACKED)
 _SETTLED_RUN: Final = re.compile(rb"\x04*")
 _FRESH_RUN: Final = re.compile(rb"\x00*")
 _BYTE: Final = tuple(bytes([n]) for n in range(5))
@@ -185,10 +186,22 @@ class Progress:
             self.waiting -= waiting
             self._forget_dues(span)
         self.leased += span.count
-        self._write(span, LEASED)
+        if span.first == self.base + len(self.states) and not span.offsets:
+            self.states += _BYTE[LEASED] * span.count
+        else:
+            self._write(span, LEASED)
 
     def settle(self, span: Span, outcome: int, at: int) -> int:
         """End deliveries or waiting messages; returns how many messages were finished by it."""
+        if outcome == ACKED and span.first == self.base and span.count == self.leased == len(self.states):
+            # All that was touched is leased and acknowledged now: the usual case.
+            self.base += span.count
+            self.states.clear()
+            self.leased = 0
+            self.acked += span.count
+            if self.attempts:
+                self._forget(span)
+            return span.count
         after = AFTER[outcome]
         if after == SETTLED:
             return self._finish(span, outcome)
@@ -298,7 +311,10 @@ class Progress:
         low = span.first - self.base
         if not span.offsets and low >= 0:
             return self.states.count(_BYTE[phase], low, low + span.count)
-        return sum(self.state_of(offset) == phase for offset in span.offset_array().tolist())
+        offsets = span.offset_array()
+        if int(offsets.min()) >= self.base and int(offsets.max()) < self.base + len(self.states):
+            return int((np.frombuffer(self.states, np.uint8)[offsets - self.base] == phase).sum())
+        return sum(self.state_of(offset) == phase for offset in offsets.tolist())
 
     def _write(self, span: Span, phase: int) -> None:
         low = span.first - self.base

@@ -55,6 +55,16 @@ def find_receipts(core: Delivery, receipts: Iterable[Receipt]) -> list[Chosen]:
     return [Chosen(lease, take, sorted(indexes)) for lease, take, indexes in chosen.values()]
 
 
+def decide_ack_whole(core: Delivery, nonce: int, now: int) -> tuple[Lease, Settled] | None:
+    """The short way for a lease of which nothing has been settled yet; None when it has to be looked at closely."""
+    lease = core.leases.get(nonce)
+    if lease is None or not lease.is_whole or lease.upheavals != lease.group.upheavals:
+        return None
+    group = lease.group
+    settled = Settled(group.queue.id, group.id, int(Outcome.ACKED), now, lease.at, lease.consumer, "", lease.spans)
+    return lease, settled
+
+
 def find_lease(core: Delivery, nonce: int) -> list[Chosen]:
     """All that a lease still holds."""
     lease = core.leases.get(nonce)
@@ -119,6 +129,7 @@ def close_chosen(core: Delivery, chosen: Sequence[Chosen]) -> None:
     """Called with the entries above: the leases let go of what was settled."""
     for each in chosen:
         each.take.close(each.indexes)
+        each.lease.is_whole = False
         core.let_go(each.lease, len(each.indexes))
 
 

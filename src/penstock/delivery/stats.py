@@ -87,7 +87,7 @@ def count_phases(group: Group) -> Counter[int]:
 
 def _oldest(group: Group) -> datetime | None:
     oldest = [
-        p.partition.extent_at(max(p.base, p.partition.start)).pushed_at
+        p.partition.pushed_time(max(p.base, p.partition.start))
         for p in group.progress
         if p.base < p.partition.end and p.partition.extents
     ]

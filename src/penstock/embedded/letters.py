@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from penstock import limits
 from penstock.batch import Batch
 from penstock.delivery import admin, dead
 from penstock.delivery.entries import Entry, Settled
@@ -67,12 +68,14 @@ def redrive(
 ) -> tuple[int, Ticket]:
     """Send dead letters back to the group where they died, or, edited, to the queue as new messages."""
     found, ticket = find(shard, queue, wanted)
-    for start in range(0, len(found), CHUNK):
-        chunk = found[start : start + CHUNK]
-        if edit is None:
-            ticket = shard.redrive(queue, [_letter(message) for message in chunk], per_second)
-        else:
-            ticket = _push_edited(shard, queue, [edit(message) for message in chunk], chunk)
+    gap_seconds = 0.0 if per_second is None else 1 / per_second
+    if edit is not None:
+        return len(found), _push_edited(shard, queue, found, edit, gap_seconds) or ticket
+    letters = [_letter(message) for message in found]
+    # Refuse before anything has changed: there may be more of them than one frame takes.
+    shard.look(lambda now: [dead.origin_of(shard.core, letter) for letter in letters])
+    for start in range(0, len(letters), CHUNK):
+        ticket = shard.redrive(queue, letters[start : start + CHUNK], start * gap_seconds, gap_seconds)
     return len(found), ticket
 
 
@@ -82,10 +85,38 @@ def _letter(message: Message) -> dead.DeadLetter:
     return dead.DeadLetter(message.id.offset, MessageId.parse(headers[DEAD_ORIGIN]), headers[DEAD_GROUP])
 
 
-def _push_edited(shard: Shard, queue: str, edited: list[Message], letters: list[Message]) -> Ticket:
-    """One frame: the edited messages in, their dead letters settled."""
-    batch = Batch.build([replace(message, id=None, partition=None, dedup_key=None) for message in edited])
-    offsets = [message.id.offset for message in letters if message.id is not None]
+def _push_edited(
+    shard: Shard, queue: str, letters: list[Message], edit: Callable[[Message], Message], gap_seconds: float
+) -> Ticket:
+    """The edited messages in, their dead letters settled, in as many frames as it takes."""
+    edited = [edit(letter) for letter in letters]
+    chunks: list[tuple[Batch, list[int]]] = []
+    for first, end in _chunks(edited):
+        messages = [
+            replace(message, id=None, partition=None, dedup_key=None, delay=index * gap_seconds)
+            for index, message in enumerate(edited[first:end], first)
+        ]
+        chunks.append((Batch.build(messages), [each.id.offset for each in letters[first:end] if each.id is not None]))
+    ticket = 0
+    for batch, offsets in chunks:
+        ticket = _push_chunk(shard, queue, batch, offsets)
+    return ticket
+
+
+def _chunks(messages: list[Message]) -> Iterator[tuple[int, int]]:
+    """Ranges of messages that fit into a batch with room to spare."""
+    first, size = 0, 0
+    for index, message in enumerate(messages):
+        size += len(message.payload) if isinstance(message.payload, bytes | str) else 0
+        if index > first and (index - first >= CHUNK or size > limits.batch_bytes_max // 2):
+            yield first, index
+            first, size = index, 0
+    if messages:
+        yield first, len(messages)
+
+
+def _push_chunk(shard: Shard, queue: str, batch: Batch, offsets: list[int]) -> Ticket:
+    """One frame."""
 
     def decide(now: int) -> list[Entry]:
         dlq = admin.queue_named(shard.core, queue + DLQ_SUFFIX)

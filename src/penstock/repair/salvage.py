@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from penstock import limits
 from penstock.checkpointing import DEDUP_PART, QUEUE_PART, restore
 from penstock.delivery.accounts import recount
 from penstock.delivery.core import Delivery
@@ -143,6 +144,9 @@ class _Salvage:
                     self._core.learn([each], sequence)
         for hole in holes:
             self._pass(hole)
+        if self._found.journal.end_is_lost:
+            self._notes.append("the end of the journal is lost; there may have been more in it than anybody knows")
+            self._pass_over(limits.journal_file_bytes)
 
     def _pass(self, hole: Hole) -> None:
         """Frames are gone here. Up to `known_durable` the checkpoint and the segments know how far partitions went."""
@@ -154,12 +158,16 @@ class _Salvage:
         )
         entries = entries_in(hole)
         self._filling.hear(entries or [])
-        self._core.queue_id_next += hole.bytes_max // QUEUE_BYTES_MIN
         if entries is None or not all(self._follows(each) for each in _pushes(entries)):
-            for partition in _partitions(self._core):
-                before, reach = self._passed.get(partition, (partition.end, partition.end))
-                start = reach if before == partition.end else partition.end
-                self._passed[partition] = (partition.end, start + hole.bytes_max // MESSAGE_BYTES_MIN)
+            self._pass_over(hole.bytes_max)
+
+    def _pass_over(self, lost_bytes: int) -> None:
+        """Leave room for whatever lost bytes may have held. A later push tells how much it was."""
+        self._core.queue_id_next += lost_bytes // QUEUE_BYTES_MIN
+        for partition in _partitions(self._core):
+            before, reach = self._passed.get(partition, (partition.end, partition.end))
+            start = reach if before == partition.end else partition.end
+            self._passed[partition] = (partition.end, start + lost_bytes // MESSAGE_BYTES_MIN)
 
     def _follows(self, push: Push) -> bool:
         """Whether a damaged push goes on where its partitions end, as it must have done; then they end after it."""

@@ -7,6 +7,7 @@ missing between sound frames is a hole: frames whose numbers we know and whose c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
 
 import msgspec
 
@@ -46,6 +47,7 @@ class JournalCheck(msgspec.Struct):
     starts: list[int] = []
     stretches: list[Scan] = []  # sound frames without a gap
     holes: list[Hole] = []
+    end_is_lost: bool = False  # there may have been more frames, and nothing tells how many
     findings: list[Finding] = []
 
     @property
@@ -81,7 +83,7 @@ def check_journal(disk: Disk, shard_id: bytes, on_progress: Progress = lambda co
     headers = read_headers(disk)
     starts = sorted(headers)
     check = JournalCheck(starts)
-    for start, end in zip(starts, [*starts[1:], None], strict=True):
+    for start, end in zip_longest(starts, starts[1:]):
         name = files.name_of(start)
         data = disk.read(name)
         check.findings += _check_header(name, headers[start], start, shard_id)
@@ -102,6 +104,7 @@ def require(check: JournalCheck, after: int, known_durable: int) -> None:
         name = files.name_of(check.starts[-1] if check.starts else after + 1)
         hole = Hole(name, max(check.end_sequence, after + 1), known_durable + 1)
         check.holes.append(hole)
+        check.end_is_lost = True
         if check.starts:
             # What looks like a torn tail was durable: a checkpoint or the segments say so.
             check.findings = [finding for finding in check.findings if not finding.harmless]
