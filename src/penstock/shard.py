@@ -32,10 +32,11 @@ from penstock.delivery.timers import TICK_BITS
 from penstock.errors import Closed, DiskFull, LeaseLost
 from penstock.journal import Journal
 from penstock.journal.commit import GroupCommit
-from penstock.materialise import load, loaded, pieces_of
+from penstock.materialise import load, pieces_of, sealed_extents
 from penstock.model import DLQ_SUFFIX, Durability, MessageId, Outcome, QueueOptions, Receipt
 from penstock.replies import LeaseReply, Piece, PushReply
 from penstock.requests import LeaseRequest, PartitionChoice, Settling
+from penstock.storage.prefetch import Prefetcher
 from penstock.storage.segments import SegmentStore
 from penstock.waiting import Waiters
 
@@ -62,6 +63,7 @@ class Shard:
         self.core = core
         self.clock = clock
         self.store = store
+        self.prefetcher = Prefetcher(store) if store is not None else None
         self.durability: Durability = durability
         self.lock = threading.Lock()
         self.waiters = Waiters()
@@ -200,7 +202,10 @@ class Shard:
     # leasing
 
     def lease(self, name: str, group: str, request: LeaseRequest) -> tuple[LeaseReply, Ticket]:
-        """Hand out messages. Nothing to be had is an empty reply, not an error."""
+        """Hand out messages. Nothing to be had is an empty reply, not an error.
+
+        What lies in segments is not in the reply yet; `loaded` brings it when someone looks.
+        """
         while True:
             try:
                 with self.lock:
@@ -208,8 +213,7 @@ class Shard:
                 break
             except Need as need:
                 self.fetch(need)
-        reply, ticket = leased
-        return (loaded(reply, self.store) if self.store is not None else reply), ticket
+        return leased
 
     def _lease(self, name: str, group_name: str, request: LeaseRequest) -> tuple[LeaseReply, Ticket]:
         core = self.core
@@ -439,9 +443,14 @@ class Shard:
         """Load what a decision needs. No lock is held."""
         need.extent.load(need.column, self.column(need.extent, need.column))
 
-    def loaded(self, pieces: list[Piece]) -> list[Piece]:
-        """Pieces with everything in memory. No lock is held."""
-        return load(pieces, self.store) if self.store is not None else pieces
+    def loaded(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        """Pieces with everything in memory, and the next row group on its way. No lock is held."""
+        sealed = sealed_extents(pieces)
+        if not sealed or self.store is None or self.prefetcher is None:
+            return pieces
+        for extent in sealed:
+            self.prefetcher.after(extent)
+        return load(pieces, self.store)
 
     def column(self, extent: Extent, name: str) -> Any:
         """A column of a sealed extent, or the whole row group that it lies in, from its file."""

@@ -14,13 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Penstock
-from penstock.batch import Batch
 from penstock.client import arguments
 from penstock.clock import ManualClock
 from penstock.embedded import Session
-from penstock.model import Durability, MessageId, Outcome, Receipt
-from penstock.replies import PushReply
-from penstock.requests import Operation, PartitionChoice, Settling
+from penstock.model import Outcome, Receipt
 from penstock.storage.disk import Disk
 from tests.behaviour.accounts import check_accounts
 from tests.support.forgetful import ForgetfulDisk
