@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch
 from penstock.delivery.log import Extent, Partition
-from penstock.replies import LeaseReply, Piece
+from penstock.replies import Piece
 from penstock.storage.extent import Extent as SealedExtent
 
 Int64s = NDArray[np.int64]
@@ -71,18 +71,13 @@ def load(pieces: Sequence[Piece], store: SegmentReader) -> list[Piece]:
     return [piece if type(piece.batch) is Batch else _fetched(piece, piece.batch, store) for piece in pieces]
 
 
-def loaded(reply: LeaseReply, store: SegmentReader) -> LeaseReply:
-    """A reply with everything in memory."""
-    for piece in reply.pieces:
-        if type(piece.batch) is not Batch:
-            return msgspec.structs.replace(reply, pieces=load(reply.pieces, store))
-    return reply
+def sealed_extents(pieces: Sequence[Piece]) -> list[SealedExtent]:
+    """The extents that have to be fetched."""
+    return [piece.batch for piece in pieces if type(piece.batch) is not Batch]
 
 
 def _fetched(piece: Piece, sealed: SealedExtent, store: SegmentReader) -> Piece:
-    offsets, first = piece.offsets, sealed.first_offset
-    if isinstance(offsets, range):
-        times = store.pushed_at(sealed)[offsets.start - first : offsets.stop - first]
-    else:
-        times = store.pushed_at(sealed)[np.array(offsets, np.int64) - first]
-    return msgspec.structs.replace(piece, batch=store.load(sealed), pushed_at=times)
+    def pushed_at(offset: int) -> int:
+        return int(store.pushed_at(sealed)[offset - sealed.first_offset])
+
+    return msgspec.structs.replace(piece, batch=store.load(sealed), pushed_at=pushed_at)

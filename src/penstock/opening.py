@@ -78,6 +78,8 @@ def close_on_disk(shard: Shard, keeper: Storekeeper, disk: Disk) -> None:
             with shard.lock:
                 shard.upkeep_commit([Closing(shard.clock.now())])
         shard.is_closed = True
+        if shard.prefetcher is not None:
+            shard.prefetcher.close()
         shard.commit.close()
         shard.journal.close()
     finally:

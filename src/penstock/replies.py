@@ -5,7 +5,7 @@ Replies hold columns and rows, not messages: an id, a payload or a receipt is ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -25,7 +25,7 @@ class Piece(msgspec.Struct, frozen=True):
     partition: str
     offsets: Sequence[int]
     attempts: int | Sequence[int]  # one number when all are the same
-    pushed_at: int | Int64s  # one instant when all are the same
+    pushed_at: int | Callable[[int], int]  # one instant when all are the same, or by offset
 
     def row(self, index: int) -> int:
         return self.rows.start + index if isinstance(self.rows, slice) else int(self.rows[index])
@@ -34,7 +34,7 @@ class Piece(msgspec.Struct, frozen=True):
         return self.attempts if isinstance(self.attempts, int) else self.attempts[index]
 
     def pushed(self, index: int) -> int:
-        return self.pushed_at if isinstance(self.pushed_at, int) else int(self.pushed_at[index])
+        return self.pushed_at if isinstance(self.pushed_at, int) else self.pushed_at(self.offsets[index])
 
 
 class LeaseReply(msgspec.Struct, frozen=True):

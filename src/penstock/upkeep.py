@@ -25,6 +25,7 @@ from penstock.model import Freed
 from penstock.refilling import fetch_delays
 from penstock.shard import Shard
 from penstock.storage.extent import Extent as SealedExtent
+from penstock.storage.memory import release_memory
 from penstock.storage.names import Names
 from penstock.storage.retention import new_starts
 
@@ -158,6 +159,7 @@ class Storekeeper:
         wrapped = [self._wrap(extent) for extent in new]
         with shard.lock:
             self._swap(wrapped, file.end_sequence - 1)
+        release_memory()
 
     def _wrap(self, sealed: SealedExtent) -> Extent:
         extent = Extent.of_sealed(sealed)

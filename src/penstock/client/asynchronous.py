@@ -14,6 +14,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
+
 from penstock import limits
 from penstock.batch import Batch, encode_one
 from penstock.client import arguments
@@ -152,9 +154,11 @@ class Queue:
 
     async def _lease(self, group: str, request: LeaseRequest) -> tuple[LeaseReply, int]:
         session = self._session
-        if session.needs_files(self.name, group):
-            return await asyncio.to_thread(session.lease, self.name, group, request)
-        return session.lease(self.name, group, request)
+        if not session.needs_files(self.name, group):
+            return session.lease(self.name, group, request)
+        reply, ticket = await asyncio.to_thread(session.lease, self.name, group, request)
+        pieces = await asyncio.to_thread(session.loaded, reply.pieces)
+        return msgspec.structs.replace(reply, pieces=pieces), ticket
 
     async def _lease_waiting(self, group: str, request: LeaseRequest, seconds: float) -> tuple[LeaseReply, int]:
         session, loop = self._session, asyncio.get_running_loop()

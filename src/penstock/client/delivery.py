@@ -112,7 +112,7 @@ class BaseDelivery:
 class BaseLeased(Sequence[D], Generic[D]):
     """The deliveries of one lease; payloads are cut out of their batches on the way through."""
 
-    __slots__ = ("_reply", "expires_micros", "group", "nonce", "queue", "session")
+    __slots__ = ("_count", "_pieces", "_pieces_loaded", "expires_micros", "group", "nonce", "queue", "session")
 
     _delivery: type[D]
 
@@ -122,7 +122,17 @@ class BaseLeased(Sequence[D], Generic[D]):
         self.group = reply.group
         self.nonce = reply.nonce
         self.expires_micros = reply.expires_at
-        self._reply = reply
+        self._count = reply.count
+        self._pieces = reply.pieces
+        self._pieces_loaded = False
+
+    @property
+    def pieces(self) -> Sequence[Piece]:
+        """The rows behind the deliveries; those in segments are fetched when first looked at."""
+        if not self._pieces_loaded:
+            self._pieces = self.session.loaded(self._pieces)
+            self._pieces_loaded = True
+        return self._pieces
 
     @property
     def lease_id(self) -> str:
@@ -130,11 +140,11 @@ class BaseLeased(Sequence[D], Generic[D]):
         return f"{self.nonce:016x}" if self.nonce else ""
 
     def __len__(self) -> int:
-        return self._reply.count
+        return self._count
 
     def __iter__(self) -> Iterator[D]:
         make = self._delivery
-        for piece in self._reply.pieces:
+        for piece in self.pieces:
             for index, payload in enumerate(piece.batch.payloads(piece.rows)):
                 yield make(self, piece, index, payload)
 
@@ -148,7 +158,7 @@ class BaseLeased(Sequence[D], Generic[D]):
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
         place = index + len(self) if index < 0 else index
-        for piece in self._reply.pieces:
+        for piece in self.pieces:
             if 0 <= place < len(piece.offsets):
                 return self._delivery(self, piece, place, piece.batch.payload(piece.row(place)))
             place -= len(piece.offsets)
@@ -156,7 +166,7 @@ class BaseLeased(Sequence[D], Generic[D]):
 
     def payloads(self) -> list[bytes]:
         """All payloads, in order: the quickest way through a large lease."""
-        return [payload for piece in self._reply.pieces for payload in piece.batch.payloads(piece.rows)]
+        return [payload for piece in self.pieces for payload in piece.batch.payloads(piece.rows)]
 
     def __repr__(self) -> str:
         return f"<Leased {len(self)} of {self.queue!r} for group {self.group!r}>"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -54,7 +54,7 @@ def peek(shard: Shard, queue: str, limit: int) -> tuple[list[Message], Ticket]:
     return list(messages(queue, shard.loaded(pieces))), ticket
 
 
-def messages(queue: str, pieces: list[Piece]) -> Iterator[Message]:
+def messages(queue: str, pieces: Sequence[Piece]) -> Iterator[Message]:
     """Rows as messages."""
     for piece in pieces:
         for index, offset in enumerate(piece.offsets):

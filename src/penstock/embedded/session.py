@@ -71,6 +71,7 @@ class Session:
         # What is called most often goes straight to the shard.
         self.push_one = self.shard.push_one
         self.lease = self.shard.lease
+        self.loaded = self.shard.loaded
         self.settle = self.shard.settle
         self.settle_lease = self.shard.settle_lease
         self.extend = self.shard.extend

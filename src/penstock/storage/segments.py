@@ -18,7 +18,6 @@ from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock import limits
@@ -33,6 +32,7 @@ from penstock.storage.disk import Disk
 from penstock.storage.extent import Extent
 from penstock.storage.gather import Keep
 from penstock.storage.manifest import Manifest, SegmentFile
+from penstock.storage.memory import release_memory
 from penstock.storage.names import Names
 from penstock.storage.parquet import SegmentReader
 from penstock.storage.sealer import Frames, Sealer
@@ -150,7 +150,7 @@ class SegmentStore:
                     extents=sorted([*now.extents, *sealed.extents], key=_PLACE),
                 )
             )
-        pa.default_memory_pool().release_unused()
+        release_memory()
         return sealed.extents
 
     def remove(self, starts: Mapping[tuple[int, int], int], gone_queues: Iterable[int] = ()) -> Freed:
@@ -183,7 +183,7 @@ class SegmentStore:
             freed += done
         with self._changing:
             freed += self._sweep()
-        pa.default_memory_pool().release_unused()
+        release_memory()
         return msgspec.structs.replace(freed, bytes_freed=max(0, freed.bytes_freed))
 
     def set_aside(self, name: str) -> list[Extent]:
