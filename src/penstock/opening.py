@@ -14,7 +14,7 @@ from penstock.batch import layout
 from penstock.checkpointing import Checkpointer, restore
 from penstock.clock import Clock
 from penstock.delivery.core import Delivery
-from penstock.delivery.entries import Closing, decode, decode_pushes
+from penstock.delivery.entries import Closing, decode, decode_push_one, decode_pushes
 from penstock.delivery.log import DUE, Extent, Need
 from penstock.delivery.lost import gaps
 from penstock.delivery.rebuild import attach_sealed, rebuild
@@ -100,7 +100,10 @@ def recover(replay: Replay, manifest: Manifest, checkpoint: Checkpoint | None, n
             attach_sealed(queue.partitions[number], extents)
     known = core.sequence
     for sequence, data in replay(min(known, manifest.sealed_sequence)):
-        if sequence > known:
+        one = decode_push_one(data)
+        if one is not None:
+            core.replay_one(*one, sequence)
+        elif sequence > known:
             core.apply(decode(data), sequence)
         else:
             # The checkpoint has the state; what it does not have is the messages that no segment holds yet.

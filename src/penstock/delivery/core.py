@@ -73,6 +73,15 @@ class Delivery:
             if queue is not None:
                 queue.touched = sequence
 
+    def replay_one(self, queue_id: int, pushed_at: int, number: int, offset: int, batch: bytes, sequence: int) -> None:
+        """Replay of a frame that pushes one message without options: `apply` or `learn`, shorter."""
+        queue = self.queues.get(queue_id)
+        if queue is None:
+            return
+        queue.partitions[number].learn(Extent(offset, offset + 1, pushed_at, 0, batch, None, sequence))
+        if sequence > self.sequence:
+            self.sequence = queue.touched = sequence
+
     def learn(self, pushes: Iterable[entry.Push], sequence: int) -> None:
         """Replay of a frame that a checkpoint includes: only where its messages are is news."""
         for push in pushes:

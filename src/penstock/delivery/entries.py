@@ -35,6 +35,7 @@ HEAD: Final = struct.Struct("<BxxxI")
 PUSH_HEAD: Final = struct.Struct("<IIqQQII")
 PUSH_PART: Final = struct.Struct("<IIq")
 PUSH_ONE: Final = struct.Struct("<BxxxIIIqQQIIIIq")  # head, push head and one part in one go
+PUSH_ONE_FLAGS: Final = struct.Struct("<BxxxIIIqQQIIIIq4xI")  # the same, and the columns of the batch behind it
 PUSH: Final = 1
 
 
@@ -245,6 +246,18 @@ def decode(data: memoryview) -> Iterator[Entry]:
         body = data[position : position + length]
         yield decode_push(body) if kind == PUSH else _decoder.decode(body)
         position += length + -length % 8
+
+
+def decode_push_one(data: memoryview) -> tuple[int, int, int, int, bytes] | None:
+    """(queue, pushed_at, partition, offset, batch) of a frame that pushes one message without options, else None."""
+    if len(data) < PUSH_ONE_FLAGS.size:
+        return None
+    kind, length, queue, rows, pushed_at, _, _, _, parts, partition, count, offset, flags = PUSH_ONE_FLAGS.unpack_from(
+        data
+    )
+    if kind != PUSH or rows or flags or parts != 1 or count != 1 or HEAD.size + length != len(data):
+        return None
+    return queue, pushed_at, partition, offset, bytes(data[PUSH_ONE.size :])
 
 
 def decode_pushes(data: memoryview) -> Iterator[Push]:

@@ -209,10 +209,15 @@ class Partition:
     def learn(self, extent: Extent) -> None:
         """Replay: the same, when a checkpoint or the segments may know of the extent already."""
         known = self.extents[-1].end if self.extents else self.start
-        if extent.end > known:
-            end, pushed_at = self.end, self.pushed_at
-            self.append(extent)
-            self.end, self.pushed_at = max(end, self.end), max(pushed_at, self.pushed_at)
+        if extent.end <= known:
+            return
+        self.extents.append(extent)
+        self.firsts.append(extent.first)
+        self.flags |= extent.flags
+        if extent.end > self.end:
+            self.end = extent.end
+        if extent.pushed_at > self.pushed_at:
+            self.pushed_at = extent.pushed_at
 
     def extent_at(self, offset: int) -> Extent:
         """The extent that holds an offset of [start, end)."""

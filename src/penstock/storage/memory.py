@@ -1,7 +1,7 @@
 """Giving memory back to the operating system.
 
-After a seal tens of megabytes of batches are free, and the allocators keep them for later. A broker that idles for hours
-should not.
+After a seal tens of megabytes of batches are free, and the allocators keep them for later. A process that idles for
+hours should not.
 """
 
 from __future__ import annotations
