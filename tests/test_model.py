@@ -46,13 +46,15 @@ class DurableMachine(QueueMachine):
     """The same on a disk: sealed, checkpointed, compacted, and reopened after clean and unclean stops."""
 
     disk: ForgetfulDisk | None = None
+    opened = 0
 
     def open_session(self) -> Session:
         self.disk = ForgetfulDisk(1) if self.disk is None else self.disk
+        self.opened += 1
         return Session(
             None,
             clock=self.clock,
-            rng=random.Random(1),
+            rng=random.Random(self.opened),  # nonces of another process are others
             disk=self.disk,
             background=False,
             journal_file_bytes=1 << 16,

@@ -18,12 +18,15 @@ from penstock.shard import Shard
 
 def assert_accounts(shard: Shard) -> None:
     """Raise an AssertionError that names the first thing that does not add up."""
-    with shard.lock:
-        for queue in shard.core.queues.values():
-            for partition in queue.partitions:
-                _check_extents(partition)
-            for group in queue.groups.values():
-                _check_group(shard.core, group)
+    shard.look(lambda now: _check(shard.core))
+
+
+def _check(core: Delivery) -> None:
+    for queue in core.queues.values():
+        for partition in queue.partitions:
+            _check_extents(partition)
+        for group in queue.groups.values():
+            _check_group(core, group)
 
 
 def _check_extents(partition: Partition) -> None:
