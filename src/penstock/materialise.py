@@ -6,13 +6,14 @@ Planning runs while the shard is held and touches no file; loading row groups of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Batch
+from penstock.delivery.leases import Take
 from penstock.delivery.log import Extent, Partition
 from penstock.replies import Piece
 from penstock.storage.extent import Extent as SealedExtent
@@ -45,6 +46,39 @@ def pieces_of(partition: Partition, offsets: Sequence[int], attempts: int | Sequ
         pieces.append(Piece(source, _rows(extent, part), partition.name, part, tries, extent.pushed_at))
         done = until
     return pieces
+
+
+def pieces_of_takes(takes: Sequence[Take]) -> list[Piece]:
+    """The pieces of a lease, in order. Neighbours of one message each that came in one batch make one piece."""
+    if len(takes) == 1:
+        return pieces_of(takes[0].progress.partition, takes[0].offsets, takes[0].attempts)
+    pieces: list[Piece] = []
+    run: _Run | None = None
+    for take in takes:
+        partition, offset = take.progress.partition, take.offsets[0]
+        extent = partition.extents[0] if len(partition.extents) == 1 else partition.extent_at(offset)
+        if len(take.offsets) > 1 or extent.sealed is not None:
+            run = None
+            pieces += pieces_of(partition, take.offsets, take.attempts)
+            continue
+        if run is None or run.source is not extent.source:
+            run = _Run(extent.source)
+            pieces.append(Piece(extent.batch, run.rows, run.names, run.offsets, run.attempts, extent.pushed_at))
+        run.rows.append(offset - extent.first if extent.rows is None else extent.rows[offset - extent.first])
+        run.names.append(partition.name)
+        run.offsets.append(offset)
+        run.attempts.append(take.attempts if isinstance(take.attempts, int) else take.attempts[0])
+    return pieces
+
+
+class _Run(msgspec.Struct):
+    """Columns of a piece that grows."""
+
+    source: Any
+    rows: list[int] = []
+    names: list[str] = []
+    offsets: list[int] = []
+    attempts: list[int] = []
 
 
 def _until(offsets: Sequence[int], start: int, end_offset: int) -> int:

@@ -18,14 +18,22 @@ Int64s = NDArray[np.int64]
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """Some deliveries of one partition whose rows lie in one batch."""
+    """Some deliveries whose rows lie in one batch."""
 
     batch: Any  # a Batch; before it is loaded, the extent of a segment that holds it
-    rows: slice | Int64s  # of the batch, one per offset
-    partition: str
+    rows: slice | Int64s | list[int]  # of the batch, one per offset
+    partitions: str | Sequence[str]  # one name when all are of the same
     offsets: Sequence[int]
     attempts: int | Sequence[int]  # one number when all are the same
     pushed_at: int | Callable[[int], int]  # one instant when all are the same, or by offset
+
+    def partition(self, index: int) -> str:
+        return self.partitions if isinstance(self.partitions, str) else self.partitions[index]
+
+    def payloads(self) -> list[bytes]:
+        rows = np.array(self.rows, np.int64) if isinstance(self.rows, list) else self.rows
+        payloads: list[bytes] = self.batch.payloads(rows)
+        return payloads
 
     def row(self, index: int) -> int:
         return self.rows.start + index if isinstance(self.rows, slice) else int(self.rows[index])

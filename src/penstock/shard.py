@@ -32,7 +32,7 @@ from penstock.delivery.timers import TICK_BITS
 from penstock.errors import Closed, DiskFull, LeaseLost
 from penstock.journal import Journal
 from penstock.journal.commit import GroupCommit
-from penstock.materialise import load, pieces_of, sealed_extents
+from penstock.materialise import load, pieces_of_takes, sealed_extents
 from penstock.model import DLQ_SUFFIX, Durability, MessageId, Outcome, QueueOptions, Receipt
 from penstock.replies import LeaseReply, Piece, PushReply
 from penstock.requests import LeaseRequest, PartitionChoice, Settling
@@ -230,9 +230,7 @@ class Shard:
             read = self.commit_frame([], entries, level) or read
         if lease is None:
             return LeaseReply(name, group_name, 0, 0, (), 0), read
-        pieces: list[Piece] = []
-        for take in lease.takes:
-            pieces += pieces_of(take.progress.partition, take.offsets, take.attempts)
+        pieces = pieces_of_takes(lease.takes)
         expires_at = now + lease.deadline - monotonic
         if not request.auto_ack:
             core.hold(lease)

@@ -265,4 +265,5 @@ class Storekeeper:
                 queue = self._shard.core.queues.get(queue_id)
                 if queue is not None:
                     run = [e for e in wrapped if (e.sealed.queue, e.sealed.partition) == (queue_id, number)]
-                    queue.partitions[number].relocate({extent.first_offset for extent in old}, run)
+                    moved = {e.first_offset for e in old if (e.queue, e.partition) == (queue_id, number)}
+                    queue.partitions[number].relocate(moved, run)

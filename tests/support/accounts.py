@@ -58,7 +58,7 @@ def _check_progress(where: str, progress: Progress) -> None:
     states = [*progress.states, *(progress.sparse or {}).values()]
     assert progress.leased == states.count(LEASED), f"{name}: leased {progress.leased}, states {states}"
     assert progress.waiting == states.count(WAITING), f"{name}: waiting {progress.waiting}, states {states}"
-    assert progress.dead == len(progress.dead_offsets or ()), f"{name}: {progress.dead} dead, {progress.dead_offsets}"
+    assert progress.dead >= len(progress.dead_offsets or ()), f"{name}: {progress.dead} dead, {progress.dead_offsets}"
     waiting = {progress.base + index for index, state in enumerate(progress.states) if state == WAITING}
     waiting |= {offset for offset, state in (progress.sparse or {}).items() if state == WAITING}
     assert set(progress.dues or ()) == waiting, f"{name}: due {progress.dues}, waiting {waiting}"

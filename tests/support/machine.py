@@ -48,8 +48,8 @@ class QueueMachine(RuleBasedStateMachine):
     def begin(self, partitions: int) -> None:
         self.clock = ManualClock()
         self.session = self.open_session()
-        options = {"partitions": partitions, "ordering": self.ordering, "max_attempts": MAX_ATTEMPTS}
-        backoff = {"backoff_base_seconds": SECOND, "backoff_max_seconds": 1000.0, "backoff_jitter": 0.0}
+        options: dict[str, Any] = {"partitions": partitions, "ordering": self.ordering, "max_attempts": MAX_ATTEMPTS}
+        backoff: dict[str, Any] = {"backoff_base_seconds": SECOND, "backoff_max_seconds": 1000.0, "backoff_jitter": 0.0}
         self.penstock = Penstock(self.session)
         self.penstock.create_queue("q", dedup_seconds=DEDUP_SECONDS, starvation_seconds=0, **options, **backoff)
         names = [str(number) for number in range(partitions)]
@@ -89,7 +89,7 @@ class QueueMachine(RuleBasedStateMachine):
             return
         now = self.clock.now()
         logged = Logged(
-            message.payload,
+            bytes(message.payload),
             int(message.priority),
             now + round(message.delay * 1e6) if message.delay else 0,
             now + round(message.ttl * 1e6) if message.ttl else 0,

@@ -36,11 +36,11 @@ class BaseDelivery:
 
     @property
     def id(self) -> MessageId:
-        return MessageId(self._leased.queue, self._piece.partition, self._piece.offsets[self._index])
+        return MessageId(self._leased.queue, self._piece.partition(self._index), self._piece.offsets[self._index])
 
     @property
     def partition(self) -> str:
-        return self._piece.partition
+        return self._piece.partition(self._index)
 
     @property
     def offset(self) -> int:
@@ -85,7 +85,9 @@ class BaseDelivery:
     def proof(self) -> Receipt:
         """Proof of this delivery."""
         leased, piece = self._leased, self._piece
-        return Receipt(leased.queue, piece.partition, piece.offsets[self._index], self.attempt, leased.nonce)
+        return Receipt(
+            leased.queue, piece.partition(self._index), piece.offsets[self._index], self.attempt, leased.nonce
+        )
 
     @property
     def pushed_at(self) -> datetime:
@@ -145,7 +147,7 @@ class BaseLeased(Sequence[D], Generic[D]):
     def __iter__(self) -> Iterator[D]:
         make = self._delivery
         for piece in self.pieces:
-            for index, payload in enumerate(piece.batch.payloads(piece.rows)):
+            for index, payload in enumerate(piece.payloads()):
                 yield make(self, piece, index, payload)
 
     @overload
@@ -166,7 +168,7 @@ class BaseLeased(Sequence[D], Generic[D]):
 
     def payloads(self) -> list[bytes]:
         """All payloads, in order: the quickest way through a large lease."""
-        return [payload for piece in self.pieces for payload in piece.batch.payloads(piece.rows)]
+        return [payload for piece in self.pieces for payload in piece.payloads()]
 
     def __repr__(self) -> str:
         return f"<Leased {len(self)} of {self.queue!r} for group {self.group!r}>"

@@ -177,11 +177,13 @@ def decide_trim(queue: Queue, starts: Mapping[int, int], now: int) -> list[Entry
     """Retention: let go of what lies under the new starts; unread messages among it are evicted."""
     entries: list[Entry] = []
     for group in queue.groups.values():
-        spans = [
-            span_of(number, range(group.progress[number].base, start))
-            for number, start in starts.items()
-            if group.progress[number].base < start
-        ]
+        spans = []
+        for number, start in starts.items():
+            progress = group.progress[number]
+            if brought_back := sorted(offset for offset in progress.sparse or () if offset < start):
+                spans.append(span_of(number, brought_back))
+            if progress.base < start:
+                spans.append(span_of(number, range(progress.base, start)))
         if spans:
             entries.append(Settled(queue.id, group.id, int(Outcome.EVICTED), now, 0, "", "retention", spans))
     entries.append(Trimmed(queue.id, sorted(starts.items())))

@@ -180,6 +180,8 @@ class Delivery:
     def _leased(self, leased: entry.Leased) -> None:
         for progress, span in self._spans(leased.queue, leased.group, leased.spans):
             progress.mark_leased(span)
+            if self.replaying and leased.at > progress.group.active_at:
+                progress.group.active_at = leased.at  # a group that was in use must not count as idle after a crash
 
     def hold(self, lease: Lease) -> None:
         """Remember who holds what; called with the `Leased` entry that says so to the journal."""
@@ -379,10 +381,11 @@ class Delivery:
             group = queue.groups[change.group] = Group(change.group, change.name, queue, latest=change.latest)
             group.active_at = change.at
             self.look_at = 0
-            queue.group_ids[change.name] = change.group
             queue.group_id_next = max(queue.group_id_next, change.group + 1)
             for partition in queue.partitions:
                 group.backlog += group.add_partition(partition, partition.start).unsettled()
+        # Also when a checkpoint knew of it: replay may have made and forgotten an older group of this name since.
+        queue.group_ids[change.name] = change.group
         for number, start in change.starts:
             if not self.replaying or self.sequence > queue.partitions[number].applied:
                 self._move(group, group.progress[number], start)
@@ -430,6 +433,8 @@ class Delivery:
             return
         for number, start in trimmed.starts:
             queue.partitions[number].trim(start)
+            for group in queue.groups.values():
+                group.progress[number].forget_dead(start)
 
 
 def priority_of(partition: Partition, offset: int) -> int:

@@ -47,7 +47,7 @@ class Extent(msgspec.Struct, eq=False):
     end: int
     pushed_at: int  # of the first message; the same for all of them while in memory
     flags: int
-    _batch: Batch | bytes | None = None  # bytes until someone looks at it
+    source: Batch | bytes | None = None  # bytes until someone looks at it
     rows: Int64s | None = None  # rows of the batch, when they are not simply the first ones
     sequence: int = 0  # of the frame that brought it
     sealed: Any = None
@@ -56,9 +56,9 @@ class Extent(msgspec.Struct, eq=False):
     @property
     def batch(self) -> Batch | None:
         """The messages, while they are in memory."""
-        if isinstance(self._batch, bytes):
-            self._batch = Batch(self._batch)
-        return self._batch
+        if isinstance(self.source, bytes):
+            self.source = Batch(self.source)
+        return self.source
 
     @classmethod
     def of_sealed(cls, sealed: Any) -> Extent:

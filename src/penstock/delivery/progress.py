@@ -221,6 +221,11 @@ class Progress:
         if self.dead_offsets is not None:
             self.dead_offsets.difference_update(span.offset_array().tolist())
 
+    def forget_dead(self, start: int) -> None:
+        """Retention took what lies under `start`: nothing of it can be redriven."""
+        if self.dead_offsets:
+            self.dead_offsets = {offset for offset in self.dead_offsets if offset >= start}
+
     def release_key(self, offset: int) -> int | None:
         """Key order: `offset` no longer holds its key; returns the parked offset whose turn it is."""
         if self.keys is None or self.parked is None:

@@ -48,7 +48,7 @@ def decide_push(
     if queue.options.ttl_seconds is not None:
         batch = batch.with_ttl(round(queue.options.ttl_seconds * 1_000_000))
     entries: list[Entry] = []
-    if len(queue.partitions) == 1 and partition is None and not batch.flags & layout.DEDUP_KEY:
+    if queue.options.partitions == 1 and partition is None and not batch.flags & layout.DEDUP_KEY:
         rows: Int32s | None = None
         parts = [(0, batch.count, queue.partitions[0].end)]
     else:
