@@ -89,7 +89,7 @@ class QueueMachine(RuleBasedStateMachine):
             return
         now = self.clock.now()
         logged = Logged(
-            bytes(message.payload),
+            bytes(memoryview(message.payload)),
             int(message.priority),
             now + round(message.delay * 1e6) if message.delay else 0,
             now + round(message.ttl * 1e6) if message.ttl else 0,
