@@ -106,12 +106,23 @@ class Shard:
     ) -> tuple[PushReply, Ticket]:
         """Append a batch to a queue, which is made when it is not there."""
         self.throttle.wait()
-        with self.lock:
-            now = self.begin_push()
-            queue, created = self.queue_for_push(name, now)
-            decided = self._decide_push(queue, created, batch, now, partition)
-            ticket = self._commit_push(queue, created, decided, durability)
-            return self.push_reply(queue, batch, decided), ticket
+        while True:
+            try:
+                with self.lock:
+                    return self._push(name, batch, partition, durability)
+            except Need as need:
+                self.fetch(need)
+
+    def _push(
+        self, name: str, batch: Batch, partition: PartitionChoice, durability: Durability | None
+    ) -> tuple[PushReply, Ticket]:
+        now = self.begin_push()
+        queue, created = self.queue_for_push(name, now)
+        if queue.options.max_length is not None:
+            self.tick(now, self.clock.monotonic())  # what has expired makes room
+        decided = self._decide_push(queue, created, batch, now, partition)
+        ticket = self._commit_push(queue, created, decided, durability)
+        return self.push_reply(queue, batch, decided), ticket
 
     def push_one(self, name: str, data: bytes, durability: Durability | None = None) -> tuple[MessageId, Ticket]:
         """The short path for a batch of one without options, which needs no parsing."""
