@@ -15,7 +15,7 @@ from penstock.checkpointing import Checkpointer, restore
 from penstock.clock import Clock
 from penstock.delivery.core import Delivery
 from penstock.delivery.entries import Closing, decode, decode_push_one, decode_pushes
-from penstock.delivery.log import DUE, Extent, Need
+from penstock.delivery.log import DUE, Extent
 from penstock.delivery.lost import gaps
 from penstock.delivery.rebuild import attach_sealed, rebuild
 from penstock.delivery.upkeep import decide_interrupted
@@ -155,15 +155,13 @@ def _rebuild(shard: Shard) -> None:
 
 def _close_interrupted(shard: Shard, rng: random.Random) -> None:
     """Leases do not outlive the process: their messages are ready again, the attempt counted."""
-    interrupted = False
-    while True:
-        try:
-            for entries in decide_interrupted(shard.core, shard.clock.now(), rng):
-                interrupted = True
-                with shard.lock:
-                    shard.upkeep_commit(entries)
-            break
-        except Need as need:
-            shard.fetch(need)
-    if interrupted:
-        shard.journal.sync()
+
+    def close_some() -> bool:
+        for entries in decide_interrupted(shard.core, shard.clock.now(), rng):
+            shard.upkeep_commit(entries)
+            return True
+        return False
+
+    while shard.run(close_some):
+        pass
+    shard.journal.sync()

@@ -1,10 +1,10 @@
-"""A shard: one journal and one delivery state in front of it, behind one lock.
+"""A shard: what can be done with messages, each operation as decide → append → apply.
 
-Decide → apply → append; tell no one before it is durable. Every operation returns its result with a *ticket*: the
-sequence that must be durable before the result may be told. `confirm` waits for it in a thread, `confirmed` on an
-event loop. A ticket of 0 needs no waiting.
+Tell no one before it is durable: every operation returns its result with a *ticket*, the sequence that must be durable
+before the result may be told. `confirm` waits for it in a thread, `confirmed` on an event loop. A ticket of 0 needs no
+waiting.
 
-This is the only module that knows both delivery and the journal.
+Only this module and `engine` know both delivery and the journal.
 """
 
 from __future__ import annotations
@@ -14,40 +14,35 @@ import random
 import struct
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from penstock.batch import Batch
 from penstock.clock import Clock
 from penstock.delivery import admin, dead, delays
 from penstock.delivery import settle as settle_rules
-from penstock.delivery import upkeep as upkeep_rules
 from penstock.delivery.core import Delivery
-from penstock.delivery.entries import Entry, QueueDeleted, QueueSet, encode, encode_push_one
+from penstock.delivery.entries import Entry, QueueDeleted, QueueSet, encode_push_one
 from penstock.delivery.group import Group
 from penstock.delivery.lease import decide_lease
-from penstock.delivery.log import FOREVER, Extent, Need, Queue
+from penstock.delivery.log import Need, Queue
 from penstock.delivery.push import Decided, decide_push
-from penstock.delivery.settle import Chosen, may_make_ready
-from penstock.delivery.timers import TICK_BITS
-from penstock.errors import Closed, DiskFull, LeaseLost
+from penstock.delivery.settle import Chosen
+from penstock.engine import Engine, Ticket
+from penstock.errors import DiskFull, LeaseLost
 from penstock.journal import Journal
-from penstock.journal.commit import GroupCommit
 from penstock.materialise import load, pieces_of_takes, sealed_extents
 from penstock.model import DLQ_SUFFIX, Durability, MessageId, Outcome, QueueOptions, Receipt
 from penstock.replies import LeaseReply, Piece, PushReply
 from penstock.requests import LeaseRequest, PartitionChoice, Settling
 from penstock.storage.prefetch import Prefetcher
 from penstock.storage.segments import SegmentStore
-from penstock.waiting import Waiters
 
 T = TypeVar("T")
-Ticket = int
-EVERYONE: Final = 1 << 30
 NONCES_DRAWN: Final = 512
 
 
-class Shard:
-    """See the module's rules. `store` is None when the journal is in memory only."""
+class Shard(Engine):
+    """What can be done with the messages of a shard."""
 
     def __init__(
         self,
@@ -59,24 +54,11 @@ class Shard:
         store: SegmentStore | None = None,
         durability: Durability = "fsync",
     ) -> None:
-        self.journal = journal
-        self.core = core
-        self.clock = clock
-        self.store = store
+        super().__init__(journal, core, clock, rng, store=store, durability=durability)
         self.prefetcher = Prefetcher(store) if store is not None else None
-        self.durability: Durability = durability
-        self.lock = threading.Lock()
-        self.waiters = Waiters()
-        self.commit = GroupCommit(journal)
-        self.on_deadline: Callable[[int], None] = lambda instant: None  # upkeep: something is due at this instant
-        self.asleep_until = float("inf")  # when upkeep wakes by itself
-        self.is_closed = False
         self.throttle = threading.Event()  # cleared while too many journal files wait for the sealer
         self.throttle.set()
-        self.rng = rng
         self._nonces: list[int] = []
-        self._must_sync = 0  # last frame that must be durable before anyone is told of it
-        clock.on_jump(self._time_jumped)
 
     # confirmation
 
@@ -106,12 +88,7 @@ class Shard:
     ) -> tuple[PushReply, Ticket]:
         """Append a batch to a queue, which is made when it is not there."""
         self.throttle.wait()
-        while True:
-            try:
-                with self.lock:
-                    return self._push(name, batch, partition, durability)
-            except Need as need:
-                self.fetch(need)
+        return self.run(lambda: self._push(name, batch, partition, durability))
 
     def _push(
         self, name: str, batch: Batch, partition: PartitionChoice, durability: Durability | None
@@ -141,12 +118,6 @@ class Shard:
                 return MessageId(name, partition.name, offset), ticket
         reply, ticket = self.push(name, Batch(data), None, durability)
         return reply.ids()[0], ticket
-
-    def begin(self) -> tuple[int, int]:
-        """The start of an operation: refused on a closed shard. Returns now, and the monotonic time."""
-        if self.is_closed:
-            raise Closed("this Penstock is closed")
-        return self.clock.read()
 
     def begin_push(self) -> int:
         """The same for pushes, which a nearly full disk refuses too."""
@@ -217,14 +188,11 @@ class Shard:
 
         What lies in segments is not in the reply yet; `loaded` brings it when someone looks.
         """
-        while True:
-            try:
-                with self.lock:
-                    leased = self._lease(name, group, request)
-                break
-            except Need as need:
-                self.fetch(need)
-        return leased
+        try:
+            with self.lock:
+                return self._lease(name, group, request)
+        except Need as need:
+            return self.with_columns(need, lambda: self._lease(name, group, request))
 
     def _lease(self, name: str, group_name: str, request: LeaseRequest) -> tuple[LeaseReply, Ticket]:
         core = self.core
@@ -285,14 +253,12 @@ class Shard:
         return self._settle(lambda: settle_rules.find_receipts(self.core, receipts), how)
 
     def _settle(self, find: Callable[[], list[Chosen]], how: Settling) -> Ticket:
-        while True:
-            try:
-                with self.lock:
-                    now, monotonic = self.begin()
-                    self.tick(now, monotonic)
-                    return self._settle_chosen(find(), how, now)
-            except Need as need:
-                self.fetch(need)
+        def operation() -> Ticket:
+            now, monotonic = self.begin()
+            self.tick(now, monotonic)
+            return self._settle_chosen(find(), how, now)
+
+        return self.run(operation)
 
     def _settle_chosen(self, chosen: list[Chosen], how: Settling, now: int) -> Ticket:
         entries = settle_rules.decide_settle(self.core, chosen, how, now, self.rng)
@@ -320,28 +286,26 @@ class Shard:
 
     def change(self, decide: Callable[[int], Iterable[Entry]], level: Durability | None = None) -> Ticket:
         """Run one decision as one frame."""
-        while True:
-            try:
-                with self.lock:
-                    now, monotonic = self.begin()
-                    self.tick(now, monotonic)
-                    entries = list(decide(now))
-                    ticket = self.commit_frame([], entries, level or self.durability) if entries else 0
-                    self.changed(entries)
-                    return ticket
-            except Need as need:
-                self.fetch(need)
+
+        def operation() -> Ticket:
+            now, monotonic = self.begin()
+            self.tick(now, monotonic)
+            entries = list(decide(now))
+            ticket = self.commit_frame([], entries, level or self.durability) if entries else 0
+            self.changed(entries)
+            return ticket
+
+        return self.run(operation)
 
     def look(self, question: Callable[[int], T]) -> tuple[T, Ticket]:
         """Answer a question from the state, with the ticket of what it read."""
-        while True:
-            try:
-                with self.lock:
-                    now, monotonic = self.begin()
-                    self.tick(now, monotonic)
-                    return question(now), self._must_sync
-            except Need as need:
-                self.fetch(need)
+
+        def operation() -> tuple[T, Ticket]:
+            now, monotonic = self.begin()
+            self.tick(now, monotonic)
+            return question(now), self._must_sync
+
+        return self.run(operation)
 
     def redrive(
         self, name: str, letters: Sequence[dead.DeadLetter], first_seconds: float, gap_seconds: float
@@ -358,99 +322,7 @@ class Shard:
             )
         )
 
-    # time
-
-    def tick(self, now: int, monotonic: int) -> int:
-        """What time has brought by now: timers, leases that ran out, expiries. The caller holds the lock."""
-        core = self.core
-        did = 0
-        if now >> TICK_BITS > core.wheel.tick and core.advance(now):
-            did += 1
-            for queue in core.came_ready:
-                self.waiters.wake(queue, EVERYONE)
-            core.came_ready.clear()
-        if core.deadlines and core.deadlines[0][0] <= monotonic:
-            did += self._end_leases(now, monotonic)
-        while core.expiries and core.expiries[0][0] <= now:
-            entries = upkeep_rules.decide_expired(core, now)
-            if not entries:
-                break
-            did += self._upkept(entries)
-        if now >= core.look_at:
-            did += self._evict(now)
-        return did
-
-    def _end_leases(self, now: int, monotonic: int) -> int:
-        did = 0
-        while lease := upkeep_rules.expired_lease(self.core, monotonic):
-            entries, chosen = upkeep_rules.decide_timeout(self.core, lease, now, self.rng)
-            if chosen:
-                settle_rules.close_chosen(self.core, chosen)
-            else:
-                self.core.let_go(lease, lease.count)  # what is left of it was purged under its holder's hands
-            did += self._upkept(entries)
-        return did
-
-    def _evict(self, now: int) -> int:
-        """Messages that waited too long, and groups nobody uses; one frame at a time."""
-        did = 0
-        while entries := upkeep_rules.decide_evicted(self.core, now) or upkeep_rules.decide_forgotten(self.core, now):
-            did += self._upkept(entries)
-        self.core.look_at = upkeep_rules.next_look(self.core, now)
-        return did
-
-    def upkeep_commit(self, entries: list[Entry]) -> None:
-        """Entries decided by an upkeep role; nobody waits for them. The caller holds the lock."""
-        self._upkept(entries)
-
-    def _upkept(self, entries: list[Entry]) -> int:
-        if entries:
-            self.commit_frame([], entries, self.durability)
-            self.changed(entries)
-        return len(entries)
-
-    def next_at(self, now: int, monotonic: int) -> int | None:
-        """The next instant at which `tick` may have something to do. The caller holds the lock."""
-        instants = [self.core.wheel.next_at()]
-        deadline = upkeep_rules.next_deadline(self.core)
-        instants.append(None if deadline is None else now + deadline - monotonic)
-        instants.append(self.core.expiries[0][0] if self.core.expiries else None)
-        instants.append(self.core.look_at if self.core.look_at < FOREVER else None)
-        known = [instant for instant in instants if instant is not None]
-        return min(known) if known else None
-
-    def _time_jumped(self) -> None:
-        with self.lock:
-            self.waiters.wake_all()
-
-    # the frame
-
-    def commit_frame(self, created: list[Entry], entries: list[Entry], level: Durability) -> Ticket:
-        """One frame: append and apply; `created` is applied already."""
-        sequence = self.journal.append(encode([*created, *entries] if created else entries))
-        self.core.apply(entries, sequence)
-        return self._made_safe(sequence, level)
-
-    def _made_safe(self, sequence: int, level: Durability) -> Ticket:
-        if level == "fsync":
-            self._must_sync = sequence
-            return sequence
-        self.journal.write()
-        return 0
-
-    def changed(self, entries: Iterable[Entry]) -> None:
-        """After anything that may have made messages ready: wake waiters, tell upkeep of new due times."""
-        if self.waiters:
-            for each in entries:
-                if may_make_ready(self.core, each):
-                    self.waiters.wake(each.queue, EVERYONE)
-        next_at = self.core.wheel.next_at()
-        if next_at is not None:
-            self.on_deadline(next_at)
-
-    def fetch(self, need: Need) -> None:
-        """Load what a decision needs. No lock is held."""
-        need.extent.load(need.column, self.column(need.extent, need.column))
+    # segments
 
     def loaded(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
         """Pieces with everything in memory, and the next row group on its way. No lock is held."""
@@ -460,8 +332,3 @@ class Shard:
         for extent in sealed:
             self.prefetcher.after(extent)
         return load(pieces, self.store)
-
-    def column(self, extent: Extent, name: str) -> Any:
-        """A column of a sealed extent, or the whole row group that it lies in, from its file."""
-        assert self.store is not None
-        return self.store.load(extent.sealed) if name == "batch" else self.store.column(extent.sealed, name)

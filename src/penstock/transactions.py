@@ -12,23 +12,18 @@ from collections.abc import Sequence
 from penstock import limits
 from penstock.delivery import settle
 from penstock.delivery.entries import Entry, Push
-from penstock.delivery.log import Need
 from penstock.delivery.push import Decided, decide_push
+from penstock.engine import Ticket
 from penstock.errors import LeaseLost, QueueFull, TooLarge
 from penstock.model import MessageId
 from penstock.requests import Operation, PushOperation, SettleOperation
-from penstock.shard import Shard, Ticket
+from penstock.shard import Shard
 
 
 def transact(shard: Shard, operations: Sequence[Operation]) -> tuple[list[list[MessageId]], Ticket]:
     """Do all of it in one frame; the ids of each push, in order."""
     _check_receipts(operations)
-    while True:
-        try:
-            with shard.lock:
-                return _transact(shard, operations)
-        except Need as need:
-            shard.fetch(need)
+    return shard.run(lambda: _transact(shard, operations))
 
 
 def _transact(shard: Shard, operations: Sequence[Operation]) -> tuple[list[list[MessageId]], Ticket]:

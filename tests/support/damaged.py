@@ -52,8 +52,8 @@ def make_image(*, is_killed: bool) -> Image:
     ps._session.checkpoint()
     _work(ps, clock, 3)
     contents = contents_of(ps)
-    settled = settled_of(ps)
     ends = {(queue.name, p.name): p.end for queue in ps._session.shard.core.queues.values() for p in queue.partitions}
+    settled = settled_of(ps, ends)
     if not is_killed:
         ps.close()
     now = clock.now()
@@ -102,13 +102,13 @@ def contents_of(ps: Penstock) -> dict[MessageId, bytes]:
     return found
 
 
-def settled_of(ps: Penstock) -> dict[tuple[str, str], set[MessageId]]:
-    """What each group has finished."""
+def settled_of(ps: Penstock, ends: dict[tuple[str, str], int]) -> dict[tuple[str, str], set[MessageId]]:
+    """What each group has finished, up to the `ends` of partitions."""
     return {
         (queue.name, group.name): {
             MessageId(queue.name, progress.partition.name, offset)
             for progress in group.progress
-            for offset in range(progress.start, progress.partition.end)
+            for offset in range(progress.start, ends.get((queue.name, progress.partition.name), 0))
             if progress.state_of(offset) == SETTLED
         }
         for queue in ps._session.shard.core.queues.values()

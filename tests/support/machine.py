@@ -87,9 +87,10 @@ class QueueMachine(RuleBasedStateMachine):
         if known is not None:
             assert (id.partition, id.offset) == known, f"{message.dedup_key!r} went to {known}, the reply says {id}"
             return
+        assert isinstance(message.payload, bytes)
         now = self.clock.now()
         logged = Logged(
-            bytes(memoryview(message.payload)),
+            message.payload,
             int(message.priority),
             now + round(message.delay * 1e6) if message.delay else 0,
             now + round(message.ttl * 1e6) if message.ttl else 0,

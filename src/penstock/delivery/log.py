@@ -70,6 +70,11 @@ class Extent(msgspec.Struct, eq=False):
         self.columns = self.columns or {}
         self.columns[column] = values
 
+    def unload(self, column: str) -> None:
+        """Let go of a column that can be read again. Priorities stay: every lease looks at them."""
+        if self.sealed is not None and self.columns is not None and column != "priority":
+            self.columns.pop(column, None)
+
     def priorities(self) -> NDArray[np.uint8] | None:
         """Priority of each message, None when all have the default."""
         if not self.flags & layout.PRIORITY:

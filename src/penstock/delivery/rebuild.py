@@ -6,7 +6,8 @@ The caller has loaded the priorities of sealed extents and fetches delays throug
 from __future__ import annotations
 
 from penstock.batch import layout
-from penstock.delivery.core import Delivery, priority_of
+from penstock.delivery.core import Delivery
+from penstock.delivery.indexes import priority_of
 from penstock.delivery.log import Extent, Partition
 from penstock.delivery.phases import READY
 from penstock.delivery.progress import Progress

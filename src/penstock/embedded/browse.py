@@ -14,11 +14,12 @@ from penstock.delivery.log import DUE, Partition, Queue
 from penstock.delivery.phases import SETTLED
 from penstock.delivery.stats import group_stats, lags
 from penstock.delivery.why import why
+from penstock.engine import Ticket
 from penstock.errors import GroupExists, InvalidField
 from penstock.materialise import pieces_of
 from penstock.model import Message, MessageId, PartitionLag, Position, QueueStats, Reason, to_datetime, to_micros
 from penstock.replies import Piece
-from penstock.shard import Shard, Ticket
+from penstock.shard import Shard
 
 
 def read(

@@ -13,10 +13,11 @@ from penstock.delivery.phases import SETTLED
 from penstock.delivery.progress import span_of
 from penstock.delivery.push import decide_push
 from penstock.embedded import browse
+from penstock.engine import Ticket
 from penstock.materialise import pieces_of
 from penstock.model import DLQ_SUFFIX, Message, MessageId, Outcome
 from penstock.requests import DEAD_GROUP, DEAD_ORIGIN, LetterFilter
-from penstock.shard import Shard, Ticket
+from penstock.shard import Shard
 
 CHUNK = 1_000
 

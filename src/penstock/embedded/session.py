@@ -17,6 +17,7 @@ from penstock.batch import Batch
 from penstock.clock import Clock, SystemClock
 from penstock.delivery import admin
 from penstock.embedded import browse, letters
+from penstock.engine import Ticket
 from penstock.errors import InvalidField, QueueExists
 from penstock.model import (
     DURABILITIES,
@@ -36,7 +37,7 @@ from penstock.model import (
 from penstock.opening import close_on_disk, open_in_memory, open_on_disk
 from penstock.replies import LeaseReply, PushReply
 from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice
-from penstock.shard import Shard, Ticket
+from penstock.shard import Shard
 from penstock.storage.disk import Disk, RealDisk
 from penstock.upkeep import Storekeeper, Timekeeper
 from penstock.waiting import Waiter

@@ -37,6 +37,8 @@ from penstock.storage.journal_check import Hole
 
 MESSAGE_BYTES_MIN = 4  # a message takes at least this much of a frame: its place in the column of payloads
 QUEUE_BYTES_MIN = 32  # so does the entry that makes a queue
+PASSED_IN_ALL_MAX = 16_000_000  # offsets passed over cost a byte each in groups that are behind
+PASSED_MIN = 1_000
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -164,10 +166,12 @@ class _Salvage:
     def _pass_over(self, lost_bytes: int) -> None:
         """Leave room for whatever lost bytes may have held. A later push tells how much it was."""
         self._core.queue_id_next += lost_bytes // QUEUE_BYTES_MIN
-        for partition in _partitions(self._core):
+        partitions = _partitions(self._core)
+        count = min(lost_bytes // MESSAGE_BYTES_MIN, max(PASSED_MIN, PASSED_IN_ALL_MAX // max(1, len(partitions))))
+        for partition in partitions:
             before, reach = self._passed.get(partition, (partition.end, partition.end))
             start = reach if before == partition.end else partition.end
-            self._passed[partition] = (partition.end, start + lost_bytes // MESSAGE_BYTES_MIN)
+            self._passed[partition] = (partition.end, start + count)
 
     def _follows(self, push: Push) -> bool:
         """Whether a damaged push goes on where its partitions end, as it must have done; then they end after it."""

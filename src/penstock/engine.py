@@ -1,0 +1,188 @@
+"""The heart of a shard: one lock, one state, one journal; frames, and the passing of time.
+
+Append, then apply: an entry that is in the journal has happened, one that is not has not. The caller holds the lock
+wherever the state is touched. A decision that needs a column of a sealed segment is undone, the column loaded without
+the lock, and the decision made again.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
+
+from penstock.clock import Clock
+from penstock.delivery import settle as settle_rules
+from penstock.delivery import upkeep as upkeep_rules
+from penstock.delivery.core import Delivery
+from penstock.delivery.entries import Entry, encode
+from penstock.delivery.log import FOREVER, Extent, Need
+from penstock.delivery.settle import may_make_ready
+from penstock.delivery.timers import TICK_BITS
+from penstock.errors import Closed
+from penstock.journal import Journal
+from penstock.journal.commit import GroupCommit
+from penstock.model import Durability
+from penstock.storage.segments import SegmentStore
+from penstock.waiting import Waiters
+
+T = TypeVar("T")
+Ticket = int
+EVERYONE: Final = 1 << 30
+
+
+class Engine:
+    """See the module's rules. `store` is None when the journal is in memory only."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        core: Delivery,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        store: SegmentStore | None = None,
+        durability: Durability = "fsync",
+    ) -> None:
+        self.journal = journal
+        self.core = core
+        self.clock = clock
+        self.rng = rng
+        self.store = store
+        self.durability: Durability = durability
+        self.lock = threading.Lock()
+        self.commit = GroupCommit(journal)
+        self.waiters = Waiters()
+        self.on_deadline: Callable[[int], None] = lambda instant: None  # upkeep: something is due at this instant
+        self.asleep_until = float("inf")  # when upkeep wakes by itself
+        self.is_closed = False
+        self._must_sync = 0  # last frame that must be durable before anyone is told of it
+        clock.on_jump(self._time_jumped)
+
+    def begin(self) -> tuple[int, int]:
+        """The start of an operation: refused on a closed shard. Returns now, and the monotonic time."""
+        if self.is_closed:
+            raise Closed("this Penstock is closed")
+        return self.clock.read()
+
+    # the frame
+
+    def commit_frame(self, created: list[Entry], entries: list[Entry], level: Durability) -> Ticket:
+        """One frame: append and apply; `created` is applied already."""
+        sequence = self.journal.append(encode([*created, *entries] if created else entries))
+        self.core.apply(entries, sequence)
+        return self._made_safe(sequence, level)
+
+    def _made_safe(self, sequence: int, level: Durability) -> Ticket:
+        if level == "fsync":
+            self._must_sync = sequence
+            return sequence
+        self.journal.write()
+        return 0
+
+    def changed(self, entries: Iterable[Entry]) -> None:
+        """After anything that may have made messages ready: wake waiters, tell upkeep of new due times."""
+        if self.waiters:
+            for each in entries:
+                if may_make_ready(self.core, each):
+                    self.waiters.wake(each.queue, EVERYONE)
+        next_at = self.core.wheel.next_at()
+        if next_at is not None:
+            self.on_deadline(next_at)
+
+    # time
+
+    def tick(self, now: int, monotonic: int) -> int:
+        """What time has brought by now: timers, leases that ran out, expiries. The caller holds the lock."""
+        core = self.core
+        did = 0
+        if now >> TICK_BITS > core.wheel.tick and core.advance(now):
+            did += 1
+            for queue in core.came_ready:
+                self.waiters.wake(queue, EVERYONE)
+            core.came_ready.clear()
+        if core.deadlines and core.deadlines[0][0] <= monotonic:
+            did += self._end_leases(now, monotonic)
+        while core.expiries and core.expiries[0][0] <= now:
+            entries = upkeep_rules.decide_expired(core, now)
+            if not entries:
+                break
+            did += self._upkept(entries)
+        if now >= core.look_at:
+            did += self._evict(now)
+        return did
+
+    def _end_leases(self, now: int, monotonic: int) -> int:
+        did = 0
+        while lease := upkeep_rules.expired_lease(self.core, monotonic):
+            entries, chosen = upkeep_rules.decide_timeout(self.core, lease, now, self.rng)
+            if chosen:
+                settle_rules.close_chosen(self.core, chosen)
+            else:
+                self.core.let_go(lease, lease.count)  # what is left of it was purged under its holder's hands
+            did += self._upkept(entries)
+        return did
+
+    def _evict(self, now: int) -> int:
+        """Messages that waited too long, and groups nobody uses; one frame at a time."""
+        did = 0
+        while entries := upkeep_rules.decide_evicted(self.core, now) or upkeep_rules.decide_forgotten(self.core, now):
+            did += self._upkept(entries)
+        self.core.look_at = upkeep_rules.next_look(self.core, now)
+        return did
+
+    def upkeep_commit(self, entries: list[Entry]) -> None:
+        """Entries decided by an upkeep role; nobody waits for them. The caller holds the lock."""
+        self._upkept(entries)
+
+    def _upkept(self, entries: list[Entry]) -> int:
+        if entries:
+            self.commit_frame([], entries, self.durability)
+            self.changed(entries)
+        return len(entries)
+
+    def next_at(self, now: int, monotonic: int) -> int | None:
+        """The next instant at which `tick` may have something to do. The caller holds the lock."""
+        instants = [self.core.wheel.next_at()]
+        deadline = upkeep_rules.next_deadline(self.core)
+        instants.append(None if deadline is None else now + deadline - monotonic)
+        instants.append(self.core.expiries[0][0] if self.core.expiries else None)
+        instants.append(self.core.look_at if self.core.look_at < FOREVER else None)
+        known = [instant for instant in instants if instant is not None]
+        return min(known) if known else None
+
+    def _time_jumped(self) -> None:
+        with self.lock:
+            self.waiters.wake_all()
+
+    # columns of sealed segments
+
+    def run(self, operation: Callable[[], T]) -> T:
+        """An operation, with the lock held and the columns that it turns out to need."""
+        try:
+            with self.lock:
+                return operation()
+        except Need as need:
+            return self.with_columns(need, operation)
+
+    def with_columns(self, need: Need, operation: Callable[[], T]) -> T:
+        """Make a decision again until it has all the columns it needs; they are let go of afterwards."""
+        fetched: list[Need] = []
+        try:
+            while True:
+                need.extent.load(need.column, self.column(need.extent, need.column))
+                fetched.append(need)
+                try:
+                    with self.lock:
+                        return operation()
+                except Need as another:
+                    need = another
+        finally:
+            for each in fetched:
+                each.extent.unload(each.column)
+
+    def column(self, extent: Extent, name: str) -> Any:
+        """A column of a sealed extent, or the whole row group that it lies in, from its file."""
+        assert self.store is not None
+        return self.store.load(extent.sealed) if name == "batch" else self.store.column(extent.sealed, name)
