@@ -32,10 +32,14 @@ def test_an_error_in_the_block_means_that_nothing_happened(ps):
     source.push(b"in")
     delivery = lease_one(source)
 
-    with pytest.raises(ZeroDivisionError), ps.transaction() as tx:
-        tx.ack(delivery)
-        tx.push("sink", b"out")
-        1 // 0  # noqa: B018
+    def attempt():
+        with ps.transaction() as tx:
+            tx.ack(delivery)
+            tx.push("sink", b"out")
+            1 // 0  # noqa: B018
+
+    with pytest.raises(ZeroDivisionError):
+        attempt()
 
     assert ps.queues() == ["source"]
     delivery.ack()
@@ -52,19 +56,23 @@ def test_one_refusal_refuses_all_of_it(ps, clock, last):
     second.release()
     before = {name: ps.queue(name).stats() for name in ps.queues()}
 
-    with pytest.raises((LeaseLost, QueueFull, InvalidName, InvalidField)), ps.transaction() as tx:
-        tx.ack(first)
-        tx.push("sink", b"out")
-        if last == "lost":
-            tx.ack(second)
-        elif last == "full":
-            tx.push("full", b"y")
-        elif last == "name":
-            tx.push("sink.dlq", b"y")
-        elif last == "partition":
-            tx.push("sink", b"y", partition=9)
-        else:
-            tx.push("ordered", b"y", priority=3)
+    def attempt():
+        with ps.transaction() as tx:
+            tx.ack(first)
+            tx.push("sink", b"out")
+            if last == "lost":
+                tx.ack(second)
+            elif last == "full":
+                tx.push("full", b"y")
+            elif last == "name":
+                tx.push("sink.dlq", b"y")
+            elif last == "partition":
+                tx.push("sink", b"y", partition=9)
+            else:
+                tx.push("ordered", b"y", priority=3)
+
+    with pytest.raises((LeaseLost, QueueFull, InvalidName, InvalidField)):
+        attempt()
 
     assert {name: ps.queue(name).stats() for name in ps.queues()} == before
     assert source.stats().leased == 1
@@ -75,9 +83,13 @@ def test_pushes_that_fit_one_by_one_but_not_together_are_refused(ps):
     queue = ps.create_queue("small", max_length=2)
     queue.push(b"x")
 
-    with pytest.raises(QueueFull), ps.transaction() as tx:
-        tx.push("small", b"a")
-        tx.push("small", b"b")
+    def attempt():
+        with ps.transaction() as tx:
+            tx.push("small", b"a")
+            tx.push("small", b"b")
+
+    with pytest.raises(QueueFull):
+        attempt()
 
     assert queue.stats().ready == 1
 
@@ -115,9 +127,13 @@ def test_a_delivery_is_settled_once_in_a_transaction(ps):
     queue.push(b"a")
     delivery = lease_one(queue)
 
-    with pytest.raises(LeaseLost), ps.transaction() as tx:
-        tx.ack(delivery)
-        tx.release(delivery)
+    def attempt():
+        with ps.transaction() as tx:
+            tx.ack(delivery)
+            tx.release(delivery)
+
+    with pytest.raises(LeaseLost):
+        attempt()
 
     assert queue.stats().leased == 1
 
@@ -128,9 +144,13 @@ def test_a_lease_that_ran_out_stops_the_transaction(ps, clock):
     delivery = lease_one(queue)
     clock.advance(31)
 
-    with pytest.raises(LeaseLost), ps.transaction() as tx:
-        tx.ack(delivery)
-        tx.push("sink", b"must not appear")
+    def attempt():
+        with ps.transaction() as tx:
+            tx.ack(delivery)
+            tx.push("sink", b"must not appear")
+
+    with pytest.raises(LeaseLost):
+        attempt()
 
     assert ps.queues() == ["source"]
 
@@ -188,10 +208,14 @@ def test_a_transaction_that_is_too_large_for_one_frame_changes_nothing(ps):
     queue.push(b"a")
     delivery = lease_one(queue)
 
-    with pytest.raises(TooLarge), ps.transaction() as tx:
-        tx.ack(delivery)
-        for _ in range(4):
-            tx.push("sink", b"x" * 9_000_000)
+    def attempt():
+        with ps.transaction() as tx:
+            tx.ack(delivery)
+            for _ in range(4):
+                tx.push("sink", b"x" * 9_000_000)
+
+    with pytest.raises(TooLarge):
+        attempt()
 
     assert ps.queues() == ["source"]
     assert queue.stats().leased == 1

@@ -24,7 +24,7 @@ from penstock.delivery.leases import Lease
 from penstock.delivery.log import Extent, Queue
 from penstock.delivery.phases import AFTER, SETTLED
 from penstock.delivery.progress import Progress
-from penstock.model import queue_options_decode
+from penstock.model import Outcome, queue_options_decode
 
 DEFAULT_BIT = BIT[DEFAULT]
 STALE_MAX = 10_000  # deadlines of leases that are gone, kept before they are swept out
@@ -159,6 +159,10 @@ class Delivery(Indexes):
             group.backlog -= progress.settle(span, settled.outcome, settled.leased_at or settled.at)
             if is_indexed:
                 self.index_settled(progress, span, after)
+        if settled.outcome == Outcome.PURGED:
+            # Nothing is left to settle: consumers get their room in flight back.
+            for lease in list(group.leases.values()):
+                self.let_go(lease, lease.count)
 
     def _revived(self, revived: entry.Revived) -> None:
         for progress, span in self._spans(revived.queue, revived.group, revived.spans):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.delivery.core import Delivery
 from penstock.delivery.group import Group
+from penstock.delivery.keys import key_of, recall
 from penstock.delivery.indexes import priority_of
 from penstock.delivery.log import Partition
 from penstock.delivery.phases import FRESH, LEASED, READY, SETTLED, WAITING
@@ -55,7 +56,8 @@ def _gated(core: Delivery, progress: Progress, offset: int, now: int) -> tuple[s
     extent = partition.extent_at(offset)
     dues = extent.dues()
     due = 0 if dues is None else int(dues[offset - extent.first])
-    due = max(due, extent.pushed_at + round(options.delay_seconds * 1_000_000) if options.delay_seconds else 0)
+    if options.delay_seconds:
+        due = max(due, partition.pushed_time(offset) + round(options.delay_seconds * 1_000_000))
     if due > max(now, core.wheel.reached):
         return "not_due", f"it is due at {to_datetime(due).isoformat()}"
     quiet_at = partition.pushed_at + round(options.window_seconds * 1_000_000)
@@ -68,8 +70,10 @@ def _held(progress: Progress, offset: int) -> tuple[str, str] | None:
     ordering = progress.partition.queue.options.ordering
     if ordering == "partition" and (progress.leased or progress.waiting):
         return "held_by_order", f"an earlier message of partition {progress.partition.name!r} is not settled yet"
-    if ordering == "key" and any(offset in behind for behind in (progress.parked or {}).values()):
-        return "held_by_key", "an earlier message of the same key is not settled yet"
+    if ordering == "key":
+        recall(progress)
+        if offset not in (progress.keys or ()) and key_of(progress.partition, offset) in (progress.parked or ()):
+            return "held_by_key", "an earlier message of the same key is not settled yet"
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
 
 import numpy as np
 
@@ -45,8 +46,9 @@ def peek(shard: Shard, queue: str, limit: int) -> tuple[list[Message], Ticket]:
         pieces: list[Piece] = []
         left = limit
         for progress in admin.queue_named(shard.core, queue).groups[0].progress:
-            first, end = progress.base, progress.partition.end
-            offsets = [o for o in range(first, min(end, first + 16 * left)) if progress.state_of(o) != SETTLED][:left]
+            everything = chain(sorted(progress.sparse or ()), range(progress.base, progress.partition.end))
+            unsettled = (offset for offset in everything if progress.state_of(offset) != SETTLED)
+            offsets = list(islice(unsettled, left))
             pieces += pieces_of(progress.partition, offsets)
             left -= len(offsets)
         return pieces
