@@ -26,31 +26,36 @@ FUNCTION_LINES_MAX = 60
 # decides for it. Within one layer everything may import everything.
 BASE = {"errors", "limits", "clock", "model"}
 FORMATS = BASE | {"batch", "delivery.entries"}
-CORE = FORMATS | {"delivery", "storage", "journal", "waiting", "replies"}
-SHARD = {"materialise", "shard", "upkeep", "transactions", "opening"}
+CORE = FORMATS | {"delivery", "storage", "journal", "waiting", "requests", "replies"}
+SHARD = {"materialise", "engine", "shard", "transactions", "refilling", "checkpointing", "upkeep", "opening"}
 # What users hold knows the session, never what is behind it.
-FACE = BASE | {"batch", "replies", "embedded"}
+FACE = BASE | {"batch", "requests", "replies", "embedded"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "limits": set(),
     "clock": {"errors", "limits"},
     "model": {"errors", "limits"},
     "batch": BASE,
-    "delivery": BASE | {"batch"},
+    "requests": BASE | {"batch"},
+    "delivery": BASE | {"batch", "requests"},
     "storage": FORMATS,
     "journal": FORMATS | {"storage"},
     "waiting": BASE,
     "replies": BASE | {"batch"},
     "materialise": CORE,
-    "shard": CORE | {"materialise"},
-    "upkeep": CORE | {"shard"},
-    "transactions": CORE | {"shard"},
-    "opening": CORE | {"shard", "upkeep"},
+    "engine": CORE,
+    "shard": CORE | {"materialise", "engine"},
+    "transactions": CORE | {"engine", "shard"},
+    "refilling": CORE | {"shard"},
+    "checkpointing": CORE | {"shard"},
+    "upkeep": CORE | {"shard", "refilling", "checkpointing"},
+    "opening": CORE | {"shard", "refilling", "checkpointing", "upkeep"},
+    "repair": CORE | SHARD,
     "embedded": CORE | SHARD,
     "client": FACE,
     "aio": FACE | {"client"},
     "__init__": FACE | {"client", "aio"},
-    "cli": CORE | SHARD | {"embedded", "client", "aio", "__init__"},
+    "cli": CORE | SHARD | {"repair", "embedded", "client", "aio", "__init__"},
     "__main__": {"cli"},
 }
 
