@@ -16,7 +16,7 @@ from penstock.clock import Clock
 from penstock.delivery import settle as settle_rules
 from penstock.delivery import upkeep as upkeep_rules
 from penstock.delivery.core import Delivery
-from penstock.delivery.entries import Entry, encode
+from penstock.delivery.entries import Entry, encode_apart
 from penstock.delivery.log import FOREVER, Extent, Need
 from penstock.delivery.settle import may_make_ready
 from penstock.delivery.timers import TICK_BITS
@@ -57,6 +57,8 @@ class Engine:
         self.on_deadline: Callable[[int], None] = lambda instant: None  # upkeep: something is due at this instant
         self.asleep_until = float("inf")  # when upkeep wakes by itself
         self.is_closed = False
+        self.sync_us = 50_000  # `interval`: how long a frame may wait for its sync
+        self.sync_at: int | None = None  # when upkeep must sync; None while nothing waits for it
         self._must_sync = 0  # last frame that must be durable before anyone is told of it
         clock.on_jump(self._time_jumped)
 
@@ -70,7 +72,7 @@ class Engine:
 
     def commit_frame(self, created: list[Entry], entries: list[Entry], level: Durability) -> Ticket:
         """One frame: append and apply; `created` is applied already."""
-        sequence = self.journal.append(encode([*created, *entries] if created else entries))
+        sequence = self.journal.append(*encode_apart([*created, *entries] if created else entries))
         self.core.apply(entries, sequence)
         return self._made_safe(sequence, level)
 
@@ -79,6 +81,9 @@ class Engine:
             self._must_sync = sequence
             return sequence
         self.journal.write()
+        if level == "interval" and self.sync_at is None:
+            self.sync_at = self.clock.now() + self.sync_us
+            self.on_deadline(self.sync_at)
         return 0
 
     def changed(self, entries: Iterable[Entry]) -> None:
@@ -144,7 +149,7 @@ class Engine:
 
     def next_at(self, now: int, monotonic: int) -> int | None:
         """The next instant at which `tick` may have something to do. The caller holds the lock."""
-        instants = [self.core.wheel.next_at()]
+        instants = [self.core.wheel.next_at(), self.sync_at]
         deadline = upkeep_rules.next_deadline(self.core)
         instants.append(None if deadline is None else now + deadline - monotonic)
         instants.append(self.core.expiries[0][0] if self.core.expiries else None)

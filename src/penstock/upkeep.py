@@ -70,9 +70,8 @@ class Sleeper:
 class Timekeeper:
     """Lets time happen while nobody calls."""
 
-    def __init__(self, shard: Shard, sync_seconds: float | None) -> None:
+    def __init__(self, shard: Shard) -> None:
         self._shard = shard
-        self._sync_seconds = sync_seconds
         self._sleeper = Sleeper("penstock-time", self.tick)
         shard.on_deadline = self._deadline
 
@@ -86,18 +85,23 @@ class Timekeeper:
     def tick(self) -> float | None:
         """Do what is due; returns seconds until there may be more."""
         shard = self._shard
-        if self._sync_seconds is not None:
-            shard.journal.sync()
+        self._sync_if_due()
         self._let_time_happen()
         with shard.lock:
             now = shard.clock.now()
             next_at = shard.next_at(now, shard.clock.monotonic())
-            waits = [] if next_at is None else [max(0.0, (next_at - now) / 1e6)]
-            if self._sync_seconds is not None:
-                waits.append(self._sync_seconds)
-            seconds = min(waits) if waits else None
+            seconds = None if next_at is None else max(0.0, (next_at - now) / 1e6)
             shard.asleep_until = float("inf") if seconds is None else now + seconds * 1e6
         return seconds
+
+    def _sync_if_due(self) -> None:
+        shard = self._shard
+        with shard.lock:
+            is_due = shard.sync_at is not None and shard.sync_at <= shard.clock.now()
+            if is_due:
+                shard.sync_at = None  # what is appended from here on may miss this sync
+        if is_due:
+            shard.journal.sync()
 
     def _let_time_happen(self) -> None:
         self._shard.look(lambda now: None)

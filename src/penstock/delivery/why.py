@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from penstock.delivery.core import Delivery
 from penstock.delivery.group import Group
-from penstock.delivery.keys import key_of, recall
 from penstock.delivery.indexes import priority_of
+from penstock.delivery.keys import key_of, recall
 from penstock.delivery.log import Partition
 from penstock.delivery.phases import FRESH, LEASED, READY, SETTLED, WAITING
 from penstock.delivery.progress import Progress

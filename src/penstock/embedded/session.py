@@ -31,6 +31,7 @@ from penstock.model import (
     QueueStats,
     Reason,
     check_name,
+    check_seconds,
     queue_options,
     suggestion,
 )
@@ -59,6 +60,7 @@ class Session:
         journal_file_bytes: int | None = None,
     ) -> None:
         check_durability(durability)
+        sync_us = round(check_seconds(sync_seconds, "sync_seconds") * 1_000_000)
         clock, rng = clock or SystemClock(), rng or random.SystemRandom()
         self._disk: Disk | None = None
         self._keeper: Storekeeper | None = None
@@ -76,10 +78,11 @@ class Session:
         self.settle = self.shard.settle
         self.settle_lease = self.shard.settle_lease
         self.extend = self.shard.extend
-        self._timekeeper = Timekeeper(self.shard, sync_seconds if durability == "interval" else None)
+        self.shard.sync_us = sync_us
+        self.timekeeper = Timekeeper(self.shard)
         self._closing = threading.Lock()
         if background:
-            self._timekeeper.start()
+            self.timekeeper.start()
             if self._keeper is not None:
                 self._keeper.start()
 
@@ -88,7 +91,7 @@ class Session:
         with self._closing:
             if self.shard.is_closed:
                 return
-            self._timekeeper.stop()
+            self.timekeeper.stop()
             if self._keeper is not None and self._disk is not None:
                 self._keeper.stop()
                 close_on_disk(self.shard, self._keeper, self._disk)
