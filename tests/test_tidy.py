@@ -51,11 +51,12 @@ LAYERS: dict[str, set[str]] = {
     "upkeep": CORE | {"shard", "refilling", "checkpointing"},
     "opening": CORE | {"shard", "refilling", "checkpointing", "upkeep"},
     "repair": CORE | SHARD,
+    "verify": CORE | SHARD,
     "embedded": CORE | SHARD,
     "client": FACE,
     "aio": FACE | {"client"},
     "__init__": FACE | {"client", "aio"},
-    "cli": CORE | SHARD | {"repair", "embedded", "client", "aio", "__init__"},
+    "cli": CORE | SHARD | {"repair", "verify", "embedded", "client", "aio", "__init__"},
     "__main__": {"cli"},
 }
 

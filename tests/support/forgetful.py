@@ -82,7 +82,7 @@ class ForgetfulDisk:
 
     def kill(self) -> ForgetfulDisk:
         """End the process but not the machine: everything written is still there, synced or not."""
-        self._is_locked = False
+        self._is_locked = self._is_off = False
         self._crash_at = self._fail_at = 0
         return self
 

@@ -108,7 +108,8 @@ class Queue:
         durability: Durability | None = None,
     ) -> MessageId:
         session = self._session
-        await self._unthrottled()
+        if not session.shard.throttle.is_set():
+            await self._unthrottled()
         options = (key, priority, delay, deliver_at, ttl, headers, dedup_key, partition, max_attempts, trace)
         if payload.__class__ is bytes and options == _PLAIN:
             id, ticket = session.push_one(self.name, encode_one(payload), durability)

@@ -208,6 +208,18 @@ def encode_push_one(queue: int, pushed_at: int, partition: int, offset: int, bat
     return PUSH_ONE.pack(PUSH, length, queue, 0, pushed_at, 0, 0, 0, 1, partition, 1, offset) + batch
 
 
+def encode_apart(entries: Sequence[Entry]) -> tuple[bytes, bytes | memoryview]:
+    """The bytes of one frame's entries, and by itself the batch of a push that comes last: it need not be copied."""
+    last = entries[-1]
+    if type(last) is not Push:
+        return encode(entries), b""
+    pieces = encode_push(last)
+    batch = pieces.pop()
+    head = b"".join(pieces)
+    before = encode(entries[:-1]) if len(entries) > 1 else b""
+    return before + HEAD.pack(PUSH, len(head) + len(batch)) + head, batch
+
+
 def encode(entries: Sequence[Entry]) -> bytes:
     """The bytes of one frame's entries."""
     if len(entries) == 1 and type(entries[0]) is not Push:

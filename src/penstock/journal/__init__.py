@@ -26,8 +26,11 @@ class Journal(Protocol):
     failed: BaseException | None  # what stopped the journal for good
     on_rotate: Callable[[], None]  # called when a file has become full; must not block
 
-    def append(self, entries: bytes) -> int:
-        """Number and gather a frame; its bytes are a multiple of 8. `OutcomeUnknown` after a failure."""
+    def append(self, entries: bytes, batch: bytes | memoryview = b"") -> int:
+        """Number and gather a frame; its bytes are a multiple of 8. `OutcomeUnknown` after a failure.
+
+        The batch of a push that is the frame's last entry may be given by itself, so that it need not be copied.
+        """
 
     def write(self) -> None:
         """Hand what was gathered to the operating system, starting new files as they fill up."""

@@ -25,7 +25,8 @@ from penstock.storage.space import SpaceGuard
 
 logger: Final = logging.getLogger("penstock.journal")
 
-_PIECES: Final = 2  # a frame is gathered as its head and its entries
+_PIECES: Final = 3  # a frame is gathered as its head, its entries, and the batch behind them, which may be empty
+_COPY_MAX: Final = 32 * limits.KIB  # a batch over this is not copied to be written in one call with what is before it
 
 
 class FileJournal:
@@ -54,7 +55,7 @@ class FileJournal:
         self._file_bytes = file_bytes
         self._file_frames_max = file_frames_max
         self._guard = SpaceGuard(disk)
-        self._pending: list[bytes] = []
+        self._pending: list[Any] = []
         self._writing = threading.Lock()
         self._syncing = threading.Lock()
         self._retired: list[File] = []  # full files that a sync may still be at work on
@@ -64,12 +65,13 @@ class FileJournal:
 
     # Appending and committing.
 
-    def append(self, entries: bytes) -> int:
-        if self._refusing or len(entries) & 7 or len(entries) > ENTRIES_BYTES_MAX:
-            self._refuse(entries)
+    def append(self, entries: bytes, batch: bytes | memoryview = b"") -> int:
+        size = len(entries) + len(batch)
+        if self._refusing or size & 7 or size > ENTRIES_BYTES_MAX:
+            self._refuse(size)
         self.sequence = sequence = self.sequence + 1
         # One extend, so that the writer never sees half a frame.
-        self._pending += (frame_head(entries, sequence, self.durable_sequence, self._seed), entries)
+        self._pending += (frame_head(entries, sequence, self.durable_sequence, self._seed, batch), entries, batch)
         return sequence
 
     def write(self) -> None:
@@ -228,15 +230,25 @@ class FileJournal:
             self._fail(error)
             raise
 
-    def _write_frames(self, pending: list[bytes], pieces: int) -> None:
-        data = b"".join(pending[:pieces])
-        count = pieces // _PIECES
+    def _write_frames(self, pending: list[Any], pieces: int) -> None:
+        if pieces == _PIECES and len(pending[2]) > _COPY_MAX and self._fits(len(pending[1]) + len(pending[2])):
+            self._put(pending[0] + pending[1], 0)
+            self._put(pending[2], 1)
+        else:
+            self._write_joined(b"".join(pending[:pieces]), pieces // _PIECES)
+        # In here: an interrupt between writing and forgetting must be final, or they would be written twice.
+        del pending[:pieces]
+
+    def _write_joined(self, data: bytes, count: int) -> None:
         if self._position + len(data) <= self._file_bytes and self._frames + count <= self._file_frames_max:
             self._put(data, count)
         else:
             self._write_split(memoryview(data))
-        # In here: an interrupt between writing and forgetting must be final, or they would be written twice.
-        del pending[:pieces]
+
+    def _fits(self, entries_bytes: int) -> bool:
+        """Whether one more frame has its place in this file."""
+        end = self._position + FRAME.size + entries_bytes
+        return end <= self._file_bytes and self._frames < self._file_frames_max
 
     def _write_split(self, data: memoryview) -> None:
         """Write frames that reach the end of the file, and go on in the next."""
@@ -253,7 +265,8 @@ class FileJournal:
         self._put(data[start:end], count)
 
     def _put(self, data: bytes | memoryview, count: int) -> None:
-        if count:
+        """Write at the end; `count` frames are complete with it."""
+        if data:
             self._file.write_at(data, self._position)
             self._position += len(data)
             self._frames += count
@@ -292,11 +305,11 @@ class FileJournal:
         if self.failed is not None:
             raise outcome_unknown(self.failed) from self.failed
 
-    def _refuse(self, entries: bytes) -> None:
+    def _refuse(self, size: int) -> None:
         self._refuse_if_failed()
         if self._closed:
             raise Closed("the journal is closed")
-        raise ValueError(f"a frame cannot hold {len(entries)} bytes of entries")
+        raise ValueError(f"a frame cannot hold {size} bytes of entries")
 
 
 assert FRAME.size + HEADER_BYTES < limits.journal_file_bytes - limits.frame_bytes_max

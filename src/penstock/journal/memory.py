@@ -27,12 +27,13 @@ class MemoryJournal:
         self._lock = threading.Lock()
         self._closed = False
 
-    def append(self, entries: bytes) -> int:
+    def append(self, entries: bytes, batch: bytes | memoryview = b"") -> int:
         if self._closed:
             raise Closed("the journal is closed")
-        if len(entries) & 7 or len(entries) > ENTRIES_BYTES_MAX:
-            raise ValueError(f"a frame cannot hold {len(entries)} bytes of entries")
-        self._frames.append(bytes(entries))
+        frame = b"".join((entries, batch))
+        if len(frame) & 7 or len(frame) > ENTRIES_BYTES_MAX:
+            raise ValueError(f"a frame cannot hold {len(frame)} bytes of entries")
+        self._frames.append(frame)
         self.sequence += 1
         return self.sequence
 

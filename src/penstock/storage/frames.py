@@ -69,11 +69,14 @@ def seed_of(shard_id: bytes) -> int:
     return crc32c(shard_id)
 
 
-def frame_head(entries: bytes, sequence: int, durable_sequence: int, seed: int) -> bytes:
-    """The 24 bytes that go before `entries`."""
-    length = STAMP.size + len(entries)
+def frame_head(
+    entries: bytes, sequence: int, durable_sequence: int, seed: int, batch: bytes | memoryview = b""
+) -> bytes:
+    """The 24 bytes that go before `entries` and the `batch` behind them."""
+    length = STAMP.size + len(entries) + len(batch)
     stamp = STAMP.pack(sequence, durable_sequence)
-    return PREFIX.pack(length, crc32c(entries, crc32c(stamp, seed ^ length))) + stamp
+    crc = crc32c(entries, crc32c(stamp, seed ^ length))
+    return PREFIX.pack(length, crc32c(batch, crc) if batch else crc) + stamp
 
 
 def frame_is_sound(data: memoryview, position: int, length: int, crc: int, seed: int) -> bool:
