@@ -10,6 +10,16 @@ from penstock.storage.doctor import Examination, Progress, examine
 from penstock.storage.findings import Finding
 
 
+class Checked(msgspec.Struct, frozen=True):
+    """What there was to look at."""
+
+    journal_files: int
+    frames: int
+    checkpoint_parts: int
+    segment_files: int
+    sealed_messages: int
+
+
 class Report(msgspec.Struct, frozen=True):
     """A diagnosis, and what was done about it, as people and programs read it."""
 
@@ -18,6 +28,7 @@ class Report(msgspec.Struct, frozen=True):
     findings: list[Finding]
     losses: list[Loss]
     notes: list[str]
+    checked: Checked
     is_repaired: bool = False
     kept_in: str | None = None  # the folder with copies of everything that the repair replaced
 
@@ -42,8 +53,19 @@ class Diagnosis(msgspec.Struct):
             self.examination.findings,
             salvaged.losses,
             [] if self.is_sound else salvaged.notes,
+            self._checked(),
             kept_in is not None,
             kept_in,
+        )
+
+    def _checked(self) -> Checked:
+        found = self.examination
+        return Checked(
+            len(found.journal.starts),
+            sum(len(stretch.positions) for stretch in found.journal.stretches),
+            len(found.checkpoint.parts),
+            len(found.segments.manifest.files),
+            sum(extent.count for extent in found.segments.manifest.extents),
         )
 
 

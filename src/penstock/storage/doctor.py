@@ -14,7 +14,7 @@ import msgspec
 from penstock.errors import Damaged, NotADataDirectory, StorageError
 from penstock.storage.checkpoint import MANIFEST
 from penstock.storage.checkpoint_check import CheckpointCheck, check_checkpoint
-from penstock.storage.directory import DIRECTORIES, MARKER, read_marker
+from penstock.storage.directory import MARKER, read_marker
 from penstock.storage.disk import Disk
 from penstock.storage.findings import Finding
 from penstock.storage.journal_check import JournalCheck, check_journal, read_headers, require
@@ -73,8 +73,7 @@ def require_data_directory(disk: Disk) -> None:
         raise FileNotFoundError(f"there is nothing at {path}")
     if not path.is_dir():
         raise NotADataDirectory(f"{path} is a file")
-    names = set(disk.list(""))
-    if MARKER not in names and not names & set(DIRECTORIES):
+    if not disk.exists(MARKER) and not read_headers(disk):
         raise FileNotFoundError(f"there is no data directory at {path}")
 
 
