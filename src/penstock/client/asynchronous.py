@@ -311,6 +311,9 @@ class Penstock:
     def transaction(self) -> Transaction:
         return Transaction(self._session)
 
+    async def seal(self) -> int:
+        return await asyncio.to_thread(self._session.seal)
+
     async def compact(self) -> Freed:
         return await asyncio.to_thread(self._session.compact)
 

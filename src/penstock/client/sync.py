@@ -375,6 +375,10 @@ class Penstock:
         """Settle and push over any queues, all or nothing, when the `with` block ends without an error."""
         return Transaction(self._session)
 
+    def seal(self) -> int:
+        """Write everything so far to the Parquet history now, full journal file or not; how many files were sealed."""
+        return self._session.seal()
+
     def compact(self) -> Freed:
         """Apply retention now; what it freed."""
         return self._session.compact()
