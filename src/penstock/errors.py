@@ -65,6 +65,7 @@ class InvalidField(InputError):
     """A field has a value of the wrong type or outside its range."""
 
     code = "invalid_field"
+    hint_default = "the message names the field and what it takes; nothing was changed"
 
 
 class UnknownOption(InputError):
@@ -77,6 +78,7 @@ class TooLarge(InputError):
     """A payload, key, header set or batch is over its limit."""
 
     code = "too_large"
+    hint_default = "split it up, or store it elsewhere and push its address"
 
 
 class BadBatch(InputError):
@@ -131,6 +133,7 @@ class MessageNotFound(StateError):
     """No message has this id, or it is no longer kept."""
 
     code = "message_not_found"
+    hint_default = "check the id; raise the queue's retention if it is needed for longer"
 
 
 class LeaseLost(StateError):

@@ -81,7 +81,7 @@ class MessageId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> MessageId:
-        queue, _, rest = text.partition("/")
+        queue, _, rest = text.partition("/") if isinstance(text, str) else ("", "", "")
         partition, _, offset = rest.partition("/")
         if not (queue and partition and offset.isascii() and offset.isdigit()):
             raise InvalidField(f"id: {text!r} is not a message id", hint="an id reads queue/partition/offset")
@@ -243,6 +243,12 @@ def check_priority(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= limits.priority_max:
         raise InvalidField(f"priority: {value!r} is outside 0 to 255")
     return value
+
+
+def check_durability(value: Any) -> None:
+    """A level of durability, or None for the default."""
+    if value is not None and value not in DURABILITIES:
+        raise InvalidField(f"durability: {value!r} is not a level", hint=suggestion(str(value), DURABILITIES))
 
 
 def check_seconds(value: Any, name: str, greatest: float = limits.delay_seconds_max) -> float:

@@ -17,7 +17,7 @@ from penstock.model import MessageId
 Int64s = NDArray[np.int64]
 
 
-class Piece(msgspec.Struct, frozen=True):
+class Piece(msgspec.Struct, frozen=True, gc=False):
     """Some deliveries whose rows lie in one batch."""
 
     batch: Any  # a Batch; before it is loaded, the extent of a segment that holds it
@@ -45,7 +45,7 @@ class Piece(msgspec.Struct, frozen=True):
         return self.pushed_at if isinstance(self.pushed_at, int) else self.pushed_at(self.offsets[index])
 
 
-class LeaseReply(msgspec.Struct, frozen=True):
+class LeaseReply(msgspec.Struct, frozen=True, gc=False):
     """A lease: `nonce` 0 and no pieces when there was nothing to be had."""
 
     queue: str

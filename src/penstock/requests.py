@@ -8,7 +8,7 @@ from datetime import datetime
 import msgspec
 
 from penstock.batch import Batch
-from penstock.model import Message, MessageId, Outcome, Receipt
+from penstock.model import Message, MessageId, Outcome, Receipt, to_datetime, to_micros
 
 PartitionChoice = int | str | Sequence[int | str | None] | None
 
@@ -60,6 +60,12 @@ class LetterFilter(msgspec.Struct, frozen=True, kw_only=True):
     until: datetime | None = None
     ids: frozenset[MessageId] | None = None  # of the dead letters themselves
     limit: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        for name in ("since", "until"):
+            value = getattr(self, name)
+            if value is not None:
+                msgspec.structs.force_setattr(self, name, to_datetime(to_micros(value, name)))
 
     def matches(self, letter: Message) -> bool:
         """Whether a dead letter is meant."""

@@ -211,8 +211,9 @@ class Storekeeper:
     # delays
 
     def _refill_delays(self) -> None:
-        core = self._shard.core
-        for queue in [queue for queue in list(core.queues.values()) if is_short(core, queue)]:
+        # By the clock, not by the timers: after a pause of the whole machine they are behind.
+        now = self._shard.clock.now()
+        for queue in [queue for queue in list(self._shard.core.queues.values()) if is_short(queue, now)]:
             fetch_delays(self._shard, queue, queue.horizon)
 
     # retention

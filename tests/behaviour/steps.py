@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from penstock import Delivery, Queue
+import pytest
+
+from penstock import Delivery, PenstockError, Queue
 
 TICK = 0.003  # timers round up to a tick of about a millisecond: never early, hardly late
 
@@ -39,3 +42,20 @@ def fail(queue: Queue, clock: Any, times: int, **options: Any) -> None:
 def numbered(count: int, prefix: str = "") -> list[bytes]:
     """Payloads 0, 1, 2 …"""
     return [f"{prefix}{number}".encode() for number in range(count)]
+
+
+def refuse(error: type[PenstockError], call: Callable[[], object], *words: str) -> None:
+    """The call raises exactly this error, which has a code and a hint and names what is wrong."""
+    with pytest.raises(PenstockError) as caught:
+        call()
+    assert type(caught.value) is error
+    assert caught.value.code == error.code
+    assert caught.value.hint
+    for word in words:
+        assert word in caught.value.message
+
+
+def kill(queue: Queue, count: int = 1, reason: str = "", **options: Any) -> None:
+    """Reject the next messages."""
+    for delivery in queue.lease(count, **options):
+        delivery.reject(reason)

@@ -128,9 +128,9 @@ class SealingSession(Session):
     def __init__(self, path: None, **arguments: Any) -> None:
         super().__init__(path, **arguments)
         push_one, settle, settle_lease = self.push_one, self.settle, self.settle_lease
-        self.push_one = lambda *call: self._sealed(push_one, *call)  # type: ignore[method-assign]
-        self.settle = lambda *call: self._sealed(settle, *call)  # type: ignore[method-assign]
-        self.settle_lease = lambda *call: self._sealed(settle_lease, *call)  # type: ignore[method-assign]
+        self.push_one = lambda *call: self._sealed(push_one, *call)
+        self.settle = lambda *call: self._sealed(settle, *call)
+        self.settle_lease = lambda *call: self._sealed(settle_lease, *call)
 
     def push(self, *call: Any) -> Any:
         return self._sealed(super().push, *call)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
 from penstock import limits
-from penstock.batch import encode_one_with
+from penstock.batch import encode_one_with, values
 from penstock.errors import InvalidField
-from penstock.model import Outcome, check_name, check_seconds, to_micros
+from penstock.model import MessageId, Outcome, check_name, check_seconds, to_micros
 from penstock.requests import LeaseRequest, Settling
 
 
@@ -31,9 +31,9 @@ def one(
         payload,
         key=key,
         priority=priority,
-        delay_us=round(check_seconds(delay, "delay") * 1_000_000) if delay else 0,
-        deliver_at_us=0 if deliver_at is None else to_micros(deliver_at, "deliver_at"),
-        ttl_us=0 if ttl is None else max(1, round(check_seconds(ttl, "ttl") * 1_000_000)),
+        delay_us=values.delay_us(delay),
+        deliver_at_us=values.deliver_at_us(deliver_at),
+        ttl_us=values.ttl_us(ttl),
         headers=headers,
         dedup_key=dedup_key,
         max_attempts=max_attempts,
@@ -55,7 +55,27 @@ def lease_request(
         raise InvalidField("lease_seconds: 0 would end the lease before it begins")
     if consumer:
         check_name(consumer, "consumer")
-    return LeaseRequest(max, lease_seconds, consumer or "", None if partitions is None else tuple(partitions), auto_ack)
+    return LeaseRequest(max, lease_seconds, consumer or "", _some_partitions(partitions), auto_ack)
+
+
+def _some_partitions(value: Any) -> tuple[int | str, ...] | None:
+    if value is None:
+        return None
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidField(f"partitions: {value!r} is not a list of partitions")
+    return tuple(partition(each, "partitions") for each in value)
+
+
+def partition(value: Any, name: str = "partition") -> int | str:
+    """A partition by number or by name; whether there is one the queue knows."""
+    if isinstance(value, bool) or not isinstance(value, int | str) or (isinstance(value, int) and value < 0):
+        raise InvalidField(f"{name}: {value!r} is neither a number from 0 nor a name")
+    return value
+
+
+def message_id(value: MessageId | str) -> MessageId:
+    """An id, or its text."""
+    return value if isinstance(value, MessageId) else MessageId.parse(value)
 
 
 @lru_cache(maxsize=64, typed=True)
@@ -71,7 +91,7 @@ def wait_seconds(value: float) -> float:
 
 def settling(outcome: Outcome, delay: float | None = None, error: str = "") -> Settling:
     """How a delivery ends. A message about an error is cut, not refused: settling must not fail over its text."""
-    if delay is not None:
+    if delay is not None or outcome == Outcome.SNOOZED:
         delay = check_seconds(delay, "delay")
     # Names of files may hold what is no character; cutting bytes may halve one.
     text = str(error).encode(errors="replace")[: limits.error_bytes_max].decode(errors="ignore") if error else ""
@@ -83,11 +103,16 @@ def timestamp_micros(value: datetime | str | None) -> int | None:
     return None if value is None else to_micros(value, "timestamp")
 
 
-def read_limit(value: int) -> int:
+def read_limit(value: int, greatest: int = limits.lease_messages_max) -> int:
     """How many messages to list."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limits.lease_messages_max:
-        raise InvalidField(f"limit: {value!r} is outside 1 to {limits.lease_messages_max}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= greatest:
+        raise InvalidField(f"limit: {value!r} is outside 1 to {greatest}")
     return value
+
+
+def redrive_limit(value: int) -> int:
+    """How many dead letters to send back."""
+    return read_limit(value, 2**62)
 
 
 def per_second(value: float | None) -> float | None:

@@ -34,6 +34,7 @@ from penstock.model import (
     QueueOptions,
     QueueStats,
     Reason,
+    check_durability,
     check_name,
 )
 from penstock.replies import LeaseReply
@@ -73,6 +74,8 @@ class DeadLetters:
         edit: Callable[[Message], Message] | None = None,
         **filters: Any,
     ) -> int:
+        if "limit" in filters:
+            arguments.redrive_limit(filters["limit"])
         wanted = LetterFilter(ids=None if ids is None else frozenset(ids), **filters)
         rate = arguments.per_second(rate)
         count: int = await _told(self._session, self._session.redrive, self._queue, wanted, rate, edit)
@@ -112,12 +115,14 @@ class Queue:
             await self._unthrottled()
         options = (key, priority, delay, deliver_at, ttl, headers, dedup_key, partition, max_attempts, trace)
         if payload.__class__ is bytes and options == _PLAIN:
+            check_durability(durability)
             id, ticket = session.push_one(self.name, encode_one(payload), durability)
         else:
             data = arguments.one(
                 payload, key, priority, delay, deliver_at, ttl, headers, dedup_key, max_attempts, trace
             )
-            reply, ticket = session.push(self.name, Batch(data), partition, durability)
+            where = None if partition is None else arguments.partition(partition)
+            reply, ticket = session.push(self.name, Batch(data), where, durability)
             id = reply.ids()[0]
         if ticket:
             await session.shard.commit.future(ticket, asyncio.get_running_loop())
@@ -147,9 +152,10 @@ class Queue:
     ) -> Leased:
         request = arguments.lease_request(max, lease_seconds, consumer, partitions, auto_ack)
         check_name(group, "group")
+        arguments.wait_seconds(wait)
         reply, ticket = await self._lease(group, request)
         if not reply.count and wait:
-            reply, ticket = await self._lease_waiting(group, request, arguments.wait_seconds(wait))
+            reply, ticket = await self._lease_waiting(group, request, wait)
         await self._session.shard.confirmed(ticket)
         return Leased(self._session, reply)
 
@@ -234,10 +240,10 @@ class Queue:
         return found
 
     async def cancel(self, id: MessageId | str) -> None:
-        await _done(self._session, self._session.cancel, MessageId.parse(id) if isinstance(id, str) else id)
+        await _done(self._session, self._session.cancel, arguments.message_id(id))
 
     async def why(self, id: MessageId | str) -> list[Reason]:
-        place = MessageId.parse(id) if isinstance(id, str) else id
+        place = arguments.message_id(id)
         reasons: list[Reason] = await _told(self._session, self._session.why, place)
         return reasons
 

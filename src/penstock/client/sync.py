@@ -27,6 +27,7 @@ from penstock.model import (
     QueueOptions,
     QueueStats,
     Reason,
+    check_durability,
     check_name,
 )
 from penstock.requests import LetterFilter, Settling
@@ -165,7 +166,7 @@ class DeadLetters:
             since=since,
             until=until,
             ids=chosen,
-            limit=limit,
+            limit=arguments.redrive_limit(limit),
         )
         count, ticket = self._session.redrive(self._queue, wanted, arguments.per_second(rate), edit)
         self._session.shard.confirm(ticket)
@@ -205,12 +206,15 @@ class Queue:
         session = self._session
         options = (key, priority, delay, deliver_at, ttl, headers, dedup_key, partition, max_attempts, trace)
         if payload.__class__ is bytes and options == _PLAIN:
+            if durability is not None:
+                check_durability(durability)
             id, ticket = session.push_one(self.name, encode_one(payload), durability)
         else:
             data = arguments.one(
                 payload, key, priority, delay, deliver_at, ttl, headers, dedup_key, max_attempts, trace
             )
-            reply, ticket = session.push(self.name, Batch(data), partition, durability)
+            where = None if partition is None else arguments.partition(partition)
+            reply, ticket = session.push(self.name, Batch(data), where, durability)
             id = reply.ids()[0]
         if ticket:
             session.shard.confirm(ticket)
@@ -240,9 +244,11 @@ class Queue:
         request = arguments.lease_of(max) if options == _NO_OPTIONS else arguments.lease_request(max, *options)
         if group is not DEFAULT_GROUP:
             check_name(group, "group")
+        if wait:
+            arguments.wait_seconds(wait)
         reply, ticket = session.lease(self.name, group, request)
         if not reply.count and wait:
-            reply, ticket = session.lease_waiting(self.name, group, request, arguments.wait_seconds(wait))
+            reply, ticket = session.lease_waiting(self.name, group, request, wait)
         if ticket:
             session.shard.confirm(ticket)
         return Leased(session, reply)
@@ -308,11 +314,11 @@ class Queue:
 
     def cancel(self, id: MessageId | str) -> None:
         """Take a message back before anyone has it."""
-        self._done(self._session.cancel(MessageId.parse(id) if isinstance(id, str) else id))
+        self._done(self._session.cancel(arguments.message_id(id)))
 
     def why(self, id: MessageId | str) -> list[Reason]:
         """Why is this message not delivered? One answer per group."""
-        return self._told(self._session.why(MessageId.parse(id) if isinstance(id, str) else id))
+        return self._told(self._session.why(arguments.message_id(id)))
 
     def stats(self) -> QueueStats:
         return self._told(self._session.stats(self.name))

@@ -147,6 +147,13 @@ class Delivery(Indexes):
             self.leases.pop(lease.nonce, None)
             lease.group.leases.pop(lease.nonce, None)
 
+    def forget_leases(self) -> None:
+        """The shard is closed: whoever holds a lease holds nothing. The journal knows what was leased."""
+        self.leases.clear()
+        for queue in self.queues.values():
+            for group in queue.groups.values():
+                group.leases.clear()
+
     def _settled(self, settled: entry.Settled) -> None:
         spans = self._spans(settled.queue, settled.group, settled.spans)
         if not spans:

@@ -34,9 +34,9 @@ def shrink(core: Delivery, queue: Queue) -> None:
     queue.near -= core.wheel.drop_after(queue.horizon, owners)
 
 
-def is_short(core: Delivery, queue: Queue) -> bool:
+def is_short(queue: Queue, now: int) -> bool:
     """Whether the next share must be fetched now."""
-    return queue.horizon < FOREVER and core.wheel.reached + MARGIN > queue.horizon
+    return queue.horizon < FOREVER and now + MARGIN > queue.horizon
 
 
 def delayed_extents(queue: Queue) -> Iterator[tuple[Partition, Extent]]:

@@ -3,6 +3,9 @@
 A lease is volatile: its nonce, deadline and holder live in memory only, on the monotonic clock. What the journal keeps
 of it is that its messages were leased; recovery closes them as interrupted. One lease covers runs of offsets, and is
 settled whole in one step; only when its deliveries are settled one by one does it keep a byte for each.
+
+Takes are not watched by the garbage collector: there may be many. Nothing is lost by it, since a lease goes by its
+reference count when it is settled, and a shard lets go of all leases when it is closed.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from penstock.delivery.group import Group
 from penstock.delivery.progress import Progress
 
 
-class Take(msgspec.Struct):
+class Take(msgspec.Struct, gc=False):
     """Some offsets of one partition in a lease, ascending, with the number of each delivery."""
 
     progress: Progress

@@ -40,7 +40,7 @@ class Need(Exception):
         self.column = column
 
 
-class Extent(msgspec.Struct, eq=False):
+class Extent(msgspec.Struct, eq=False, gc=False):
     """Offsets [first, end) of one partition; `batch` while they are in memory, `sealed` once they are in a file."""
 
     first: int

@@ -18,9 +18,8 @@ from penstock.clock import Clock, SystemClock
 from penstock.delivery import admin
 from penstock.embedded import browse, letters
 from penstock.engine import Ticket
-from penstock.errors import InvalidField, QueueExists
+from penstock.errors import QueueExists
 from penstock.model import (
-    DURABILITIES,
     Durability,
     Freed,
     Message,
@@ -30,10 +29,10 @@ from penstock.model import (
     QueueOptions,
     QueueStats,
     Reason,
+    check_durability,
     check_name,
     check_seconds,
     queue_options,
-    suggestion,
 )
 from penstock.opening import close_on_disk, open_in_memory, open_on_disk
 from penstock.replies import LeaseReply, PushReply
@@ -100,6 +99,7 @@ class Session:
                 self.shard.commit.close()
             with self.shard.lock:
                 self.shard.waiters.wake_all()
+                self.shard.core.forget_leases()
 
     # messages
 
@@ -239,6 +239,7 @@ class Session:
 
     def compact(self) -> Freed:
         """Apply retention now and rewrite files that are mostly empty; what it gave back."""
+        self.shard.begin()
         return Freed() if self._keeper is None else self._keeper.compact()
 
     def seal(self) -> int:
@@ -252,9 +253,3 @@ class Session:
         """Write a checkpoint now."""
         if self._keeper is not None:
             self._keeper.checkpoint()
-
-
-def check_durability(value: Any) -> None:
-    """Refuse a level that does not exist."""
-    if value is not None and value not in DURABILITIES:
-        raise InvalidField(f"durability: {value!r} is not a level", hint=suggestion(str(value), DURABILITIES))

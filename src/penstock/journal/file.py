@@ -177,7 +177,8 @@ class FileJournal:
         if found.verdict is Verdict.TORN:
             logger.warning("%s: cut a torn tail at position %d", self._disk.root / name, found.end_position)
             files.erase_tail(self._file, found)
-        # What a killed process wrote may still be in memory only; the next frame will call it durable.
+        # What a process before this one wrote may be in memory only; the next frame will call it durable.
+        files.write_again(self._file, found)
         self._file.sync()
         self._disk.sync_directory(files.DIRECTORY)
         self._first_sequence = first_sequence

@@ -103,6 +103,8 @@ class CurrentManifest:
     def _open(self) -> Manifest:
         found = manifests.read(self._disk)
         if found is not None:
+            # It may have been renamed into place by a process that died before it could make that durable.
+            self._disk.sync_directory(manifests.NAME.rpartition("/")[0])
             return found
         # The empty manifest is written before the first file, so files without one mean that it was lost.
         if any(name.endswith(".parquet") for name in self._on_disk()):

@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.errors import Damaged, DiskFull
 from penstock.storage.disk import Disk, File
-from penstock.storage.frames import HEADER_BYTES, Header, decode_header, encode_header, seed_of
+from penstock.storage.frames import FRAME, HEADER_BYTES, Header, decode_header, encode_header, seed_of
 from penstock.storage.recovery import Scan, Verdict, scan
 
 DIRECTORY: Final = "journal"
@@ -70,6 +70,17 @@ def reopen_file(disk: Disk, name: str, size: int) -> File:
         return disk.open(name, create_bytes=size)
     except DiskFull:
         return disk.open(name)
+
+
+def write_again(file: File, found: Scan) -> None:
+    """Write the frames that may never have reached the disk where they are.
+
+    After a failed sync the system may hold them in memory and take them for stored: a sync alone would prove nothing.
+    """
+    if found.positions:
+        _, _, _, durable = FRAME.unpack_from(found.data, found.positions[-1])
+        start = found.positions[max(0, durable + 1 - found.first_sequence)]
+        file.write_at(found.data[start : found.end_position], start)
 
 
 def erase_tail(file: File, found: Scan) -> None:
