@@ -16,9 +16,12 @@ from penstock.storage.checkpoint import MANIFEST
 from penstock.storage.checkpoint_check import CheckpointCheck, check_checkpoint
 from penstock.storage.directory import MARKER, read_marker
 from penstock.storage.disk import Disk
+from penstock.storage.files import RESERVE
 from penstock.storage.findings import Finding
 from penstock.storage.journal_check import JournalCheck, check_journal, read_headers, require
 from penstock.storage.segment_check import SegmentCheck, check_segments
+
+FOLDERS = ("journal", "segments/messages", "segments/events")
 
 Progress = Callable[[int, int], None]  # bytes checked so far, bytes in all
 
@@ -114,8 +117,9 @@ class _Meter:
     """Progress over journal and segments together."""
 
     def __init__(self, disk: Disk, on_progress: Progress) -> None:
-        folders = [name for name in ("journal", "segments/messages", "segments/events") if disk.exists(name)]
-        self._total = sum(disk.size(f"{folder}/{name}") for folder in folders for name in disk.list(folder))
+        folders = [name for name in FOLDERS if disk.exists(name)]
+        names = [f"{folder}/{name}" for folder in folders for name in disk.list(folder)]
+        self._total = sum(disk.size(name) for name in names if name != RESERVE)
         self._done = 0
         self._tell = on_progress
 

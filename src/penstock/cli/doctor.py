@@ -1,0 +1,130 @@
+"""`penstock doctor`: is this directory sound, and if not, what is affected and what can be done?"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from penstock.cli import output
+from penstock.clock import SystemClock
+from penstock.repair import Loss, Report, diagnose
+from penstock.repair import repair as mend
+from penstock.storage.disk import RealDisk
+from penstock.storage.doctor import require_data_directory
+from penstock.storage.findings import Finding, spelt
+from penstock.storage.readonly import ReadOnlyDisk
+
+DAMAGED = 2
+
+
+def doctor(
+    directory: Annotated[Path, typer.Argument(help="The data directory; no process may have it open.")],
+    repair: Annotated[bool, typer.Option("--repair", help="Skip what is damaged, keeping a copy of it.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Examine a data directory: every journal frame, checkpoint part and segment file.
+
+    Without --repair nothing is changed. With it, what is damaged is copied to `damaged/` in the directory, skipped, and
+    named: which messages of which queues are lost.
+    """
+    report = examine(directory, repair=repair, is_shown=not as_json)
+    if as_json:
+        output.write_json(report)
+    else:
+        write_report(report)
+    if not report.is_sound and not report.is_repaired:
+        raise typer.Exit(DAMAGED)
+
+
+def examine(directory: Path, *, repair: bool, is_shown: bool) -> Report:
+    """Look at a directory under its lock, and mend it if asked to."""
+    disk = RealDisk(directory) if repair else ReadOnlyDisk(directory)
+    require_data_directory(disk)
+    clock = SystemClock()
+    disk.lock()
+    try:
+        with output.progress("examining", is_shown=is_shown) as tell:
+            found = diagnose(disk, clock.now(), tell)
+        if repair and not found.is_sound:
+            return mend(disk, found, clock, random.Random())
+        return found.report()
+    finally:
+        disk.close()
+
+
+def write_report(report: Report) -> None:
+    """A report for people."""
+    output.write(_headline(report))
+    for finding in report.findings:
+        _write_finding(finding)
+    certain = [loss for loss in report.losses if loss.is_certain]
+    if certain:
+        output.write("\n[bold]Lost[/]: no file holds these messages any more.")
+        headings = ("queue", "partition", "offsets", "not settled yet by", "messages")
+        output.write(output.table(headings, [_loss_row(loss) for loss in certain], text_columns=4))
+    _write_passed_over([loss for loss in report.losses if not loss.is_certain])
+    for note in report.notes:
+        output.write(f"[yellow]·[/] {escape(note)}")
+    output.write(_conclusion(report))
+
+
+def _headline(report: Report) -> str:
+    name = escape(report.directory)
+    if report.is_sound:
+        return f"[green]✓[/] {name} is sound: {_checked(report)}."
+    wrong = sum(not finding.harmless for finding in report.findings)
+    lost = sum(loss.end_offset - loss.first_offset for loss in report.losses if loss.is_certain)
+    what = f"{spelt(wrong, 'thing')} {'is' if wrong == 1 else 'are'} wrong"
+    losing = f"{spelt(lost, 'message')} {'is' if lost == 1 else 'are'} lost" if lost else "no message is lost"
+    return f"[red]✗[/] {name}: {what}, {losing}. Examined: {_checked(report)}."
+
+
+def _checked(report: Report) -> str:
+    checked = report.checked
+    return (
+        f"{spelt(checked.journal_files, 'journal file')} with {spelt(checked.frames, 'frame')}, "
+        f"{spelt(checked.checkpoint_parts, 'checkpoint part')}, {spelt(checked.segment_files, 'segment file')} with "
+        f"{spelt(checked.sealed_messages, 'message')}"
+    )
+
+
+def _write_finding(finding: Finding) -> None:
+    mark = "[yellow]·[/]" if finding.harmless else "[red]✗[/]"
+    where = "" if finding.position is None else f" at position {finding.position:,}"
+    output.write(f"{mark} [bold]{escape(finding.file)}[/]{where}\n    {escape(finding.what)}")
+
+
+def _loss_row(loss: Loss) -> tuple[str, str, str, str, int]:
+    last = loss.end_offset - 1
+    offsets = f"{loss.first_offset}" if loss.first_offset == last else f"{loss.first_offset} to {last}"
+    groups = ", ".join(f"{name} ({count:,})" for name, count in loss.unsettled.items())
+    return loss.queue, loss.partition, offsets, groups or "nobody: all had it", loss.end_offset - loss.first_offset
+
+
+def _write_passed_over(losses: list[Loss]) -> None:
+    if not losses:
+        return
+    queues = sorted({loss.queue for loss in losses})
+    output.write(
+        f"[yellow]·[/] in {spelt(len(losses), 'partition')} of {escape(', '.join(queues))} it cannot be told whether "
+        "messages at the end are lost; offsets there are passed over, so that no id is ever used twice"
+    )
+
+
+def _conclusion(report: Report) -> str:
+    if report.is_repaired:
+        where = escape(f"{report.directory}/{report.kept_in}")
+        return (
+            f"\n[green]✓[/] repaired: the directory opens again. Copies of all that was replaced, and this report, are "
+            f"in {where}; remove it when you no longer need it."
+        )
+    if report.is_sound:
+        return ""
+    return (
+        "\nNothing was changed. Take a copy of the directory if you can, then skip what is damaged with\n"
+        f"    penstock doctor {escape(report.directory)} --repair"
+    )
