@@ -75,7 +75,7 @@ def verify(disk: Disk, now: int, on_progress: OnProgress = lambda done, total: N
     core = recover(examination.journal.replay, manifest, state, now)
     found.problems += _bad_batches(examination)
     reader = SegmentReader(disk)
-    for queue in core.queues.values():
+    for _, queue in sorted(core.by_name.items()):
         for partition in queue.partitions:
             found.problems += _misplaced(partition)
         for group in queue.groups.values():

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
-from rich import box
 from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn

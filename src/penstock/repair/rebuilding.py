@@ -33,7 +33,7 @@ from penstock.storage.extent import Extent
 from penstock.storage.journal_check import JournalCheck
 from penstock.storage.manifest import Manifest
 from penstock.storage.parquet import SegmentReader
-from penstock.storage.schema import EVENTS
+from penstock.storage.schema import EVENTS, MESSAGES, SCHEMAS
 
 # Where a partition without a single message left begins: beyond any offset that it can have used.
 UNKNOWN_END: Final = 1 << 48
@@ -87,12 +87,16 @@ class History:
         return self._journal.first_sequence == 1 and not self._journal.holes
 
     def extents(self, queue: int) -> list[Extent]:
+        """Where its messages are, or were: a damaged file still counts for how far a partition goes."""
         return [extent for extent in self.manifest.extents if extent.queue == queue]
 
     def rows(self, extent: Extent, columns: list[str]) -> pa.Table:
-        """Some columns of the rows of an extent."""
-        table = self._reader.read(self.manifest.files[extent.file], extent.row_group, columns)
-        return table.slice(extent.row, extent.count)
+        """Some columns of the rows of an extent; no rows when they cannot be read."""
+        file = self.manifest.files[extent.file]
+        try:
+            return self._reader.read(file, extent.row_group, columns).slice(extent.row, extent.count)
+        except (Damaged, FileNotFoundError):
+            return SCHEMAS[MESSAGES].empty_table().select(columns)
 
     def told(self, queue: int) -> Told:
         """What the journal still says about a queue."""
@@ -108,7 +112,8 @@ class History:
         names: dict[int, str] = {}
         for extent in self.extents(queue):
             if extent.partition not in names:
-                names[extent.partition] = self.rows(extent, ["partition"])["partition"][0].as_py()
+                rows = self.rows(extent, ["partition"])["partition"]
+                names |= {extent.partition: rows[0].as_py()} if len(rows) else {}
         return names
 
     def events(self, queue: int) -> list[Event]:
@@ -174,7 +179,8 @@ def rebuild_queue(core: Delivery, history: History, number: int) -> str:
 def _make_partitions(core: Delivery, queue: Queue, history: History, told: Told, events: list[Event]) -> None:
     names = told.partitions | history.partition_names(queue.id)
     spare = iter(sorted({event.partition for event in events} - set(names.values())))
-    count = max([*names, *told.first_offsets], default=-1) + 1
+    numbers = {extent.partition for extent in history.extents(queue.id)}
+    count = max([*names, *told.first_offsets, *numbers], default=-1) + 1
     numbered = [names.get(number) or next(spare, str(number)) for number in range(count)]
     numbered += spare
     if numbered:

@@ -70,7 +70,7 @@ class _Salvage:
     def __init__(self, disk: Disk, examination: Examination, now: int) -> None:
         self._found = examination
         self._manifest = examination.segments.readable
-        self._history = History(disk, self._manifest, examination.journal, now)
+        self._history = History(disk, examination.segments.manifest, examination.journal, now)
         self._core = Delivery(now)
         self._core.replaying = True
         self._filling = Filling(self._core, now)

@@ -34,10 +34,9 @@ class SegmentCheck(msgspec.Struct):
     @property
     def readable(self) -> Manifest:
         """The manifest with nothing in it that cannot be read."""
+        sound = {extent for extents in self.sound_extents.values() for extent in extents}
         extents = [
-            extent
-            for extent in self.manifest.extents
-            if extent.file not in self.damaged_files or extent in self.sound_extents[extent.file]
+            extent for extent in self.manifest.extents if extent.file not in self.sound_extents or extent in sound
         ]
         return msgspec.structs.replace(self.manifest, extents=extents)
 
