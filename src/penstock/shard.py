@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
-from penstock.batch import Batch
+from penstock.batch import Batch, layout
 from penstock.clock import Clock
 from penstock.delivery import admin, dead, delays
 from penstock.delivery import settle as settle_rules
@@ -24,7 +24,7 @@ from penstock.delivery.core import Delivery
 from penstock.delivery.entries import Entry, QueueDeleted, QueueSet, encode_push_one
 from penstock.delivery.group import Group
 from penstock.delivery.lease import decide_lease
-from penstock.delivery.log import Need, Queue
+from penstock.delivery.log import SPECIAL, Need, Queue
 from penstock.delivery.push import Decided, decide_push
 from penstock.delivery.settle import Chosen
 from penstock.engine import Engine, Ticket
@@ -102,16 +102,18 @@ class Shard(Engine):
         return self.push_reply(queue, batch, decided), ticket
 
     def push_one(self, name: str, data: bytes, durability: Durability | None = None) -> tuple[MessageId, Ticket]:
-        """The short path for a batch of one without options, which needs no parsing."""
+        """The short path for one message that leaves nothing to decide: no priority, delay, ttl or dedup key."""
         if not self.throttle.is_set():
             self.throttle.wait()
         with self.lock:
             queue = self.core.by_name.get(name)
-            if queue is not None and queue.plain and not self.is_closed and not self.journal.disk_full:
+            flags = layout.flags_of(data)
+            is_plain = queue is not None and queue.plain and not flags & (SPECIAL | layout.DEDUP_KEY)
+            if queue is not None and is_plain and not self.is_closed and not self.journal.disk_full:
                 partition = queue.partitions[0]
                 offset, now = partition.end, self.clock.now()
                 sequence = self.journal.append(encode_push_one(queue.id, now, 0, offset, data))
-                self.core.push_one(queue, data, now, sequence)
+                self.core.push_one(queue, data, flags, now, sequence)
                 if self.waiters:
                     self.waiters.wake(queue.id, len(queue.groups))
                 ticket = self._made_safe(sequence, durability or queue.options.durability or self.durability)

@@ -19,7 +19,6 @@ def test_redrive_makes_the_message_ready_again_in_its_group_with_attempts_reset(
     id = queue.read()[0].id
 
     assert queue.dlq.redrive() == 1
-    clock.advance(TICK)
     delivery = lease_one(queue)
 
     assert (delivery.id, delivery.attempt, delivery.priority, delivery.key) == (id, 1, 200, "k")

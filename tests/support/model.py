@@ -195,7 +195,7 @@ class Model:
             return
         state.attempts = attempt if how == "retried" else state.attempts
         wait = BACKOFF * 2 ** (attempt - 1) if delay_us is None else delay_us
-        state.phase, state.due = "waiting", max(self.now + wait, self.now + TICK)
+        state.phase, state.due = ("waiting", self.now + wait) if wait else ("ready", 0)
 
     def drop(self, group: str, place: Place, why: str) -> None:
         self.groups[group].states[place].phase = why
@@ -250,7 +250,7 @@ class Model:
     def redrive(self, chosen: list[tuple[str, Place]]) -> None:
         for group, place in chosen:
             self.letters.remove((group, place))
-            self.groups[group].states[place] = State("waiting", due=self.now + TICK)
+            self.groups[group].states[place] = State("ready")
 
     # accounts
 

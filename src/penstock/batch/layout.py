@@ -96,6 +96,11 @@ def offsets_bytes(count: int) -> int:
     return padded(4 * count + 4)
 
 
+def flags_of(data: Buffer) -> int:
+    """The columns of a batch, without parsing it."""
+    return int.from_bytes(data[4:8], "little")
+
+
 def places(data: Buffer, count: int, flags: int) -> dict[int, int]:
     """The position of each column that is present, by its bit.
 

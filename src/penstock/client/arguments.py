@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from penstock import limits
 from penstock.batch import encode_one_with, values
@@ -13,20 +13,25 @@ from penstock.errors import InvalidField
 from penstock.model import MessageId, Outcome, check_name, check_seconds, to_micros
 from penstock.requests import LeaseRequest, Settling
 
+PushOptions = tuple[
+    str | None,  # key
+    int | str,  # priority
+    float,  # delay
+    datetime | str | None,  # deliver_at
+    float | None,  # ttl
+    Mapping[str, str] | None,  # headers
+    str | None,  # dedup_key
+    int | None,  # max_attempts
+    str | None,  # trace
+]
+PLAIN: Final[PushOptions] = (None, limits.priority_default, 0, None, None, None, None, None, None)
 
-def one(
-    payload: Any,
-    key: str | None,
-    priority: int | str,
-    delay: float,
-    deliver_at: datetime | str | None,
-    ttl: float | None,
-    headers: Mapping[str, str] | None,
-    dedup_key: str | None,
-    max_attempts: int | None,
-    trace: str | None,
-) -> bytes:
-    """A batch of one, with options."""
+
+def one(payload: Any, options: PushOptions) -> bytes:
+    """A batch of one message."""
+    if options == PLAIN:
+        return encode_one_with(payload)
+    key, priority, delay, deliver_at, ttl, headers, dedup_key, max_attempts, trace = options
     return encode_one_with(
         payload,
         key=key,

@@ -19,6 +19,7 @@ import msgspec
 from penstock import limits
 from penstock.batch import Batch, encode_one
 from penstock.client import arguments
+from penstock.client.arguments import PLAIN
 from penstock.client.asynchronous_delivery import Delivery, Leased, hand_out, kept_alive
 from penstock.client.pushed import PushResult
 from penstock.client.transaction import BaseTransaction
@@ -39,8 +40,6 @@ from penstock.model import (
 )
 from penstock.replies import LeaseReply
 from penstock.requests import LeaseRequest, LetterFilter
-
-_PLAIN = (None, 128, 0, None, None, None, None, None, None, None)
 
 
 async def _told(session: Session, call: Callable[..., tuple[Any, int]], *arguments: Any) -> Any:
@@ -113,16 +112,14 @@ class Queue:
         session = self._session
         if not session.shard.throttle.is_set():
             await self._unthrottled()
-        options = (key, priority, delay, deliver_at, ttl, headers, dedup_key, partition, max_attempts, trace)
-        if payload.__class__ is bytes and options == _PLAIN:
+        options = (key, priority, delay, deliver_at, ttl, headers, dedup_key, max_attempts, trace)
+        data = encode_one(payload) if type(payload) is bytes and options == PLAIN else arguments.one(payload, options)
+        if durability is not None:
             check_durability(durability)
-            id, ticket = session.push_one(self.name, encode_one(payload), durability)
+        if partition is None:
+            id, ticket = session.push_one(self.name, data, durability)
         else:
-            data = arguments.one(
-                payload, key, priority, delay, deliver_at, ttl, headers, dedup_key, max_attempts, trace
-            )
-            where = None if partition is None else arguments.partition(partition)
-            reply, ticket = session.push(self.name, Batch(data), where, durability)
+            reply, ticket = session.push(self.name, Batch(data), arguments.partition(partition), durability)
             id = reply.ids()[0]
         if ticket:
             await session.shard.commit.future(ticket, asyncio.get_running_loop())

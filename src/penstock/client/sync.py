@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 
 from penstock.batch import Batch, encode_one
 from penstock.client import arguments
+from penstock.client.arguments import PLAIN
 from penstock.client.consuming import consume
 from penstock.client.delivery import BaseDelivery, BaseLeased
 from penstock.client.pushed import PushResult
@@ -35,7 +36,6 @@ from penstock.requests import LetterFilter, Settling
 T = TypeVar("T")
 _ACK = Settling(Outcome.ACKED)
 _NO_OPTIONS = (None, None, None, False)
-_PLAIN = (None, 128, 0, None, None, None, None, None, None, None)
 
 
 class Delivery(BaseDelivery):
@@ -204,17 +204,14 @@ class Queue:
     ) -> MessageId:
         """Push one message; returns its id once it is durable."""
         session = self._session
-        options = (key, priority, delay, deliver_at, ttl, headers, dedup_key, partition, max_attempts, trace)
-        if payload.__class__ is bytes and options == _PLAIN:
-            if durability is not None:
-                check_durability(durability)
-            id, ticket = session.push_one(self.name, encode_one(payload), durability)
+        options = (key, priority, delay, deliver_at, ttl, headers, dedup_key, max_attempts, trace)
+        data = encode_one(payload) if type(payload) is bytes and options == PLAIN else arguments.one(payload, options)
+        if durability is not None:
+            check_durability(durability)
+        if partition is None:
+            id, ticket = session.push_one(self.name, data, durability)
         else:
-            data = arguments.one(
-                payload, key, priority, delay, deliver_at, ttl, headers, dedup_key, max_attempts, trace
-            )
-            where = None if partition is None else arguments.partition(partition)
-            reply, ticket = session.push(self.name, Batch(data), where, durability)
+            reply, ticket = session.push(self.name, Batch(data), arguments.partition(partition), durability)
             id = reply.ids()[0]
         if ticket:
             session.shard.confirm(ticket)

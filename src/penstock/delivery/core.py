@@ -107,12 +107,12 @@ class Delivery(Indexes):
                 partition.append(extent)
                 self.arrive(queue, partition, extent)
 
-    def push_one(self, queue: Queue, data: bytes, now: int, sequence: int) -> None:
-        """Apply a push of one message without options to a queue with one partition."""
+    def push_one(self, queue: Queue, data: bytes, flags: int, now: int, sequence: int) -> None:
+        """Apply a push of one message that needs no index to a queue with one partition."""
         self.sequence = queue.touched = sequence
         partition = queue.partitions[0]
         end = partition.end
-        partition.append(Extent(end, end + 1, now, 0, data, None, sequence))
+        partition.append(Extent(end, end + 1, now, flags, data, None, sequence))
         for group in queue.groups.values():
             group.backlog += 1
             progress = group.progress[0]
@@ -165,7 +165,7 @@ class Delivery(Indexes):
         for progress, span in spans:
             group.backlog -= progress.settle(span, settled.outcome, settled.leased_at or settled.at)
             if is_indexed:
-                self.index_settled(progress, span, after)
+                self.index_settled(progress, span, after, settled.at)
         if settled.outcome == Outcome.PURGED:
             # Nothing is left to settle: consumers get their room in flight back.
             for lease in list(group.leases.values()):
@@ -176,7 +176,7 @@ class Delivery(Indexes):
             progress.revive(span)
             progress.group.backlog += span.count
             if not self.replaying:
-                self.time_retries(progress, span)
+                self.time_retries(progress, span, revived.at)
                 if progress.partition.flags & layout.TTL:
                     self.expire_returned(progress, span)
 

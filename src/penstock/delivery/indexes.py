@@ -82,12 +82,12 @@ class Indexes:
         if 0 < first_at < FOREVER:
             heapq.heappush(self.expiries, (first_at, queue.id, partition.id, extent.first))
 
-    def index_settled(self, progress: Progress, span: Span, after: int) -> None:
+    def index_settled(self, progress: Progress, span: Span, after: int, now: int) -> None:
         ordering = progress.partition.queue.options.ordering
         if after != SETTLED and progress.partition.flags & layout.TTL:
             self.expire_returned(progress, span)
         if after == WAITING:
-            self.time_retries(progress, span)
+            self.time_retries(progress, span, now)
         elif ordering == "key" and after == SETTLED:
             self._pass_keys_on(progress, span)
         elif after == READY and ordering != "partition":
@@ -103,10 +103,17 @@ class Indexes:
                 progress.group.offer_again(progress, following)
         progress.group.offer(progress)
 
-    def time_retries(self, progress: Progress, span: Span) -> None:
+    def time_retries(self, progress: Progress, span: Span, now: int) -> None:
+        """Timers for what comes back later; what may come back at once need not wait for a tick."""
         owner = self.owner_of(progress)
+        at_once = []
         for offset, due in zip(span.offset_array().tolist(), span.due_array().tolist(), strict=True):
-            self.wheel.add(due, owner, offset)
+            if due > now:
+                self.wheel.add(due, owner, offset)
+            else:
+                at_once.append(offset)
+        if at_once:
+            self._make_ready(progress, at_once)
 
     def expire_returned(self, progress: Progress, span: Span) -> None:
         """They may have expired while they were held: let the next tick look at them once."""
@@ -142,19 +149,21 @@ class Indexes:
         self.wheel.add(instant, self.owner_of(progress), WAKE)
 
     def _retries_due(self, progress: Progress, offsets: list[int]) -> None:
-        group, ordering = progress.group, progress.partition.queue.options.ordering
         if WAKE in offsets:
-            group.offer_all(progress)
+            progress.group.offer_all(progress)
         dues, reached = progress.dues or {}, self.wheel.reached
         # A message that was snoozed or interrupted twice may have two timers that fire together.
         due = list(dict.fromkeys(offset for offset in offsets if dues.get(offset, reached + 1) <= reached))
         if due:
-            progress.become_ready(due)
-        if ordering == "partition":
-            group.offer(progress)
+            self._make_ready(progress, due)
+
+    def _make_ready(self, progress: Progress, offsets: list[int]) -> None:
+        progress.become_ready(offsets)
+        if progress.partition.queue.options.ordering == "partition":
+            progress.group.offer(progress)
             return
-        for offset in due:
-            group.offer_again(progress, offset, priority_of(progress.partition, offset))
+        for offset in offsets:
+            progress.group.offer_again(progress, offset, priority_of(progress.partition, offset))
 
     def _delays_ended(self, partition: Partition, offsets: Int64s) -> None:
         queue = partition.queue

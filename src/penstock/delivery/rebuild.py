@@ -45,8 +45,11 @@ def _index(core: Delivery, progress: Progress) -> None:
     progress.offered = 0
     core.index_progress(progress)
     group, partition = progress.group, progress.partition
-    for offset, due in (progress.dues or {}).items():
-        core.wheel.add(due, core.owner_of(progress), offset)
+    for offset, due in list((progress.dues or {}).items()):
+        if due > core.wheel.reached:
+            core.wheel.add(due, core.owner_of(progress), offset)
+        else:
+            progress.become_ready([offset])
     if partition.queue.options.ordering != "partition":
         for offset in _ready_offsets(progress):
             group.offer_again(progress, offset, priority_of(partition, offset))
