@@ -1,0 +1,214 @@
+"""The world of a simulation: a clock, a disk that lies, a shard on it that dies and is opened again.
+
+Everything runs in one thread and every choice comes from one seed. Confirmation is a step of its own: an operation may
+have happened in memory while its client waits, and then the power goes. While the storekeeper is at work other clients
+get their turn whenever it lets go of the shard's lock, as other threads would.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from penstock.clock import ManualClock
+from penstock.embedded import Session
+from penstock.errors import InputError, OutcomeUnknown, StateError, StorageError
+from tests.simulation.history import FAILED, OK, UNKNOWN, History, Row
+from tests.support.accounts import assert_accounts
+from tests.support.forgetful import SHORT, ForgetfulDisk, PowerCut
+
+Act = Callable[[Session], tuple[Any, int]]
+
+OPENINGS_MAX = 5  # that a fault may spoil, one after the other
+
+
+class ProcessGone(BaseException):
+    """What the storekeeper of a process that died meanwhile meets."""
+
+
+class TurnTaking:
+    """A lock that gives others a turn whenever it is released, if it was told to."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.on_release: Callable[[], None] | None = None
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+        turn, self.on_release = self.on_release, None
+        if turn is not None and error[0] is None:
+            try:
+                turn()
+            finally:
+                self.on_release = turn
+
+
+def _look_ahead(session: Session) -> None:
+    keeper = session._keeper
+    assert keeper is not None
+    for _ in range(20):  # each round reaches one share of the delays further
+        keeper._refill_delays()
+
+
+class World:
+    """See the module's rules."""
+
+    def __init__(self, seed: int, queues: dict[str, dict[str, Any]]) -> None:
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.clock = ManualClock()
+        self.disk = ForgetfulDisk(self.rng.getrandbits(32))
+        self.history = History(queues)
+        self.pending: list[tuple[Row, int]] = []
+        self.journal_file_bytes = self.rng.choice([1 << 13, 1 << 15, 1 << 18])
+        self.deaths = 0
+        self.session = self.open()
+        for name, options in queues.items():
+            self.session.shard.confirm(self.session.create_queue(name, options, exist_ok=False))
+            self.session.shard.confirm(self.session.create_group(name, "other", "earliest"))
+
+    # operations of clients
+
+    def do(self, client: str, op: str, act: Act, **args: Any) -> Row:
+        """One operation; its client is told at once, or later by `confirm_one`, or never."""
+        row = self.history.add(self.clock.now(), client, op, **args)
+        try:
+            row.result, ticket = act(self.session)
+            self.pending.append((row, ticket))
+            if self.rng.random() < 0.8:
+                self._confirm(len(self.pending) - 1)
+        except PowerCut:
+            self.die(self.rng.choice(["power", "kill"]))
+        except (InputError, StateError) as error:
+            row.outcome, row.error = FAILED, f"{type(error).__name__}: {error}"
+        except (OutcomeUnknown, StorageError) as error:
+            row.error = f"{type(error).__name__}: {error}"
+            self.die("failure")
+        return row
+
+    def confirm_one(self) -> None:
+        """Somebody who waits is told, if the disk lets it be."""
+        if self.pending:
+            try:
+                self._confirm(self.rng.randrange(len(self.pending)))
+            except PowerCut:
+                self.die(self.rng.choice(["power", "kill"]))
+            except StorageError:
+                self.die("failure")
+
+    def _confirm(self, index: int) -> None:
+        row, ticket = self.pending[index]
+        self.session.shard.confirm(ticket)
+        del self.pending[index]
+        row.outcome, row.told_at = OK, self.clock.now()
+
+    # the storekeeper
+
+    def keep(self, work: Callable[[Session], Any], turn: Callable[[], None]) -> None:
+        """Sealing, checkpoints, compaction; `turn` lets a client in between."""
+        lock = self.session.shard.lock
+        assert isinstance(lock, TurnTaking)
+        session = self.session
+        lock.on_release = lambda: self._take_turn(session, turn)
+        try:
+            work(session)
+        except ProcessGone:
+            return
+        except PowerCut:
+            self.die(self.rng.choice(["power", "kill"]))
+        except StorageError:
+            # A disk that refuses a checkpoint or a segment stops nothing; a journal that failed stops everything.
+            if session.shard.journal.failed is not None or self.rng.random() < 0.5:
+                self.die("failure")
+        finally:
+            lock.on_release = None
+
+    def _take_turn(self, session: Session, turn: Callable[[], None]) -> None:
+        if self.rng.random() < 0.3:
+            turn()
+            if self.session is not session:
+                raise ProcessGone
+
+    def wait(self, seconds: float) -> None:
+        """Time passes; the storekeeper looks ahead, and whoever wants to notices."""
+        self.clock.advance(seconds)
+        self.keep(_look_ahead, lambda: None)
+        if self.rng.random() < 0.5:
+            self.do("clock", "tick", lambda session: (None, session.queues()[1]))
+
+    # faults
+
+    def arm(self) -> None:
+        """Let the power fail, or an operation of the disk, some operations from now."""
+        soon = self.rng.choice([1, 2, 3, 5, 10, 30])
+        if self.rng.random() < 0.5:
+            self.disk.crash_at(self.rng.randint(1, soon))
+        else:
+            self.disk.fail_at(self.rng.randint(1, soon), self.rng.choice([errno.EIO, errno.ENOSPC, SHORT]))
+
+    def die(self, how: str) -> None:
+        """The process ends: by a power cut, by kill -9, after a failure of the disk, or cleanly."""
+        self._end(how)
+        for row, _ in self.pending:
+            row.outcome = UNKNOWN
+        self.pending.clear()
+        self.history.add(self.clock.now(), "world", "death", how=how).outcome = OK
+        self.deaths += 1
+        for opening in range(OPENINGS_MAX):
+            if opening < OPENINGS_MAX - 1 and self.rng.random() < 0.2:
+                self.arm()
+            if self._opens():
+                break
+        else:
+            raise AssertionError("the shard does not open, though the disk does as it is told")
+
+    def _opens(self) -> bool:
+        had_fired = self.disk.fired
+        try:
+            self.session = self.open()
+            assert_accounts(self.session.shard)
+        except PowerCut:
+            self._stop_disk(self.rng.choice(["power", "kill"]))
+            return False
+        except StorageError:
+            if had_fired or not self.disk.fired:
+                raise
+            self._stop_disk("failure")
+            return False
+        return True
+
+    def _end(self, how: str) -> None:
+        if how == "clean":
+            try:
+                self.session.close()
+            except PowerCut:
+                how = "power"
+            except StorageError:
+                how = "failure"
+        self._stop_disk(how)
+
+    def _stop_disk(self, how: str) -> None:
+        if how == "power":
+            self.disk = self.disk.crash()
+        else:
+            self.disk.kill()
+
+    def open(self) -> Session:
+        session = Session(
+            None,
+            clock=self.clock,
+            rng=random.Random(self.rng.getrandbits(64)),
+            disk=self.disk,
+            background=False,
+            journal_file_bytes=self.journal_file_bytes,
+        )
+        shard: Any = session.shard
+        shard.lock = TurnTaking()
+        shard.prefetcher.after = lambda extent: None  # its thread would take turns as it likes
+        return session
