@@ -60,6 +60,8 @@ def repair(
     """Mend what a diagnosis has found. The caller holds the directory, and has given it back when this returns."""
     examination, salvaged = found.examination, found.salvaged
     aside = Aside(disk, clock.now())
+    # First of all, so that what is lost is known even if this process does not live to tell.
+    _write_report(aside, found.report())
     if not examination.marker_is_sound:
         aside.keep(MARKER)
         write_marker(disk, examination.shard_id)
@@ -74,10 +76,14 @@ def repair(
     if not journal_is_sound:
         _restart_journal(disk, examination, salvaged, aside, journal_file_bytes)
     report = found.report(kept_in=aside.folder)
-    aside.write(REPORT, msgspec.json.format(msgspec.json.encode(report)))
+    _write_report(aside, report)
     disk.close()
     _prove(disk, salvaged, clock, rng, journal_file_bytes)
     return report
+
+
+def _write_report(aside: Aside, report: Report) -> None:
+    aside.write(REPORT, msgspec.json.format(msgspec.json.encode(report)))
 
 
 def _mend_segments(disk: Disk, segments: SegmentCheck, aside: Aside) -> None:
