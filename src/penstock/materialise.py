@@ -33,9 +33,13 @@ def pieces_of(partition: Partition, offsets: Sequence[int], attempts: int | Sequ
     """Where these offsets, ascending, lie. A piece in a segment has no batch yet: `load` brings it."""
     pieces: list[Piece] = []
     done, count = 0, len(offsets)
+    place = partition.place_of(offsets[0]) if count else 0
     while done < count:
-        extent = partition.extent_at(offsets[done])
-        assert extent.first <= offsets[done] < extent.end, "an offset that is in no extent"
+        extent = partition.extents[place]
+        if not extent.first <= offsets[done] < extent.end:
+            place = partition.place_of(offsets[done])
+            extent = partition.extents[place]
+            assert extent.first <= offsets[done] < extent.end, "an offset that is in no extent"
         if done == 0 and offsets[-1] < extent.end:
             until, part, tries = count, offsets, attempts
         else:
@@ -45,6 +49,7 @@ def pieces_of(partition: Partition, offsets: Sequence[int], attempts: int | Sequ
         source = extent.batch or extent.sealed
         pieces.append(Piece(source, _rows(extent, part), partition.name, part, tries, extent.pushed_at))
         done = until
+        place += 1
     return pieces
 
 
@@ -102,12 +107,12 @@ def _rows(extent: Extent, offsets: Sequence[int]) -> slice | Int64s:
 
 def load(pieces: Sequence[Piece], store: SegmentReader) -> list[Piece]:
     """Fetch what lies in segments."""
-    return [piece if type(piece.batch) is Batch else _fetched(piece, piece.batch, store) for piece in pieces]
+    return [_fetched(piece, piece.batch, store) if type(piece.batch) is SealedExtent else piece for piece in pieces]
 
 
 def sealed_extents(pieces: Sequence[Piece]) -> list[SealedExtent]:
     """The extents that have to be fetched."""
-    return [piece.batch for piece in pieces if type(piece.batch) is not Batch]
+    return [piece.batch for piece in pieces if type(piece.batch) is SealedExtent]
 
 
 def _fetched(piece: Piece, sealed: SealedExtent, store: SegmentReader) -> Piece:

@@ -94,6 +94,7 @@ def test_a_batch_and_a_table_are_pushed_like_a_list(ps):
     queue.push_many(Batch.build([b"a", b"b"]))
     queue.push_many(pa.table({"payload": [b"c", b"d"], "key": ["k", None]}))
     queue.push_many(iter([b"e"]))
+    queue.push_many(Batch.from_arrow(pa.table({"payload": [b"f"]})))
 
     assert [(d.payload, d.key) for d in queue.lease(10)] == [
         (b"a", None),
@@ -101,6 +102,7 @@ def test_a_batch_and_a_table_are_pushed_like_a_list(ps):
         (b"c", "k"),
         (b"d", None),
         (b"e", None),
+        (b"f", None),
     ]
 
 

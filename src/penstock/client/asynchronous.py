@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -200,8 +200,8 @@ class Queue:
             idle = 0.0 if leased else idle + wait
             if leased:
                 seconds = (await self.options()).lease_seconds if lease_seconds is None else lease_seconds
-                async with kept_alive(leased, seconds):
-                    async for delivery in hand_out(leased):
+                async with kept_alive(leased, seconds), aclosing(hand_out(leased)) as deliveries:
+                    async for delivery in deliveries:
                         yield delivery
 
     async def read(
