@@ -31,6 +31,9 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
         return self.partitions if isinstance(self.partitions, str) else self.partitions[index]
 
     def payloads(self) -> list[bytes]:
+        """One for each delivery, in order."""
+        if len(self.offsets) == 1:
+            return [self.batch.payload(self.row(0))]
         rows = np.array(self.rows, np.int64) if isinstance(self.rows, list) else self.rows
         payloads: list[bytes] = self.batch.payloads(rows)
         return payloads

@@ -224,6 +224,10 @@ class Partition:
         if extent.pushed_at > self.pushed_at:
             self.pushed_at = extent.pushed_at
 
+    def place_of(self, offset: int) -> int:
+        """Where in `extents` the one stands that holds an offset of [start, end)."""
+        return bisect_right(self.firsts, offset) - 1
+
     def extent_at(self, offset: int) -> Extent:
         """The extent that holds an offset of [start, end)."""
         return self.extents[bisect_right(self.firsts, offset) - 1]

@@ -211,7 +211,8 @@ class FileJournal:
     # Writing; the caller holds `_writing`.
 
     def _write_pending(self) -> None:
-        self._refuse_if_failed()
+        if self._refusing:
+            self._refuse_if_failed()
         pending = self._pending
         pieces = len(pending)  # append may add more meanwhile
         if not pieces:
@@ -236,15 +237,13 @@ class FileJournal:
             self._put(pending[0] + pending[1], 0)
             self._put(pending[2], 1)
         else:
-            self._write_joined(b"".join(pending[:pieces]), pieces // _PIECES)
+            data, count = b"".join(pending[:pieces]), pieces // _PIECES
+            if self._position + len(data) <= self._file_bytes and self._frames + count <= self._file_frames_max:
+                self._put(data, count)
+            else:
+                self._write_split(memoryview(data))
         # In here: an interrupt between writing and forgetting must be final, or they would be written twice.
         del pending[:pieces]
-
-    def _write_joined(self, data: bytes, count: int) -> None:
-        if self._position + len(data) <= self._file_bytes and self._frames + count <= self._file_frames_max:
-            self._put(data, count)
-        else:
-            self._write_split(memoryview(data))
 
     def _fits(self, entries_bytes: int) -> bool:
         """Whether one more frame has its place in this file."""
