@@ -24,6 +24,7 @@ from penstock.errors import Closed
 from penstock.journal import Journal
 from penstock.journal.commit import GroupCommit
 from penstock.model import Durability
+from penstock.storage.prefetch import Prefetcher
 from penstock.storage.segments import SegmentStore
 from penstock.waiting import Waiters
 
@@ -57,6 +58,10 @@ class Engine:
         self.on_deadline: Callable[[int], None] = lambda instant: None  # upkeep: something is due at this instant
         self.asleep_until = float("inf")  # when upkeep wakes by itself
         self.is_closed = False
+        self.prefetcher = Prefetcher(store) if store is not None else None
+        self.throttle = threading.Event()  # cleared while too many journal files wait for the sealer
+        self.throttle.set()
+        self._nonces: list[int] = []  # drawn in advance
         self.sync_us = 50_000  # `interval`: how long a frame may wait for its sync
         self.sync_at: int | None = None  # when upkeep must sync; None while nothing waits for it
         self._must_sync = 0  # last frame that must be durable before anyone is told of it

@@ -10,17 +10,13 @@ Only this module and `engine` know both delivery and the journal.
 from __future__ import annotations
 
 import asyncio
-import random
 import struct
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from penstock.batch import Batch, layout
-from penstock.clock import Clock
 from penstock.delivery import admin, dead, delays
 from penstock.delivery import settle as settle_rules
-from penstock.delivery.core import Delivery
 from penstock.delivery.entries import Entry, QueueDeleted, QueueSet, encode_push_one
 from penstock.delivery.group import Group
 from penstock.delivery.lease import decide_lease
@@ -29,13 +25,10 @@ from penstock.delivery.push import Decided, decide_push
 from penstock.delivery.settle import Chosen
 from penstock.engine import Engine, Ticket
 from penstock.errors import DiskFull, LeaseLost
-from penstock.journal import Journal
 from penstock.materialise import load, pieces_of_takes, sealed_extents
 from penstock.model import DLQ_SUFFIX, Durability, MessageId, Outcome, QueueOptions, Receipt
 from penstock.replies import LeaseReply, Piece, PushReply
 from penstock.requests import LeaseRequest, PartitionChoice, Settling
-from penstock.storage.prefetch import Prefetcher
-from penstock.storage.segments import SegmentStore
 
 T = TypeVar("T")
 NONCES_DRAWN: Final = 512
@@ -43,22 +36,6 @@ NONCES_DRAWN: Final = 512
 
 class Shard(Engine):
     """What can be done with the messages of a shard."""
-
-    def __init__(
-        self,
-        journal: Journal,
-        core: Delivery,
-        clock: Clock,
-        rng: random.Random,
-        *,
-        store: SegmentStore | None = None,
-        durability: Durability = "fsync",
-    ) -> None:
-        super().__init__(journal, core, clock, rng, store=store, durability=durability)
-        self.prefetcher = Prefetcher(store) if store is not None else None
-        self.throttle = threading.Event()  # cleared while too many journal files wait for the sealer
-        self.throttle.set()
-        self._nonces: list[int] = []
 
     # confirmation
 
