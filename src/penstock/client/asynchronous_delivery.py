@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from penstock.client import arguments
@@ -72,7 +72,7 @@ class Leased(BaseLeased[Delivery]):
             await self.session.shard.confirmed(self.session.settle_lease(self.nonce, how))
 
 
-async def hand_out(leased: Leased) -> AsyncIterator[Delivery]:
+async def hand_out(leased: Leased) -> AsyncGenerator[Delivery]:
     """One by one; the last ack of the lease confirms them all."""
     session, ticket = leased.session, 0
     current: Delivery | None = None
