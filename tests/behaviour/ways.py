@@ -22,7 +22,7 @@ from penstock.storage.disk import Disk
 from tests.behaviour.accounts import check_accounts
 from tests.support.forgetful import ForgetfulDisk
 
-JOURNAL_FILE_BYTES = 1 << 20
+JOURNAL_FILE_BYTES = 1 << 17
 
 
 class Way:
