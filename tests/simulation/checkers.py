@@ -275,7 +275,8 @@ def idempotent_push(history: History) -> Iterator[str]:
 
 
 def _window(history: History, queue: str) -> int:
-    return round(history.queues[queue].get("dedup_seconds", 86_400) * 1e6)
+    seconds: float = history.queues[queue].get("dedup_seconds", 86_400)
+    return round(seconds * 1e6)
 
 
 def conservation(history: History) -> Iterator[str]:

@@ -53,8 +53,8 @@ class Clients:
     def act(self) -> None:
         """One thing that some client does."""
         self._learn_of_deliveries()
-        chosen: Callable[[], None] = self.rng.choices(*zip(*self._choices(), strict=True))[0]  # type: ignore[arg-type]
-        chosen()
+        choices = self._choices()
+        self.rng.choices([what for what, _ in choices], [weight for _, weight in choices])[0]()
 
     def _choices(self) -> list[tuple[Callable[[], None], int]]:
         return [
@@ -220,10 +220,8 @@ class Clients:
 
     def pause(self) -> None:
         queue = self.rng.choice(list(QUEUES))
-        for paused in (True, False):
-            self.world.do(
-                "operator", "pause", lambda session, to=paused: (None, session.pause(queue, to)), queue=queue, to=paused
-            )
+        pause(self.world, queue, True)
+        pause(self.world, queue, False)
 
     def extra_group(self) -> None:
         """A group that comes and goes under one name."""
@@ -245,6 +243,11 @@ def lease(world: World, queue: str, group: str, count: int, seconds: float, *, a
         return [_got(queue, delivery, expires_at) for delivery in Leased(session, reply)], ticket
 
     return world.do("consumer", "lease", act, queue=queue, group=group, count=count, auto_ack=auto_ack)
+
+
+def pause(world: World, queue: str, paused: bool) -> None:
+    """Hold a queue back, or let it flow."""
+    world.do("operator", "pause", lambda session: (None, session.pause(queue, paused)), queue=queue, to=paused)
 
 
 def letters(world: World, queue: str) -> Row:

@@ -9,8 +9,9 @@ import pytest
 from penstock import limits
 from penstock.delivery import dedup, snapshot
 from penstock.embedded import Session
+from penstock.model import to_micros
 from tests.simulation.checkers import GROUPS, PROMISES
-from tests.simulation.clients import QUEUES, Clients, lease, letters
+from tests.simulation.clients import QUEUES, Clients, lease, letters, pause
 from tests.simulation.history import History, Place, Settle
 from tests.simulation.world import World
 
@@ -74,7 +75,7 @@ def _heal(world: World) -> None:
     world.die("clean")
     world.disk.kill()
     for name in QUEUES:
-        world.do("operator", "pause", lambda s, name=name: (None, s.pause(name, False)), queue=name, to=False)
+        pause(world, name, False)
 
 
 def _drain(world: World, clients: Clients) -> None:
@@ -98,22 +99,24 @@ def _look(world: World, queue: str) -> None:
     letters(world, queue)
     world.do("operator", "stats", lambda session: session.stats(queue), queue=queue, drained=True)
     for partition in world.session.groups(queue)[0]["default"]:
-        world.do("operator", "read", lambda s, p=partition.partition: _read(s, queue, p), queue=queue)
+        _read(world, queue, partition.partition)
     while world.pending:
         world.confirm_one()
     assert world.session.shard.store is not None
     assert not world.session.shard.store.verify()
 
 
-def _read(session: Session, queue: str, partition: str) -> tuple[Any, int]:
-    messages, ticket = session.read(queue, partition, None, None, 10_000)
-    found = []
-    for message in messages:
-        assert message.id is not None
-        assert message.pushed_at is not None
-        at = round(message.pushed_at.timestamp() * 1e6)
-        found.append((Place(*message.id), message.payload, message.dedup_key, at))
-    return found, ticket
+def _read(world: World, queue: str, partition: str) -> None:
+    def act(session: Session) -> tuple[Any, int]:
+        messages, ticket = session.read(queue, partition, None, None, 10_000)
+        found = []
+        for message in messages:
+            assert message.id is not None
+            at = to_micros(message.pushed_at, "pushed_at")
+            found.append((Place(*message.id), message.payload, message.dedup_key, at))
+        return found, ticket
+
+    world.do("operator", "read", act, queue=queue)
 
 
 def broken_promises(history: History) -> list[str]:

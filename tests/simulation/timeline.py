@@ -69,7 +69,8 @@ def timelines(history: History) -> dict[tuple[str, Place], Timeline]:
     """All of them, by group and place. The history is complete."""
     if history.lines is None:
         history.lines = _timelines(history)
-    return history.lines
+    lines: dict[tuple[str, Place], Timeline] = history.lines
+    return lines
 
 
 def _timelines(history: History) -> dict[tuple[str, Place], Timeline]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import random
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ from penstock.errors import InputError, OutcomeUnknown, StateError, StorageError
 from tests.simulation.history import FAILED, OK, UNKNOWN, History, Row
 from tests.support.accounts import assert_accounts
 from tests.support.forgetful import SHORT, ForgetfulDisk, PowerCut
+from tests.support.turns import TurnTaking, take_turns
 
 Act = Callable[[Session], tuple[Any, int]]
 
@@ -27,26 +27,6 @@ OPENINGS_MAX = 5  # that a fault may spoil, one after the other
 
 class ProcessGone(BaseException):
     """What the storekeeper of a process that died meanwhile meets."""
-
-
-class TurnTaking:
-    """A lock that gives others a turn whenever it is released, if it was told to."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.on_release: Callable[[], None] | None = None
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
-        turn, self.on_release = self.on_release, None
-        if turn is not None and error[0] is None:
-            try:
-                turn()
-            finally:
-                self.on_release = turn
 
 
 def _look_ahead(session: Session) -> None:
@@ -158,7 +138,6 @@ class World:
         for row, _ in self.pending:
             row.outcome = UNKNOWN
         self.pending.clear()
-        self.history.add(self.clock.now(), "world", "death", how=how).outcome = OK
         self.deaths += 1
         for opening in range(OPENINGS_MAX):
             if opening < OPENINGS_MAX - 1 and self.rng.random() < 0.2:
@@ -194,6 +173,7 @@ class World:
         self._stop_disk(how)
 
     def _stop_disk(self, how: str) -> None:
+        self.history.add(self.clock.now(), "world", "death", how=how).outcome = OK
         if how == "power":
             self.disk = self.disk.crash()
         else:
@@ -208,7 +188,5 @@ class World:
             background=False,
             journal_file_bytes=self.journal_file_bytes,
         )
-        shard: Any = session.shard
-        shard.lock = TurnTaking()
-        shard.prefetcher.after = lambda extent: None  # its thread would take turns as it likes
+        take_turns(session)
         return session
