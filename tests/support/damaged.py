@@ -11,7 +11,8 @@ from penstock.clock import ManualClock
 from penstock.delivery.phases import SETTLED
 from penstock.embedded import Session
 from penstock.model import MessageId
-from tests.support.forgetful import ForgetfulDisk, Inode
+from tests.support.forgetful import ForgetfulDisk
+from tests.support.inode import Inode
 
 FILE_BYTES = 1 << 17
 

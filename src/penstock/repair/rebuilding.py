@@ -8,6 +8,7 @@ once too often rather than never.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -23,8 +24,7 @@ from penstock.delivery.core import Delivery
 from penstock.delivery.dedup import DedupWindow, Place, digest
 from penstock.delivery.entries import Entry, GroupSet, PartitionsAdded, Push, QueueSet, Span, decode
 from penstock.delivery.log import Queue
-from penstock.delivery.phases import AFTER, WAITING
-from penstock.delivery.progress import Progress
+from penstock.delivery.phases import AFTER, DEAD, WAITING
 from penstock.errors import Damaged
 from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX, MessageId, Outcome, QueueOptions
 from penstock.requests import DEAD_GROUP, DEAD_ORIGIN
@@ -42,7 +42,7 @@ _EVENT: Final = ("group", "partition", "first_offset", "last_offset", "outcome",
 
 
 class Event(NamedTuple):
-    """A row of the events table, or a dead letter's way back (`revived`)."""
+    """A row of the events table."""
 
     group: str
     partition: str
@@ -50,6 +50,9 @@ class Event(NamedTuple):
     last_offset: int
     outcome: str
     settled_at: int
+
+
+Letter = tuple[str, str, int]  # group, partition and offset of a message that died
 
 
 class Told(msgspec.Struct):
@@ -116,12 +119,8 @@ class History:
                 names |= {extent.partition: rows[0].as_py()} if len(rows) else {}
         return names
 
-    def events(self, queue: int) -> list[Event]:
-        """What became of the queue's messages, in order; dead letters that were redriven included."""
-        events = [*self._settled(queue), *self._revived(queue)]
-        return sorted(events, key=attrgetter("settled_at"))
-
-    def _settled(self, queue: int) -> Iterator[Event]:
+    def settled(self, queue: int) -> Iterator[Event]:
+        """What became of the queue's messages, in order."""
         for file in sorted(self.manifest.files.values(), key=attrgetter("first_sequence")):
             if file.table != EVENTS or queue not in {about.queue for about in file.events}:
                 continue
@@ -134,17 +133,17 @@ class History:
                 table = table.set_column(5, "settled_at", table["settled_at"].cast(pa.int64()))
                 yield from map(Event, *(table[name].to_pylist() for name in _EVENT))
 
-    def _revived(self, queue: int) -> Iterator[Event]:
+    def redriven(self, queue: int) -> Iterator[Letter]:
+        """The origin of every dead letter of the queue that was sent back."""
         dlq_name = self.manifest.queues.get(queue, "") + DLQ_SUFFIX
         for dlq, name in self.manifest.queues.items():
-            if name != dlq_name:
-                continue
-            extents = self.extents(dlq)
-            for event in self._settled(dlq):
-                if event.outcome == "redriven":
-                    yield from self._origins(extents, event)
+            if name == dlq_name:
+                extents = self.extents(dlq)
+                for event in self.settled(dlq):
+                    if event.outcome == "redriven":
+                        yield from self._origins(extents, event)
 
-    def _origins(self, extents: list[Extent], event: Event) -> Iterator[Event]:
+    def _origins(self, extents: list[Extent], event: Event) -> Iterator[Letter]:
         for extent in extents:
             first = max(extent.first_offset, event.first_offset)
             end = min(extent.end_offset, event.last_offset + 1)
@@ -152,8 +151,7 @@ class History:
                 rows = self.rows(extent, ["headers"])["headers"].slice(first - extent.first_offset, end - first)
                 for headers in map(dict, rows.to_pylist()):
                     origin = MessageId.parse(headers[DEAD_ORIGIN])
-                    place = (headers[DEAD_GROUP], origin.partition, origin.offset, origin.offset)
-                    yield Event(*place, "revived", event.settled_at)
+                    yield headers[DEAD_GROUP], origin.partition, origin.offset
 
 
 def rebuild_queue(core: Delivery, history: History, number: int) -> str:
@@ -164,11 +162,15 @@ def rebuild_queue(core: Delivery, history: History, number: int) -> str:
     options = told.settings.options if told.settings else default
     core.apply([QueueSet(number, name, options, False, history.now)], 0)
     queue = core.queues[number]
-    events = history.events(number)
+    events = list(history.settled(number))
     _make_partitions(core, queue, history, told, events)
     _make_groups(core, queue, told.groups, events, history.now)
+    deaths: Counter[Letter] = Counter()
     for event in events:
-        _apply(queue, event)
+        _apply(queue, event, deaths)
+    for letter, count in Counter(history.redriven(number)).items():
+        if deaths[letter] <= count:
+            _revive(queue, letter, history.now)
     rebuild_dedup(queue, history)
     if history.is_whole:
         return f"queue {name!r}: its state is made anew from the journal, which has all of it"
@@ -203,28 +205,34 @@ def _make_groups(core: Delivery, queue: Queue, ids: dict[str, int], events: list
         core.apply([GroupSet(queue.id, number, name, now, [])], 0)
 
 
-def _apply(queue: Queue, event: Event) -> None:
+def _apply(queue: Queue, event: Event, deaths: Counter[Letter]) -> None:
     partition = queue.by_name.get(event.partition)
     if partition is None or event.group not in queue.group_ids:
         return
-    progress = queue.groups[queue.group_ids[event.group]].progress[partition.id]
     first, end = max(event.first_offset, partition.start), min(event.last_offset + 1, partition.end)
     if first >= end:
         return
+    progress = queue.groups[queue.group_ids[event.group]].progress[partition.id]
+    outcome = Outcome[event.outcome.upper()]
+    for offset in [offset for offset in progress.dead_offsets or () if first <= offset < end]:
+        # It was delivered after its death, so it had been sent back.
+        _revive(queue, (event.group, event.partition, offset), event.settled_at)
     span = Span(partition.id, first, end - first)
-    span.dues = np.full(end - first, event.settled_at, np.int64).tobytes()
-    if event.outcome == "revived":
-        _revive(progress, span)
-    else:
-        outcome = Outcome[event.outcome.upper()]
-        if AFTER[outcome] != WAITING:
-            span.dues = b""
-        progress.settle(span, outcome, event.settled_at)
+    if AFTER[outcome] == WAITING:
+        span.dues = np.full(end - first, event.settled_at, np.int64).tobytes()
+    progress.settle(span, outcome, event.settled_at)
+    if outcome in DEAD:
+        deaths.update((event.group, event.partition, offset) for offset in range(first, end))
 
 
-def _revive(progress: Progress, span: Span) -> None:
-    if progress.dead_offsets is not None and span.first in progress.dead_offsets:
-        progress.revive(span)
+def _revive(queue: Queue, letter: Letter, at: int) -> None:
+    group, partition, offset = letter
+    if group not in queue.group_ids or partition not in queue.by_name:
+        return
+    number = queue.by_name[partition].id
+    progress = queue.groups[queue.group_ids[group]].progress[number]
+    if offset in (progress.dead_offsets or ()):
+        progress.revive(Span(number, offset, 1, dues=np.array([at], np.int64).tobytes()))
 
 
 def rebuild_dedup(queue: Queue, history: History) -> str:

@@ -20,7 +20,7 @@ from penstock import limits
 from penstock.checkpointing import DEDUP_PART, QUEUE_PART, restore
 from penstock.delivery.accounts import recount
 from penstock.delivery.core import Delivery
-from penstock.delivery.entries import Entry, Push, decode
+from penstock.delivery.entries import Entry, Push, QueueSet, decode
 from penstock.delivery.log import Extent, Partition, Queue
 from penstock.delivery.lost import gaps, give_up
 from penstock.delivery.rebuild import attach_sealed
@@ -160,7 +160,8 @@ class _Salvage:
         )
         entries = entries_in(hole)
         self._filling.hear(entries or [])
-        if entries is None or not all(self._follows(each) for each in _pushes(entries)):
+        made = {each.queue for each in entries or () if isinstance(each, QueueSet)}
+        if entries is None or not all(each.queue in made or self._follows(each) for each in _pushes(entries)):
             self._pass_over(hole.bytes_max)
 
     def _pass_over(self, lost_bytes: int) -> None:
@@ -176,9 +177,7 @@ class _Salvage:
     def _follows(self, push: Push) -> bool:
         """Whether a damaged push goes on where its partitions end, as it must have done; then they end after it."""
         queue = self._core.queues.get(push.queue)
-        if queue is None:
-            return True  # made in the hole too: later pushes tell
-        if any(
+        if queue is None or any(
             number < len(queue.partitions) and queue.partitions[number].end != first for number, _, first in push.parts
         ):
             return False
