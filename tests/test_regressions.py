@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+import threading
 
 import pytest
 
@@ -12,9 +13,10 @@ from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
 from penstock.delivery import snapshot
 from penstock.embedded import Session
-from penstock.errors import InvalidField, InvalidName, LeaseLost, StorageError, TooLarge
+from penstock.errors import DiskFull, InvalidField, InvalidName, LeaseLost, StorageError, TooLarge
 from penstock.model import Message, Outcome
 from penstock.requests import Settling
+from penstock.upkeep import Sleeper
 from tests.support.accounts import assert_accounts
 from tests.support.forgetful import ForgetfulDisk, PowerCut
 from tests.support.portrait import drained
@@ -108,7 +110,7 @@ def test_a_seek_of_one_partition_leaves_the_rest_of_a_lease_alone(system, ps):
 
     with pytest.raises(LeaseLost):
         leased[0].ack()
-    leased[1].ack()
+    leased.ack()
     system.wait(31)
     assert drained(ps, "mail") == [(b"a", 1)]
 
@@ -335,3 +337,35 @@ def test_a_manifest_whose_name_was_not_durable_is_made_so_before_the_journal_goe
         system.cut_power()
         assert drained(system.ps, "mail") == [(b"confirmed", 1)], f"killed at operation {operation}"
     assert operation > 10
+
+
+def test_upkeep_goes_on_after_a_disk_that_was_full_has_room_again():
+    outcomes = [DiskFull("no room"), StorageError("busy")]
+    done = threading.Event()
+
+    def tick() -> float | None:
+        if outcomes:
+            sleeper.wake()
+            raise outcomes.pop()
+        done.set()
+        return None
+
+    sleeper = Sleeper("test", tick, lambda: False)
+    sleeper.start()
+
+    assert done.wait(60)
+    sleeper.stop()
+
+
+def test_a_lease_can_be_extended_while_another_ends_in_a_segment_that_must_be_read(system, ps):
+    queue = ps.create_queue("mail", max_attempts=1)
+    queue.push_many([b"a", b"b"])
+    system.session.seal()
+    system.session.shard.look(lambda now: None)
+    queue.lease(lease_seconds=1)
+    leased = queue.lease(lease_seconds=60)
+    system.clock.advance(2)
+
+    leased.extend(60)
+
+    assert [letter.payload for letter in queue.dlq.list()] == [b"a"]

@@ -67,6 +67,10 @@ class Engine:
         self._must_sync = 0  # last frame that must be durable before anyone is told of it
         clock.on_jump(self._time_jumped)
 
+    def is_over(self) -> bool:
+        """Whether nothing can be done here any more: closed, or its journal failed."""
+        return self.is_closed or self.journal.failed is not None
+
     def begin(self) -> tuple[int, int]:
         """The start of an operation: refused on a closed shard. Returns now, and the monotonic time."""
         if self.is_closed:

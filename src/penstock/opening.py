@@ -84,6 +84,7 @@ def close_on_disk(shard: Shard, keeper: Storekeeper, disk: Disk) -> None:
         shard.journal.close()
     finally:
         shard.is_closed = True
+        shard.throttle.set()  # whoever waited to push is told
         disk.close()
 
 

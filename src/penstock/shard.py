@@ -251,15 +251,17 @@ class Shard(Engine):
 
     def extend(self, nonce: int, seconds: float) -> int:
         """Move a lease's deadline; returns when it expires now. Leases are volatile: nothing is journaled."""
-        with self.lock:
-            now, monotonic = self.begin()
-            self.tick(now, monotonic)
+
+        def question(now: int) -> int:
             lease = self.core.leases.get(nonce)
             if lease is None:
                 raise LeaseLost("the lease expired or everything in it was settled")
+            monotonic = self.clock.monotonic()
             lease.deadline = monotonic + round(seconds * 1_000_000)
             self.core.hold_until(lease)
             return now + lease.deadline - monotonic
+
+        return self.look(question)[0]
 
     # everything else
 
@@ -306,8 +308,9 @@ class Shard(Engine):
     def loaded(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
         """Pieces with everything in memory, and the next row group on its way. No lock is held."""
         sealed = sealed_extents(pieces)
-        if not sealed or self.store is None or self.prefetcher is None:
+        if not sealed or self.store is None:
             return pieces
-        for extent in sealed:
-            self.prefetcher.after(extent)
+        if self.prefetcher is not None:
+            for extent in sealed:
+                self.prefetcher.after(extent)
         return load(pieces, self.store)

@@ -37,8 +37,9 @@ HOUSEKEEPING_SECONDS: Final = 10.0
 class Sleeper:
     """A thread that runs `tick` whenever it is woken or its time has come."""
 
-    def __init__(self, name: str, tick: Callable[[], float | None]) -> None:
+    def __init__(self, name: str, tick: Callable[[], float | None], is_over: Callable[[], bool]) -> None:
         self._tick = tick
+        self._is_over = is_over  # whether the shard has failed or is closed
         self._wake = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -60,9 +61,13 @@ class Sleeper:
             try:
                 seconds = self._tick()
             except PenstockError as error:
-                # The shard has failed or is closed: callers get the error, this thread has nothing left to do.
-                logger.warning("%s stops: %s", self._thread.name, error)
-                return
+                if self._is_over():
+                    # Callers get the error; this thread has nothing left to do.
+                    logger.warning("%s stops: %s", self._thread.name, error)
+                    return
+                # A full disk, say, that somebody will make room on.
+                logger.warning("%s tries again in %g s: %s", self._thread.name, HOUSEKEEPING_SECONDS, error)
+                seconds = HOUSEKEEPING_SECONDS
             self._wake.wait(seconds)
             self._wake.clear()
 
@@ -72,7 +77,7 @@ class Timekeeper:
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
-        self._sleeper = Sleeper("penstock-time", self.tick)
+        self._sleeper = Sleeper("penstock-time", self.tick, shard.is_over)
         shard.on_deadline = self._deadline
 
     def start(self) -> None:
@@ -119,7 +124,7 @@ class Storekeeper:
         self._shard = shard
         self._checkpointer = checkpointer
         self._busy = threading.Lock()
-        self._sleeper = Sleeper("penstock-store", self.tick)
+        self._sleeper = Sleeper("penstock-store", self.tick, shard.is_over)
         shard.journal.on_rotate = self._rotated
 
     def start(self) -> None:
@@ -131,8 +136,13 @@ class Storekeeper:
 
     def tick(self) -> float:
         """One round of housekeeping."""
-        self.seal()
         self._shard.journal.check_space()
+        try:
+            self.seal()
+        except PenstockError:
+            # Pushes must not wait for what does not happen: they go on, or are told why not.
+            self._shard.throttle.set()
+            raise
         self._refill_delays()
         self.retain()
         return HOUSEKEEPING_SECONDS

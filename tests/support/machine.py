@@ -201,6 +201,8 @@ class QueueMachine(RuleBasedStateMachine):
         return any(states[d.partition, d.offset].phase == "purged" for d in leased if (d.partition, d.offset) in states)
 
     def forget_ended(self) -> None:
+        """What comes back after its time to live is gone at once, and leases that hold nothing are over."""
+        self.model.tick(self.clock.now())
         self.leases = [leased for leased in self.leases if self.model.held(leased.nonce)]
 
     @precondition(lambda self: self.receipts)
@@ -225,7 +227,6 @@ class QueueMachine(RuleBasedStateMachine):
     def wait(self, ticks: int) -> None:
         self.clock.advance(ticks * TICK / 1e6)
         self.penstock.queues()
-        self.model.tick(self.clock.now())
         self.forget_ended()
 
     @rule(stays=st.sampled_from([False, False, False, True]), group=groups)
@@ -281,7 +282,6 @@ class QueueMachine(RuleBasedStateMachine):
         starts = {"earliest": dict.fromkeys(chosen, 0), "latest": chosen}
         offset = {name: min(int(to), end) for name, end in chosen.items()} if isinstance(to, int) else {}
         self.model.seek(group, starts.get(str(to), offset))
-        self.model.tick(self.clock.now())
         self.forget_ended()
 
     # dead letters

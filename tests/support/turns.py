@@ -30,10 +30,8 @@ class TurnTaking:
 
 
 def take_turns(session: Session) -> TurnTaking:
-    """Put such a lock into a session that nobody uses yet, and let no thread of its own disturb the order."""
+    """Put such a lock into a session that nobody uses yet and that has no threads of its own."""
     shard: Any = session.shard
     shard.lock = TurnTaking()
-    if shard.prefetcher is not None:
-        shard.prefetcher.after = lambda extent: None
     lock: TurnTaking = shard.lock
     return lock

@@ -252,6 +252,7 @@ class Delivery(Indexes):
         for lease in [lease for lease in group.leases.values() if any(t.progress is progress for t in lease.takes)]:
             # Only this partition moves: the lease keeps what it holds of others.
             lease.takes = [take for take in lease.takes if take.progress is not progress]
+            lease.is_whole = False
             self.let_go(lease, lease.count - sum(take.open for take in lease.takes))
         if progress.offered or not self.replaying:
             group.withdraw(progress)

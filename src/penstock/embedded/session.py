@@ -84,6 +84,8 @@ class Session:
             self.timekeeper.start()
             if self._keeper is not None:
                 self._keeper.start()
+        else:
+            self.shard.prefetcher = None  # no threads means none
 
     def close(self) -> None:
         """Stop cleanly; a second call does nothing."""
