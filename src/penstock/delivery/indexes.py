@@ -55,7 +55,8 @@ class Indexes:
         for group in queue.groups.values():
             progress = group.progress[partition.id]
             for priority in present:
-                if priority != DEFAULT and not progress.offered & BIT[priority] and progress.cursors is not None:
+                # A partition that the queue's delay or window holds back is not offered, and may have some already.
+                if not (priority == DEFAULT or progress.offered & BIT[priority] or queue.gated) and progress.cursors:
                     progress.cursors.setdefault(priority, extent.first)
                 group.offer(progress, priority)
 
