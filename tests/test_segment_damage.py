@@ -85,18 +85,3 @@ def test_a_missing_segment_file_is_damage_and_named(disk, store):
 
     with pytest.raises(Damaged, match=f"{extent.file} is missing"):
         store.load(extent)
-
-
-def test_a_damaged_file_can_be_set_aside_and_its_bytes_stay(disk, store):
-    before = store.extents
-    name = before[0].file
-    disk.flip(name, 100)
-
-    assert sorted(store.set_aside(name)) == before
-    assert store.extents == []
-    assert disk.exists(name + ".damaged")
-    again = SegmentStore(disk)
-    assert again.verify() == []
-    assert disk.exists(name + ".damaged")
-    with pytest.raises(MessageNotFound):
-        again.load(before[0])

@@ -7,7 +7,7 @@ its own account of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from penstock.delivery.entries import Span
 from penstock.delivery.log import Partition
@@ -30,9 +30,9 @@ def gaps(partition: Partition) -> list[Range]:
     return found
 
 
-def _covered(partition: Partition) -> Iterator[Range]:
-    extents = [(extent.first, extent.end) for extent in partition.extents]
-    return iter(sorted([*extents, *partition.lost]) if partition.lost else extents)
+def _covered(partition: Partition) -> Iterable[Range]:
+    extents = ((extent.first, extent.end) for extent in partition.extents)
+    return sorted([*extents, *partition.lost]) if partition.lost else extents
 
 
 def give_up(partition: Partition, lost: list[Range]) -> None:

@@ -40,7 +40,6 @@ from penstock.storage.sealer import Frames, Sealer
 Moved = Callable[[list[Extent], list[Extent]], None]
 Read = TypeVar("Read")
 
-DAMAGED_SUFFIX: Final = ".damaged"
 READ_TRIES: Final = 5
 
 _PLACE: Final = attrgetter("queue", "partition", "first_offset")
@@ -185,21 +184,6 @@ class SegmentStore:
             freed += self._sweep()
         release_memory()
         return msgspec.structs.replace(freed, bytes_freed=max(0, freed.bytes_freed))
-
-    def set_aside(self, name: str) -> list[Extent]:
-        """Repair: forget a damaged file, keeping its bytes under another name; the messages that are lost with it."""
-        with self._changing:
-            self._current.check()
-            now = self.manifest
-            # First the file: swept as unnamed it would be gone, missing it is only reported.
-            if self._disk.exists(name):
-                self._disk.rename(name, name + DAMAGED_SUFFIX)
-                self._disk.sync_directory(name.rpartition("/")[0])
-            files = {other: file for other, file in now.files.items() if other != name}
-            kept = [extent for extent in now.extents if extent.file != name]
-            self._current.swap(msgspec.structs.replace(now, files=files, extents=kept))
-            self._sweep()
-            return compaction.extents_of(now, name)
 
     def _rewrite(self, name: str, live: compaction.Live) -> tuple[list[Extent], list[Extent], Freed]:
         """Swap one file for a smaller one: its extents that were kept, the same in their new place, what was freed."""
