@@ -8,7 +8,7 @@ import pytest
 
 from penstock import limits
 from penstock.clock import ManualClock
-from penstock.errors import Damaged, MessageNotFound
+from penstock.errors import Damaged
 from penstock.storage import manifest as manifests
 from penstock.storage.disk import RealDisk
 from penstock.storage.schema import EVENTS, MESSAGES, SCHEMAS
