@@ -122,7 +122,9 @@ def test_every_promise_names_tests_that_exist():
 
 
 def has_test(path: str, name: str) -> bool:
-    return (ROOT / path).is_file() and re.search(rf"(def|class) {name}\b", text_of(path)) is not None
+    return (ROOT / path).is_file() and re.search(
+        rf"^((def|class) {name}\b|{name} = )", text_of(path), re.MULTILINE
+    ) is not None
 
 
 def test_every_make_target_is_explained():

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "penstock"
 
 FILE_LINES_MAX = 400
+TEST_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 
 # Who may import whom, from the bottom up. A name covers what is inside it; the most specific name that fits a module
@@ -269,7 +270,8 @@ def test_no_test_is_skipped_or_expected_to_fail():
 
 def test_no_file_is_too_long():
     sizes = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in ALL}
-    wrong = [f"{place(path)} has {lines} lines" for path, lines in sizes.items() if lines > FILE_LINES_MAX]
+    limits = {path: TEST_LINES_MAX if path in TESTS else FILE_LINES_MAX for path in sizes}
+    wrong = [f"{place(path)} has {lines} lines" for path, lines in sizes.items() if lines > limits[path]]
 
     assert not wrong, "\n".join(wrong)
 
