@@ -67,6 +67,17 @@ def no_invention(history: History) -> Iterator[str]:
     for row, group, got in history.deliveries():
         if (got.place.queue, got.payload) not in pushed:
             yield f"{got.place} in {group} was never pushed: {row}"
+    yield from _ghosts(history)
+
+
+def _ghosts(history: History) -> Iterator[str]:
+    """What a deleted queue held shows in no later queue of its name."""
+    pushed = {row.args["payload"]: row.number for row in history.of("visit_push", outcomes=POSSIBLE)}
+    deleted = [row.number for row in history.of("visit_delete")]
+    for row in history.of("visit_lease"):
+        for payload in row.result:
+            if payload not in pushed or any(pushed[payload] < number < row.number for number in deleted):
+                yield f"{payload!r} was delivered after its queue was deleted: {row}"
 
 
 def no_corruption(history: History) -> Iterator[str]:

@@ -70,6 +70,7 @@ class Clients:
             (self.pause, 1),
             (self.push_badly, 2),
             (self.extra_group, 1),
+            (self.visit, 4),
         ]
 
     # pushing
@@ -231,6 +232,23 @@ class Clients:
         )
         if self.rng.random() < 0.7:
             self.world.do("operator", "delete_group", lambda session: (None, session.delete_group(queue, "extra")))
+
+    def visit(self) -> None:
+        """A queue that comes and goes; what one incarnation held must never show in the next."""
+        self.count += 1
+        payload = b"visit %d" % self.count
+        batch = Batch.build([payload] * 3)
+        what = self.rng.choice(["push", "push", "lease", "delete"])
+        if what == "push":
+            self.world.do("visitor", "visit_push", lambda s: s.push("visited", batch, None, None), payload=payload)
+        elif what == "delete":
+            self.world.do("visitor", "visit_delete", lambda s: (None, s.delete_queue("visited")))
+        else:
+            self.world.do("visitor", "visit_lease", self._payloads)
+
+    def _payloads(self, session: Session) -> tuple[Any, int]:
+        reply, ticket = session.lease("visited", "default", LeaseRequest(2, 1.0))
+        return [delivery.payload for delivery in Leased(session, reply)], ticket
 
 
 def lease(world: World, queue: str, group: str, count: int, seconds: float, *, auto_ack: bool = False) -> Row:

@@ -95,6 +95,14 @@ def test_an_invented_message_is_found(story, outcome):
     assert list(checkers.no_invention(story.history))
 
 
+def test_a_message_of_a_deleted_queue_is_found(story):
+    story._row("visit_push", payload=b"v")
+    story._row("visit_delete")
+    story._row("visit_lease", OK, [b"v"])
+
+    assert list(checkers.no_invention(story.history))
+
+
 def test_what_was_pushed_with_an_unknown_outcome_may_appear(story):
     story.push(outcome=UNKNOWN)
     story.lease(PLACE)
