@@ -21,6 +21,7 @@ USER_ERROR: Final = 1
 STORAGE_ERROR: Final = 2
 NOTHING_THERE: Final = 4
 INTERRUPTED: Final = 130
+COMMANDS: Final = ("demo", "doctor", "verify", "version")
 
 app = typer.Typer(
     name="penstock",
@@ -76,6 +77,6 @@ def _explained(error: Exception, words: list[str]) -> tuple[int, str, str, str]:
         return (USER_ERROR if is_users else STORAGE_ERROR), error.code, error.message, error.hint
     usage: Any = getattr(error, "format_message", None)
     if usage is not None:
-        command = words[0] if words and not words[0].startswith("-") else ""
-        return USER_ERROR, "usage", usage().rstrip("."), f"try 'penstock {command} --help'".replace("  ", " ")
+        command = f" {words[0]}" if words and words[0] in COMMANDS else ""
+        return USER_ERROR, "usage", usage().rstrip("."), f"try 'penstock{command} --help'"
     return STORAGE_ERROR, "defect", f"{type(error).__name__}: {error}", "this is a defect of Penstock; please report it"

@@ -68,7 +68,7 @@ def _push(stage: Stage, ps: Penstock, where: Path, seconds: float) -> None:
         f"{count:,} messages in {took:.2f} s: [bold]{rate(count, took)}[/]. A bare write + sync manages {raw:,.0f}/s."
     )
     stage.scene("Many threads share one sync", "The same push, now from 64 threads. Whoever waits first syncs for all.")
-    many = count * 8
+    many = count * 5
     _, shared = stage.run(scenes.push_from_threads, ps, many)
     stage.tell(
         f"{many:,} messages in {shared:.2f} s: [bold]{rate(many, shared)}[/], each still confirmed after a sync."
@@ -107,9 +107,8 @@ def _fail(stage: Stage, ps: Penstock) -> None:
     letters, _ = stage.run(scenes.read_dead_letters, ps)
     for letter in letters:
         headers = letter.headers or {}
-        stage.tell(
-            f"a dead letter: {letter.payload!r} after {headers[DEAD_ATTEMPTS]} attempts, because: {headers[DEAD_ERROR]}"
-        )
+        why = f"{letter.payload!r} after {headers[DEAD_ATTEMPTS]} attempts, because: {headers[DEAD_ERROR]}"
+        stage.tell(f"a dead letter: {escape(why)}")
     stage.scene("The bug is fixed: redrive", "The message goes back to where it died, with its attempts counted anew.")
     stage.run(scenes.redrive, ps, stage.tell)
 
