@@ -63,15 +63,25 @@ def open(
     *,
     durability: Durability = "fsync",
     sync_seconds: float = 0.05,
+    journal_file_seconds: float | None = None,
     clock: Clock | None = None,
     rng: random.Random | None = None,
 ) -> Penstock:
     """Open a data directory, which is made if it is not there. One process at a time may hold it.
 
     `durability` says when a call returns: `fsync` when the disk has it (nothing confirmed is ever lost), `os` when the
-    operating system has it, `interval` likewise with a sync every `sync_seconds`.
+    operating system has it, `interval` likewise with a sync every `sync_seconds`. A journal file is sealed as Parquet
+    when it is full; with `journal_file_seconds` also when it is that old, to the next round of housekeeping.
     """
-    return Penstock(Session(path, durability=durability, sync_seconds=sync_seconds, clock=clock, rng=rng))
+    session = Session(
+        path,
+        durability=durability,
+        sync_seconds=sync_seconds,
+        journal_file_seconds=journal_file_seconds,
+        clock=clock,
+        rng=rng,
+    )
+    return Penstock(session)
 
 
 def open_in_memory(*, clock: Clock | None = None, rng: random.Random | None = None) -> Penstock:

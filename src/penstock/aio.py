@@ -24,11 +24,21 @@ def open(
     *,
     durability: Durability = "fsync",
     sync_seconds: float = 0.05,
+    journal_file_seconds: float | None = None,
     clock: Clock | None = None,
     rng: random.Random | None = None,
 ) -> Penstock:
     """Like `penstock.open`; the directory is opened when the `async with` block is entered."""
-    return Penstock(partial(Session, path, durability=durability, sync_seconds=sync_seconds, clock=clock, rng=rng))
+    session = partial(
+        Session,
+        path,
+        durability=durability,
+        sync_seconds=sync_seconds,
+        journal_file_seconds=journal_file_seconds,
+        clock=clock,
+        rng=rng,
+    )
+    return Penstock(session)
 
 
 def open_in_memory(*, clock: Clock | None = None, rng: random.Random | None = None) -> Penstock:

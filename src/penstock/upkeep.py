@@ -123,6 +123,8 @@ class Storekeeper:
     def __init__(self, shard: Shard, checkpointer: Checkpointer) -> None:
         self._shard = shard
         self._checkpointer = checkpointer
+        self.file_us_max: int | None = None  # rotate a journal file of this age although it is not full
+        self._file_since = shard.clock.monotonic()
         self._busy = threading.Lock()
         self._sleeper = Sleeper("penstock-store", self.tick, shard.is_over)
         shard.journal.on_rotate = self._rotated
@@ -137,6 +139,8 @@ class Storekeeper:
     def tick(self) -> float:
         """One round of housekeeping."""
         self._shard.journal.check_space()
+        if self.file_us_max is not None and self._shard.clock.monotonic() - self._file_since >= self.file_us_max:
+            self._shard.journal.rotate()
         try:
             self.seal()
         except PenstockError:
@@ -203,6 +207,7 @@ class Storekeeper:
         return {(id, p.id): p.start for id, queue in queues.items() for p in queue.partitions}
 
     def _rotated(self) -> None:
+        self._file_since = self._shard.clock.monotonic()
         if len(self._shard.journal.full_files()) >= limits.journal_files_unsealed_max:
             self._shard.throttle.clear()
         self._sleeper.wake()

@@ -57,9 +57,13 @@ class Session:
         disk: Disk | None = None,
         background: bool = True,
         journal_file_bytes: int | None = None,
+        journal_file_seconds: float | None = None,
     ) -> None:
         check_durability(durability)
         sync_us = round(check_seconds(sync_seconds, "sync_seconds") * 1_000_000)
+        file_us_max = None
+        if journal_file_seconds is not None:
+            file_us_max = round(check_seconds(journal_file_seconds, "journal_file_seconds") * 1_000_000)
         clock, rng = clock or SystemClock(), rng or random.SystemRandom()
         self._disk: Disk | None = None
         self._keeper: Storekeeper | None = None
@@ -70,6 +74,7 @@ class Session:
             self.shard, self._keeper = open_on_disk(
                 self._disk, clock, rng, durability=durability, journal_file_bytes=journal_file_bytes
             )
+            self._keeper.file_us_max = file_us_max
         # What is called most often goes straight to the shard.
         self.push_one = self.shard.push_one
         self.lease = self.shard.lease
