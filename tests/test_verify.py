@@ -11,12 +11,14 @@ import pytest
 from penstock.clock import ManualClock
 from penstock.delivery import snapshot
 from penstock.errors import DiskReadOnly
+from penstock.repair import diagnose
 from penstock.storage import manifest as manifests
 from penstock.storage.checkpoint import CheckpointStore
 from penstock.storage.readonly import ReadOnlyDisk
 from penstock.verify import Verification, verify
 from tests.support.damaged import Image, disk_of, make_image, opened
-from tests.support.forgetful import ForgetfulDisk
+from tests.support.dose import dose
+from tests.support.forgetful import ForgetfulDisk, PowerCut
 
 
 @cache
@@ -175,3 +177,21 @@ def test_verify_changes_not_a_byte_of_a_real_directory(tmp_path):
 
     after = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.rglob("*") if path.is_file()}
     assert after == before
+
+
+def test_no_crash_looks_like_damage():
+    """Whatever the power cut leaves behind opens, so it must verify too."""
+    for operation in range(1, 10_000, dose(23, 1)):
+        disk = ForgetfulDisk(operation)
+        disk.crash_at(operation)
+        try:
+            make_image(is_killed=False, disk=disk)
+        except PowerCut:
+            survived = disk.crash()
+        else:
+            assert operation > 300
+            return
+        if survived.exists("PENSTOCK"):
+            found = verify(survived, image(False).now)
+            assert found.problems == [], f"crashed in operation {operation}"
+            assert diagnose(survived, image(False).now).is_sound, f"crashed in operation {operation}"

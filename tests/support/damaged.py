@@ -37,9 +37,9 @@ def opened(disk: ForgetfulDisk, now: int | None = None) -> Penstock:
     return Penstock(session)
 
 
-def make_image(*, is_killed: bool) -> Image:
+def make_image(*, is_killed: bool, disk: ForgetfulDisk | None = None) -> Image:
     """Two seals, a checkpoint, and frames after it; then a clean stop, or none."""
-    disk = ForgetfulDisk()
+    disk = disk or ForgetfulDisk()
     ps = opened(disk)
     clock = ps._session.shard.clock
     assert isinstance(clock, ManualClock)

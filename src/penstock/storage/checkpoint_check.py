@@ -30,8 +30,8 @@ class CheckpointCheck(msgspec.Struct):
     findings: list[Finding] = []
 
 
-def check_checkpoint(disk: Disk) -> CheckpointCheck:
-    """Read all of it."""
+def check_checkpoint(disk: Disk, *, is_needed: bool) -> CheckpointCheck:
+    """Read all of it. It is needed once the journal has let go of its beginning: before, there may be none."""
     if not disk.exists(DIRECTORY):
         return CheckpointCheck()
     try:
@@ -41,7 +41,7 @@ def check_checkpoint(disk: Disk) -> CheckpointCheck:
     checkpoint = store.load()
     if checkpoint is not None:
         return _with_manifest(checkpoint, store.part_files())
-    if _part_files(disk):
+    if is_needed and _part_files(disk):
         return _without_manifest(disk, "the manifest is missing; the parts are taken one by one")
     return CheckpointCheck()
 

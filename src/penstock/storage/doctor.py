@@ -56,7 +56,7 @@ def examine(disk: Disk, on_progress: Progress = lambda done, total: None) -> Exa
     meter = _Meter(disk, on_progress)
     shard_id, marker = _check_marker(disk)
     journal = check_journal(disk, shard_id, meter.add)
-    checkpoint = check_checkpoint(disk)
+    checkpoint = check_checkpoint(disk, is_needed=journal.first_sequence > 1)
     segments = check_segments(disk, _sealed_by(journal, checkpoint), meter.over(disk))
     if MANIFEST in checkpoint.damaged_files and journal.starts:
         # Parts of several checkpoints: frames that are no longer in the journal are in all of them.

@@ -54,7 +54,7 @@ class JournalCheck(msgspec.Struct):
     def end_sequence(self) -> int:
         """The sequence that would come next; 1 for an empty journal."""
         ends = [found.end_sequence for found in self.stretches] + [hole.end_sequence for hole in self.holes]
-        return max(ends, default=1)
+        return max([*ends, *self.starts[-1:]], default=1)
 
     @property
     def first_sequence(self) -> int:
