@@ -44,19 +44,26 @@ class QueueMachine(RuleBasedStateMachine):
         """A session on the same storage as the last one, if there is any."""
         return Session(None, clock=self.clock, rng=random.Random(1), background=False)
 
-    @initialize(partitions=st.sampled_from([1, 1, 2]))
-    def begin(self, partitions: int) -> None:
+    @initialize(
+        partitions=st.sampled_from([1, 1, 2]),
+        service=st.sampled_from(["strict", "strict", "weighted"]),
+        gate=st.sampled_from([0.0, 0.0, 0.0, 3.0]),
+    )
+    def begin(self, partitions: int, service: str, gate: float) -> None:
+        self.strict = service == "strict"
         self.clock = ManualClock()
         self.session = self.open_session()
         options: dict[str, Any] = {"partitions": partitions, "ordering": self.ordering, "max_attempts": MAX_ATTEMPTS}
         backoff: dict[str, Any] = {"backoff_base_seconds": SECOND, "backoff_max_seconds": 1000.0, "backoff_jitter": 0.0}
         self.penstock = Penstock(self.session)
+        options |= {"service": service, "delay_seconds": gate * SECOND}
         self.penstock.create_queue("q", dedup_seconds=DEDUP_SECONDS, starvation_seconds=0, **options, **backoff)
         names = [str(number) for number in range(partitions)]
         self.model = Model(
             names, max_attempts=MAX_ATTEMPTS, dedup_us=round(DEDUP_SECONDS * 1e6), ordering=self.ordering
         )
         self.model.now = self.clock.now()
+        self.model.gate_us = round(gate * SECOND * 1e6)
         self.queue.create_group("other")
         self.model.add_group("other")
         self.leases: list[Leased] = []
@@ -91,6 +98,7 @@ class QueueMachine(RuleBasedStateMachine):
         now = self.clock.now()
         logged = Logged(
             message.payload,
+            now,
             int(message.priority),
             now + round(message.delay * 1e6) if message.delay else 0,
             now + round(message.ttl * 1e6) if message.ttl else 0,
@@ -127,30 +135,44 @@ class QueueMachine(RuleBasedStateMachine):
 
     # leasing and settling
 
-    @rule(group=groups, count=st.sampled_from([1, 1, 2, 5, 20]), hold=st.sampled_from([2.0, 5.0, 100.0]))
-    def lease(self, group: str, count: int, hold: float) -> None:
-        wanted = len(self.model.deliverable(group))
-        came = self.lease_once(group, count, hold)
+    @rule(
+        group=groups,
+        count=st.sampled_from([1, 1, 2, 5, 20]),
+        hold=st.sampled_from([2.0, 5.0, 100.0]),
+        only=st.sampled_from([None, None, None, "0"]),
+        done=st.sampled_from([False, False, False, True]),
+    )
+    def lease(self, group: str, count: int, hold: float, only: str | None, done: bool) -> None:
+        wanted = len(self.model.deliverable(group, only))
+        came = self.lease_once(group, count, hold, only, done)
         while 0 < came < min(count, wanted) and self.ordering != "partition":
             # A lease that would have to read a file stops with what it has; the next one goes on.
-            more = self.lease_once(group, count - came, hold)
+            more = self.lease_once(group, count - came, hold, only, done)
             assert more, f"{came} of {wanted} deliverable messages came"
             came += more
-        assert came == min(count, wanted) or (came and self.ordering == "partition"), f"{came} of {wanted} came"
+        # One that acknowledges at once frees keys for the next.
+        enough = came >= min(count, wanted) if done else came == min(count, wanted)
+        assert enough or (came and self.ordering == "partition"), f"{came} of {wanted} came"
 
-    def lease_once(self, group: str, count: int, hold: float) -> int:
-        leased = self.queue.lease(max=count, group=group, lease_seconds=hold * SECOND)
+    def lease_once(self, group: str, count: int, hold: float, only: str | None, done: bool) -> int:
+        partitions = None if only is None else [only]
+        leased = self.queue.lease(
+            max=count, group=group, lease_seconds=hold * SECOND, partitions=partitions, auto_ack=done
+        )
         deliveries = [((d.partition, d.offset), d.attempt, d.payload) for d in leased]
-        self.check_priorities(group, [place for place, _, _ in deliveries])
+        places = [place for place, _, _ in deliveries]
+        self.check_priorities(group, places, only)
         self.model.leased(group, leased.nonce, self.clock.now() + round(hold * SECOND * 1e6), deliveries)
         if deliveries:
-            self.leases.append(leased)
             self.receipts += leased
+            self.leases += [] if done else [leased]
+        if done and deliveries:
+            self.model.settle(leased.nonce, places, "acked")
         return len(deliveries)
 
-    def check_priorities(self, group: str, places: list[Place]) -> None:
-        left = set(self.model.ready(group)) - set(places)
-        if self.ordering == "none" and places and left:
+    def check_priorities(self, group: str, places: list[Place], only: str | None) -> None:
+        left = set(self.model.deliverable(group, only)) - set(places)
+        if self.strict and self.ordering == "none" and places and left:
             lowest = min(self.model.message(place).priority for place in places)
             best = max(self.model.message(place).priority for place in left)
             assert lowest >= best, f"priority {lowest} was delivered, {best} is left"

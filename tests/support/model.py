@@ -21,6 +21,7 @@ class Logged:
     """A message as it was pushed."""
 
     payload: bytes
+    pushed_at: int
     priority: int
     due: int
     expires_at: int
@@ -55,6 +56,7 @@ class Model:
         self.max_attempts = max_attempts
         self.dedup_us = dedup_us
         self.now = 0
+        self.gate_us = 0  # how long the queue holds every message back
         self.paused = False
         self.log: dict[str, list[Logged]] = {name: [] for name in partitions}
         self.groups: dict[str, GroupModel] = {}
@@ -91,11 +93,11 @@ class Model:
     def ready(self, group: str) -> list[Place]:
         return [place for place in sorted(self.groups[group].states) if self.is_ready(group, place)]
 
-    def deliverable(self, group: str) -> list[Place]:
-        """What a lease of any size could get now."""
+    def deliverable(self, group: str, only: str | None = None) -> list[Place]:
+        """What a lease of any size could get now, of one partition if told so."""
         if self.paused:
             return []
-        ready = self.ready(group)
+        ready = [place for place in self.ready(group) if only in (None, place[0]) and self._is_through(group, place)]
         if self.ordering == "none":
             return ready
         found: list[Place] = []
@@ -107,6 +109,10 @@ class Model:
                 if self.ordering == "key" and chain is not None:
                     taken.add(chain)
         return found
+
+    def _is_through(self, group: str, place: Place) -> bool:
+        state = self.groups[group].states[place]
+        return state.phase != "fresh" or self.message(place).pushed_at + self.gate_us <= self.now
 
     def _chain(self, place: Place) -> tuple[str, str] | None:
         """What a message must not overtake: its partition, or its key within it; None when it is free."""
@@ -136,6 +142,7 @@ class Model:
         for place, attempt, payload in deliveries:
             state = self.groups[group].states[place]
             assert self.is_ready(group, place), f"{place} was delivered to {group} while {state}"
+            assert self._is_through(group, place), f"{place} was delivered to {group} before the queue's delay was over"
             assert attempt == state.attempts + 1, f"{place}: attempt {attempt} after {state}"
             assert payload == self.message(place).payload, f"{place} has other bytes than were pushed"
         for place, _, _ in deliveries:
