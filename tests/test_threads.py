@@ -381,6 +381,18 @@ def test_a_lease_is_extended_while_the_loop_body_runs(ps, monkeypatch):
     assert queue.stats().acked == 1
 
 
+def test_a_lease_that_is_shortened_runs_out_sooner(ps, pool, waiting):
+    queue = ps.create_queue("mail", backoff_base_seconds=0)
+    queue.push(b"a")
+    leased = queue.lease(1)
+    future = pool.submit(queue.lease, 1, SECONDS)
+    waiting.wait_for(1)
+
+    leased.extend(0.05)
+
+    assert future.result(SECONDS)[0].attempt == 2
+
+
 def test_a_lease_runs_out_while_nobody_calls(ps):
     queue = ps.create_queue("mail", max_attempts=1)
     queue.push(b"a")

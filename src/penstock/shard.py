@@ -214,18 +214,24 @@ class Shard(Engine):
     def settle_lease(self, nonce: int, how: Settling) -> Ticket:
         """End all deliveries that a lease still holds."""
         if how.outcome is Outcome.ACKED:
-            with self.lock:
-                now, monotonic = self.begin()
-                self.tick(now, monotonic)
-                whole = settle_rules.decide_ack_whole(self.core, nonce, now)
-                if whole is not None:
-                    lease, settled = whole
-                    self.core.let_go(lease, lease.count)
-                    ticket = self.commit_frame([], [settled], lease.group.queue.options.durability or self.durability)
-                    if self.waiters:
-                        self.changed([settled])
-                    return ticket
+            ticket = self.run(lambda: self._ack_whole(nonce))
+            if ticket is not None:
+                return ticket
         return self._settle(lambda: settle_rules.find_lease(self.core, nonce), how)
+
+    def _ack_whole(self, nonce: int) -> Ticket | None:
+        """The short way when nothing of the lease was settled on its own; None when something was."""
+        now, monotonic = self.begin()
+        self.tick(now, monotonic)
+        whole = settle_rules.decide_ack_whole(self.core, nonce, now)
+        if whole is None:
+            return None
+        lease, settled = whole
+        self.core.let_go(lease, lease.count)
+        ticket = self.commit_frame([], [settled], lease.group.queue.options.durability or self.durability)
+        if self.waiters:
+            self.changed([settled])
+        return ticket
 
     def settle(self, receipts: Sequence[Receipt], how: Settling) -> Ticket:
         """End deliveries with proof of each; all of them or none."""
@@ -259,7 +265,9 @@ class Shard(Engine):
             monotonic = self.clock.monotonic()
             lease.deadline = monotonic + round(seconds * 1_000_000)
             self.core.hold_until(lease)
-            return now + lease.deadline - monotonic
+            expires_at = now + lease.deadline - monotonic
+            self.on_deadline(expires_at)  # it may be sooner than before
+            return expires_at
 
         return self.look(question)[0]
 

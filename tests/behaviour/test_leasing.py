@@ -264,3 +264,33 @@ def test_many_messages_are_leased_in_one_go(ps):
     assert leased.payloads() == numbered(2_000) + numbered(200, "b")
     leased.ack()
     assert queue.stats().groups["default"].lag == 300
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda ps, queue, held: held.extend(100),
+        lambda ps, queue, held: held.ack(),
+        lambda ps, queue, held: held.nack(),
+        lambda ps, queue, held: held[0].ack(),
+        lambda ps, queue, held: queue.push(b"new"),
+        lambda ps, queue, held: queue.lease(1),
+        lambda ps, queue, held: queue.read(),
+        lambda ps, queue, held: ps.queues(),
+        lambda ps, queue, held: queue.create_group("new"),
+        lambda ps, queue, held: queue.purge(),
+        lambda ps, queue, held: ps.compact(),
+    ],
+    ids=["extend", "ack", "nack", "ack-one", "push", "lease", "read", "queues", "group", "purge", "compact"],
+)
+def test_any_call_may_come_when_a_lease_runs_out_and_its_messages_die(ps, clock, call):
+    queue = ps.create_queue("mail", max_attempts=1, lease_seconds=5, max_length=9)
+    queue.push(b"short")
+    queue.push(b"long")
+    queue.lease(1)
+    held = queue.lease(1, lease_seconds=100)
+
+    clock.advance(10)
+    call(ps, queue, held)
+
+    assert b"short" in [letter.payload for letter in queue.dlq.list()]
