@@ -1,8 +1,8 @@
 """Checkpoints of a shard: taking its state apart into parts, and putting it back.
 
-Parts: `shard`, `queue-<id>` for each queue, `dedup-<id>-<run>` for each frozen run of its dedup window and
-`dedup-<id>-hot` for the rest. A queue is taken in slices, each at a sequence of its own, so that the shard is never
-held for long; a part that has not changed since the last checkpoint is kept as it is.
+Parts: `shard` with a spare of every queue, `queue-<id>` for each queue, `dedup-<id>-<run>` for each frozen run of its
+dedup window and `dedup-<id>-hot` for the rest. A queue is taken in slices, each at a sequence of its own, so that the
+shard is never held for long; a part that has not changed since the last checkpoint is kept as it is.
 """
 
 from __future__ import annotations
@@ -30,20 +30,24 @@ class Checkpointer:
         self._store = store
         self._saved: dict[int, int] = {}  # queue id → sequence up to which its part is current
         self._written: set[str] = set()  # parts in the last checkpoint that this process wrote
+        self._spares: dict[int, snapshot.QueuePart] = {}
 
     def save(self) -> None:
         """Write what has changed since the last one."""
         shard = self._shard
         with shard.lock:
             base = shard.core.sequence
+            queue_id_next = shard.core.queue_id_next
             queues = list(shard.core.queues.values())
-            parts = {SHARD_PART: snapshot.take_shard(shard.core)}
+        parts: dict[str, bytes] = {}
         keep: set[str] = set()
         for queue in queues:
             if queue.touched <= self._saved.get(queue.id, -1):
                 keep |= {name for name in self._written if _queue_of(name) == queue.id}
             else:
                 self._take(queue, parts, keep)
+        self._spares = {queue.id: self._spares[queue.id] for queue in queues}
+        parts[SHARD_PART] = snapshot.encode_shard(queue_id_next, list(self._spares.values()))
         with shard.lock:
             highest = shard.core.sequence
         # A part may hold what came after `base`: it must not know of frames that a crash could undo.
@@ -64,7 +68,9 @@ class Checkpointer:
             head = snapshot.take_head(queue)
             runs = dict(queue.dedup.runs) if queue.dedup is not None else {}
             hot = dict(queue.dedup.hot) if queue.dedup is not None else {}
-        parts[f"{QUEUE_PART}{queue.id}"] = snapshot.encode_queue(head, slices)
+        part = snapshot.QueuePart(head, slices)
+        self._spares[queue.id] = snapshot.spare_of(part)
+        parts[f"{QUEUE_PART}{queue.id}"] = snapshot.encode_queue(part)
         for number, run in runs.items():
             name = f"{DEDUP_PART}{queue.id}-{number}"
             if name in self._written:
@@ -81,7 +87,7 @@ def restore(core: Delivery, checkpoint: Checkpoint) -> None:
     dedup: dict[int, dict[str, bytes]] = {}
     for name, data in checkpoint.parts.items():
         if name == SHARD_PART:
-            snapshot.restore_shard(core, data)
+            core.queue_id_next = max(core.queue_id_next, snapshot.decode_shard(data).queue_id_next)
         elif name.startswith(QUEUE_PART):
             snapshot.restore(core, snapshot.decode_queue(data))
         else:

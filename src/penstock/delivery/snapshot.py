@@ -61,17 +61,20 @@ class QueueHead(msgspec.Struct, array_like=True):
     groups: list[tuple[int, str, bool, int]]
 
 
-class ShardPart(msgspec.Struct, array_like=True):
-    """What belongs to no queue: an id that was used once must stay used when its queue is gone."""
-
-    queue_id_next: int
-
-
 class QueuePart(msgspec.Struct, array_like=True):
     """All of a queue."""
 
     head: QueueHead
     slices: list[Slice]
+
+
+class ShardPart(msgspec.Struct, array_like=True):
+    """An id that was used once stays used when its queue is gone; and a spare of every queue, without what its groups
+    have done: should the queue's own part be damaged, names, options and offsets are still known.
+    """
+
+    queue_id_next: int
+    spares: list[QueuePart] = []
 
 
 def take_head(queue: Queue) -> QueueHead:
@@ -184,20 +187,24 @@ def _restore_odd(progress: Progress, odd: dict[str, Any]) -> None:
     progress.leased += sum(state == LEASED for state in (progress.sparse or {}).values())
 
 
-def take_shard(core: Delivery) -> bytes:
-    """The part of the shard itself."""
-    return msgspec.msgpack.encode(ShardPart(core.queue_id_next))
+def spare_of(part: QueuePart) -> QueuePart:
+    """The queue without what its groups have done."""
+    return QueuePart(part.head, [msgspec.structs.replace(piece, groups={}) for piece in part.slices])
 
 
-def restore_shard(core: Delivery, data: bytes) -> None:
-    """The inverse."""
-    part = msgspec.msgpack.decode(data, type=ShardPart)
-    core.queue_id_next = max(core.queue_id_next, part.queue_id_next)
+def encode_shard(queue_id_next: int, spares: list[QueuePart]) -> bytes:
+    """The bytes of the shard's own part."""
+    return msgspec.msgpack.encode(ShardPart(queue_id_next, spares))
 
 
-def encode_queue(head: QueueHead, slices: list[Slice]) -> bytes:
-    """A part of a checkpoint."""
-    return msgspec.msgpack.encode(QueuePart(head, slices))
+def decode_shard(data: bytes) -> ShardPart:
+    """The inverse of `encode_shard`."""
+    return msgspec.msgpack.decode(data, type=ShardPart, strict=False)
+
+
+def encode_queue(part: QueuePart) -> bytes:
+    """The bytes of a queue's part."""
+    return msgspec.msgpack.encode(part)
 
 
 def decode_queue(data: bytes) -> QueuePart:

@@ -145,16 +145,20 @@ def _write_checkpoint(disk: Disk, check: CheckpointCheck, salvaged: Salvaged, as
 
 
 def _parts(core: Delivery) -> dict[str, bytes]:
-    parts = {SHARD_PART: snapshot.take_shard(core)}
+    parts: dict[str, bytes] = {}
+    spares = []
     for queue in core.queues.values():
-        slices = [snapshot.take_slice(core, queue, first) for first in range(0, len(queue.partitions), snapshot.SLICE)]
-        parts[f"{QUEUE_PART}{queue.id}"] = snapshot.encode_queue(snapshot.take_head(queue), slices)
+        firsts = range(0, len(queue.partitions), snapshot.SLICE)
+        slices = [snapshot.take_slice(core, queue, first) for first in firsts]
+        part = snapshot.QueuePart(snapshot.take_head(queue), slices)
+        spares.append(snapshot.spare_of(part))
+        parts[f"{QUEUE_PART}{queue.id}"] = snapshot.encode_queue(part)
         if queue.dedup is not None:
             for number, run in queue.dedup.runs.items():
                 parts[f"{DEDUP_PART}{queue.id}-{number}"] = run.tobytes()
             if queue.dedup.hot:
                 parts[f"{DEDUP_PART}{queue.id}-{HOT}"] = run_of(queue.dedup.hot).tobytes()
-    return parts
+    return parts | {SHARD_PART: snapshot.encode_shard(core.queue_id_next, spares)}
 
 
 def _restart_journal(disk: Disk, examination: Examination, salvaged: Salvaged, aside: Aside, file_bytes: int) -> None:

@@ -1,9 +1,8 @@
-"""A queue whose part of the checkpoint is lost, made anew from sealed history.
+"""A queue whose part of the checkpoint is lost, made anew.
 
-Messages tell its name, its partitions and how far they go; events tell what each group has settled. What is left in
-the journal is applied afterwards, as always. Not to be had: options, unless they were set again since, and the start
-of a group that began elsewhere than at the oldest message. Where history is silent a message counts as not delivered:
-once too often rather than never.
+The shard's own part has a spare of it: name, options, partitions and their offsets. Should that be lost too, messages
+tell most of it. Events tell what each group has settled. What is left in the journal is applied afterwards, as always.
+Where history is silent a message counts as not delivered: once too often rather than never.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from penstock.delivery.dedup import DedupWindow, Place, digest
 from penstock.delivery.entries import Entry, GroupSet, PartitionsAdded, Push, QueueSet, Span, decode
 from penstock.delivery.log import Queue
 from penstock.delivery.phases import AFTER, DEAD, WAITING
+from penstock.delivery.snapshot import QueuePart, restore
 from penstock.errors import Damaged
 from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX, MessageId, Outcome, QueueOptions
 from penstock.requests import DEAD_GROUP, DEAD_ORIGIN
@@ -78,8 +78,11 @@ class Told(msgspec.Struct):
 class History:
     """What segments and the journal tell about queues."""
 
-    def __init__(self, disk: Disk, manifest: Manifest, journal: JournalCheck, now: int) -> None:
+    def __init__(
+        self, disk: Disk, manifest: Manifest, journal: JournalCheck, spares: dict[int, QueuePart], now: int
+    ) -> None:
         self.manifest = manifest
+        self.spares = spares
         self.now = now
         self._reader = SegmentReader(disk)
         self._journal = journal
@@ -156,15 +159,10 @@ class History:
 
 def rebuild_queue(core: Delivery, history: History, number: int) -> str:
     """Put the queue into the core; answers with what to tell about it."""
-    told = history.told(number)
-    name = told.settings.name if told.settings else history.manifest.queues.get(number, f"recovered-{number}")
-    default = msgspec.json.encode(dead.DLQ_OPTIONS if name.endswith(DLQ_SUFFIX) else QueueOptions())
-    options = told.settings.options if told.settings else default
-    core.apply([QueueSet(number, name, options, False, history.now)], 0)
-    queue = core.queues[number]
     events = list(history.settled(number))
-    _make_partitions(core, queue, history, told, events)
-    _make_groups(core, queue, told.groups, events, history.now)
+    spare = history.spares.get(number)
+    known = _begin_anew(core, history, number, events) if spare is None else _begin_with(core, spare)
+    queue = core.queues[number]
     deaths: Counter[Letter] = Counter()
     for event in events:
         _apply(queue, event, deaths)
@@ -173,9 +171,28 @@ def rebuild_queue(core: Delivery, history: History, number: int) -> str:
             _revive(queue, letter, history.now)
     rebuild_dedup(queue, history)
     if history.is_whole:
-        return f"queue {name!r}: its state is made anew from the journal, which has all of it"
-    known = "its options are those in the journal" if told.settings else "its options are the defaults: set them again"
-    return f"queue {name!r}: its state is rebuilt from sealed history; {known}; messages may be delivered once more"
+        return f"queue {queue.name!r}: its state is made anew from the journal, which has all of it"
+    forgotten = "messages may be delivered once more, and a seek back is forgotten"
+    return f"queue {queue.name!r}: what its groups have settled is taken from sealed history; {known}; {forgotten}"
+
+
+def _begin_with(core: Delivery, spare: QueuePart) -> str:
+    restore(core, spare)
+    for partition in core.queues[spare.head.id].partitions:
+        partition.applied = 0  # of what groups did, nothing
+    return "its options and offsets are known"
+
+
+def _begin_anew(core: Delivery, history: History, number: int, events: list[Event]) -> str:
+    told = history.told(number)
+    name = told.settings.name if told.settings else history.manifest.queues.get(number, f"recovered-{number}")
+    default = msgspec.json.encode(dead.DLQ_OPTIONS if name.endswith(DLQ_SUFFIX) else QueueOptions())
+    options = told.settings.options if told.settings else default
+    core.apply([QueueSet(number, name, options, False, history.now)], 0)
+    queue = core.queues[number]
+    _make_partitions(core, queue, history, told, events)
+    _make_groups(core, queue, told.groups, events, history.now)
+    return "its options are those in the journal" if told.settings else "its options are the defaults: set them again"
 
 
 def _make_partitions(core: Delivery, queue: Queue, history: History, told: Told, events: list[Event]) -> None:

@@ -17,13 +17,14 @@ from collections.abc import Iterator
 import msgspec
 
 from penstock import limits
-from penstock.checkpointing import DEDUP_PART, QUEUE_PART, restore
+from penstock.checkpointing import DEDUP_PART, QUEUE_PART, SHARD_PART, restore
 from penstock.delivery.accounts import recount
 from penstock.delivery.core import Delivery
 from penstock.delivery.entries import Entry, Push, QueueSet, decode
 from penstock.delivery.log import Extent, Partition, Queue
 from penstock.delivery.lost import gaps, give_up
 from penstock.delivery.rebuild import attach_sealed
+from penstock.delivery.snapshot import QueuePart, decode_shard
 from penstock.model import Outcome
 from penstock.opening import by_partition
 from penstock.repair.filling import Filling
@@ -70,7 +71,7 @@ class _Salvage:
     def __init__(self, disk: Disk, examination: Examination, now: int) -> None:
         self._found = examination
         self._manifest = examination.segments.readable
-        self._history = History(disk, examination.segments.manifest, examination.journal, now)
+        self._history = History(disk, examination.segments.manifest, examination.journal, self._spares(), now)
         self._core = Delivery(now)
         self._core.replaying = True
         self._filling = Filling(self._core, now)
@@ -104,6 +105,10 @@ class _Salvage:
             partition.trim(partition.start)
 
     # the checkpoint
+
+    def _spares(self) -> dict[int, QueuePart]:
+        data = self._found.checkpoint.parts.get(SHARD_PART)
+        return {} if data is None else {part.head.id: part for part in decode_shard(data).spares}
 
     def _restore(self) -> None:
         checkpoint = self._found.checkpoint
