@@ -148,7 +148,8 @@ class Storekeeper:
             self._shard.throttle.set()
             raise
         self._refill_delays()
-        self.retain()
+        if self.retain().messages_removed:
+            self._rewrite()
         return HOUSEKEEPING_SECONDS
 
     # sealing
@@ -249,10 +250,12 @@ class Storekeeper:
 
     def compact(self) -> Freed:
         """Retention, then rewriting of files that are mostly empty."""
-        freed = self.retain()
+        return self.retain() + self._rewrite()
+
+    def _rewrite(self) -> Freed:
         assert self._shard.store is not None
         with self._busy:
-            return freed + self._shard.store.compact(moved=self._relocate)
+            return self._shard.store.compact(moved=self._relocate)
 
     def _trim(self) -> dict[tuple[int, int], int]:
         shard = self._shard

@@ -248,6 +248,25 @@ def test_compaction_touches_nothing_that_is_needed(ps, way, clock):
     assert drain(other) == numbered(20, "o")
 
 
+def test_retention_and_compaction_come_by_themselves(ps, way, clock):
+    queue = ps.create_queue("mail", retention_seconds=60)
+    other = ps.create_queue("other")
+    with ps.transaction() as tx:  # one segment for both
+        tx.push_many("mail", [bytes([number]) * 10_000 for number in range(20)])
+        tx.push("other", b"unread")
+    way.seal()
+    drain(queue)
+    store = way.session.shard.store
+    before = {extent.file for extent in store.extents if extent.queue == 2}
+
+    clock.advance(100)
+    way.keep_house()
+
+    assert queue.read() == []
+    assert {extent.file for extent in store.extents} != before  # what was left of the file is in a smaller one
+    assert drain(other) == [b"unread"]
+
+
 def test_what_is_not_sealed_yet_stays(ps, way, clock):
     queue = ps.create_queue("mail", retention_seconds=60)
     queue.push(b"a")

@@ -73,6 +73,11 @@ class Way:
         """What the timekeeper does while nobody calls."""
         self.session.timekeeper.tick()
 
+    def keep_house(self) -> None:
+        """What the storekeeper does by itself every few seconds."""
+        assert self.session._keeper is not None
+        self.session._keeper.tick()
+
     def settle(self, receipts: Sequence[str], outcome: Outcome = Outcome.ACKED) -> None:
         """Settle with receipts that travelled as text."""
         proofs = [Receipt.parse(receipt) for receipt in receipts]
