@@ -81,19 +81,20 @@ class Engine:
 
     def commit_frame(self, created: list[Entry], entries: list[Entry], level: Durability) -> Ticket:
         """One frame: append and apply; `created` is applied already."""
-        sequence = self.journal.append(*encode_apart([*created, *entries] if created else entries))
+        data, batch = encode_apart([*created, *entries] if created else entries)
+        sequence = self.append_frame(data, batch, level)
         self.core.apply(entries, sequence)
-        return self._made_safe(sequence, level)
+        return sequence if level == "fsync" else 0
 
-    def _made_safe(self, sequence: int, level: Durability) -> Ticket:
+    def append_frame(self, data: bytes, batch: bytes | memoryview, level: Durability) -> int:
+        """Append, and make as safe at once as the level asks for; the sync of `fsync` is for whoever has the ticket."""
         if level == "fsync":
-            self._must_sync = sequence
+            self._must_sync = sequence = self.journal.append(data, batch)
             return sequence
-        self.journal.write()
         if level == "interval" and self.sync_at is None:
             self.sync_at = self.clock.now() + self.sync_us
             self.on_deadline(self.sync_at)
-        return 0
+        return self.journal.append_written(data, batch)
 
     def changed(self, entries: Iterable[Entry]) -> None:
         """After anything that may have made messages ready: wake waiters, tell upkeep of new due times."""

@@ -89,12 +89,12 @@ class Shard(Engine):
             if queue is not None and is_plain and not self.is_closed and not self.journal.disk_full:
                 partition = queue.partitions[0]
                 offset, now = partition.end, self.clock.now()
-                sequence = self.journal.append(encode_push_one(queue.id, now, 0, offset, data))
+                level = durability or queue.options.durability or self.durability
+                sequence = self.append_frame(encode_push_one(queue.id, now, 0, offset, data), b"", level)
                 self.core.push_one(queue, data, flags, now, sequence)
                 if self.waiters:
                     self.waiters.wake(queue.id, len(queue.groups))
-                ticket = self._made_safe(sequence, durability or queue.options.durability or self.durability)
-                return MessageId(name, partition.name, offset), ticket
+                return MessageId(name, partition.name, offset), sequence if level == "fsync" else 0
         reply, ticket = self.push(name, Batch(data), None, durability)
         return reply.ids()[0], ticket
 

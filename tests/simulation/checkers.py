@@ -30,6 +30,8 @@ def no_loss(history: History) -> Iterator[str]:
 
 
 def _is_excused(history: History, row: Row, place: Place, sent: Sent, group: str) -> bool:
+    if history.queues[place.queue].get("retention_drops_unread"):
+        return True
     twins = [each for _, queue, each in history.pushed(*POSSIBLE) if queue == place.queue and _same_key(each, sent)]
     if any(each.ttl_us for each in [sent, *twins]):
         return True

@@ -27,6 +27,15 @@ QUEUES: dict[str, dict[str, Any]] = {
     "ordered": {"partitions": 2, "ordering": "partition", "max_attempts": 3},
     "keyed": {"partitions": 2, "ordering": "key", "max_attempts": 3},
     "named": {"partitions": "named", "max_attempts": 2},
+    "leaky": {
+        "partitions": 2,
+        "retention_messages": 8,
+        "retention_drops_unread": True,
+        "max_length": 15,
+        "overflow": "drop_oldest",
+        "max_wait_seconds": 60.0,
+        "max_wait_action": "drop",
+    },
 }
 GROUPS = ["default", "other"]
 OUTCOMES = {

@@ -32,6 +32,9 @@ class Journal(Protocol):
         The batch of a push that is the frame's last entry may be given by itself, so that it need not be copied.
         """
 
+    def append_written(self, entries: bytes, batch: bytes | memoryview = b"") -> int:
+        """Append, and write what was gathered: the operating system has the frame when this returns."""
+
     def write(self) -> None:
         """Hand what was gathered to the operating system, starting new files as they fill up."""
 

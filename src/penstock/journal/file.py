@@ -74,6 +74,18 @@ class FileJournal:
         self._pending += (frame_head(entries, sequence, self.durable_sequence, self._seed, batch), entries, batch)
         return sequence
 
+    def append_written(self, entries: bytes, batch: bytes | memoryview = b"") -> int:
+        with self._writing:
+            if not (self._pending or self._refusing or batch or len(entries) & 7) and self._fits(len(entries)):
+                # Nothing stands before it: it need not be gathered.
+                sequence = self.sequence + 1
+                self._or_fail(self._put, frame_head(entries, sequence, self.durable_sequence, self._seed) + entries, 1)
+                self.sequence = sequence
+                return sequence
+        sequence = self.append(entries, batch)
+        self.write()
+        return sequence
+
     def write(self) -> None:
         with self._writing:
             if self._pending or self._refusing:

@@ -37,6 +37,11 @@ class MemoryJournal:
         self.sequence += 1
         return self.sequence
 
+    def append_written(self, entries: bytes, batch: bytes | memoryview = b"") -> int:
+        sequence = self.append(entries, batch)
+        self.write()
+        return sequence
+
     def write(self) -> None:
         with self._lock:
             self._refuse_if_closed()
