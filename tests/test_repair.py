@@ -213,6 +213,16 @@ def test_a_dead_letter_outlives_the_message_that_it_came_from():
         assert [d.payload for d in q.lease()] == [b"poison"]
 
 
+def test_a_damaged_manifest_of_no_segments_at_all_is_made_anew(disk):
+    disk.flip("segments/manifest.arrow", 8 * 100)
+    with pytest.raises(Damaged):
+        opened(disk)
+
+    assert mend(disk).losses == []
+    with opened(disk) as ps:
+        assert len(ps.queue("q").lease(10)) == 5
+
+
 def test_one_damaged_row_group_costs_the_messages_in_it_and_no_others(tmp_path):
     disk = RealDisk(tmp_path)
     ps = opened(disk, file_bytes=1 << 23)

@@ -47,14 +47,13 @@ def check_segments(disk: Disk, sealed_sequence: int, on_progress: audit.Progress
         return SegmentCheck()
     try:
         manifest = manifests.read(disk)
-        what = "the manifest is missing, and there are segment files that it should name"
     except Damaged:
-        manifest, what = None, "the manifest does not match its checksum"
+        return _of_relisted(relist(disk, sealed_sequence), "the manifest does not match its checksum")
     if manifest is None:
-        if not any(disk.list(directory) for directory in DIRECTORIES if disk.exists(directory)) and not sealed_sequence:
+        if not sealed_sequence and not any(disk.list(name) for name in DIRECTORIES if disk.exists(name)):
             return SegmentCheck()
-        found = relist(disk, sealed_sequence)
-        return _of_relisted(found, what)
+        what = "the manifest is missing, and there are segment files that it should name"
+        return _of_relisted(relist(disk, sealed_sequence), what)
     check = SegmentCheck(manifest)
     for problem in audit.verify(disk, manifest, on_progress):
         _add_problem(check, disk, manifest.files[problem.file], problem)
