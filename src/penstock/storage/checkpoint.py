@@ -80,7 +80,8 @@ class CheckpointStore:
         for name, data in parts.items():
             listed[name] = self._write_part(_free_name(name, sequence, taken), data)
         self._disk.sync_directory(DIRECTORY)
-        manifest = Manifest(FORMAT, sequence, listed)
+        # Sorted: what is restored in another order behaves the same, but not to the byte.
+        manifest = Manifest(FORMAT, sequence, dict(sorted(listed.items())))
         self._disk.write_whole(MANIFEST, _encode(manifest))
         self._manifest = manifest
         self._remove_unnamed()
