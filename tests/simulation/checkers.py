@@ -243,7 +243,7 @@ def delay(history: History) -> Iterator[str]:
             due, row = due_of[place, got.payload]
             if first.at < due:
                 yield f"{place} was delivered to {group} {due - first.at} µs early: {first}"
-            if not line.unseen and not line.redrives:  # nobody had it before, told of it or not
+            if not (line.unseen or line.redrives or line.moves):  # it was before the group all the time
                 yield from _late(history, place, group, due, row, first)
         for row, settle in line.settles:
             if row.outcome != OK or settle.delay_us is None:
