@@ -29,8 +29,11 @@ BASE = {"errors", "limits", "clock", "model"}
 FORMATS = BASE | {"batch", "delivery.entries"}
 CORE = FORMATS | {"delivery", "storage", "journal", "waiting", "requests", "replies"}
 SHARD = {"materialise", "engine", "shard", "transactions", "refilling", "checkpointing", "upkeep", "opening"}
+# What crosses the network, and what the two ends of it need beside.
+WIRE = BASE | {"batch", "requests", "replies", "wire"}
 # What users hold knows the session, never what is behind it.
-FACE = BASE | {"batch", "requests", "replies", "embedded"}
+FACE = WIRE | {"embedded", "remote"}
+SERVER = CORE | SHARD | WIRE | {"embedded", "config", "telemetry", "broker"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "limits": set(),
@@ -54,10 +57,16 @@ LAYERS: dict[str, set[str]] = {
     "repair": CORE | SHARD,
     "verify": CORE | SHARD,
     "embedded": CORE | SHARD,
+    "wire": WIRE,
+    "config": BASE,
+    "telemetry": CORE | SHARD | {"embedded"},
+    "broker": CORE | SHARD | WIRE | {"embedded", "config", "telemetry"},
+    "server": SERVER,
+    "remote": WIRE,
     "client": FACE,
     "aio": FACE | {"client"},
     "__init__": FACE | {"client", "aio"},
-    "cli": CORE | SHARD | {"repair", "verify", "embedded", "client", "aio", "__init__"},
+    "cli": SERVER | FACE | {"server", "repair", "verify", "client", "aio", "__init__"},
     "__main__": {"cli"},
 }
 
@@ -67,7 +76,11 @@ WORLDLY = {
     "random", "secrets", "select", "selectors", "shutil", "signal", "socket", "sqlite3", "subprocess", "sys",
     "tempfile", "threading", "time", "uuid",
 }  # fmt: skip
-PURE = {"delivery": WORLDLY | {"pyarrow"}, "batch": WORLDLY - {"io", "threading"}}
+PURE = {
+    "delivery": WORLDLY | {"pyarrow"},
+    "batch": WORLDLY - {"io", "threading"},
+    "wire": WORLDLY | {"pyarrow"},
+}
 
 # The lock beside the door takes flock, and notes the wall time for people to read.
 DISK_DOOR = ("storage.disk", "storage.lock")

@@ -7,7 +7,8 @@
     │   ├── UnknownOption           unknown_option
     │   ├── TooLarge                too_large
     │   ├── BadBatch                bad_batch
-    │   └── BadReceipt              bad_receipt
+    │   ├── BadReceipt              bad_receipt
+    │   └── BadRequest              bad_request
     ├── StateError              the request is well formed, the state does not allow it
     │   ├── QueueNotFound           queue_not_found
     │   ├── QueueExists             queue_exists
@@ -16,7 +17,16 @@
     │   ├── MessageNotFound         message_not_found
     │   ├── LeaseLost               lease_lost
     │   ├── QueueFull               queue_full
+    │   ├── RateLimited             rate_limited
+    │   ├── ProducerFenced          producer_fenced
+    │   ├── MemberFenced            member_fenced
     │   └── Closed                  closed
+    ├── AccessError             who asks may not do this
+    │   ├── NotAuthenticated        not_authenticated
+    │   └── NotAuthorised           not_authorised
+    ├── ServerError             between a client and its broker
+    │   ├── Unavailable             unavailable
+    │   └── Internal                internal
     └── StorageError            the disk under the shard
         ├── NotADataDirectory       not_a_data_directory
         ├── DirectoryInUse          directory_in_use
@@ -95,6 +105,13 @@ class BadReceipt(InputError):
     hint_default = "pass the receipt of a delivery unchanged: queue:partition:offset:attempt:nonce"
 
 
+class BadRequest(InputError):
+    """Bytes that are no request of the protocol they came by."""
+
+    code = "bad_request"
+    hint_default = "check the protocol's page in docs/: the request was not understood and nothing was changed"
+
+
 class StateError(PenstockError):
     """A well-formed request that the present state does not allow."""
 
@@ -150,11 +167,76 @@ class QueueFull(StateError):
     hint_default = "wait for consumers, raise max_length, or set overflow='drop_oldest'"
 
 
+class RateLimited(StateError):
+    """A token bucket is empty; `retry_after_seconds` says when it will have enough."""
+
+    code = "rate_limited"
+    hint_default = "wait as long as retry_after_seconds says, or raise the limit"
+
+    def __init__(self, message: str, *, retry_after_seconds: float = 1.0, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class ProducerFenced(StateError):
+    """Another producer of the same name has begun since: this one is a leftover and must stop."""
+
+    code = "producer_fenced"
+    hint_default = "only the latest producer of a name may push; start anew to take over"
+
+
+class MemberFenced(StateError):
+    """A member of a group that the group has gone on without, or a generation that is over."""
+
+    code = "member_fenced"
+    hint_default = "join the group again"
+
+
 class Closed(StateError):
     """The handle was closed."""
 
     code = "closed"
     hint_default = "open it again with penstock.open()"
+
+
+class AccessError(PenstockError):
+    """Who asks may not do this."""
+
+    code = "access"
+
+
+class NotAuthenticated(AccessError):
+    """The broker wants to know who asks, and was not told or does not believe it."""
+
+    code = "not_authenticated"
+    hint_default = "pass a valid token"
+
+
+class NotAuthorised(AccessError):
+    """Who asks is known, and may not do this."""
+
+    code = "not_authorised"
+    hint_default = "ask the broker's operator for the right to do this"
+
+
+class ServerError(PenstockError):
+    """Between a client and its broker."""
+
+    code = "server"
+
+
+class Unavailable(ServerError):
+    """No broker answers, the connection was lost, or the broker is stopping. An operation under way may have happened."""
+
+    code = "unavailable"
+    hint_default = "check that the broker runs and the address is right, then try again"
+
+
+class Internal(ServerError):
+    """A fault of the broker's own; its log has the details."""
+
+    code = "internal"
+    hint_default = "look into the broker's log; please report this"
 
 
 class StorageError(PenstockError):
