@@ -30,7 +30,7 @@ FORMATS = BASE | {"batch", "delivery.entries"}
 CORE = FORMATS | {"delivery", "storage", "journal", "waiting", "requests", "replies"}
 SHARD = {"materialise", "engine", "shard", "transactions", "refilling", "checkpointing", "upkeep", "opening"}
 # What crosses the network, and what the two ends of it need beside.
-WIRE = BASE | {"batch", "requests", "replies", "wire"}
+WIRE = BASE | {"batch", "requests", "replies", "arguments", "wire"}
 # What users hold knows the session, never what is behind it.
 FACE = WIRE | {"embedded", "remote"}
 SERVER = CORE | SHARD | WIRE | {"embedded", "config", "telemetry", "broker"}
@@ -41,6 +41,7 @@ LAYERS: dict[str, set[str]] = {
     "model": {"errors", "limits"},
     "batch": BASE,
     "requests": BASE | {"batch"},
+    "arguments": BASE | {"batch", "requests"},
     "delivery": BASE | {"batch", "requests"},
     "storage": FORMATS,
     "journal": FORMATS | {"storage"},

@@ -226,7 +226,7 @@ class ServerError(PenstockError):
 
 
 class Unavailable(ServerError):
-    """No broker answers, the connection was lost, or the broker is stopping. An operation under way may have happened."""
+    """No broker answers, or the connection was lost. What was under way may or may not have happened."""
 
     code = "unavailable"
     hint_default = "check that the broker runs and the address is right, then try again"

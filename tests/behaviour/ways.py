@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock import Penstock
-from penstock.client import arguments
+from penstock import Penstock, arguments
 from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.model import Outcome, Receipt

@@ -16,10 +16,9 @@ from typing import Any, Self
 
 import msgspec
 
-from penstock import limits
+from penstock import arguments, limits
+from penstock.arguments import PLAIN
 from penstock.batch import Batch, encode_one
-from penstock.client import arguments
-from penstock.client.arguments import PLAIN
 from penstock.client.asynchronous_delivery import Delivery, Leased, hand_out, kept_alive
 from penstock.client.pushed import PushResult
 from penstock.client.transaction import BaseTransaction

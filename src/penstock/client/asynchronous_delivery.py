@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from penstock.client import arguments
+from penstock import arguments
 from penstock.client.delivery import BaseDelivery, BaseLeased
 from penstock.embedded import Session
 from penstock.errors import LeaseLost

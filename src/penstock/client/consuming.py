@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from penstock import limits
-from penstock.client import arguments
+from penstock import arguments, limits
 from penstock.errors import LeaseLost
 from penstock.model import Outcome
 

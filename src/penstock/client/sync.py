@@ -8,9 +8,9 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from penstock import arguments
+from penstock.arguments import PLAIN
 from penstock.batch import Batch, encode_one
-from penstock.client import arguments
-from penstock.client.arguments import PLAIN
 from penstock.client.consuming import consume
 from penstock.client.delivery import BaseDelivery, BaseLeased
 from penstock.client.pushed import PushResult

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
+from penstock import arguments
 from penstock.batch import Batch
-from penstock.client import arguments
 from penstock.client.delivery import BaseDelivery
 from penstock.embedded import Session
 from penstock.errors import Closed
