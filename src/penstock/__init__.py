@@ -11,16 +11,11 @@ delivery.ack()
 
 from __future__ import annotations
 
+import importlib
 import random
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from penstock import aio
-from penstock.batch import Batch
-from penstock.client.delivery import BaseDelivery
-from penstock.client.pushed import PushResult
-from penstock.client.sync import Delivery, Leased, Penstock, Queue
-from penstock.clock import Clock
-from penstock.embedded import Session
 from penstock.errors import PenstockError
 from penstock.model import (
     ContentType,
@@ -32,6 +27,14 @@ from penstock.model import (
     QueueStats,
     Receipt,
 )
+
+if TYPE_CHECKING:
+    from penstock import aio
+    from penstock.batch import Batch
+    from penstock.client.delivery import BaseDelivery
+    from penstock.client.pushed import PushResult
+    from penstock.client.sync import Delivery, Leased, Penstock, Queue
+    from penstock.clock import Clock
 
 __version__ = "0.1.0"
 
@@ -57,6 +60,26 @@ __all__ = [
     "open_in_memory",
 ]
 
+# Loaded when first used: what they need (NumPy, Arrow) takes long, and not every program that imports us needs it.
+_HOMES: Final = {
+    "BaseDelivery": "penstock.client.delivery",
+    "Batch": "penstock.batch",
+    "Delivery": "penstock.client.sync",
+    "Leased": "penstock.client.sync",
+    "Penstock": "penstock.client.sync",
+    "PushResult": "penstock.client.pushed",
+    "Queue": "penstock.client.sync",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "aio":
+        return importlib.import_module("penstock.aio")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return value
+
 
 def open(
     path: str | Path,
@@ -73,6 +96,9 @@ def open(
     operating system has it, `interval` likewise with a sync every `sync_seconds`. A journal file is sealed as Parquet
     when it is full; with `journal_file_seconds` also when it is that old, to the next round of housekeeping.
     """
+    from penstock.client.sync import Penstock
+    from penstock.embedded import Session
+
     session = Session(
         path,
         durability=durability,
@@ -86,4 +112,7 @@ def open(
 
 def open_in_memory(*, clock: Clock | None = None, rng: random.Random | None = None) -> Penstock:
     """The same system with nothing on disk: for tests, and for queues that may die with the process."""
+    from penstock.client.sync import Penstock
+    from penstock.embedded import Session
+
     return Penstock(Session(None, durability="os", clock=clock, rng=rng))
