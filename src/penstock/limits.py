@@ -58,6 +58,9 @@ seal_bytes_max: Final = 128 * MIB
 retention_seconds_default: Final = 7 * 86_400.0
 retention_bytes_default: Final = 10 * GIB
 
+# Metrics: names over this many share one series.
+metrics_series_max: Final = 1_000
+
 # The disk.
 disk_free_bytes_floor: Final = 100 * MIB
 disk_free_share: Final = 0.05

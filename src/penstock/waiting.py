@@ -34,6 +34,9 @@ class Waiters:
     def __bool__(self) -> bool:
         return bool(self._by_queue)
 
+    def __len__(self) -> int:
+        return sum(map(len, list(self._by_queue.values())))
+
     def add(self, queue: int, wake: Callable[[], object]) -> Waiter:
         waiter = Waiter(queue, wake, self._wakes)
         self._by_queue.setdefault(queue, deque()).append(waiter)

@@ -53,6 +53,9 @@ class Journal(Protocol):
     def remove_file(self, file: JournalFile) -> None:
         """Forget the oldest full file, once nothing needs it."""
 
+    def size_bytes(self) -> int:
+        """Bytes of frames in all files, full or not."""
+
     def rotate(self) -> None:
         """Make the current file a full one, unless it is empty."""
 

@@ -148,6 +148,9 @@ class FileJournal:
         self._disk.sync_directory(files.DIRECTORY)
         del self._full[0]
 
+    def size_bytes(self) -> int:
+        return sum(file.bytes for file in self.full_files()) + self._position
+
     # The disk.
 
     def check_space(self) -> bool:

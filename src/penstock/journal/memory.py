@@ -24,6 +24,7 @@ class MemoryJournal:
         self.failed: BaseException | None = None
         self.on_rotate: Callable[[], None] = lambda: None
         self._frames: list[bytes] = []
+        self._bytes = 0
         self._lock = threading.Lock()
         self._closed = False
 
@@ -34,6 +35,7 @@ class MemoryJournal:
         if len(frame) & 7 or len(frame) > ENTRIES_BYTES_MAX:
             raise ValueError(f"a frame cannot hold {len(frame)} bytes of entries")
         self._frames.append(frame)
+        self._bytes += len(frame)
         self.sequence += 1
         return self.sequence
 
@@ -67,6 +69,9 @@ class MemoryJournal:
 
     def remove_file(self, file: JournalFile) -> None:
         raise FileNotFoundError(file.name)
+
+    def size_bytes(self) -> int:
+        return self._bytes
 
     def rotate(self) -> None:
         self.sync()

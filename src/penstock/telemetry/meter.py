@@ -1,0 +1,105 @@
+"""Counting while work is done: plain integers and arrays of buckets.
+
+No locks: every method is for the broker's event loop, except `took("commit", …)`, which is for whichever thread leads
+the group commit, of which there is never more than one. Readers in other threads see each number as it is at the
+moment. What has a name gets a series of its own until there are `limits.metrics_series_max` of its kind; names that
+come later share one, so that nobody can fill the memory by asking for queues that do not exist.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final, Literal, TypeVar
+
+from penstock import limits
+
+Operation = Literal["push", "lease", "settle", "commit"]
+Labels = TypeVar("Labels", bound=tuple[str, ...])
+
+OTHERS: Final = "~others"  # no name of a queue begins with a tilde
+# Seconds, upper bounds. A sync takes fractions of a millisecond; a message may wait for hours.
+DURATIONS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+WAITS: Final = (0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 30.0, 300.0, 3600.0)
+
+
+class Histogram:
+    """How many observations fell into each bucket, and their sum."""
+
+    __slots__ = ("bounds", "counts", "sum_seconds")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)  # the last is for all above the last bound
+        self.sum_seconds = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(self.bounds, seconds)] += 1
+        self.sum_seconds += seconds
+
+    def cumulated(self) -> list[tuple[str, int]]:
+        """(upper bound, observations up to it), as Prometheus wants it."""
+        rows, total = [], 0
+        for bound, count in zip([*map(str, self.bounds), "+Inf"], list(self.counts), strict=True):
+            total += count
+            rows.append((bound, total))
+        return rows
+
+
+class Meter:
+    """See the module's rules."""
+
+    def __init__(self) -> None:
+        self.pushes: dict[tuple[str, str], list[int]] = {}  # (queue, protocol) → [messages, bytes]
+        self.deliveries: dict[tuple[str, str], list[int]] = {}  # (queue, group) → [messages]
+        self.refusals: dict[tuple[str, str], list[int]] = {}  # (queue, code) → [requests]
+        self.waits: dict[str, Histogram] = {}  # queue → pushed → delivered
+        self.durations: dict[Operation, Histogram] = {
+            operation: Histogram(DURATIONS) for operation in ("push", "lease", "settle", "commit")
+        }
+        self.connections: dict[str, list[int]] = {}  # protocol → [open now, ever]
+
+    def pushed(self, queue: str, protocol: str, messages: int, bytes: int) -> None:
+        """Messages were stored."""
+        counts = self.pushes.get((queue, protocol)) or _series(self.pushes, (queue, protocol), (OTHERS, protocol), 2)
+        counts[0] += messages
+        counts[1] += bytes
+
+    def leased(self, queue: str, group: str, messages: int, waited_seconds: float) -> None:
+        """Messages were handed out; `waited_seconds` is from push to delivery, of the oldest among them."""
+        counts = self.deliveries.get((queue, group)) or _series(self.deliveries, (queue, group), (OTHERS, OTHERS), 1)
+        counts[0] += messages
+        waits = self.waits.get(queue)
+        if waits is None:
+            name = queue if len(self.waits) < limits.metrics_series_max else OTHERS
+            waits = self.waits.setdefault(name, Histogram(WAITS))
+        waits.observe(waited_seconds)
+
+    def refused(self, queue: str, code: str) -> None:
+        """A request got an error for its answer."""
+        counts = self.refusals.get((queue, code)) or _series(self.refusals, (queue, code), (OTHERS, code), 1)
+        counts[0] += 1
+
+    def took(self, operation: Operation, seconds: float) -> None:
+        """How long it took, from the request until its answer was durable."""
+        self.durations[operation].observe(seconds)
+
+    def connected(self, protocol: str) -> None:
+        """A client's connection was accepted."""
+        counts = self.connections.setdefault(protocol, [0, 0])
+        counts[0] += 1
+        counts[1] += 1
+
+    def disconnected(self, protocol: str) -> None:
+        """A connection that was counted has ended."""
+        self.connections[protocol][0] -= 1
+
+    @property
+    def connections_open(self) -> int:
+        """Connections of all protocols."""
+        return sum(counts[0] for counts in self.connections.values())
+
+
+def _series(counts: dict[Labels, list[int]], labels: Labels, shared: Labels, width: int) -> list[int]:
+    """The counters of labels that were not seen before."""
+    chosen = labels if len(counts) < limits.metrics_series_max else shared
+    return counts.setdefault(chosen, [0] * width)
