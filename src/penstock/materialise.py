@@ -116,7 +116,24 @@ def sealed_extents(pieces: Sequence[Piece]) -> list[SealedExtent]:
 
 
 def _fetched(piece: Piece, sealed: SealedExtent, store: SegmentReader) -> Piece:
-    def pushed_at(offset: int) -> int:
-        return int(store.pushed_at(sealed)[offset - sealed.first_offset])
+    return msgspec.structs.replace(piece, batch=store.load(sealed), pushed_at=SealedTimes(store, sealed))
 
-    return msgspec.structs.replace(piece, batch=store.load(sealed), pushed_at=pushed_at)
+
+class SealedTimes:
+    """When the messages of a sealed extent were pushed: the column is read when someone asks."""
+
+    __slots__ = ("_sealed", "_store")
+
+    def __init__(self, store: SegmentReader, sealed: SealedExtent) -> None:
+        self._store = store
+        self._sealed = sealed
+
+    def of(self, offset: int) -> int:
+        return int(self._store.pushed_at(self._sealed)[offset - self._sealed.first_offset])
+
+    def of_all(self, offsets: Sequence[int]) -> Int64s:
+        times = self._store.pushed_at(self._sealed)
+        first = self._sealed.first_offset
+        if isinstance(offsets, range):
+            return times[offsets.start - first : offsets.stop - first]
+        return times[np.asarray(offsets, np.int64) - first]

@@ -5,8 +5,8 @@ Replies hold columns and rows, not messages: an id, a payload or a receipt is ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -17,6 +17,14 @@ from penstock.model import MessageId
 Int64s = NDArray[np.int64]
 
 
+class Times(Protocol):
+    """When messages were pushed, by offset: read from a segment when someone asks."""
+
+    def of(self, offset: int) -> int: ...
+
+    def of_all(self, offsets: Sequence[int]) -> Int64s: ...
+
+
 class Piece(msgspec.Struct, frozen=True, gc=False):
     """Some deliveries whose rows lie in one batch."""
 
@@ -25,7 +33,7 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
     partitions: str | Sequence[str]  # one name when all are of the same
     offsets: Sequence[int]
     attempts: int | Sequence[int]  # one number when all are the same
-    pushed_at: int | Callable[[int], int]  # one instant when all are the same, or by offset
+    pushed_at: int | Sequence[int] | Times  # one instant when all are the same, one each, or by offset
 
     def partition(self, index: int) -> str:
         return self.partitions if isinstance(self.partitions, str) else self.partitions[index]
@@ -45,7 +53,15 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
         return self.attempts if isinstance(self.attempts, int) else self.attempts[index]
 
     def pushed(self, index: int) -> int:
-        return self.pushed_at if isinstance(self.pushed_at, int) else self.pushed_at(self.offsets[index])
+        if isinstance(self.pushed_at, int):
+            return self.pushed_at
+        return self.pushed_at[index] if isinstance(self.pushed_at, Sequence) else self.pushed_at.of(self.offsets[index])
+
+    def pushed_all(self) -> Sequence[int] | Int64s:
+        """One instant for each delivery, in order."""
+        if isinstance(self.pushed_at, int):
+            return [self.pushed_at] * len(self.offsets)
+        return self.pushed_at if isinstance(self.pushed_at, Sequence) else self.pushed_at.of_all(self.offsets)
 
 
 class LeaseReply(msgspec.Struct, frozen=True, gc=False):
@@ -78,3 +94,22 @@ class PushReply(msgspec.Struct, frozen=True):
             # A row repeated within the batch points at the row that came first.
             ids[row] = known if known.partition else ids[known.offset]
         return [id for id in ids if id is not None]
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """What a member of a group is told when it joins and with every heartbeat."""
+
+    member: str
+    generation: int
+    assigned: list[str]  # partitions that are its own now
+    revoking: list[str]  # partitions that it shall let go of: finish, then leave them out of `held`
+    heartbeat_seconds: float  # how often to be heard from
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A member of a group, as others see it."""
+
+    member: str
+    generation: int
+    partitions: list[str]
+    last_heartbeat_at: int  # µs UTC

@@ -1,0 +1,1 @@
+"""What crosses the network, as bytes and as typed values. Shared by server and client; nothing here does I/O."""

@@ -1,0 +1,128 @@
+"""The frames of the TCP protocol, and cutting a stream of bytes into them. docs/formats/tcp.md has the picture.
+
+    length u32 | type u8 | correlation u32 | body          all big-endian; the length counts from the type on
+
+Types below 16 belong to the JSON protocol and have no correlation. A length is checked before anything is kept for it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Final
+
+from penstock.errors import BadRequest
+
+HEAD: Final = struct.Struct(">IBI")
+LENGTH: Final = struct.Struct(">I")
+JSON_HEAD_BYTES: Final = 5  # length and type
+BINARY_FROM: Final = 16  # types from here on carry a correlation
+PROTOCOL_VERSION: Final = 1
+
+Buffer = bytes | memoryview
+
+
+class Type(IntEnum):
+    """What a frame is. Requests are answered by frames with the same correlation."""
+
+    HELLO = 16
+    PUSH_ONE = 17
+    PUSH = 18
+    LEASE = 19
+    SETTLE = 20
+    EXTEND = 21
+    CALL = 22
+    STREAM = 23
+    CREDIT = 24
+    CLOSE_STREAM = 25
+    PING = 26
+    CANCEL = 27
+
+    OK = 32
+    ERROR = 33
+    PUSHED = 34
+    LEASED = 35
+    END = 36
+    PONG = 37
+    GOODBYE = 38
+    PLACED = 39
+
+
+REQUESTS: Final = frozenset(range(Type.HELLO, Type.CANCEL + 1))
+
+# (type, correlation, where its body begins, where it ends)
+Cut = tuple[int, int, int, int]
+
+
+def frame(kind: int, correlation: int, body: bytes = b"") -> bytes:
+    """One frame."""
+    return HEAD.pack(len(body) + 5, kind, correlation) + body
+
+
+def frame_head(kind: int, correlation: int, body_bytes: int) -> bytes:
+    """The head of a frame whose body is sent beside it."""
+    return HEAD.pack(body_bytes + 5, kind, correlation)
+
+
+class Splitter:
+    """Cuts what comes in into frames. What is not whole yet is kept, at most one frame of the greatest length."""
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._parts: list[bytes] = []
+        self._kept = 0  # bytes in the parts
+        self._wanted = 0  # bytes until the frame that has begun is whole, as far as is known
+
+    def feed(self, data: bytes) -> tuple[bytes, list[Cut]]:
+        """Bytes and the frames in them; `BadRequest` when they cannot be frames: then the stream is lost."""
+        if self._parts:
+            self._parts.append(data)
+            self._kept += len(data)
+            if self._kept < self._wanted:
+                return b"", []
+            data = b"".join(self._parts)
+            self._parts = []
+        cuts: list[Cut] = []
+        position = 0
+        for cut in self._cut(data):
+            cuts.append(cut)
+            position = cut[3]
+        if position < len(data):
+            self._keep(data[position:] if position else data)
+        return data, cuts
+
+    def _cut(self, data: bytes) -> Iterator[Cut]:
+        position, end = 0, len(data)
+        while end - position >= JSON_HEAD_BYTES:
+            (length,) = LENGTH.unpack_from(data, position)
+            kind = data[position + 4]
+            self._check(length, kind, data, position)
+            stop = position + 4 + length
+            if stop > end:
+                return
+            if kind < BINARY_FROM:
+                yield kind, 0, position + JSON_HEAD_BYTES, stop
+            else:
+                yield kind, HEAD.unpack_from(data, position)[2], position + HEAD.size, stop
+            position = stop
+
+    def _check(self, length: int, kind: int, data: bytes, position: int) -> None:
+        if length > self._frame_bytes_max:
+            if data[position : position + 4] in _HTTP_METHODS:
+                raise BadRequest(
+                    "this is HTTP, on the port of the TCP protocol", hint="HTTP has a port of its own: 7711"
+                )
+            raise BadRequest(f"a frame of {length:,} bytes is over the limit of {self._frame_bytes_max:,}")
+        if length < (1 if kind < BINARY_FROM else 5):
+            raise BadRequest(f"a frame of type {kind} cannot be {length} bytes long")
+
+    def _keep(self, rest: bytes) -> None:
+        self._parts = [rest]
+        self._kept = len(rest)
+        self._wanted = JSON_HEAD_BYTES
+        if len(rest) >= JSON_HEAD_BYTES:
+            self._wanted = 4 + LENGTH.unpack_from(rest)[0]
+
+
+_HTTP_METHODS: Final = {b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN"}

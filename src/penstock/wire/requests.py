@@ -1,0 +1,169 @@
+"""Bodies of requests. Small ones are MessagePack arrays in the order of their fields; messages travel in batches.
+
+    PUSH_ONE    sequence u64 | name length u8 | name of the queue | payload                  big-endian
+    PUSH        head length u32 | head: MessagePack array | batch (docs/formats/batch.md)
+
+A sequence numbers the pushes of the connection's producer, so that one that is sent again is not stored again; 0: none.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from penstock.errors import BadRequest
+from penstock.model import Durability, Receipt
+from penstock.wire.frames import Buffer
+
+S = TypeVar("S")
+PUSH_ONE_HEAD: Final = struct.Struct(">QB")
+PUSH_HEAD_LENGTH: Final = struct.Struct(">I")
+
+PartitionOnWire = int | str | list[int | str | None] | None
+
+
+class Hello(msgspec.Struct, array_like=True):
+    """The first frame of a connection: who calls."""
+
+    protocol: int
+    client: str = ""
+    token: str = ""
+    producer: int = 0  # id and epoch of the producer that this connection's sequences belong to; 0: none
+    epoch: int = 0
+
+
+class Welcome(msgspec.Struct, array_like=True):
+    """The answer to it."""
+
+    protocol: int
+    server: str
+    frame_bytes_max: int
+
+
+class PushHead(msgspec.Struct, array_like=True, gc=False):
+    """What goes before the batch of a push. A list of partitions has one entry per message."""
+
+    queue: str
+    sequence: int = 0
+    durability: Durability | None = None
+    partition: PartitionOnWire = None
+
+
+class Lease(msgspec.Struct, array_like=True, gc=False):
+    """Hand messages out; with `wait_seconds`, wait for the first one."""
+
+    queue: str
+    group: str = "default"
+    count_max: int = 1
+    wait_seconds: float = 0.0
+    lease_seconds: float | None = None
+    consumer: str = ""
+    partitions: list[int | str] | None = None
+    auto_ack: bool = False
+    member: str = ""
+    generation: int = 0
+
+
+class Settle(msgspec.Struct, array_like=True, gc=False):
+    """End deliveries: those with these receipts, or, when `lease` is not 0, all that the lease still holds."""
+
+    outcome: int
+    delay_seconds: float | None = None
+    error: str = ""
+    lease: int = 0
+    receipts: list[Receipt] = []
+
+
+class Extend(msgspec.Struct, array_like=True, gc=False):
+    """Hold a lease for so many seconds from now; the answer is the instant at which it ends, µs."""
+
+    lease: int
+    seconds: float
+
+
+class Call(msgspec.Struct, array_like=True):
+    """Any other operation: its name and its arguments as a map; wire/calls.py lists them."""
+
+    name: str
+    arguments: msgspec.Raw = msgspec.Raw(b"\x80")
+
+
+class OpenStream(msgspec.Struct, array_like=True):
+    """Have messages delivered as they come, `credit` of them before more credit is given."""
+
+    queue: str
+    group: str = "default"
+    credit: int = 0
+    batch: int = 100
+    lease_seconds: float | None = None
+    consumer: str = ""
+    partitions: list[int | str] | None = None
+    auto_ack: bool = False
+
+
+class Credit(msgspec.Struct, array_like=True, gc=False):
+    """Allow a stream, named by the correlation of its request, so many messages more."""
+
+    stream: int
+    messages: int
+
+
+class Cancel(msgspec.Struct, array_like=True, gc=False):
+    """Nobody waits any more for the answer to this request; also ends a stream."""
+
+    request: int
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoders: Final[dict[type, Any]] = {}
+
+
+def encode(value: Any) -> bytes:
+    """A value as MessagePack."""
+    return _encoder.encode(value)
+
+
+def decode(data: Buffer, kind: type[S]) -> S:
+    """The inverse of `encode`; `BadRequest` when it is not what it should be."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
+    try:
+        value: S = decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"{kind.__name__}: {error}") from None
+    return value
+
+
+def encode_push_one(queue: bytes, sequence: int, payload: bytes) -> bytes:
+    """The body of PUSH_ONE."""
+    return PUSH_ONE_HEAD.pack(sequence, len(queue)) + queue + payload
+
+
+def decode_push_one(data: bytes, start: int, stop: int) -> tuple[int, bytes, bytes]:
+    """(sequence, queue, payload) of a PUSH_ONE body."""
+    if stop - start < PUSH_ONE_HEAD.size:
+        raise BadRequest("PUSH_ONE: the body is cut short")
+    sequence, length = PUSH_ONE_HEAD.unpack_from(data, start)
+    name = start + PUSH_ONE_HEAD.size
+    payload = name + length
+    if payload > stop:
+        raise BadRequest("PUSH_ONE: the name of the queue is cut short")
+    return sequence, data[name:payload], data[payload:stop]
+
+
+def encode_push(head: PushHead) -> bytes:
+    """What goes before the batch in a PUSH."""
+    data = _encoder.encode(head)
+    return PUSH_HEAD_LENGTH.pack(len(data)) + data
+
+
+def decode_push(body: memoryview) -> tuple[PushHead, memoryview]:
+    """The head of a PUSH, and its batch, which is not checked yet."""
+    if len(body) < PUSH_HEAD_LENGTH.size:
+        raise BadRequest("PUSH: the body is cut short")
+    (length,) = PUSH_HEAD_LENGTH.unpack_from(body)
+    end = PUSH_HEAD_LENGTH.size + length
+    return decode(body[PUSH_HEAD_LENGTH.size : end], PushHead), body[end:]
