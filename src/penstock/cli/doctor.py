@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
 from penstock.cli import output
 from penstock.clock import SystemClock
-from penstock.repair import Loss, Report, diagnose
-from penstock.repair import repair as mend
-from penstock.storage.disk import RealDisk
-from penstock.storage.doctor import require_data_directory
 from penstock.storage.findings import Finding, spelt
-from penstock.storage.readonly import ReadOnlyDisk
+
+if TYPE_CHECKING:
+    from penstock.repair import Loss, Report
 
 DAMAGED = 2
 
@@ -42,6 +40,12 @@ def doctor(
 
 def examine(directory: Path, *, repair: bool, is_shown: bool) -> Report:
     """Look at a directory under its lock, and mend it if asked to."""
+    from penstock.repair import diagnose
+    from penstock.repair import repair as mend
+    from penstock.storage.disk import RealDisk
+    from penstock.storage.doctor import require_data_directory
+    from penstock.storage.readonly import ReadOnlyDisk
+
     disk = RealDisk(directory) if repair else ReadOnlyDisk(directory)
     require_data_directory(disk)
     clock = SystemClock()

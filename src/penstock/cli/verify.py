@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
 from penstock.cli import output
 from penstock.clock import SystemClock
-from penstock.storage.doctor import require_data_directory
 from penstock.storage.findings import spelt
-from penstock.storage.readonly import ReadOnlyDisk
-from penstock.verify import Account, Verification
-from penstock.verify import verify as check
+
+if TYPE_CHECKING:
+    from penstock.verify import Account, Verification
 
 WRONG = 2
 
@@ -39,6 +38,10 @@ def verify(
 
 def examine(directory: Path, *, is_shown: bool) -> Verification:
     """Verify a directory under its lock."""
+    from penstock.storage.doctor import require_data_directory
+    from penstock.storage.readonly import ReadOnlyDisk
+    from penstock.verify import verify as check
+
     disk = ReadOnlyDisk(directory)
     require_data_directory(disk)
     disk.lock()
