@@ -159,6 +159,19 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     max_length: int | None = None
     overflow: Literal["reject_new", "drop_oldest"] = "reject_new"
     max_in_flight: int | None = None
+    push_per_second: float | None = None
+    push_burst: int | None = None
+    lease_per_second: float | None = None
+    lease_burst: int | None = None
+    client_push_per_second: float | None = None
+    client_push_burst: int | None = None
+    client_lease_per_second: float | None = None
+    client_lease_burst: int | None = None
+    key_push_per_second: float | None = None
+    key_push_burst: int | None = None
+    key_lease_per_second: float | None = None
+    key_lease_burst: int | None = None
+    key_max_in_flight: int | None = None
     dedup_seconds: float = limits.dedup_seconds_default
     durability: Durability | None = None
     retention_seconds: float | None = limits.retention_seconds_default
@@ -170,9 +183,10 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 OPTION_NAMES: Final = QueueOptions.__struct_fields__
+RATES: Final = tuple(name.removesuffix("_per_second") for name in OPTION_NAMES if name.endswith("_per_second"))
 
 # field: (least, greatest); both ends belong to the range
-_RANGES: Final[dict[str, tuple[float, float]]] = {
+OPTION_RANGES: Final[dict[str, tuple[float, float]]] = {
     "starvation_seconds": (0, 86_400),
     "lease_seconds": (0.001, limits.lease_seconds_max),
     "max_attempts": (1, limits.attempts_max),
@@ -192,6 +206,9 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "retention_messages": (0, 2**62),
     "retention_messages_min": (0, 2**62),
     "group_expiry_seconds": (1, limits.delay_seconds_max),
+    "key_max_in_flight": (1, 2**62),
+    **{f"{rate}_per_second": (limits.per_second_min, limits.per_second_max) for rate in RATES},
+    **{f"{rate}_burst": (1, limits.burst_max) for rate in RATES},
 }
 
 
@@ -205,13 +222,25 @@ def queue_options(changes: Mapping[str, Any], base: QueueOptions | None = None) 
         options = msgspec.convert({**known, **changes}, QueueOptions)
     except msgspec.ValidationError as error:
         raise InvalidField(f"queue options: {error}") from None
-    for name, (least, greatest) in _RANGES.items():
+    for name, (least, greatest) in OPTION_RANGES.items():
         value = getattr(options, name)
         if value is not None and not least <= value <= greatest:
             raise InvalidField(f"{name}: {value!r} is outside {least:g} to {greatest:g}")
     if options.partitions != "named" and not 1 <= options.partitions <= limits.partitions_max:
         raise InvalidField(f"partitions: {options.partitions!r} is outside 1 to {limits.partitions_max}, or 'named'")
+    _check_limits(options)
     return options
+
+
+def _check_limits(options: QueueOptions) -> None:
+    for rate in RATES:
+        if getattr(options, f"{rate}_burst") is not None and getattr(options, f"{rate}_per_second") is None:
+            raise InvalidField(f"{rate}_burst: says how far {rate}_per_second may run ahead, which is not set")
+    if options.ordering == "partition":
+        for name in ("key_lease_per_second", "key_max_in_flight"):
+            if getattr(options, name) is not None:
+                hint = "use ordering='key' or 'none', or limit the whole queue"
+                raise InvalidField(f"{name}: messages cannot be passed over in partition order", hint=hint)
 
 
 def queue_options_decode(data: bytes) -> QueueOptions:
