@@ -28,7 +28,7 @@ FUNCTION_LINES_MAX = 60
 BASE = {"errors", "limits", "clock", "model"}
 FORMATS = BASE | {"batch", "delivery.entries"}
 CORE = FORMATS | {"delivery", "storage", "journal", "waiting", "requests", "replies"}
-SHARD = {"materialise", "engine", "shard", "transactions", "refilling", "checkpointing", "upkeep", "opening"}
+SHARD = {"materialise", "engine", "pushing", "shard", "transactions", "refilling", "checkpointing", "upkeep", "opening"}
 # What crosses the network, and what the two ends of it need beside.
 WIRE = BASE | {"batch", "requests", "replies", "arguments", "wire"}
 # What users hold knows the session, never what is behind it.
@@ -49,7 +49,8 @@ LAYERS: dict[str, set[str]] = {
     "replies": BASE | {"batch"},
     "materialise": CORE,
     "engine": CORE,
-    "shard": CORE | {"materialise", "engine"},
+    "pushing": CORE | {"engine"},
+    "shard": CORE | {"materialise", "engine", "pushing"},
     "transactions": CORE | {"engine", "shard"},
     "refilling": CORE | {"shard"},
     "checkpointing": CORE | {"shard"},

@@ -11,6 +11,7 @@ from penstock.batch import Batch
 from penstock.model import Message, MessageId, Outcome, Receipt, to_datetime, to_micros
 
 PartitionChoice = int | str | Sequence[int | str | None] | None
+Producer = tuple[int, int, int]  # id, epoch, sequence
 
 
 class LeaseRequest(msgspec.Struct, frozen=True, gc=False):
@@ -60,6 +61,7 @@ class LetterFilter(msgspec.Struct, frozen=True, kw_only=True):
     until: datetime | None = None
     ids: frozenset[MessageId] | None = None  # of the dead letters themselves
     limit: int = 1_000_000
+    from_offset: int = 0  # of the dead letters themselves: where a listing in pages goes on
 
     def __post_init__(self) -> None:
         for name in ("since", "until"):

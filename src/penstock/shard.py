@@ -4,7 +4,7 @@ Tell no one before it is durable: every operation returns its result with a *tic
 before the result may be told. `confirm` waits for it in a thread, `confirmed` on an event loop. A ticket of 0 needs no
 waiting.
 
-Only this module and `engine` know both delivery and the journal.
+Only this module, `pushing` and `engine` know both delivery and the journal.
 """
 
 from __future__ import annotations
@@ -14,27 +14,26 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
-from penstock.batch import Batch, layout
-from penstock.delivery import admin, dead, delays
+from penstock.delivery import admin, dead
 from penstock.delivery import settle as settle_rules
-from penstock.delivery.entries import Entry, QueueDeleted, QueueSet, encode_push_one
+from penstock.delivery.entries import Entry
 from penstock.delivery.group import Group
 from penstock.delivery.lease import decide_lease
-from penstock.delivery.log import SPECIAL, Need, Queue
-from penstock.delivery.push import Decided, decide_push
+from penstock.delivery.log import Need, Queue
 from penstock.delivery.settle import Chosen
-from penstock.engine import Engine, Ticket
-from penstock.errors import DiskFull, LeaseLost
+from penstock.engine import Ticket
+from penstock.errors import LeaseLost
 from penstock.materialise import load, pieces_of_takes, sealed_extents
-from penstock.model import DLQ_SUFFIX, Durability, MessageId, Outcome, QueueOptions, Receipt
-from penstock.replies import LeaseReply, Piece, PushReply
-from penstock.requests import LeaseRequest, PartitionChoice, Settling
+from penstock.model import DLQ_SUFFIX, Durability, Outcome, Receipt
+from penstock.pushing import Pushing
+from penstock.replies import LeaseReply, Piece
+from penstock.requests import LeaseRequest, Settling
 
 T = TypeVar("T")
 NONCES_DRAWN: Final = 512
 
 
-class Shard(Engine):
+class Shard(Pushing):
     """What can be done with the messages of a shard."""
 
     # confirmation
@@ -53,112 +52,6 @@ class Shard(Engine):
         """The same on an event loop."""
         if ticket and self.journal.durable_sequence < ticket:
             await self.commit.future(ticket, asyncio.get_running_loop())
-
-    # pushing
-
-    def push(
-        self,
-        name: str,
-        batch: Batch,
-        partition: PartitionChoice = None,
-        durability: Durability | None = None,
-    ) -> tuple[PushReply, Ticket]:
-        """Append a batch to a queue, which is made when it is not there."""
-        self.throttle.wait()
-        return self.run(lambda: self._push(name, batch, partition, durability))
-
-    def _push(
-        self, name: str, batch: Batch, partition: PartitionChoice, durability: Durability | None
-    ) -> tuple[PushReply, Ticket]:
-        now = self.begin_push()
-        queue, created = self.queue_for_push(name, now)
-        if queue.options.max_length is not None:
-            self.tick(now, self.clock.monotonic())  # what has expired makes room
-        decided = self._decide_push(queue, created, batch, now, partition)
-        ticket = self._commit_push(queue, created, decided, durability)
-        return self.push_reply(queue, batch, decided), ticket
-
-    def push_one(self, name: str, data: bytes, durability: Durability | None = None) -> tuple[MessageId, Ticket]:
-        """The short path for one message that leaves nothing to decide: no priority, delay, ttl or dedup key."""
-        if not self.throttle.is_set():
-            self.throttle.wait()
-        with self.lock:
-            queue = self.core.by_name.get(name)
-            flags = layout.flags_of(data)
-            is_plain = queue is not None and queue.plain and not flags & (SPECIAL | layout.DEDUP_KEY)
-            if queue is not None and is_plain and not self.is_closed and not self.journal.disk_full:
-                partition = queue.partitions[0]
-                offset, now = partition.end, self.clock.now()
-                level = durability or queue.options.durability or self.durability
-                sequence = self.append_frame(encode_push_one(queue.id, now, 0, offset, data), b"", level)
-                self.core.push_one(queue, data, flags, now, sequence)
-                if self.waiters:
-                    self.waiters.wake(queue.id, len(queue.groups))
-                return MessageId(name, partition.name, offset), sequence if level == "fsync" else 0
-        reply, ticket = self.push(name, Batch(data), None, durability)
-        return reply.ids()[0], ticket
-
-    def begin_push(self) -> int:
-        """The same for pushes, which a nearly full disk refuses too."""
-        if self.journal.disk_full:
-            raise DiskFull("the disk is nearly full; pushes are refused until space is free again")
-        return self.begin()[0]
-
-    def queue_for_push(self, name: str, now: int) -> tuple[Queue, list[Entry]]:
-        """The queue, and the entries that made it if it is new. They are applied, not yet appended."""
-        queue = self.core.by_name.get(name)
-        if queue is not None:
-            if queue.is_dlq:
-                raise admin.reserved_name(name)
-            return queue, []
-        entries = admin.decide_create_queue(self.core, name, QueueOptions(), now)
-        self.core.apply(entries, self.journal.sequence + 1)
-        return self.core.by_name[name], entries
-
-    def _decide_push(
-        self, queue: Queue, created: list[Entry], batch: Batch, now: int, partition: PartitionChoice
-    ) -> Decided:
-        try:
-            return decide_push(self.core, queue, batch, now, partition)
-        except Exception:
-            self.undo_create(created)
-            raise
-
-    def undo_create(self, created: Iterable[Entry]) -> None:
-        """Queues made for an operation that was refused: nothing of them is in the journal."""
-        gone = [QueueDeleted(each.queue) for each in created if isinstance(each, QueueSet)]
-        # The state must not claim a frame that was not appended: a checkpoint would take its word for it.
-        self.core.apply(gone, self.journal.sequence)
-
-    def _commit_push(
-        self, queue: Queue, created: list[Entry], decided: Decided, durability: Durability | None
-    ) -> Ticket:
-        level = durability or queue.options.durability or self.durability
-        read = self._must_sync if decided.duplicates else 0
-        if not decided.entries and not created:
-            return read
-        ticket = self.commit_frame(created, decided.entries, level)
-        if self.waiters:
-            # Every group may have each of them.
-            self.waiters.wake(queue.id, len(queue.groups) * sum(count for _, count, _ in decided.push.parts))
-        if queue.near > 0:
-            self._delays_changed(queue)
-        return ticket or read
-
-    def _delays_changed(self, queue: Queue) -> None:
-        if delays.crowded(queue):
-            delays.shrink(self.core, queue)
-        next_at = self.core.wheel.next_at()
-        if next_at is not None:
-            self.on_deadline(next_at)
-
-    def push_reply(self, queue: Queue, batch: Batch, decided: Decided) -> PushReply:
-        push = decided.push
-        parts = [
-            (queue.partitions[number].name, count, first, rows)
-            for (number, count, first), rows in zip(push.parts, push.rows_by_part() if push.parts else [], strict=True)
-        ]
-        return PushReply(queue.name, batch.count, parts, decided.duplicates)
 
     # leasing
 

@@ -58,6 +58,7 @@ class Delivery(Indexes):
             entry.Revived: self._revived,
             entry.Closing: lambda closing: None,
         }
+        self._appliers_own: dict[type, Callable[[Any], None]] = {}  # of kinds that are, or were, observed
 
     def apply(self, entries: Iterable[Entry], sequence: int) -> None:
         """Let the entries of one frame happen."""
@@ -67,6 +68,17 @@ class Delivery(Indexes):
             queue = self.queues.get(each.queue)
             if queue is not None:
                 queue.touched = sequence
+
+    def observe(self, kind: type, note: Callable[[Any], None] | None) -> None:
+        """Have `note` called with every entry of a kind just before it is applied; None ends it. Costs others nothing."""
+        own = self._appliers_own.setdefault(kind, self._appliers[kind])
+
+        def applied(each: Any) -> None:
+            assert note is not None
+            note(each)
+            own(each)
+
+        self._appliers[kind] = own if note is None else applied
 
     def replay_one(self, queue_id: int, pushed_at: int, number: int, offset: int, batch: bytes, sequence: int) -> None:
         """Replay of a frame that pushes one message without options: `apply` or `learn`, shorter."""
@@ -164,6 +176,7 @@ class Delivery(Indexes):
         is_indexed = not self.replaying and (after != SETTLED or group.queue.ordered)
         for progress, span in spans:
             group.backlog -= progress.settle(span, settled.outcome, settled.leased_at or settled.at)
+            group.outcomes[settled.outcome] += span.count
             if is_indexed:
                 self.index_settled(progress, span, after, settled.at)
         if settled.outcome == Outcome.PURGED:

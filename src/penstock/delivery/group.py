@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from penstock import limits
 from penstock.delivery.entries import Int64s
 from penstock.delivery.progress import Progress
+from penstock.model import Outcome
 
 if TYPE_CHECKING:
     from penstock.delivery.leases import Lease
@@ -49,6 +50,7 @@ class Group:
         "leases",
         "name",
         "order",
+        "outcomes",
         "progress",
         "queue",
         "served_at",
@@ -66,6 +68,7 @@ class Group:
         self.active_at = 0
         self.leases: dict[int, Lease] = {}
         self.turn = 0
+        self.outcomes = [0] * (max(Outcome) + 1)  # deliveries and messages by how they ended, since the process started
         self.upheavals = 0  # times that messages were settled without their leases being asked
         self.clear_lanes()
 

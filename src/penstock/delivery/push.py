@@ -19,7 +19,7 @@ from penstock.delivery.phases import FRESH, READY, WAITING
 from penstock.delivery.progress import Progress, span_of
 from penstock.errors import InvalidField, QueueFull
 from penstock.model import DEFAULT_PARTITION, MessageId, Outcome, check_name
-from penstock.requests import PartitionChoice
+from penstock.requests import PartitionChoice, Producer
 
 UNHELD: Final = (FRESH, READY, WAITING)
 Aged = tuple[int, int, int]  # pushed at, partition, offset
@@ -39,7 +39,8 @@ def decide_push(
     batch: Batch,
     now: int,
     partition: PartitionChoice = None,
-    producer: tuple[int, int, int] = (0, 0, 0),
+    producer: Producer = (0, 0, 0),
+    client: str = "",
 ) -> Decided:
     """Refuse a push, or say what it does."""
     check_allowed(queue, batch)
@@ -81,7 +82,7 @@ def _decided(
     entries: list[Entry],
     rows: Int32s | None,
     parts: list[tuple[int, int, int]],
-    producer: tuple[int, int, int],
+    producer: Producer,
     duplicates: dict[int, MessageId],
 ) -> Decided:
     push = Push(queue.id, now, parts, batch.data, rows, producer, batch)

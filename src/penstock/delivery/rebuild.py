@@ -31,6 +31,7 @@ def rebuild(core: Delivery) -> None:
             partition.applied = 0
         for group in queue.groups.values():
             group.clear_lanes()
+            group.outcomes = [0] * len(group.outcomes)
             group.backlog = sum(progress.unsettled() for progress in group.progress)
             for progress in group.progress:
                 _index(core, progress)
