@@ -8,7 +8,8 @@
     │   ├── TooLarge                too_large
     │   ├── BadBatch                bad_batch
     │   ├── BadReceipt              bad_receipt
-    │   └── BadRequest              bad_request
+    │   ├── BadRequest              bad_request
+    │   └── BadSettings             bad_settings
     ├── StateError              the request is well formed, the state does not allow it
     │   ├── QueueNotFound           queue_not_found
     │   ├── QueueExists             queue_exists
@@ -110,6 +111,13 @@ class BadRequest(InputError):
 
     code = "bad_request"
     hint_default = "check the protocol's page in docs/: the request was not understood and nothing was changed"
+
+
+class BadSettings(InputError):
+    """Settings that a broker cannot start with; every line of the message is one problem."""
+
+    code = "bad_settings"
+    hint_default = "docs/configuration.md lists every setting"
 
 
 class StateError(PenstockError):

@@ -40,6 +40,10 @@ wait_seconds_max: Final = 60.0
 max_attempts_default: Final = 5
 partitions_max: Final = 65_536
 parked_messages_max: Final = 100_000
+per_second_min: Final = 0.001
+per_second_max: Final = 1e9
+burst_max: Final = 1_000_000_000
+buckets_max: Final = 1_000_000  # of one limit of a queue, for as many keys or clients
 timers_near_max: Final = 1_000_000
 dedup_keys_max: Final = 10_000_000
 dedup_seconds_default: Final = 86_400.0
@@ -58,6 +62,9 @@ seal_bytes_max: Final = 128 * MIB
 retention_seconds_default: Final = 7 * 86_400.0
 retention_bytes_default: Final = 10 * GIB
 
+# Requests of a broker.
+request_bytes_max: Final = 256 * MIB
+
 # Metrics: names over this many share one series.
 metrics_series_max: Final = 1_000
 
@@ -68,5 +75,6 @@ disk_free_bytes_cap: Final = 5 * GIB
 
 assert payload_bytes_max + key_bytes_max + headers_bytes_max + 4 * KIB < batch_bytes_max
 assert batch_bytes_max < frame_bytes_max < journal_file_bytes
+assert frame_bytes_max <= request_bytes_max
 assert max_attempts_default <= attempts_max
 assert segment_row_group_bytes * 4 < segment_cache_bytes

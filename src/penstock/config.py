@@ -1,0 +1,216 @@
+"""Settings of a broker: from a file, the environment and flags, in that order, the later winning.
+
+Everything is looked at before anything is refused: `load` answers with settings or raises `BadSettings`, which has
+every problem on a line, each with its key, its source and what would be right. Nothing here reads a file or the
+environment: the command line hands both over.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from penstock import limits
+from penstock.errors import BadSettings
+from penstock.model import Durability, suggestion
+
+Port = int | Literal["off"]
+LogFormat = Literal["auto", "json", "console"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+FILE_NAME: Final = "penstock.toml"
+ENVIRONMENT_PREFIX: Final = "PENSTOCK_"
+# Read by the test suite and by clients, not by the broker.
+ENVIRONMENT_FOREIGN: Final = frozenset({"PENSTOCK_CONFIG", "PENSTOCK_URL", "PENSTOCK_TOKEN", "PENSTOCK_DOSE"})
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """See docs/configuration.md, which is held to this."""
+
+    data: str = "./data"
+    host: str = "127.0.0.1"
+    tcp_port: Port = 7710
+    http_port: Port = 7711
+    grpc_port: Port = 7712
+    durability: Durability = "fsync"
+    sync_ms: float = 50.0
+    log_format: LogFormat = "auto"
+    log_level: LogLevel = "info"
+    slow_request_ms: float = 1000.0
+    cors_origins: tuple[str, ...] = ()
+    request_bytes_max: int = limits.frame_bytes_max
+    frame_bytes_max: int = limits.frame_bytes_max
+    connections_max: int = 10_000
+    drain_seconds: float = 10.0
+    profile: bool = False
+
+
+NAMES: Final = Settings.__struct_fields__
+
+# What is right, for every setting: the words that an error ends with.
+WANTED: Final = {
+    "data": "the path of a directory",
+    "host": "an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them",
+    "tcp_port": "a port from 1 to 65535, 0 for any free one, or 'off'",
+    "http_port": "a port from 1 to 65535, 0 for any free one, or 'off'",
+    "grpc_port": "a port from 1 to 65535, 0 for any free one, or 'off'",
+    "durability": "'fsync', 'interval' or 'os'",
+    "sync_ms": "milliseconds from 1 to 60000",
+    "log_format": "'auto', 'json' or 'console'",
+    "log_level": "'debug', 'info', 'warning' or 'error'",
+    "slow_request_ms": "milliseconds from 0 to 3600000",
+    "cors_origins": "origins such as 'https://example.org', or '*'",
+    "request_bytes_max": f"bytes from 1024 to {limits.request_bytes_max}",
+    "frame_bytes_max": f"bytes from 1024 to {limits.request_bytes_max}",
+    "connections_max": "a number from 1 to 1000000",
+    "drain_seconds": "seconds from 0 to 3600",
+    "profile": "true or false",
+}
+
+_RANGES: Final[dict[str, tuple[float, float]]] = {
+    "tcp_port": (0, 65_535),
+    "http_port": (0, 65_535),
+    "grpc_port": (0, 65_535),
+    "sync_ms": (1, 60_000),
+    "slow_request_ms": (0, 3_600_000),
+    "request_bytes_max": (1024, limits.request_bytes_max),
+    "frame_bytes_max": (1024, limits.request_bytes_max),
+    "connections_max": (1, 1_000_000),
+    "drain_seconds": (0, 3600),
+}
+_TYPES: Final = {field.name: field.type for field in msgspec.structs.fields(Settings)}
+_TRUTHS: Final = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
+_ORIGIN: Final = re.compile(r"\*|https?://[^/\s,]+")
+
+
+class Given(NamedTuple):
+    """One value, and where it was found: `penstock.toml:3`, `PENSTOCK_HOST`, `--host`."""
+
+    name: str
+    value: Any
+    source: str
+
+
+def load(file: tuple[str, str] | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Settings:
+    """Settings from a file (its name and its text), the environment and the flags that were given."""
+    problems: list[str] = []
+    chosen: dict[str, Any] = {}
+    for given in [*_of_file(file, problems), *_of_environment(environment, problems), *_of_flags(flags)]:
+        try:
+            chosen[given.name] = _checked(given)
+        except ValueError as error:
+            problems.append(str(error))
+    settings = Settings(**chosen)
+    problems += _clashes(settings)
+    if problems:
+        raise BadSettings("\n".join(problems))
+    return settings
+
+
+# Sources.
+
+
+def _of_file(file: tuple[str, str] | None, problems: list[str]) -> Iterator[Given]:
+    if file is None:
+        return
+    name, text = file
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        problems.append(f"{name}: not TOML: {error}")
+        return
+    for key, value in table.items():
+        source = f"{name}{_line_of(key, text)}"
+        if key in NAMES:
+            yield Given(key, value, source)
+        else:
+            problems.append(f"{source}: {key!r} is not a setting; {suggestion(key, NAMES)}")
+
+
+def _line_of(key: str, text: str) -> str:
+    """`:3`, when the key is written plainly at the start of a line."""
+    wanted = re.compile(rf"\s*\[?[\"']?{re.escape(key)}[\"']?\s*[=.\]]")
+    lines = (number for number, line in enumerate(text.splitlines(), 1) if wanted.match(line))
+    return next((f":{number}" for number in lines), "")
+
+
+def _of_environment(environment: Mapping[str, str], problems: list[str]) -> Iterator[Given]:
+    known = tuple(ENVIRONMENT_PREFIX + name.upper() for name in NAMES)
+    for variable, text in sorted(environment.items()):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in ENVIRONMENT_FOREIGN:
+            continue
+        if variable in known:
+            name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+            yield Given(name, _of_text(name, text), variable)
+        else:
+            problems.append(f"{variable} is not a setting; {suggestion(variable, known)}")
+
+
+def _of_flags(flags: Mapping[str, Any]) -> Iterator[Given]:
+    for name, value in flags.items():
+        if value is not None:
+            yield Given(name, _of_text(name, value) if isinstance(value, str) else value, "--" + name.replace("_", "-"))
+
+
+def _of_text(name: str, text: str) -> Any:
+    """What a text from the environment or the command line stands for; left as it is when it stands for nothing."""
+    text = text.strip()
+    if name == "cors_origins":
+        return [part.strip() for part in text.split(",") if part.strip()]
+    if name == "profile":
+        return _TRUTHS.get(text.lower(), text)
+    if name in _RANGES:
+        return _number(text)
+    return text
+
+
+def _number(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+# Checks.
+
+
+def _checked(given: Given) -> Any:
+    """The value itself, when it is right; a `ValueError` with the whole story otherwise."""
+    name, value, source = given
+    try:
+        converted = msgspec.convert(value, _TYPES[name])
+    except msgspec.ValidationError:
+        converted = None
+    if converted is None or isinstance(value, bool) != (name == "profile") or not _is_right(name, converted):
+        raise ValueError(f"{source}: {name} must be {WANTED[name]}, not {value!r}")
+    return converted
+
+
+def _is_right(name: str, value: Any) -> bool:
+    if name in _RANGES and not isinstance(value, str):
+        least, greatest = _RANGES[name]
+        return bool(least <= value <= greatest)
+    if name == "cors_origins":
+        return all(_ORIGIN.fullmatch(origin) for origin in value)
+    if name in {"data", "host"}:
+        return bool(value.strip()) and "\0" not in value
+    return True
+
+
+def _clashes(settings: Settings) -> Iterator[str]:
+    """What is wrong between settings that are each right."""
+    ports = {name: getattr(settings, name) for name in ("tcp_port", "http_port", "grpc_port")}
+    if all(port == "off" for port in ports.values()):
+        yield "tcp_port, http_port and grpc_port are all 'off': nobody could reach the broker"
+    used: dict[int, str] = {}
+    for name, port in ports.items():
+        if isinstance(port, int) and port:
+            if port in used:
+                yield f"{used[port]} and {name} are both {port}: each needs a port of its own"
+            used.setdefault(port, name)
