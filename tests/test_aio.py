@@ -296,7 +296,7 @@ async def test_sealed_messages_are_read_off_the_loop(tmp_path):
     async with aio.open(tmp_path / "data") as ps:
         queue = ps.queue("mail")
         await queue.push_many([Message(payload=str(n).encode(), key=str(n), priority=n % 3) for n in range(100)])
-        await asyncio.to_thread(ps._session.seal)
+        await asyncio.to_thread(ps._session.session.seal)
         seen = await drain(queue)
 
         assert sorted(int(p) for p in seen) == list(range(100))

@@ -23,7 +23,7 @@ from penstock.embedded import Session
 # Calls per 1,000 messages: (in memory, in a file with durability os).
 CEILINGS: dict[str, tuple[int, int]] = {
     "push_many(1000)": (145, 168),
-    "push() × 1000": (35_000, 44_500),
+    "push() × 1000": (36_000, 45_500),
     "lease(1000), touch, ack": (2_220, 2_250),
     "lease(1000), touch, ack of single pushes": (23_800, 23_900),
     "lease(1), ack × 1000": (128_500, 147_500),

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from penstock.batch import Batch
     from penstock.client.delivery import BaseDelivery
     from penstock.client.pushed import PushResult
-    from penstock.client.sync import Delivery, Leased, Penstock, Queue
+    from penstock.client.sync import Penstock, Queue
+    from penstock.client.sync_delivery import Delivery, Leased
     from penstock.clock import Clock
 
 __version__ = "0.1.0"
@@ -64,8 +65,8 @@ __all__ = [
 _HOMES: Final = {
     "BaseDelivery": "penstock.client.delivery",
     "Batch": "penstock.batch",
-    "Delivery": "penstock.client.sync",
-    "Leased": "penstock.client.sync",
+    "Delivery": "penstock.client.sync_delivery",
+    "Leased": "penstock.client.sync_delivery",
     "Penstock": "penstock.client.sync",
     "PushResult": "penstock.client.pushed",
     "Queue": "penstock.client.sync",

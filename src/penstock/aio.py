@@ -13,7 +13,7 @@ from pathlib import Path
 from penstock.client.asynchronous import Penstock, Queue
 from penstock.client.asynchronous_delivery import Delivery, Leased
 from penstock.clock import Clock
-from penstock.embedded import Session
+from penstock.embedded import AsyncSession, Session
 from penstock.model import Durability
 
 __all__ = ["Delivery", "Leased", "Penstock", "Queue", "open", "open_in_memory"]
@@ -38,9 +38,9 @@ def open(
         clock=clock,
         rng=rng,
     )
-    return Penstock(session)
+    return Penstock(lambda: AsyncSession(session()))
 
 
 def open_in_memory(*, clock: Clock | None = None, rng: random.Random | None = None) -> Penstock:
     """Like `penstock.open_in_memory`."""
-    return Penstock(partial(Session, None, durability="os", clock=clock, rng=rng))
+    return Penstock(lambda: AsyncSession(Session(None, durability="os", clock=clock, rng=rng)))

@@ -80,7 +80,7 @@ class Way:
     def settle(self, receipts: Sequence[str], outcome: Outcome = Outcome.ACKED) -> None:
         """Settle with receipts that travelled as text."""
         proofs = [Receipt.parse(receipt) for receipt in receipts]
-        self.session.shard.confirm(self.session.settle(proofs, arguments.settling(outcome)))
+        self.session.confirm(self.session.settle(proofs, arguments.settling(outcome)))
 
 
 class FileWay(Way):

@@ -216,7 +216,7 @@ class Clients:
         queue, group = self.rng.choice(list(QUEUES)), self.rng.choice(GROUPS)
         wanted = LetterFilter(group=group, limit=self.rng.choice([1, 5, 100]))
         self.world.do(
-            "operator", "redrive", lambda session: session.redrive(queue, wanted, None, None), queue=queue, group=group
+            "operator", "redrive", lambda session: session.redrive(queue, wanted, None), queue=queue, group=group
         )
 
     def purge(self) -> None:

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager, suppress
 
 from penstock import arguments
 from penstock.client.delivery import BaseDelivery, BaseLeased
-from penstock.embedded import Session
+from penstock.client.session import AsyncSession
+from penstock.client.settlings import ACK, LEFT, RELEASE
 from penstock.errors import LeaseLost
 from penstock.model import Outcome
 from penstock.requests import Settling
@@ -20,7 +21,7 @@ class Delivery(BaseDelivery):
     __slots__ = ()
 
     async def ack(self) -> None:
-        await self._settle(arguments.settling(Outcome.ACKED))
+        await self._settle(ACK)
 
     async def nack(self, delay: float | None = None, error: str = "") -> None:
         await self._settle(arguments.settling(Outcome.RETRIED, delay, error))
@@ -29,7 +30,7 @@ class Delivery(BaseDelivery):
         await self._settle(arguments.settling(Outcome.REJECTED, error=reason))
 
     async def release(self) -> None:
-        await self._settle(arguments.settling(Outcome.RELEASED))
+        await self._settle(RELEASE)
 
     async def snooze(self, seconds: float) -> None:
         await self._settle(arguments.settling(Outcome.SNOOZED, seconds))
@@ -39,10 +40,9 @@ class Delivery(BaseDelivery):
         await leased.extend(seconds)
 
     async def _settle(self, how: Settling) -> None:
-        session: Session = self._leased.session
-        ticket = session.settle((self.proof,), how)
+        session: AsyncSession = self._leased.session
+        await session.settle((self.proof,), how)
         self.settled = True
-        await session.shard.confirmed(ticket)
 
 
 class Leased(BaseLeased[Delivery]):
@@ -53,7 +53,7 @@ class Leased(BaseLeased[Delivery]):
     _delivery = Delivery
 
     async def ack(self) -> None:
-        await self._settle(arguments.settling(Outcome.ACKED))
+        await self._settle(ACK)
 
     async def nack(self, delay: float | None = None, error: str = "") -> None:
         await self._settle(arguments.settling(Outcome.RETRIED, delay, error))
@@ -62,19 +62,19 @@ class Leased(BaseLeased[Delivery]):
         await self._settle(arguments.settling(Outcome.REJECTED, error=reason))
 
     async def release(self) -> None:
-        await self._settle(arguments.settling(Outcome.RELEASED))
+        await self._settle(RELEASE)
 
     async def extend(self, seconds: float) -> None:
-        self.expires_micros = self.session.extend(self.nonce, arguments.extension(seconds))
+        self.expires_micros = await self.session.extend(self.nonce, arguments.extension(seconds))
 
     async def _settle(self, how: Settling) -> None:
         if self.nonce:
-            await self.session.shard.confirmed(self.session.settle_lease(self.nonce, how))
+            await self.session.settle_lease(self.nonce, how)
 
 
 async def hand_out(leased: Leased) -> AsyncGenerator[Delivery]:
-    """One by one; the last ack of the lease confirms them all."""
-    session, ticket = leased.session, 0
+    """One by one; the end of the lease confirms all acks."""
+    pipeline = leased.session.pipeline()
     current: Delivery | None = None
     try:
         for delivery in leased:
@@ -82,17 +82,14 @@ async def hand_out(leased: Leased) -> AsyncGenerator[Delivery]:
             yield delivery
             current = None
             if not delivery.settled:
-                with suppress(LeaseLost):
-                    ticket = session.settle((delivery.proof,), arguments.settling(Outcome.ACKED))
+                pipeline.settle((delivery.proof,), ACK)
     except (GeneratorExit, asyncio.CancelledError):
         # No awaiting here: the loop may be closing. The settles are made durable by whoever commits next.
-        with suppress(LeaseLost):
-            if current is not None and not current.settled:
-                error = "the consumer left its loop before this delivery was acknowledged"
-                session.settle((current.proof,), arguments.settling(Outcome.RETRIED, error=error))
-            session.settle_lease(leased.nonce, arguments.settling(Outcome.RELEASED))
+        if current is not None and not current.settled:
+            pipeline.settle((current.proof,), LEFT)
+        pipeline.settle_lease(leased.nonce, RELEASE)
         raise
-    await session.shard.confirmed(ticket)
+    await pipeline.confirm()
 
 
 @asynccontextmanager

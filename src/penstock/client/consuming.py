@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from penstock import arguments, limits
+from penstock import limits
+from penstock.client.settlings import ACK, LEFT, RELEASE
 from penstock.errors import LeaseLost
-from penstock.model import Outcome
 
 if TYPE_CHECKING:
-    from penstock.client.sync import Delivery, Leased, Queue
+    from penstock.client.sync import Queue
+    from penstock.client.sync_delivery import Delivery, Leased
 
 STOP_CHECK_SECONDS = 1.0  # how soon a stop is noticed while nothing comes
 
@@ -42,8 +43,8 @@ def consume(
 
 
 def _hand_out(leased: Leased) -> Iterator[Delivery]:
-    """One by one. Acks are not waited for singly: the last one of the lease confirms them all."""
-    session, ticket = leased.session, 0
+    """One by one. Acks are not waited for singly: the end of the lease confirms them all."""
+    pipeline = leased.session.pipeline()
     current: Delivery | None = None
     try:
         for delivery in leased:
@@ -51,16 +52,14 @@ def _hand_out(leased: Leased) -> Iterator[Delivery]:
             yield delivery
             current = None
             if not delivery.settled:
-                with suppress(LeaseLost):
-                    ticket = session.settle((delivery.proof,), arguments.settling(Outcome.ACKED))
+                pipeline.settle((delivery.proof,), ACK)
     except GeneratorExit:
-        with suppress(LeaseLost):
-            if current is not None and not current.settled:
-                current.nack(error="the consumer left its loop before this delivery was acknowledged")
-            leased.release()
+        if current is not None and not current.settled:
+            pipeline.settle((current.proof,), LEFT)
+        pipeline.settle_lease(leased.nonce, RELEASE)
         raise
     finally:
-        session.shard.confirm(ticket)
+        pipeline.confirm()
 
 
 @contextmanager

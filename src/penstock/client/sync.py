@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+import builtins
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from penstock import arguments
 from penstock.arguments import PLAIN
-from penstock.batch import Batch, encode_one
+from penstock.batch import Batch
 from penstock.client.consuming import consume
-from penstock.client.delivery import BaseDelivery, BaseLeased
 from penstock.client.pushed import PushResult
+from penstock.client.redriving import Edit, edited, next_page
+from penstock.client.session import Session
+from penstock.client.sync_delivery import Delivery, Leased
 from penstock.client.transaction import Transaction
-from penstock.embedded import Session
 from penstock.model import (
     DEFAULT_GROUP,
     Durability,
     Freed,
     Message,
     MessageId,
-    Outcome,
     PartitionLag,
     Position,
     QueueOptions,
@@ -31,80 +32,10 @@ from penstock.model import (
     check_durability,
     check_name,
 )
-from penstock.requests import LetterFilter, Settling
+from penstock.requests import LetterFilter
 
 T = TypeVar("T")
-_ACK = Settling(Outcome.ACKED)
 _NO_OPTIONS = (None, None, None, False)
-
-
-class Delivery(BaseDelivery):
-    """One handing of one message; settle it once."""
-
-    __slots__ = ()
-
-    def ack(self) -> None:
-        """Done: it will not be delivered to this group again."""
-        self._settle(_ACK)
-
-    def nack(self, delay: float | None = None, error: str = "") -> None:
-        """Failed: retry after `delay`, or after the queue's backoff; dead-letter after the last attempt."""
-        self._settle(arguments.settling(Outcome.RETRIED, delay, error))
-
-    def reject(self, reason: str = "") -> None:
-        """Hopeless: dead-letter now."""
-        self._settle(arguments.settling(Outcome.REJECTED, error=reason))
-
-    def release(self) -> None:
-        """Give it back; the attempt does not count."""
-        self._settle(arguments.settling(Outcome.RELEASED))
-
-    def snooze(self, seconds: float) -> None:
-        """Deliver it again later; the attempt does not count."""
-        self._settle(arguments.settling(Outcome.SNOOZED, seconds))
-
-    def extend(self, seconds: float) -> None:
-        """Hold the whole lease for `seconds` from now."""
-        leased: Leased = self._leased
-        leased.extend(seconds)
-
-    def _settle(self, how: Settling) -> None:
-        session = self._leased.session
-        ticket = session.settle((self.proof,), how)
-        self.settled = True
-        session.shard.confirm(ticket)
-
-
-class Leased(BaseLeased[Delivery]):
-    """The deliveries of one lease, as a sequence."""
-
-    __slots__ = ()
-
-    _delivery = Delivery
-
-    def ack(self) -> None:
-        """All that is not settled yet, in one operation."""
-        self._settle(_ACK)
-
-    def nack(self, delay: float | None = None, error: str = "") -> None:
-        self._settle(arguments.settling(Outcome.RETRIED, delay, error))
-
-    def reject(self, reason: str = "") -> None:
-        self._settle(arguments.settling(Outcome.REJECTED, error=reason))
-
-    def release(self) -> None:
-        self._settle(arguments.settling(Outcome.RELEASED))
-
-    def extend(self, seconds: float) -> None:
-        """Hold the lease for `seconds` from now."""
-        self.expires_micros = self.session.extend(self.nonce, arguments.extension(seconds))
-
-    def _settle(self, how: Settling) -> None:
-        if self.nonce:
-            session: Session = self.session
-            ticket = session.settle_lease(self.nonce, how)
-            if ticket:
-                session.shard.confirm(ticket)
 
 
 class DeadLetters:
@@ -136,7 +67,7 @@ class DeadLetters:
             limit=arguments.read_limit(limit),
         )
         found, ticket = self._session.dead_letters(self._queue, wanted)
-        self._session.shard.confirm(ticket)
+        self._session.confirm(ticket)
         return found
 
     def redrive(
@@ -151,7 +82,7 @@ class DeadLetters:
         until: datetime | None = None,
         limit: int = 1_000_000,
         rate: float | None = None,
-        edit: Callable[[Message], Message] | None = None,
+        edit: Edit | None = None,
     ) -> int:
         """Send them back to the group where they died, at most `rate` a second; returns how many.
 
@@ -168,13 +99,28 @@ class DeadLetters:
             ids=chosen,
             limit=arguments.redrive_limit(limit),
         )
-        count, ticket = self._session.redrive(self._queue, wanted, arguments.per_second(rate), edit)
-        self._session.shard.confirm(ticket)
+        rate = arguments.per_second(rate)
+        if edit is not None:
+            return self._replace(wanted, rate, edit)
+        count, ticket = self._session.redrive(self._queue, wanted, rate)
+        self._session.confirm(ticket)
         return count
+
+    def _replace(self, wanted: LetterFilter, rate: float | None, edit: Edit) -> int:
+        found: builtins.list[Message] = []
+        while (page := next_page(wanted, found)) is not None:
+            letters, ticket = self._session.dead_letters(self._queue, page)
+            found += letters
+            if not letters:
+                break
+        for ids, batch in edited(found, edit, rate):
+            ticket = self._session.replace_letters(self._queue, ids, batch)
+        self._session.confirm(ticket)
+        return len(found)
 
     def purge(self) -> None:
         """Throw them all away."""
-        self._session.shard.confirm(self._session.purge_dead_letters(self._queue))
+        self._session.confirm(self._session.purge_dead_letters(self._queue))
 
 
 class Queue:
@@ -205,7 +151,12 @@ class Queue:
         """Push one message; returns its id once it is durable."""
         session = self._session
         options = (key, priority, delay, deliver_at, ttl, headers, dedup_key, max_attempts, trace)
-        data = encode_one(payload) if type(payload) is bytes and options == PLAIN else arguments.one(payload, options)
+        if type(payload) is bytes and partition is None and durability is None and options == PLAIN:
+            id, ticket = session.push_bytes(self.name, payload)
+            if ticket:
+                session.confirm(ticket)
+            return id
+        data = arguments.one(payload, options)
         if durability is not None:
             check_durability(durability)
         if partition is None:
@@ -214,7 +165,7 @@ class Queue:
             reply, ticket = session.push(self.name, Batch(data), arguments.partition(partition), durability)
             id = reply.ids()[0]
         if ticket:
-            session.shard.confirm(ticket)
+            session.confirm(ticket)
         return id
 
     def push_many(self, items: Any, durability: Durability | None = None) -> PushResult:
@@ -222,7 +173,7 @@ class Queue:
         batch = Batch.build(items)
         reply, ticket = self._session.push(self.name, batch, batch.partitions, durability)
         if ticket:
-            self._session.shard.confirm(ticket)
+            self._session.confirm(ticket)
         return PushResult(reply)
 
     def lease(
@@ -243,11 +194,11 @@ class Queue:
             check_name(group, "group")
         if wait:
             arguments.wait_seconds(wait)
-        reply, ticket = session.lease(self.name, group, request)
-        if not reply.count and wait:
             reply, ticket = session.lease_waiting(self.name, group, request, wait)
+        else:
+            reply, ticket = session.lease(self.name, group, request)
         if ticket:
-            session.shard.confirm(ticket)
+            session.confirm(ticket)
         return Leased(session, reply)
 
     def consume(
@@ -336,10 +287,10 @@ class Queue:
         self._done(self._session.purge(self.name))
 
     def _done(self, ticket: int) -> None:
-        self._session.shard.confirm(ticket)
+        self._session.confirm(ticket)
 
     def _told(self, answer: tuple[T, int]) -> T:
-        self._session.shard.confirm(answer[1])
+        self._session.confirm(answer[1])
         return answer[0]
 
     def __repr__(self) -> str:
@@ -358,21 +309,21 @@ class Penstock:
 
     def queues(self) -> list[str]:
         names, ticket = self._session.queues()
-        self._session.shard.confirm(ticket)
+        self._session.confirm(ticket)
         return names
 
     def create_queue(self, name: str, *, exist_ok: bool = False, **options: Any) -> Queue:
         """Make a queue with options (docs/options.md). With `exist_ok`, one with the same options is fine."""
-        self._session.shard.confirm(self._session.create_queue(name, options, exist_ok=exist_ok))
+        self._session.confirm(self._session.create_queue(name, options, exist_ok=exist_ok))
         return Queue(self._session, name)
 
     def update_queue(self, name: str, **changes: Any) -> None:
         """Change options; partitions can be added, not taken away."""
-        self._session.shard.confirm(self._session.update_queue(name, changes))
+        self._session.confirm(self._session.update_queue(name, changes))
 
     def delete_queue(self, name: str) -> None:
         """The queue, its messages and its dead letters."""
-        self._session.shard.confirm(self._session.delete_queue(name))
+        self._session.confirm(self._session.delete_queue(name))
 
     def transaction(self) -> Transaction:
         """Settle and push over any queues, all or nothing, when the `with` block ends without an error."""

@@ -8,7 +8,7 @@ from typing import Any, Self
 from penstock import arguments
 from penstock.batch import Batch
 from penstock.client.delivery import BaseDelivery
-from penstock.embedded import Session
+from penstock.client.session import AsyncSession, Session
 from penstock.errors import Closed
 from penstock.model import Message, MessageId, Outcome, check_name
 from penstock.requests import Operation, PushOperation, SettleOperation
@@ -17,8 +17,7 @@ from penstock.requests import Operation, PushOperation, SettleOperation
 class BaseTransaction:
     """Gathers; nothing happens before the commit, and an error in the block means that nothing happens at all."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self) -> None:
         self._operations: list[Operation] = []
         self._over = False
         self.ids: list[list[MessageId]] = []  # of each push, once committed
@@ -49,17 +48,13 @@ class BaseTransaction:
             raise Closed("this transaction is over", hint="begin a new one with transaction()")
         self._operations.append(operation)
 
-    def _finish(self) -> int:
-        """Commit; returns the ticket."""
-        self._over = True
-        if not self._operations:
-            return 0
-        self.ids, ticket = self._session.transact(self._operations)
-        return ticket
-
 
 class Transaction(BaseTransaction):
     """The blocking face of it."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
 
     def __enter__(self) -> Self:
         return self
@@ -67,6 +62,25 @@ class Transaction(BaseTransaction):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self._session.shard.confirm(self._finish())
         self._over = True
+        if error is None and self._operations:
+            self.ids, ticket = self._session.transact(self._operations)
+            self._session.confirm(ticket)
+
+
+class AsyncTransaction(BaseTransaction):
+    """The asyncio face of it: `async with ps.transaction() as tx`."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        super().__init__()
+        self._session = session
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over = True
+        if error is None and self._operations:
+            self.ids = await self._session.transact(self._operations)

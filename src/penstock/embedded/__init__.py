@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.embedded.asynchronous import AsyncSession
 from penstock.embedded.session import Session
 
-__all__ = ["Session"]
+__all__ = ["AsyncSession", "Session"]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
-from penstock import limits
 from penstock.batch import Batch
 from penstock.delivery import admin, dead
 from penstock.delivery.entries import Entry, Settled
+from penstock.delivery.log import Queue
 from penstock.delivery.phases import SETTLED
 from penstock.delivery.progress import span_of
 from penstock.delivery.push import decide_push
 from penstock.embedded import browse
 from penstock.engine import Ticket
+from penstock.errors import MessageNotFound
 from penstock.materialise import pieces_of
 from penstock.model import DLQ_SUFFIX, Message, MessageId, Outcome
 from penstock.requests import DEAD_GROUP, DEAD_ORIGIN, LetterFilter
@@ -26,7 +26,7 @@ def find(shard: Shard, queue: str, wanted: LetterFilter) -> tuple[list[Message],
     """Dead letters that nobody has dealt with, oldest first."""
     _, ticket = shard.look(lambda now: admin.queue_named(shard.core, queue))
     found: list[Message] = []
-    for letter in _all(shard, queue + DLQ_SUFFIX):
+    for letter in _all(shard, queue + DLQ_SUFFIX, wanted.from_offset):
         if len(found) >= wanted.limit:
             break
         if wanted.matches(letter):
@@ -34,9 +34,8 @@ def find(shard: Shard, queue: str, wanted: LetterFilter) -> tuple[list[Message],
     return found, ticket
 
 
-def _all(shard: Shard, dlq: str) -> Iterator[Message]:
-    """Every unsettled dead letter, a chunk at a time."""
-    position = 0
+def _all(shard: Shard, dlq: str, position: int) -> Iterator[Message]:
+    """Every unsettled dead letter from an offset on, a chunk at a time."""
     while True:
         offsets, position = shard.look(lambda now, start=position: _unsettled(shard, dlq, start))[0]  # type: ignore[misc]
         if not offsets:
@@ -60,18 +59,10 @@ def _unsettled(shard: Shard, dlq: str, start: int) -> tuple[list[int], int]:
     return found, (found[-1] + 1 if found else start)
 
 
-def redrive(
-    shard: Shard,
-    queue: str,
-    wanted: LetterFilter,
-    per_second: float | None,
-    edit: Callable[[Message], Message] | None,
-) -> tuple[int, Ticket]:
-    """Send dead letters back to the group where they died, or, edited, to the queue as new messages."""
+def redrive(shard: Shard, queue: str, wanted: LetterFilter, per_second: float | None) -> tuple[int, Ticket]:
+    """Send dead letters back to the group where they died."""
     found, ticket = find(shard, queue, wanted)
     gap_seconds = 0.0 if per_second is None else 1 / per_second
-    if edit is not None:
-        return len(found), _push_edited(shard, queue, found, edit, gap_seconds) or ticket
     letters = [_letter(message) for message in found]
     # Refuse before anything has changed: there may be more of them than one frame takes.
     shard.look(lambda now: [dead.origin_of(shard.core, letter) for letter in letters])
@@ -86,41 +77,15 @@ def _letter(message: Message) -> dead.DeadLetter:
     return dead.DeadLetter(message.id.offset, MessageId.parse(headers[DEAD_ORIGIN]), headers[DEAD_GROUP])
 
 
-def _push_edited(
-    shard: Shard, queue: str, letters: list[Message], edit: Callable[[Message], Message], gap_seconds: float
-) -> Ticket:
-    """The edited messages in, their dead letters settled, in as many frames as it takes."""
-    edited = [edit(letter) for letter in letters]
-    chunks: list[tuple[Batch, list[int]]] = []
-    for first, end in _chunks(edited):
-        messages = [
-            replace(message, id=None, partition=None, dedup_key=None, delay=index * gap_seconds)
-            for index, message in enumerate(edited[first:end], first)
-        ]
-        chunks.append((Batch.build(messages), [each.id.offset for each in letters[first:end] if each.id is not None]))
-    ticket = 0
-    for batch, offsets in chunks:
-        ticket = _push_chunk(shard, queue, batch, offsets)
-    return ticket
+def replace(shard: Shard, queue: str, ids: Sequence[MessageId], batch: Batch) -> Ticket:
+    """Push messages and settle the dead letters that they replace, in one frame.
 
-
-def _chunks(messages: list[Message]) -> Iterator[tuple[int, int]]:
-    """Ranges of messages that fit into a batch with room to spare."""
-    first, size = 0, 0
-    for index, message in enumerate(messages):
-        size += len(message.payload) if isinstance(message.payload, bytes | str) else 0
-        if index > first and (index - first >= CHUNK or size > limits.batch_bytes_max // 2):
-            yield first, index
-            first, size = index, 0
-    if messages:
-        yield first, len(messages)
-
-
-def _push_chunk(shard: Shard, queue: str, batch: Batch, offsets: list[int]) -> Ticket:
-    """One frame."""
+    A letter that somebody has dealt with is refused: what is asked twice is done once.
+    """
 
     def decide(now: int) -> list[Entry]:
         dlq = admin.queue_named(shard.core, queue + DLQ_SUFFIX)
+        offsets = sorted(_unsettled_offset(dlq, id) for id in ids)
         decided = decide_push(shard.core, admin.queue_named(shard.core, queue), batch, now)
         return [
             *decided.entries,
@@ -128,6 +93,14 @@ def _push_chunk(shard: Shard, queue: str, batch: Batch, offsets: list[int]) -> T
         ]
 
     return shard.change(decide)
+
+
+def _unsettled_offset(dlq: Queue, id: MessageId) -> int:
+    progress = dlq.groups[0].progress[0]
+    is_there = (id.queue, id.partition) == (dlq.name, progress.partition.name) and id.offset < progress.partition.end
+    if not is_there or progress.state_of(id.offset) == SETTLED:
+        raise MessageNotFound(f"{id} is no dead letter that waits", hint="list them again: someone has dealt with it")
+    return id.offset
 
 
 def purge(shard: Shard, queue: str) -> Ticket:

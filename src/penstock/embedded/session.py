@@ -1,7 +1,7 @@
 """A session: what a handle needs of the system, answered by a shard in this process.
 
-Every method answers with a result and a ticket; the handle, blocking or asyncio, waits for the ticket in its own way
-before it tells the result. A broker's client answers the same methods over the wire.
+Every method answers with a result and a ticket; the handle waits for the ticket before it tells the result. A broker's
+client answers the same methods over the wire.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from penstock import transactions
-from penstock.batch import Batch
+from penstock.batch import Batch, encode_one
 from penstock.clock import Clock, SystemClock
 from penstock.delivery import admin
 from penstock.embedded import browse, letters
 from penstock.engine import Ticket
-from penstock.errors import QueueExists
+from penstock.errors import LeaseLost, QueueExists
 from penstock.model import (
     Durability,
     Freed,
@@ -29,6 +30,7 @@ from penstock.model import (
     QueueOptions,
     QueueStats,
     Reason,
+    Receipt,
     check_durability,
     check_name,
     check_seconds,
@@ -36,11 +38,30 @@ from penstock.model import (
 )
 from penstock.opening import close_on_disk, open_in_memory, open_on_disk
 from penstock.replies import LeaseReply, PushReply
-from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice
+from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice, Settling
 from penstock.shard import Shard
 from penstock.storage.disk import Disk, RealDisk
 from penstock.upkeep import Storekeeper, Timekeeper
 from penstock.waiting import Waiter
+
+
+class Pipeline:
+    """Settles that are not waited for one by one: the last of them confirms them all."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._ticket: Ticket = 0
+
+    def settle(self, receipts: Sequence[Receipt], how: Settling) -> None:
+        with suppress(LeaseLost):
+            self._ticket = self._session.settle(receipts, how)
+
+    def settle_lease(self, nonce: int, how: Settling) -> None:
+        with suppress(LeaseLost):
+            self._ticket = self._session.settle_lease(nonce, how)
+
+    def confirm(self) -> None:
+        self._session.confirm(self._ticket)
 
 
 class Session:
@@ -76,6 +97,7 @@ class Session:
             )
             self._keeper.file_us_max = file_us_max
         # What is called most often goes straight to the shard.
+        self.confirm = self.shard.confirm
         self.push_one = self.shard.push_one
         self.lease = self.shard.lease
         self.loaded = self.shard.loaded
@@ -110,6 +132,9 @@ class Session:
 
     # messages
 
+    def push_bytes(self, queue: str, payload: bytes) -> tuple[MessageId, Ticket]:
+        return self.push_one(queue, encode_one(payload))
+
     def push(
         self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None
     ) -> tuple[PushReply, Ticket]:
@@ -125,6 +150,9 @@ class Session:
 
     def lease_waiting(self, queue: str, group: str, request: LeaseRequest, seconds: float) -> tuple[LeaseReply, Ticket]:
         """The same, blocking until something is leased or `seconds` have passed. Nothing polls."""
+        reply, ticket = self.lease(queue, group, request)
+        if reply.count:
+            return reply, ticket
         clock = self.shard.clock
         deadline = clock.monotonic() + round(seconds * 1_000_000)
         turn = threading.Semaphore(0)
@@ -151,6 +179,9 @@ class Session:
     def unwatch(self, waiter: Waiter, *, served: bool) -> None:
         with self.shard.lock:
             self.shard.waiters.leave(waiter, served=served)
+
+    def pipeline(self) -> Pipeline:
+        return Pipeline(self)
 
     def transact(self, operations: Sequence[Operation]) -> tuple[list[list[MessageId]], Ticket]:
         return transactions.transact(self.shard, operations)
@@ -234,10 +265,12 @@ class Session:
     def dead_letters(self, queue: str, wanted: LetterFilter) -> tuple[list[Message], Ticket]:
         return letters.find(self.shard, queue, wanted)
 
-    def redrive(
-        self, queue: str, wanted: LetterFilter, per_second: float | None, edit: Callable[[Message], Message] | None
-    ) -> tuple[int, Ticket]:
-        return letters.redrive(self.shard, queue, wanted, per_second, edit)
+    def redrive(self, queue: str, wanted: LetterFilter, per_second: float | None) -> tuple[int, Ticket]:
+        return letters.redrive(self.shard, queue, wanted, per_second)
+
+    def replace_letters(self, queue: str, ids: Sequence[MessageId], batch: Batch) -> Ticket:
+        """New messages in the place of dead letters: pushed and settled in one frame."""
+        return letters.replace(self.shard, queue, ids, batch)
 
     def purge_dead_letters(self, queue: str) -> Ticket:
         return letters.purge(self.shard, queue)

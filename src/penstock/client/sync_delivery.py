@@ -1,0 +1,79 @@
+"""Deliveries of the blocking face: how to settle them."""
+
+from __future__ import annotations
+
+from penstock import arguments
+from penstock.client.delivery import BaseDelivery, BaseLeased
+from penstock.client.session import Session
+from penstock.client.settlings import ACK, RELEASE
+from penstock.model import Outcome
+from penstock.requests import Settling
+
+
+class Delivery(BaseDelivery):
+    """One handing of one message; settle it once."""
+
+    __slots__ = ()
+
+    def ack(self) -> None:
+        """Done: it will not be delivered to this group again."""
+        self._settle(ACK)
+
+    def nack(self, delay: float | None = None, error: str = "") -> None:
+        """Failed: retry after `delay`, or after the queue's backoff; dead-letter after the last attempt."""
+        self._settle(arguments.settling(Outcome.RETRIED, delay, error))
+
+    def reject(self, reason: str = "") -> None:
+        """Hopeless: dead-letter now."""
+        self._settle(arguments.settling(Outcome.REJECTED, error=reason))
+
+    def release(self) -> None:
+        """Give it back; the attempt does not count."""
+        self._settle(RELEASE)
+
+    def snooze(self, seconds: float) -> None:
+        """Deliver it again later; the attempt does not count."""
+        self._settle(arguments.settling(Outcome.SNOOZED, seconds))
+
+    def extend(self, seconds: float) -> None:
+        """Hold the whole lease for `seconds` from now."""
+        leased: Leased = self._leased
+        leased.extend(seconds)
+
+    def _settle(self, how: Settling) -> None:
+        session = self._leased.session
+        ticket = session.settle((self.proof,), how)
+        self.settled = True
+        session.confirm(ticket)
+
+
+class Leased(BaseLeased[Delivery]):
+    """The deliveries of one lease, as a sequence."""
+
+    __slots__ = ()
+
+    _delivery = Delivery
+
+    def ack(self) -> None:
+        """All that is not settled yet, in one operation."""
+        self._settle(ACK)
+
+    def nack(self, delay: float | None = None, error: str = "") -> None:
+        self._settle(arguments.settling(Outcome.RETRIED, delay, error))
+
+    def reject(self, reason: str = "") -> None:
+        self._settle(arguments.settling(Outcome.REJECTED, error=reason))
+
+    def release(self) -> None:
+        self._settle(RELEASE)
+
+    def extend(self, seconds: float) -> None:
+        """Hold the lease for `seconds` from now."""
+        self.expires_micros = self.session.extend(self.nonce, arguments.extension(seconds))
+
+    def _settle(self, how: Settling) -> None:
+        if self.nonce:
+            session: Session = self.session
+            ticket = session.settle_lease(self.nonce, how)
+            if ticket:
+                session.confirm(ticket)

@@ -1,0 +1,226 @@
+"""The session in this process, for an event loop.
+
+The shard's own work is microseconds and runs on the loop; only what may block is handed away: durability to the
+committer thread, files to worker threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock.batch import Batch, encode_one
+from penstock.embedded.session import Pipeline, Session
+from penstock.model import (
+    Durability,
+    Freed,
+    Message,
+    MessageId,
+    PartitionLag,
+    Position,
+    QueueOptions,
+    QueueStats,
+    Reason,
+    Receipt,
+)
+from penstock.replies import LeaseReply, PushReply
+from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice, Settling
+
+T = TypeVar("T")
+
+
+class AsyncPipeline(Pipeline):
+    """Settles on their way."""
+
+    async def confirm(self) -> None:  # type: ignore[override]
+        await self._session.shard.confirmed(self._ticket)
+
+
+class AsyncSession:
+    """A session whose methods are awaited and answer with what is durable."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.shard = session.shard
+        self.loaded = session.loaded
+
+    async def start(self) -> None:
+        """An embedded session is ready when it is made."""
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self.session.close)
+
+    # messages
+
+    async def push_bytes(self, queue: str, payload: bytes) -> MessageId:
+        shard = self.shard
+        if not shard.throttle.is_set():
+            await self._unthrottled()
+        id, ticket = shard.push_one(queue, encode_one(payload))
+        if ticket:
+            await shard.commit.future(ticket, asyncio.get_running_loop())
+        return id
+
+    async def push_one(self, queue: str, data: bytes, durability: Durability | None) -> MessageId:
+        await self._unthrottled()
+        id, ticket = self.shard.push_one(queue, data, durability)
+        await self.shard.confirmed(ticket)
+        return id
+
+    async def push(
+        self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None
+    ) -> PushReply:
+        await self._unthrottled()
+        reply, ticket = self.session.push(queue, batch, partition, durability)
+        await self.shard.confirmed(ticket)
+        return reply
+
+    async def _unthrottled(self) -> None:
+        throttle = self.shard.throttle
+        if not throttle.is_set():
+            await asyncio.to_thread(throttle.wait)
+
+    async def lease(self, queue: str, group: str, request: LeaseRequest, wait_seconds: float) -> LeaseReply:
+        reply, ticket = await self._lease(queue, group, request)
+        if not reply.count and wait_seconds:
+            reply, ticket = await self._lease_waiting(queue, group, request, wait_seconds)
+        await self.shard.confirmed(ticket)
+        return reply
+
+    async def _lease(self, queue: str, group: str, request: LeaseRequest) -> tuple[LeaseReply, int]:
+        session = self.session
+        if not session.needs_files(queue, group):
+            return session.lease(queue, group, request)
+        reply, ticket = await asyncio.to_thread(session.lease, queue, group, request)
+        pieces = await asyncio.to_thread(session.loaded, reply.pieces)
+        return msgspec.structs.replace(reply, pieces=pieces), ticket
+
+    async def _lease_waiting(
+        self, queue: str, group: str, request: LeaseRequest, seconds: float
+    ) -> tuple[LeaseReply, int]:
+        session, loop = self.session, asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        woken = asyncio.Event()
+        while True:
+            woken.clear()
+            waiter = session.watch(queue, partial(loop.call_soon_threadsafe, woken.set))
+            reply, ticket = LeaseReply(queue, group, 0, 0, (), 0), 0
+            try:
+                reply, ticket = await self._lease(queue, group, request)
+                if not reply.count:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(woken.wait(), max(0.0, deadline - loop.time()))
+                    reply, ticket = await self._lease(queue, group, request)
+            finally:
+                session.unwatch(waiter, served=bool(reply.count))
+            if reply.count or loop.time() >= deadline:
+                return reply, ticket
+
+    async def settle(self, receipts: Sequence[Receipt], how: Settling) -> None:
+        await self.shard.confirmed(self.session.settle(receipts, how))
+
+    async def settle_lease(self, nonce: int, how: Settling) -> None:
+        await self.shard.confirmed(self.session.settle_lease(nonce, how))
+
+    async def extend(self, nonce: int, seconds: float) -> int:
+        return self.session.extend(nonce, seconds)
+
+    def pipeline(self) -> AsyncPipeline:
+        return AsyncPipeline(self.session)
+
+    async def transact(self, operations: Sequence[Operation]) -> list[list[MessageId]]:
+        return await self._told(self.session.transact, operations)
+
+    # Everything below asks in a worker thread, since files may be read, and tells once the answer is durable.
+
+    async def _told(self, call: Callable[..., tuple[T, int]], *arguments: Any) -> T:
+        answer, ticket = await asyncio.to_thread(call, *arguments)
+        await self.shard.confirmed(ticket)
+        return answer
+
+    async def _done(self, call: Callable[..., int], *arguments: Any) -> None:
+        await self.shard.confirmed(await asyncio.to_thread(call, *arguments))
+
+    # browsing
+
+    async def read(
+        self, queue: str, partition: int | str, offset: int | None, timestamp: int | None, limit: int
+    ) -> list[Message]:
+        return await self._told(self.session.read, queue, partition, offset, timestamp, limit)
+
+    async def peek(self, queue: str, limit: int) -> list[Message]:
+        return await self._told(self.session.peek, queue, limit)
+
+    async def delayed(self, queue: str, limit: int) -> list[Message]:
+        return await self._told(self.session.delayed, queue, limit)
+
+    async def cancel(self, id: MessageId) -> None:
+        await self._done(self.session.cancel, id)
+
+    async def why(self, id: MessageId) -> list[Reason]:
+        return await self._told(self.session.why, id)
+
+    async def stats(self, queue: str) -> QueueStats:
+        return await self._told(self.session.stats, queue)
+
+    # queues and groups
+
+    async def create_queue(self, name: str, options: Mapping[str, Any], *, exist_ok: bool) -> None:
+        await self._done(partial(self.session.create_queue, exist_ok=exist_ok), name, options)
+
+    async def update_queue(self, name: str, changes: Mapping[str, Any]) -> None:
+        await self._done(self.session.update_queue, name, changes)
+
+    async def delete_queue(self, name: str) -> None:
+        await self._done(self.session.delete_queue, name)
+
+    async def queues(self) -> list[str]:
+        return await self._told(self.session.queues)
+
+    async def options(self, name: str) -> QueueOptions:
+        return await self._told(self.session.options, name)
+
+    async def pause(self, name: str, paused: bool) -> None:
+        await self._done(self.session.pause, name, paused)
+
+    async def purge(self, name: str) -> None:
+        await self._done(self.session.purge, name)
+
+    async def create_group(self, queue: str, group: str, start: Position) -> None:
+        await self._done(self.session.create_group, queue, group, start)
+
+    async def delete_group(self, queue: str, group: str) -> None:
+        await self._done(self.session.delete_group, queue, group)
+
+    async def seek(self, queue: str, group: str, to: Position, partition: int | str | None) -> None:
+        await self._done(self.session.seek, queue, group, to, partition)
+
+    async def groups(self, queue: str) -> dict[str, list[PartitionLag]]:
+        return await self._told(self.session.groups, queue)
+
+    # dead letters
+
+    async def dead_letters(self, queue: str, wanted: LetterFilter) -> list[Message]:
+        return await self._told(self.session.dead_letters, queue, wanted)
+
+    async def redrive(self, queue: str, wanted: LetterFilter, per_second: float | None) -> int:
+        return await self._told(self.session.redrive, queue, wanted, per_second)
+
+    async def replace_letters(self, queue: str, ids: Sequence[MessageId], batch: Batch) -> None:
+        await self._done(self.session.replace_letters, queue, ids, batch)
+
+    async def purge_dead_letters(self, queue: str) -> None:
+        await self._done(self.session.purge_dead_letters, queue)
+
+    # storage
+
+    async def compact(self) -> Freed:
+        return await asyncio.to_thread(self.session.compact)
+
+    async def seal(self) -> int:
+        return await asyncio.to_thread(self.session.seal)
