@@ -1,0 +1,92 @@
+"""Reading JSON from outside: what does not fit is refused with the place of the field that is wrong.
+
+    messages[3].priority: expected `int` <= 255
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from penstock.errors import BadRequest, InputError, InvalidField
+from penstock.model import suggestion
+
+T = TypeVar("T")
+
+_PLACED: Final = re.compile(r"(?P<what>.*) - at `(?:key in )?\$\.?(?P<place>.*)`", re.DOTALL)
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
+_MISSING: Final = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL)
+_ITEM: Final = re.compile(r"item (\d+): ")
+
+
+class Reader(Generic[T]):
+    """Decodes JSON of one type."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self.kind = kind
+        self._decode = msgspec.json.Decoder(kind).decode
+        self._names = tuple(dict.fromkeys(_field_names(inspect.type_info(kind), set())))
+
+    def read(self, body: bytes) -> T:
+        """The value; `InputError` when the bytes are not JSON, or not of this type."""
+        try:
+            # Strings that are only passed on are not looked into by the decoder.
+            if not body.isascii():
+                body.decode()
+            return self._decode(body)
+        except msgspec.ValidationError as error:
+            raise self.refusal(error) from None
+        except UnicodeDecodeError as error:
+            raise BadRequest(f"body: byte {error.start} is not UTF-8") from None
+        except RecursionError:
+            raise BadRequest("body: the JSON is nested too deeply") from None
+        except msgspec.DecodeError as error:
+            raise BadRequest(f"body: {_lower(str(error))}" if body else "body: it is empty, and JSON is wanted") from None
+
+    def refusal(self, error: msgspec.ValidationError) -> InputError:
+        """The same error in our words, with its place."""
+        found = _PLACED.fullmatch(str(error))
+        what, place = (found["what"], found["place"]) if found else (str(error), "")
+        if unknown := _UNKNOWN.fullmatch(what):
+            name = unknown["name"]
+            # Python's names for durations are the likeliest mistake.
+            meant = name.removesuffix("_seconds") + "_ms" if name.endswith("_seconds") else name
+            return InvalidField(f"{_joined(place, name)}: there is no such field", hint=suggestion(meant, self._names))
+        if missing := _MISSING.fullmatch(what):
+            return InvalidField(f"{_joined(place, missing['name'])}: it is required")
+        return InvalidField(f"{place or 'body'}: {_lower(what)}")
+
+
+def placed(error: InputError, within: str) -> InputError:
+    """An error of one item of a batch, named by its place in the body: `item 3: key` is `messages[3].key`."""
+    return type(error)(_ITEM.sub(rf"{within}[\1].", error.message, count=1), hint=error.hint)
+
+
+def _joined(place: str, name: str) -> str:
+    return f"{place}.{name}" if place else name
+
+
+def _lower(text: str) -> str:
+    return text if text.startswith("JSON") else text[:1].lower() + text[1:]
+
+
+def _field_names(kind: Any, seen: set[Any]) -> Iterator[str]:
+    """Every field that occurs anywhere in a type."""
+    if isinstance(kind, inspect.StructType):
+        if kind.cls in seen:
+            return
+        seen.add(kind.cls)
+        for field in kind.fields:
+            yield field.encode_name
+            yield from _field_names(field.type, seen)
+    elif isinstance(kind, inspect.UnionType):
+        for each in kind.types:
+            yield from _field_names(each, seen)
+    elif isinstance(kind, inspect.ListType):
+        yield from _field_names(kind.item_type, seen)
+    elif isinstance(kind, inspect.Metadata):
+        yield from _field_names(kind.type, seen)

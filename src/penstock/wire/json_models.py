@@ -1,0 +1,252 @@
+"""What JSON requests hold. The models are the truth: requests are decoded by them, and OpenAPI is made from them.
+
+Durations are `*_ms`, instants RFC 3339 `*_at`, names those of the glossary. A field that is not known is refused.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Raw, Struct
+
+from penstock import limits
+from penstock.model import DEFAULT_GROUP, Durability
+
+ONE_PAYLOAD: Final = {"oneOf": [{"required": ["payload"]}, {"required": ["payload_base64"]}]}
+ONE_PROOF: Final = {"oneOf": [{"required": ["receipts"]}, {"required": ["lease_id"]}]}
+NONE: Final = Raw()
+
+Instant = Annotated[datetime, Meta(tz=True)]
+Delay = Annotated[float, Meta(ge=0, le=limits.delay_seconds_max * 1000)]
+Ttl = Annotated[float, Meta(ge=0.001, le=limits.delay_seconds_max * 1000)]
+LeaseMs = Annotated[float, Meta(ge=1, le=limits.lease_seconds_max * 1000)]
+PriorityName = Literal["background", "low", "normal", "high", "critical"]
+Priority = Annotated[int, Meta(ge=0, le=limits.priority_max)] | PriorityName
+Partition = Annotated[int, Meta(ge=0, le=2**31 - 1)] | Annotated[str, Meta(min_length=1, max_length=128)]
+Limit = Annotated[int, Meta(ge=1, le=limits.lease_messages_max)]
+Offset = Annotated[int, Meta(ge=0, le=2**62)]
+Receipts = Annotated[list[str], Meta(min_length=1, max_length=limits.lease_messages_max)]
+LeaseId = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+MediaType = Literal["application/octet-stream", "application/json", "text/plain"]
+Id63 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class Request(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The body of a request."""
+
+
+# pushing
+
+
+class PlainMessage(Struct, forbid_unknown_fields=True, gc=False):
+    """A message that is nothing but JSON: most of them."""
+
+    payload: Raw
+
+
+class PlainPush(Struct, forbid_unknown_fields=True, gc=False):
+    """Messages that are nothing but JSON."""
+
+    messages: list[PlainMessage]
+
+
+class NewMessage(Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """A message to push: `payload` is JSON and kept byte for byte, `payload_base64` is for bytes; exactly one of them."""
+
+    payload: Raw = NONE
+    payload_base64: bytes | None = None
+    key: str | None = None
+    priority: Priority = limits.priority_default
+    delay_ms: Delay = 0.0
+    deliver_at: Instant | None = None
+    ttl_ms: Ttl | None = None
+    headers: dict[str, str] | None = None
+    dedup_key: str | None = None
+    partition: Partition | None = None
+    max_attempts: Annotated[int, Meta(ge=1, le=limits.attempts_max)] | None = None
+    trace: str | None = None
+    content_type: MediaType | None = None
+
+
+Messages = Annotated[
+    list[Annotated[NewMessage, Meta(extra_json_schema=ONE_PAYLOAD)]],
+    Meta(min_length=1, max_length=limits.batch_messages_max),
+]
+
+
+class ProducerSequence(Request):
+    """Who sends, and which of its pushes this is: the same one sent again is not stored again."""
+
+    id: Id63
+    epoch: Id63
+    sequence: Id63
+
+
+class Push(Request):
+    """Messages for one queue: all of them are stored, or none."""
+
+    messages: Messages
+    durability: Durability | None = None
+    producer: ProducerSequence | None = None
+
+
+# leasing and settling
+
+
+class Lease(Request):
+    """What a consumer asks for."""
+
+    max: Limit = 1
+    wait_ms: Annotated[float, Meta(ge=0, le=limits.wait_seconds_max * 1000)] = 0.0
+    lease_ms: LeaseMs | None = None
+    group: str = DEFAULT_GROUP
+    consumer: str = ""
+    partitions: list[Partition] | None = None
+    auto_ack: bool = False
+    member: str = ""
+    generation: Id63 = 0
+
+
+class Settle(Request):
+    """Which deliveries: their receipts, or a lease and so all that it still holds."""
+
+    receipts: Receipts | None = None
+    lease_id: LeaseId | None = None
+
+
+class Ack(Settle):
+    """Done."""
+
+
+class Nack(Settle):
+    """Try again later: after `delay_ms`, or after the queue's backoff."""
+
+    delay_ms: Delay | None = None
+    error: str = ""
+
+
+class Reject(Settle):
+    """To the dead letters, now."""
+
+    reason: str = ""
+
+
+class Release(Settle):
+    """Give back; the attempt does not count."""
+
+
+class Snooze(Settle, kw_only=True):
+    """Deliver again after `delay_ms`; the attempt does not count."""
+
+    delay_ms: Delay
+
+
+class Extend(Settle, kw_only=True):
+    """Hold for another `lease_ms`, from now on."""
+
+    lease_ms: LeaseMs
+
+
+# transactions
+
+
+class PushPart(Request, tag_field="type", tag="push"):
+    """Messages for one queue."""
+
+    queue: str
+    messages: Messages
+
+
+class AckPart(Request, tag_field="type", tag="ack"):
+    """Deliveries that are done."""
+
+    receipts: Receipts
+
+
+class NackPart(Request, tag_field="type", tag="nack"):
+    """Deliveries to be tried again."""
+
+    receipts: Receipts
+    delay_ms: Delay | None = None
+    error: str = ""
+
+
+class RejectPart(Request, tag_field="type", tag="reject"):
+    """Deliveries that go to the dead letters."""
+
+    receipts: Receipts
+    reason: str = ""
+
+
+class ReleasePart(Request, tag_field="type", tag="release"):
+    """Deliveries that are given back."""
+
+    receipts: Receipts
+
+
+Part = PushPart | AckPart | NackPart | RejectPart | ReleasePart
+
+
+class Transaction(Request):
+    """Pushes and settles over any queues: all of it happens, or nothing."""
+
+    operations: Annotated[list[Part], Meta(min_length=1, max_length=limits.lease_messages_max)]
+
+
+# groups, members, producers, dead letters
+
+Position = Literal["earliest", "latest"] | Instant | Offset | dict[str, Offset]
+
+
+class NewGroup(Request):
+    """An independent reader of a queue."""
+
+    name: str
+    start: Any = "earliest"
+
+
+class Seek(Request):
+    """Where a group goes: earliest, latest, an offset, an instant, or an offset for each partition."""
+
+    to: Any
+    partition: Partition | None = None
+
+
+class NewMember(Request):
+    """One who joins a group; it is let go when no heartbeat comes for `session_ms`."""
+
+    member: str
+    session_ms: Annotated[float, Meta(ge=100, le=3_600_000)] = 10_000.0
+
+
+class MemberHeartbeat(Request):
+    """A member that stays, and the partitions that it still works on."""
+
+    generation: Id63
+    held: list[str] = []
+
+
+class NewProducer(Request):
+    """A producer by its name; whoever had the name before is fenced."""
+
+    name: str
+
+
+class LetterChoice(Request):
+    """Which dead letters; every field that is set must match."""
+
+    group: str | None = None
+    reason: str | None = None
+    error_contains: str | None = None
+    key: str | None = None
+    since: Instant | None = None
+    until: Instant | None = None
+    ids: list[str] | None = None
+    limit: Annotated[int, Meta(ge=1, le=2**62)] = 1_000_000
+
+
+class Redrive(LetterChoice):
+    """Which dead letters go back to where they died, and how many each second."""
+
+    rate: Annotated[float, Meta(gt=0, le=1e9)] | None = None

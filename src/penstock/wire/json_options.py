@@ -1,0 +1,80 @@
+"""Queue options in JSON: the fields of `QueueOptions`, with durations as `*_ms`, each held to its range."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, get_args, get_type_hints
+
+import msgspec
+from msgspec import UNSET, Meta, Struct
+
+from penstock import limits
+from penstock.model import OPTION_RANGES, QueueOptions
+
+_SECONDS: Final = "_seconds"
+_MS: Final = "_ms"
+
+
+def json_name(option: str) -> str:
+    """`lease_seconds` is `lease_ms` in JSON."""
+    return option.removesuffix(_SECONDS) + _MS if option.endswith(_SECONDS) else option
+
+
+NAMES: Final = {json_name(name): name for name in QueueOptions.__struct_fields__}
+
+
+def _type_of(option: str, hint: Any) -> Any:
+    """The type of an option, with its range."""
+    if option == "partitions":
+        return Annotated[int, Meta(ge=1, le=limits.partitions_max)] | get_args(hint)[1]
+    if option not in OPTION_RANGES:
+        return hint
+    kinds = get_args(hint) or (hint,)
+    least, greatest = OPTION_RANGES[option]
+    scale = 1000 if option.endswith(_SECONDS) else 1
+    number = int if int in kinds else float
+    limited: Any = Annotated[number, Meta(ge=number(least * scale), le=number(greatest * scale))]
+    return limited | None if type(None) in kinds else limited
+
+
+_HINTS: Final = get_type_hints(QueueOptions)
+_TYPES: Final = {name: _type_of(option, _HINTS[option]) for name, option in NAMES.items()}
+
+# What a request may set; a field that is not there is left as it is.
+OptionsChange: Any = msgspec.defstruct(
+    "OptionsChange",
+    [(name, kind | msgspec.UnsetType, UNSET) for name, kind in _TYPES.items()],
+    kw_only=True,
+    forbid_unknown_fields=True,
+)
+OptionsChange.__doc__ = "Options of a queue to set (docs/options.md); durations in milliseconds."
+
+NewQueue: Any = msgspec.defstruct(
+    "NewQueue", [("name", str)], bases=(OptionsChange,), kw_only=True, forbid_unknown_fields=True
+)
+NewQueue.__doc__ = "A queue to make: its name, and any options."
+
+# What a queue has; all options are there.
+QueueView: Any = msgspec.defstruct("QueueView", [("name", str), *_TYPES.items()], kw_only=True)
+QueueView.__doc__ = "A queue and all its options."
+
+
+def changes_of(options: Struct) -> dict[str, Any]:
+    """The options that a request sets, as Python names them."""
+    given = {option: getattr(options, name) for name, option in NAMES.items()}
+    return {option: _seconds(option, value) for option, value in given.items() if value is not UNSET}
+
+
+def view_of(queue: str, options: QueueOptions) -> Struct:
+    """A queue as JSON shows it."""
+    view: Struct = QueueView(
+        name=queue, **{name: _milliseconds(option, getattr(options, option)) for name, option in NAMES.items()}
+    )
+    return view
+
+
+def _seconds(option: str, value: Any) -> Any:
+    return value / 1000 if option.endswith(_SECONDS) and value is not None else value
+
+
+def _milliseconds(option: str, value: Any) -> Any:
+    return value * 1000 if option.endswith(_SECONDS) and value is not None else value

@@ -1,0 +1,147 @@
+"""From the JSON of a push to a batch, a whole column at a time.
+
+Most pushes hold payloads and nothing else: these are decoded to their bytes alone. Any other field makes the decoder
+look again, for all of them; then only the fields that someone set become columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from penstock import limits
+from penstock.batch import Batch, encode_one_with, fields, layout
+from penstock.batch.build import seal_columns
+from penstock.batch.layout import PADS, Buffer
+from penstock.errors import InputError, InvalidField
+from penstock.model import CONTENT_TYPE_NAMES, ContentType, Durability, to_micros
+from penstock.requests import PartitionChoice
+from penstock.wire.json_errors import Reader, placed
+from penstock.wire.json_models import NONE, NewMessage, PlainPush, Push
+
+_plain: Final = msgspec.json.Decoder(PlainPush).decode
+_full: Final = Reader(Push)
+_CONTENT_TYPES: Final = {name: kind for kind, name in CONTENT_TYPE_NAMES.items()}
+
+Producer = tuple[int, int, int]
+
+
+class PushRequest(msgspec.Struct, frozen=True, gc=False):
+    """What a push asks for, as a broker takes it."""
+
+    batch: Batch
+    partition: PartitionChoice = None
+    durability: Durability | None = None
+    producer: Producer | None = None
+
+
+def read_push(body: bytes, trace: str | None = None) -> PushRequest:
+    """The messages of a push. `trace` is for those that bring none of their own."""
+    if trace is None:
+        try:
+            messages = _plain(body).messages
+        except (msgspec.DecodeError, RecursionError):
+            messages = []  # the full reader finds out what it is
+        if messages and (body.isascii() or _is_utf8(body)):
+            return PushRequest(_plain_batch([message.payload for message in messages]))
+    push = _full.read(body)
+    batch = batch_of(push.messages, "messages", trace)
+    who = push.producer
+    producer = None if who is None else (who.id, who.epoch, who.sequence)
+    return PushRequest(batch, batch.partitions, push.durability, producer)
+
+
+def _is_utf8(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _plain_batch(payloads: Sequence[Any]) -> Batch:
+    """Payloads of JSON. They are not copied but once, into the batch."""
+    count = len(payloads)
+    try:
+        if count == 1:
+            return Batch(encode_one_with(bytes(payloads[0]), content_type=ContentType.JSON))
+        column = fields.binary(payloads, "payload", limits.payload_bytes_max)
+        kinds: list[Buffer] = [bytes((ContentType.JSON,)) * count, PADS[-count % 8]]
+        return Batch(seal_columns(layout.CONTENT_TYPE, kinds, column))
+    except InputError as error:
+        raise placed(_item(error), "messages") from None
+
+
+def batch_of(messages: Sequence[NewMessage], within: str, trace: str | None = None) -> Batch:
+    """A batch of messages with any fields; errors are placed `within` the body."""
+    try:
+        contents, kinds = _contents(messages)
+        columns = [
+            fields.priorities([message.priority for message in messages]),
+            fields.delays([message.delay_ms / 1000 for message in messages]),
+            _deliver_ats(messages),
+            _ttls(messages),
+            fields.max_attempts([message.max_attempts for message in messages]),
+            fields.fixed(layout.CONTENT_TYPE, kinds),
+            fields.texts(layout.KEY, [message.key for message in messages]),
+            fields.texts(layout.DEDUP_KEY, [message.dedup_key for message in messages]),
+            fields.texts(layout.TRACE, [message.trace if message.trace is not None else trace for message in messages]),
+            fields.headers([message.headers for message in messages]),
+        ]
+        flags = sum(flag for flag, _ in columns)
+        buffers = [buffer for _, column in columns for buffer in column]
+        payloads = fields.binary(contents, "payload", limits.payload_bytes_max)
+        partitions = fields.partitions([message.partition for message in messages])
+        return Batch(seal_columns(flags, buffers, payloads), partitions)
+    except InputError as error:
+        raise placed(_item(error), within) from None
+
+
+def _item(error: InputError) -> InputError:
+    """A batch of one does not say which item it was."""
+    if error.message.startswith(("item ", "batch: ")):
+        return error
+    return type(error)(f"item 0: {error.message}", hint=error.hint)
+
+
+def _contents(messages: Sequence[NewMessage]) -> tuple[list[Any], Any]:
+    """Payloads and their content types; None when all are bytes."""
+    contents: list[Any] = [message.payload for message in messages]
+    encoded = [message.payload_base64 for message in messages]
+    told = [message.content_type for message in messages]
+    if encoded.count(None) == told.count(None) == len(messages) and all(map(len, contents)):
+        return contents, np.full(len(messages), ContentType.JSON, np.uint8)
+    kinds = bytearray()
+    for row, message in enumerate(messages):
+        content, kind = _content(message, row)
+        contents[row] = content
+        kinds.append(kind)
+    return contents, np.frombuffer(kinds, np.uint8) if any(kinds) else None
+
+
+def _content(message: NewMessage, row: int) -> tuple[Any, ContentType]:
+    is_json = message.payload != NONE
+    if is_json == (message.payload_base64 is not None):
+        both = "both are there" if is_json else "neither is there"
+        raise InvalidField(f"item {row}: payload: {both}", hint="give either payload (JSON) or payload_base64 (bytes)")
+    if is_json:
+        if message.content_type not in (None, CONTENT_TYPE_NAMES[ContentType.JSON]):
+            raise InvalidField(f"item {row}: content_type: a payload of JSON is application/json")
+        return message.payload, ContentType.JSON
+    return message.payload_base64, _CONTENT_TYPES[message.content_type or CONTENT_TYPE_NAMES[ContentType.BYTES]]
+
+
+def _deliver_ats(messages: Sequence[NewMessage]) -> fields.Field:
+    column = [message.deliver_at for message in messages]
+    for row, instant in enumerate(column):
+        if instant is not None and to_micros(instant, "deliver_at") > limits.instant_us_max:
+            raise InvalidField(f"item {row}: deliver_at: {instant} is after the year 9999")
+    return fields.deliver_ats(column)
+
+
+def _ttls(messages: Sequence[NewMessage]) -> fields.Field:
+    column = [message.ttl_ms for message in messages]
+    return fields.ttls([None if life is None else life / 1000 for life in column])
