@@ -1,6 +1,6 @@
 """Reading JSON from outside: what does not fit is refused with the place of the field that is wrong.
 
-    messages[3].priority: expected `int` <= 255
+messages[3].priority: expected `int` <= 255
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class Reader(Generic[T]):
         except RecursionError:
             raise BadRequest("body: the JSON is nested too deeply") from None
         except msgspec.DecodeError as error:
-            raise BadRequest(f"body: {_lower(str(error))}" if body else "body: it is empty, and JSON is wanted") from None
+            raise BadRequest(
+                f"body: {_lower(str(error))}" if body else "body: it is empty, and JSON is wanted"
+            ) from None
 
     def refusal(self, error: msgspec.ValidationError) -> InputError:
         """The same error in our words, with its place."""

@@ -52,7 +52,7 @@ class PlainPush(Struct, forbid_unknown_fields=True, gc=False):
 
 
 class NewMessage(Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """A message to push: `payload` is JSON and kept byte for byte, `payload_base64` is for bytes; exactly one of them."""
+    """A message to push. `payload` is JSON, kept byte for byte; `payload_base64` is for bytes; exactly one of them."""
 
     payload: Raw = NONE
     payload_base64: bytes | None = None
