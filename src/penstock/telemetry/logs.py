@@ -1,0 +1,116 @@
+"""Logs of a broker: one event per line, JSON for machines or columns for people.
+
+Everything goes one way: structlog events and the records of `logging` (Penstock's own modules, uvicorn, grpc) get the
+same fields and leave by one handler on standard error. What belongs to a request (its id, the protocol, the client, the
+queue, the consumer) is bound once with `context` and is on every line that is logged meanwhile. Values under names that
+speak of secrets are never written.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, MutableMapping
+from contextlib import AbstractContextManager
+from typing import Any, Final, TextIO
+
+import msgspec
+import structlog
+from structlog.contextvars import bound_contextvars
+from structlog.types import EventDict, Processor
+
+LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+SECRETS: Final = ("token", "secret", "password", "authorization", "cookie", "api_key")
+HIDDEN: Final = "***"
+# What these say below a warning is ours to say, or nobody's.
+QUIET: Final = ("uvicorn", "uvicorn.error", "websockets", "asyncio", "grpc", "httpx", "httpcore")
+
+_access: Final = logging.getLogger("penstock.access")
+
+
+def setup(log_format: str, log_level: str, stream: TextIO | None = None) -> None:
+    """Send every log of this process to `stream` (standard error). May be called again."""
+    stream = stream or sys.stderr
+    as_json = log_format == "json" or (log_format == "auto" and not stream.isatty())
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        structlog.stdlib.ExtraAdder(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
+        hide_secrets,
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_rendering(as_json, stream)],
+        )
+    )
+    _take_over(handler)
+    set_level(log_level)
+
+
+def set_level(log_level: str) -> None:
+    """What is logged from now on."""
+    logging.getLogger().setLevel(LEVELS[log_level])
+    for name in QUIET:
+        logging.getLogger(name).setLevel(max(LEVELS[log_level], logging.WARNING))
+
+
+def context(**fields: Any) -> AbstractContextManager[None]:
+    """Fields for every line logged inside the block, in this task or thread."""
+    return bound_contextvars(**fields)
+
+
+def log_request(method: str, path: str, status: int, seconds: float, slow_seconds: float, **fields: Any) -> None:
+    """One finished request: a debug line, or an info line when it was slow. The path is without its query."""
+    level = logging.INFO if seconds >= slow_seconds else logging.DEBUG
+    if _access.isEnabledFor(level):
+        event = "slow request" if level == logging.INFO else "request"
+        extra = {"method": method, "path": path, "status": status, "ms": round(seconds * 1000, 3), **fields}
+        _access.log(level, event, extra=extra)
+
+
+def hide_secrets(logger: Any, method: str, event: EventDict) -> EventDict:
+    """A processor: what must not be read in a log."""
+    for name in event:
+        if any(secret in name.lower() for secret in SECRETS):
+            event[name] = HIDDEN
+    return event
+
+
+def _rendering(as_json: bool, stream: TextIO) -> list[Processor]:
+    if as_json:
+        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_as_json)]
+    colours = stream.isatty()
+    # Not the rich traceback: it prints the values of local variables, and payloads are none of the log's business.
+    return [structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=structlog.dev.plain_traceback)]
+
+
+def _as_json(event: MutableMapping[str, Any], default: Callable[[Any], Any], **_: Any) -> str:
+    ordered = {"at": event.pop("at", None), "level": event.pop("level", None), "event": event.pop("event", None)}
+    return msgspec.json.encode({**ordered, **event}, enc_hook=repr).decode()
+
+
+def _take_over(handler: logging.Handler) -> None:
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    for name in (*QUIET, "uvicorn.access"):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+    logging.getLogger("uvicorn.access").disabled = True  # we log requests ourselves
