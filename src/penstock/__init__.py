@@ -27,6 +27,7 @@ from penstock.model import (
     QueueStats,
     Receipt,
 )
+from penstock.version import VERSION
 
 if TYPE_CHECKING:
     from penstock import aio
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from penstock.client.sync_delivery import Delivery, Leased
     from penstock.clock import Clock
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "BaseDelivery",

@@ -229,7 +229,7 @@ class ReplaceLetters(Arguments):
     """Edited messages in, the dead letters they come from settled, in one go."""
 
     queue: str
-    offsets: list[int]
+    ids: list[str]
     batch: bytes
 
 

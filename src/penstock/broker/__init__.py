@@ -1,0 +1,18 @@
+"""Requests from any protocol: may they? then limits, the shard, and the answer once it is durable."""
+
+from penstock.broker.access import Action, Authorise, Client, Principal, allow_all
+from penstock.broker.broker import Broker
+from penstock.broker.leasing import Pending
+from penstock.broker.streaming import Stream, StreamRequest
+
+__all__ = [
+    "Action",
+    "Authorise",
+    "Broker",
+    "Client",
+    "Pending",
+    "Principal",
+    "Stream",
+    "StreamRequest",
+    "allow_all",
+]

@@ -1,0 +1,48 @@
+"""Who asks, and whether they may: the one seam that every protocol passes through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+
+import msgspec
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """Who somebody is."""
+
+    name: str = "anonymous"
+
+
+class Client(msgspec.Struct, frozen=True):
+    """Where a request comes from: one per connection, or per request where connections mean nothing."""
+
+    principal: Principal
+    name: str  # what the program calls itself
+    address: str
+    protocol: str
+
+    @property
+    def identity(self) -> str:
+        """Whose tokens a limit per client takes: the principal's, or those of the address when nobody has a name."""
+        return self.principal.name if self.principal.name != ANONYMOUS.name else self.address
+
+
+class Action(StrEnum):
+    """What somebody wants to do."""
+
+    PUSH = "push"
+    LEASE = "lease"
+    SETTLE = "settle"
+    READ = "read"
+    ADMIN = "admin"
+    MONITOR = "monitor"
+
+
+# (who, what, queue): raises `NotAuthorised`. The queue is "" when the broker itself is meant.
+Authorise = Callable[[Principal, Action, str], None]
+ANONYMOUS = Principal()
+
+
+def allow_all(principal: Principal, action: Action, queue: str) -> None:
+    """Everybody may do everything."""

@@ -1,0 +1,105 @@
+"""The broker's operations for coroutines: each callback form, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.batch import Batch
+from penstock.broker.access import Client
+from penstock.broker.confirming import Told, resolve
+from penstock.broker.folding import Producer
+from penstock.errors import Internal, PenstockError
+from penstock.model import Durability, Receipt
+from penstock.replies import LeaseReply, PushReply
+from penstock.requests import LeaseRequest, PartitionChoice, Settling
+
+if TYPE_CHECKING:
+    from penstock.broker.leasing import Pending
+
+logger: Final = logging.getLogger("penstock.broker")
+
+
+class Awaited:
+    """What a broker offers beside its callback forms; these raise."""
+
+    loop: asyncio.AbstractEventLoop
+    push: Callable[..., None]
+    lease: Callable[..., Pending]
+    settle: Callable[..., None]
+    settle_each: Callable[..., None]
+    settle_lease: Callable[..., None]
+    extend: Callable[..., None]
+
+    async def pushed(
+        self,
+        client: Client,
+        queue: str,
+        batch: Batch,
+        partition: PartitionChoice = None,
+        durability: Durability | None = None,
+        producer: Producer | None = None,
+    ) -> PushReply:
+        """`push`, awaited."""
+        reply: PushReply = await self._awaited(
+            partial(self.push, client, queue, batch, partition, durability, producer)
+        )
+        return reply
+
+    async def leased(
+        self, client: Client, queue: str, group: str, request: LeaseRequest, wait_seconds: float = 0.0
+    ) -> LeaseReply:
+        """`lease`, awaited; cancelling it gives back what was leased meanwhile."""
+        future: asyncio.Future[Any] = self.loop.create_future()
+        pending = self.lease(client, queue, group, request, wait_seconds, partial(resolve, future))
+        try:
+            reply: LeaseReply = _raised(await future)
+        except asyncio.CancelledError:
+            pending.cancel()
+            raise
+        return reply
+
+    async def settled(self, client: Client, receipts: Sequence[Receipt], how: Settling) -> None:
+        """`settle`, awaited."""
+        await self._awaited(partial(self.settle, client, receipts, how))
+
+    async def settled_each(
+        self, client: Client, receipts: Sequence[Receipt], how: Settling
+    ) -> list[PenstockError | None]:
+        """`settle_each`, awaited."""
+        answers: list[PenstockError | None] = await self._awaited(partial(self.settle_each, client, receipts, how))
+        return answers
+
+    async def settled_lease(self, client: Client, nonce: int, how: Settling) -> None:
+        """`settle_lease`, awaited."""
+        await self._awaited(partial(self.settle_lease, client, nonce, how))
+
+    async def extended(self, client: Client, nonce: int, seconds: float) -> int:
+        """`extend`, awaited."""
+        expires_at: int = await self._awaited(partial(self.extend, client, nonce, seconds))
+        return expires_at
+
+    async def _awaited(self, operation: Callable[[Told], None]) -> Any:
+        future: asyncio.Future[Any] = self.loop.create_future()
+        operation(partial(resolve, future))
+        return _raised(await future)
+
+
+def answer_of(work: Callable[[], Any]) -> Any:
+    """The result of some work, or the error as a value."""
+    try:
+        return work()
+    except PenstockError as error:
+        return error
+    except Exception:
+        logger.exception("a fault in the broker")
+        return Internal("the broker failed")
+
+
+def _raised(answer: Any) -> Any:
+    if isinstance(answer, PenstockError):
+        raise answer
+    return answer

@@ -1,0 +1,296 @@
+"""The broker: every request, of whatever protocol, comes by here.
+
+May they? Then the shard, on the event loop's own thread, and the answer once it is durable. The callback forms cost
+least: `told` is called exactly once, on the loop, with the result or with a `PenstockError` as a value; they never
+raise. Nothing here blocks: what may read a file runs in a thread, and pushes that must wait for the sealer are held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from penstock.batch import Batch
+from penstock.broker import calls
+from penstock.broker.access import Action, Authorise, Client, allow_all
+from penstock.broker.awaited import Awaited, answer_of
+from penstock.broker.confirming import Confirmer, Told
+from penstock.broker.folding import Folder, Producer
+from penstock.broker.leasing import Pending
+from penstock.broker.streaming import Stream, StreamRequest
+from penstock.embedded import Session
+from penstock.errors import BadRequest, PenstockError, Unavailable
+from penstock.model import Durability, Outcome, Receipt
+from penstock.replies import LeaseReply
+from penstock.requests import LeaseRequest, PartitionChoice, Settling
+from penstock.telemetry import Meter
+from penstock.version import VERSION
+from penstock.wire.calls import ServerInfo, Transact
+
+logger: Final = logging.getLogger("penstock.broker")
+_MAY_READ_FILES: Final = (Outcome.RETRIED, Outcome.REJECTED)  # a dead letter is a copy, made when it is settled
+
+
+class Broker(Awaited):
+    """See the module's rules. Make it on the running loop; `close` ends it, the session stays open."""
+
+    def __init__(self, session: Session, *, authorise: Authorise = allow_all, meter: Meter | None = None) -> None:
+        self.session = session
+        self.shard = session.shard
+        self.clock = session.shard.clock
+        self.meter = meter or Meter()
+        self.authorise = authorise
+        self.loop = asyncio.get_running_loop()
+        self.confirmer = Confirmer(self.shard, self.loop)
+        self.waiting: set[Pending] = set()  # leases with nothing to give yet
+        self.streams: set[Stream] = set()
+        self.is_draining = False
+        self._folder = Folder(self.loop, self.shard.push_folded, self._after_fold)
+        self._held: deque[Callable[[], None]] = deque()  # pushes while the sealer is behind
+
+    # pushing
+
+    def push_one(self, client: Client, queue: str, payload: bytes, producer: Producer | None, told: Told) -> None:
+        """One message without options, folded with those that arrive together; `told((partition, offset))`."""
+        refused = self._refused(client, Action.PUSH, queue)
+        if refused is not None:
+            told(refused)
+        elif self._held or not self.shard.throttle.is_set():
+            self._hold(partial(self.push_one, client, queue, payload, producer, told))
+        else:
+            self.meter.pushed(queue, client.protocol, 1, len(payload))
+            self._folder.add(queue, client.identity, payload, producer, told)
+
+    def push(
+        self,
+        client: Client,
+        queue: str,
+        batch: Batch,
+        partition: PartitionChoice,
+        durability: Durability | None,
+        producer: Producer | None,
+        told: Told,
+    ) -> None:
+        """A batch that was checked; `told(PushReply)`."""
+        refused = self._refused(client, Action.PUSH, queue)
+        if refused is not None:
+            told(refused)
+            return
+        if self._held or not self.shard.throttle.is_set():
+            self._hold(partial(self.push, client, queue, batch, partition, durability, producer, told))
+            return
+        started = self.clock.monotonic()
+        self._folder.flush()
+        answer = answer_of(lambda: self.shard.push(queue, batch, partition, durability, producer, client.identity))
+        if isinstance(answer, PenstockError):
+            told(self._count(queue, answer))
+            return
+        reply, ticket = answer
+        self.meter.pushed(queue, client.protocol, batch.count, batch.payload_bytes)
+        self.confirmer.after(ticket, partial(self._timed, "push", started, told), reply)
+
+    def _after_fold(self, ticket: int, told: Told, answer: Any) -> None:
+        self.confirmer.after(ticket, partial(self._timed, "push", self.clock.monotonic(), told), answer)
+
+    # leasing
+
+    def lease(
+        self,
+        client: Client,
+        queue: str,
+        group: str,
+        request: LeaseRequest,
+        wait_seconds: float,
+        told: Told,
+    ) -> Pending:
+        """Up to so many messages; `told(LeaseReply)`, its rows loaded. Cancel it when the client goes away."""
+        self._folder.flush()
+        pending = Pending(self, queue, group, request, 0.0 if self.is_draining else wait_seconds, told)
+        refused = self._refused(client, Action.LEASE, queue)
+        if refused is not None:
+            pending.cancel()
+            told(refused)
+            return pending
+        pending.start()
+        return pending
+
+    def stream(
+        self,
+        client: Client,
+        request: StreamRequest,
+        deliver: Callable[[LeaseReply], None],
+        ended: Callable[[PenstockError | None], None],
+    ) -> Stream:
+        """Deliveries as they come, within the credit that is given; raises when the request is wrong."""
+        refused = self._refused(client, Action.LEASE, request.queue)
+        if refused is not None:
+            raise refused
+        stream = Stream(self, client, request, deliver, ended)
+        self.streams.add(stream)
+        return stream
+
+    def measure_lease(self, reply: LeaseReply, started: int) -> None:
+        """Count what was handed out."""
+        now = self.clock.now()
+        for piece in reply.pieces:
+            self.meter.leased(reply.queue, reply.group, len(piece.offsets), max(0, now - piece.pushed(0)) / 1e6)
+        self.meter.took("lease", (self.clock.monotonic() - started) / 1e6)
+
+    # settling
+
+    def settle(self, client: Client, receipts: Sequence[Receipt], how: Settling, told: Told) -> None:
+        """End deliveries, all of them or none; `told(None)`."""
+        self._settle(client, {receipt.queue for receipt in receipts}, how, told, self.session.settle, receipts)
+
+    def settle_lease(self, client: Client, nonce: int, how: Settling, told: Told) -> None:
+        """End all deliveries that a lease still holds; `told(None)`."""
+        self._settle(client, self._queues_of(nonce), how, told, self.session.settle_lease, nonce)
+
+    def _settle(
+        self, client: Client, queues: set[str], how: Settling, told: Told, settle: Callable[..., int], what: Any
+    ) -> None:
+        for queue in queues:
+            refused = self._refused(client, Action.SETTLE, queue, even_draining=True)
+            if refused is not None:
+                told(refused)
+                return
+        started = self.clock.monotonic()
+
+        def answered(answer: Any) -> None:
+            if isinstance(answer, PenstockError):
+                told(self._count(min(queues, default=""), answer))
+            else:
+                self.confirmer.after(answer, partial(self._timed, "settle", started, told), None)
+
+        if how.outcome in _MAY_READ_FILES and self.shard.store is not None:
+            self.in_thread(partial(settle, what, how), answered)
+        else:
+            answered(answer_of(partial(settle, what, how)))
+
+    def settle_each(self, client: Client, receipts: Sequence[Receipt], how: Settling, told: Told) -> None:
+        """End deliveries, each by itself when not all of them can be; `told([None or PenstockError, …])`."""
+        answers: list[PenstockError | None] = [None] * len(receipts)
+        left = len(receipts)
+
+        def one(index: int, answer: PenstockError | None) -> None:
+            nonlocal left
+            answers[index] = answer
+            left -= 1
+            if not left:
+                told(answers)
+
+        def all_of_them(answer: PenstockError | None) -> None:
+            if answer is None or len(receipts) == 1:
+                told([answer] * len(receipts))
+                return
+            for index, receipt in enumerate(receipts):
+                self.settle(client, (receipt,), how, partial(one, index))
+
+        self.settle(client, receipts, how, all_of_them)
+
+    def extend(self, client: Client, nonce: int, seconds: float, told: Told) -> None:
+        """Hold a lease longer; `told(when it expires now)`."""
+        for queue in self._queues_of(nonce):
+            refused = self._refused(client, Action.SETTLE, queue, even_draining=True)
+            if refused is not None:
+                told(refused)
+                return
+        told(answer_of(partial(self.session.extend, nonce, seconds)))
+
+    def _queues_of(self, nonce: int) -> set[str]:
+        lease = self.shard.core.leases.get(nonce)
+        return set() if lease is None else {lease.group.queue.name}
+
+    # everything else
+
+    async def call(self, client: Client, name: str, given: msgspec.Struct) -> Any:
+        """One of the operations of wire/calls.py."""
+        if name == "info":
+            return self._info()
+        handler = calls.HANDLERS.get(name)
+        if handler is None:
+            raise BadRequest(f"call: there is no operation {name!r}")
+        if isinstance(given, Transact):
+            return await self.transacted(client, given, None)
+        refused = self._refused(client, handler.action, handler.queue(given))
+        if refused is not None:
+            raise refused
+        self._folder.flush()
+        answer = await asyncio.to_thread(handler.run, self.session, given)
+        result, ticket = answer if handler.answers else (None, answer)
+        await self.confirmer.confirmed(ticket)
+        return result
+
+    async def transacted(self, client: Client, given: Transact, producer: Producer | None) -> Any:
+        """Pushes and settles, all or nothing; the ids of each push."""
+        for action, queue in calls.queues_of(given):
+            refused = self._refused(client, action, queue)
+            if refused is not None:
+                raise refused
+        self._folder.flush()
+        operations = calls.operations(given.operations)
+        ids, ticket = await asyncio.to_thread(self.session.transact, operations, producer)
+        await self.confirmer.confirmed(ticket)
+        return ids
+
+    def _info(self) -> ServerInfo:
+        return ServerInfo(VERSION, self.shard.durability, len(self.shard.core.by_name))
+
+    # the end
+
+    async def drain(self) -> None:
+        """Take no more work; answer those who wait, end streams, and see what was begun made durable."""
+        self.is_draining = True
+        for pending in list(self.waiting):
+            pending.finish()
+        for stream in list(self.streams):
+            stream.end()
+        self._folder.flush()
+        await self.confirmer.confirmed(self.shard.journal.sequence)
+
+    def close(self) -> None:
+        """End the thread that confirms. Call it after `drain`, before the session is closed."""
+        self.confirmer.close()
+
+    # helpers
+
+    def in_thread(self, work: Callable[[], Any], answered: Told) -> None:
+        """Run something that may read files; `answered(result or PenstockError)` on the loop."""
+        future = self.loop.run_in_executor(None, answer_of, work)
+        future.add_done_callback(lambda done: done.cancelled() or answered(done.result()))
+
+    def _refused(
+        self, client: Client, action: Action, queue: str, *, even_draining: bool = False
+    ) -> PenstockError | None:
+        try:
+            self.authorise(client.principal, action, queue)
+        except PenstockError as error:
+            return self._count(queue, error)
+        if self.is_draining and not even_draining:
+            return Unavailable("the broker is stopping", hint="connect again in a moment, or to another address")
+        return None
+
+    def _hold(self, push: Callable[[], None]) -> None:
+        """Too many journal files wait for the sealer: pushes wait too, in order, until it has caught up."""
+        self._held.append(push)
+        if len(self._held) == 1:
+            self.in_thread(self.shard.throttle.wait, self._unhold)
+
+    def _unhold(self, _: Any) -> None:
+        held, self._held = self._held, deque()
+        for push in held:
+            push()
+
+    def _timed(self, operation: Any, started: int, told: Told, answer: Any) -> None:
+        self.meter.took(operation, (self.clock.monotonic() - started) / 1e6)
+        told(answer)
+
+    def _count(self, queue: str, error: PenstockError) -> PenstockError:
+        self.meter.refused(queue, error.code)
+        return error

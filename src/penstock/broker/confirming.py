@@ -1,0 +1,94 @@
+"""Telling callers on the event loop, once what they are told is durable.
+
+One thread waits for the journal on behalf of all of them: it is told of new tickets once per turn of the loop, and
+tells the loop once per sync. Tickets come in rising order, so whoever came first is told first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.journal import outcome_unknown
+from penstock.shard import Shard
+
+Told = Callable[[Any], object]
+
+
+def resolve(future: asyncio.Future[Any], answer: Any) -> None:
+    """Hand an answer to whoever awaits it, unless they have gone."""
+    if not future.done():
+        future.set_result(answer)
+
+
+class Confirmer:
+    """See the module's rules. Every method but `_run` is for the loop's own thread."""
+
+    def __init__(self, shard: Shard, loop: asyncio.AbstractEventLoop) -> None:
+        self._shard = shard
+        self._journal = shard.journal
+        self._loop = loop
+        self._waiting: deque[tuple[int, Told, Any]] = deque()
+        self._wanted = 0  # the highest ticket that somebody waits for; the thread reads it
+        self._announced = False  # the thread will be told at the end of this turn
+        self._work = threading.Semaphore(0)
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="penstock-confirm", daemon=True)
+        self._thread.start()
+
+    def after(self, ticket: int, told: Told, answer: Any) -> None:
+        """Call `told(answer)` when the ticket is durable: at once if it is already."""
+        if ticket <= self._journal.durable_sequence:
+            told(answer)
+            return
+        self._waiting.append((ticket, told, answer))
+        if not self._announced:
+            self._announced = True
+            self._loop.call_soon(self._announce)
+
+    async def confirmed(self, ticket: int) -> None:
+        """The same, awaited."""
+        if ticket > self._journal.durable_sequence:
+            future: asyncio.Future[Any] = self._loop.create_future()
+            self.after(ticket, partial(resolve, future), None)
+            answer = await future
+            if isinstance(answer, PenstockError):
+                raise answer
+
+    def close(self) -> None:
+        """End the thread; whoever still waits is told what is true."""
+        self._stopping = True
+        self._work.release()
+        self._thread.join()
+        self._tell()
+
+    def _announce(self) -> None:
+        self._announced = False
+        if self._waiting:
+            self._wanted = self._waiting[-1][0]
+            self._work.release()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._work.acquire()
+            while self._journal.durable_sequence < self._wanted and self._journal.failed is None:
+                # A failure shows in the journal's state, where the loop finds it.
+                with suppress(PenstockError):
+                    self._shard.commit.wait(self._wanted)
+                with suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+                    self._loop.call_soon_threadsafe(self._tell)
+
+    def _tell(self) -> None:
+        waiting, durable, failed = self._waiting, self._journal.durable_sequence, self._journal.failed
+        while waiting and waiting[0][0] <= durable:
+            _, told, answer = waiting.popleft()
+            told(answer)
+        if failed is not None:
+            while waiting:
+                waiting.popleft()[1](outcome_unknown(failed))

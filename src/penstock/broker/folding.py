@@ -1,0 +1,95 @@
+"""Single pushes that arrive together become one batch: one frame, one extent, one decision for all of them.
+
+They are gathered for one turn of the event loop, per queue, so nobody waits for company: a push that comes alone is
+pushed alone. A batch that is refused is tried again one by one, so that each caller gets an answer of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import repeat
+from typing import Any
+
+from penstock import limits
+from penstock.broker.confirming import Told
+from penstock.errors import PenstockError
+
+Producer = tuple[int, int, int]  # id, epoch, sequence
+# Where messages went: one partition for all or one each, and an offset each.
+Folded = tuple[str | list[str], Sequence[int]]
+PushFolded = Callable[[str, Sequence[bytes], Sequence[Producer | None], str], tuple[Folded, int]]
+
+
+class _Fold:
+    """Pushes to one queue by one client identity, side by side."""
+
+    __slots__ = ("bytes", "payloads", "producers", "told")
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+        self.producers: list[Producer | None] = []
+        self.told: list[Told] = []
+        self.bytes = 0
+
+
+class Folder:
+    """Gathers, and pushes at the end of the turn."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, push: PushFolded, after: Callable[[int, Told, Any], None]
+    ) -> None:
+        self._loop = loop
+        self._push = push
+        self._after = after
+        self._folds: dict[tuple[str, str], _Fold] = {}
+
+    def add(self, queue: str, client: str, payload: bytes, producer: Producer | None, told: Told) -> None:
+        """One message; `told((partition, offset))` when it is durable."""
+        fold = self._folds.get((queue, client))
+        if fold is None:
+            if not self._folds:
+                self._loop.call_soon(self.flush)
+            fold = self._folds[queue, client] = _Fold()
+        fold.payloads.append(payload)
+        fold.producers.append(producer)
+        fold.told.append(told)
+        fold.bytes += len(payload)
+        if fold.bytes > limits.batch_bytes_max // 2:
+            del self._folds[queue, client]
+            self._push_fold(queue, client, fold)
+
+    def flush(self) -> None:
+        """Push everything gathered so far; what comes later stands behind it."""
+        folds, self._folds = self._folds, {}
+        for (queue, client), fold in folds.items():
+            self._push_fold(queue, client, fold)
+
+    def _push_fold(self, queue: str, client: str, fold: _Fold) -> None:
+        try:
+            placed, ticket = self._push(queue, fold.payloads, fold.producers, client)
+        except PenstockError as error:
+            if len(fold.told) == 1:
+                fold.told[0](error)
+            else:
+                self._push_singly(queue, client, fold)
+            return
+        self._after(ticket, partial(_tell, fold.told, placed), None)
+
+    def _push_singly(self, queue: str, client: str, fold: _Fold) -> None:
+        for payload, producer, told in zip(fold.payloads, fold.producers, fold.told, strict=True):
+            one = _Fold()
+            one.payloads, one.producers, one.told = [payload], [producer], [told]
+            self._push_fold(queue, client, one)
+
+
+def _tell(told: list[Told], placed: Folded, failed: PenstockError | None) -> None:
+    if failed is not None:
+        for each in told:
+            each(failed)
+        return
+    partitions, offsets = placed
+    names = repeat(partitions) if isinstance(partitions, str) else partitions
+    for each, place in zip(told, zip(names, offsets, strict=False), strict=False):
+        each(place)
