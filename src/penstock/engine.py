@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, TypeVar
 
 from penstock.clock import Clock
@@ -17,13 +17,15 @@ from penstock.delivery import settle as settle_rules
 from penstock.delivery import upkeep as upkeep_rules
 from penstock.delivery.core import Delivery
 from penstock.delivery.entries import Entry, encode_apart
+from penstock.delivery.group import Group
 from penstock.delivery.log import FOREVER, Extent, Need
 from penstock.delivery.settle import may_make_ready
 from penstock.delivery.timers import TICK_BITS
 from penstock.errors import Closed
 from penstock.journal import Journal
 from penstock.journal.commit import GroupCommit
-from penstock.model import Durability
+from penstock.model import Durability, Outcome
+from penstock.requests import Settling
 from penstock.storage.prefetch import Prefetcher
 from penstock.storage.segments import SegmentStore
 from penstock.waiting import Waiters
@@ -31,6 +33,7 @@ from penstock.waiting import Waiters
 T = TypeVar("T")
 Ticket = int
 EVERYONE: Final = 1 << 30
+GIVEN_UP: Final = Settling(Outcome.INTERRUPTED, delay_seconds=0, error="the member that held it was given up")
 
 
 class Engine:
@@ -126,6 +129,8 @@ class Engine:
             did += self._upkept(entries)
         if now >= core.look_at:
             did += self._evict(now)
+        if monotonic >= core.rosters.next_at:
+            did += self._end_sessions(now, monotonic)
         return did
 
     def _end_leases(self, now: int, monotonic: int) -> int:
@@ -147,6 +152,28 @@ class Engine:
         self.core.look_at = upkeep_rules.next_look(self.core, now)
         return did
 
+    def _end_sessions(self, now: int, monotonic: int) -> int:
+        """Members that were silent for too long, and partitions that were not let go of in time."""
+        did = 0
+        for group, roster in self.core.rosters.groups():
+            for member, partitions in list(roster.overdue(monotonic)):
+                # The attempt counts: a message must not bring one member after the other down for ever.
+                self.take_away(group, member, partitions, GIVEN_UP, now)
+            if roster.expire(monotonic):
+                self.waiters.wake(group.queue.id, EVERYONE)
+                did += 1
+        self.core.rosters.look()
+        return did
+
+    def take_away(self, group: Group, member: str, partitions: Collection[int], how: Settling, now: int) -> None:
+        """End what a member holds of some partitions, before they move. The caller holds the lock."""
+        while True:
+            entries, chosen = upkeep_rules.decide_taken(self.core, group, member, partitions, how, now, self.rng)
+            if not chosen:
+                return
+            settle_rules.close_chosen(self.core, chosen)
+            self._upkept(entries)
+
     def upkeep_commit(self, entries: list[Entry]) -> None:
         """Entries decided by an upkeep role; nobody waits for them. The caller holds the lock."""
         self._upkept(entries)
@@ -164,6 +191,8 @@ class Engine:
         instants.append(None if deadline is None else now + deadline - monotonic)
         instants.append(self.core.expiries[0][0] if self.core.expiries else None)
         instants.append(self.core.look_at if self.core.look_at < FOREVER else None)
+        session_end = self.core.rosters.next_at
+        instants.append(now + session_end - monotonic if session_end < FOREVER else None)
         known = [instant for instant in instants if instant is not None]
         return min(known) if known else None
 

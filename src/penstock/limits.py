@@ -49,6 +49,11 @@ dedup_keys_max: Final = 10_000_000
 dedup_seconds_default: Final = 86_400.0
 starvation_seconds_default: Final = 30.0
 group_expiry_seconds_default: Final = 30 * 86_400.0
+session_seconds_default: Final = 10.0
+session_seconds_min: Final = 0.1
+session_seconds_max: Final = 3600.0
+rebalance_seconds: Final = 60.0  # how long a member may take to let go of a partition
+heartbeats_per_session: Final = 3
 
 # Sealed segments.
 segment_row_group_rows: Final = 16_384

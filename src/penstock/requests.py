@@ -22,6 +22,8 @@ class LeaseRequest(msgspec.Struct, frozen=True, gc=False):
     consumer: str = ""
     partitions: tuple[int | str, ...] | None = None
     auto_ack: bool = False
+    member: str = ""  # of the group: takes only from partitions it owns
+    generation: int = 0  # the last that the member was told of
 
 
 class Settling(msgspec.Struct, frozen=True, gc=False):

@@ -26,7 +26,7 @@ from penstock.model import (
     Reason,
     Receipt,
 )
-from penstock.replies import LeaseReply, Piece, PushReply
+from penstock.replies import LeaseReply, Member, Membership, Piece, PushReply
 from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice, Settling
 
 Ticket = int
@@ -119,6 +119,18 @@ class Session(Protocol):
     def seek(self, queue: str, group: str, to: Position, partition: int | str | None) -> Ticket: ...
 
     def groups(self, queue: str) -> tuple[dict[str, list[PartitionLag]], Ticket]: ...
+
+    # members of groups
+
+    def join(self, queue: str, group: str, member: str, session_seconds: float) -> tuple[Membership, Ticket]: ...
+
+    def heartbeat(
+        self, queue: str, group: str, member: str, generation: int, held: Sequence[str]
+    ) -> tuple[Membership, Ticket]: ...
+
+    def leave(self, queue: str, group: str, member: str, generation: int) -> Ticket: ...
+
+    def members(self, queue: str, group: str) -> tuple[list[Member], Ticket]: ...
 
     # dead letters
 
@@ -219,6 +231,18 @@ class AsyncSession(Protocol):
     async def seek(self, queue: str, group: str, to: Position, partition: int | str | None) -> None: ...
 
     async def groups(self, queue: str) -> dict[str, list[PartitionLag]]: ...
+
+    # members of groups
+
+    async def join(self, queue: str, group: str, member: str, session_seconds: float) -> Membership: ...
+
+    async def heartbeat(
+        self, queue: str, group: str, member: str, generation: int, held: Sequence[str]
+    ) -> Membership: ...
+
+    async def leave(self, queue: str, group: str, member: str, generation: int) -> None: ...
+
+    async def members(self, queue: str, group: str) -> list[Member]: ...
 
     # dead letters
 

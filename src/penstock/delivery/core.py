@@ -24,6 +24,7 @@ from penstock.delivery.leases import Lease
 from penstock.delivery.log import Extent, Queue
 from penstock.delivery.phases import AFTER, SETTLED
 from penstock.delivery.progress import Progress
+from penstock.delivery.rosters import Rosters
 from penstock.model import Outcome, queue_options_decode
 
 DEFAULT_BIT = BIT[DEFAULT]
@@ -44,6 +45,7 @@ class Delivery(Indexes):
         self.replaying = False
         self.leases: dict[int, Lease] = {}
         self.deadlines: list[tuple[int, int]] = []  # heap of (deadline, nonce); stale ones are skipped
+        self.rosters = Rosters()
         self.look_at = 0  # when to look next for messages that wait too long and for idle groups
         self._appliers: dict[type, Callable[[Any], None]] = {
             entry.Push: self._push,
@@ -241,6 +243,8 @@ class Delivery(Indexes):
             partition = queue.add_partition(name)
             for group in queue.groups.values():
                 group.add_partition(partition)
+                if group.roster is not None:
+                    group.roster.appear()
 
     def _group_set(self, change: entry.GroupSet) -> None:
         queue = self.queues.get(change.queue)

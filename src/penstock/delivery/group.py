@@ -18,6 +18,7 @@ from penstock.model import Outcome
 if TYPE_CHECKING:
     from penstock.delivery.leases import Lease
     from penstock.delivery.log import Partition, Queue
+    from penstock.delivery.membership import Roster
 
 DEFAULT: Final = limits.priority_default
 BIT: Final = tuple(1 << priority for priority in range(limits.priority_max + 1))
@@ -53,6 +54,7 @@ class Group:
         "outcomes",
         "progress",
         "queue",
+        "roster",
         "served_at",
         "turn",
         "upheavals",
@@ -67,6 +69,7 @@ class Group:
         self.backlog = 0
         self.active_at = 0
         self.leases: dict[int, Lease] = {}
+        self.roster: Roster | None = None  # its members, once it has had one
         self.turn = 0
         self.outcomes = [0] * (max(Outcome) + 1)  # deliveries and messages by how they ended, since the process started
         self.upheavals = 0  # times that messages were settled without their leases being asked

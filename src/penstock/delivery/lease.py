@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -10,7 +10,8 @@ from penstock.delivery.core import Delivery
 from penstock.delivery.entries import Entry, Leased, Settled, Span
 from penstock.delivery.group import Group
 from penstock.delivery.leases import Lease, Take
-from penstock.delivery.progress import span_of
+from penstock.delivery.progress import Progress, span_of
+from penstock.delivery.rosters import within_membership
 from penstock.delivery.selection import Selection
 from penstock.delivery.serve import select
 from penstock.errors import InvalidField
@@ -23,6 +24,7 @@ def decide_lease(
 ) -> tuple[list[Entry], Lease | None]:
     """The entries of a lease, and the lease itself; nothing and None when there is nothing to be had."""
     queue = group.queue
+    only = within_membership(group, request, _chosen(group, request))
     room = request.count_max if queue.options.max_in_flight is None else _room(group, request)
     if queue.paused or room <= 0:
         return [], None
@@ -41,6 +43,7 @@ def decide_lease(
     lease = Lease(
         nonce, group, request.consumer, now, deadline, selection.takes, selection.count, spans, True, group.upheavals
     )
+    lease.member = request.member
     entries.append(Leased(queue.id, group.id, nonce, now, request.consumer, spans))
     if request.auto_ack:
         entries.append(Settled(queue.id, group.id, int(Outcome.ACKED), now, now, request.consumer, "", spans))
@@ -51,6 +54,12 @@ def _room(group: Group, request: LeaseRequest) -> int:
     per_consumer = group.queue.options.max_in_flight
     assert per_consumer is not None
     return min(request.count_max, per_consumer - group.in_flight(request.consumer))
+
+
+def _chosen(group: Group, request: LeaseRequest) -> Collection[Progress] | None:
+    if request.partitions is None:
+        return None
+    return {group.progress[_partition(group, name)] for name in request.partitions}
 
 
 def _partition(group: Group, name: int | str) -> int:

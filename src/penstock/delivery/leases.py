@@ -74,6 +74,7 @@ class Lease(msgspec.Struct):
     spans: list[Span] = []  # the takes as the journal has them
     is_whole: bool = True  # nothing of it was settled on its own
     upheavals: int = 0  # of the group when it was leased
+    member: str = ""  # of the group, when a member leased it
 
     def find(self, partition: str, offset: int) -> tuple[Take, int] | None:
         """The take and index of one delivery of this lease."""

@@ -7,7 +7,7 @@ million expiries does not hold up the shard. Called again until it has nothing l
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -57,6 +57,19 @@ def decide_timeout(core: Delivery, lease: Lease, now: int, rng: random.Random) -
         if held:
             chosen.append(Chosen(lease, take, held))
     how = Settling(Outcome.TIMED_OUT, error="the lease expired")
+    return decide_what_fits(core, chosen, how, now, rng) if chosen else ([], [])
+
+
+def decide_taken(
+    core: Delivery, group: Group, member: str, partitions: Collection[int], how: Settling, now: int, rng: random.Random
+) -> tuple[list[Entry], Sequence[Chosen]]:
+    """A member loses partitions: what it holds of them ends, as much of it as one frame takes."""
+    chosen = []
+    for lease in group.leases.values():
+        for take, indexes in lease.open_takes() if lease.member == member else ():
+            held = [index for index in indexes if take.progress.state_of(take.offsets[index]) == LEASED]
+            if held and take.progress.partition.id in partitions:
+                chosen.append(Chosen(lease, take, held))
     return decide_what_fits(core, chosen, how, now, rng) if chosen else ([], [])
 
 

@@ -28,7 +28,7 @@ from penstock.model import (
     Reason,
     Receipt,
 )
-from penstock.replies import LeaseReply, PushReply
+from penstock.replies import LeaseReply, Member, Membership, PushReply
 from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice, Settling
 
 T = TypeVar("T")
@@ -202,6 +202,22 @@ class AsyncSession:
 
     async def groups(self, queue: str) -> dict[str, list[PartitionLag]]:
         return await self._told(self.session.groups, queue)
+
+    # members of groups
+
+    async def join(self, queue: str, group: str, member: str, session_seconds: float) -> Membership:
+        return await self._told(self.session.join, queue, group, member, session_seconds)
+
+    async def heartbeat(
+        self, queue: str, group: str, member: str, generation: int, held: Sequence[str]
+    ) -> Membership:
+        return await self._told(self.session.heartbeat, queue, group, member, generation, held)
+
+    async def leave(self, queue: str, group: str, member: str, generation: int) -> None:
+        await self._done(self.session.leave, queue, group, member, generation)
+
+    async def members(self, queue: str, group: str) -> list[Member]:
+        return await self._told(self.session.members, queue, group)
 
     # dead letters
 

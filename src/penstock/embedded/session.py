@@ -17,7 +17,7 @@ from penstock import transactions
 from penstock.batch import Batch, encode_one
 from penstock.clock import Clock, SystemClock
 from penstock.delivery import admin
-from penstock.embedded import browse, letters
+from penstock.embedded import browse, letters, members
 from penstock.engine import Ticket
 from penstock.errors import LeaseLost, QueueExists
 from penstock.model import (
@@ -37,7 +37,7 @@ from penstock.model import (
     queue_options,
 )
 from penstock.opening import close_on_disk, open_in_memory, open_on_disk
-from penstock.replies import LeaseReply, PushReply
+from penstock.replies import LeaseReply, Member, Membership, PushReply
 from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice, Settling
 from penstock.shard import Shard
 from penstock.storage.disk import Disk, RealDisk
@@ -259,6 +259,22 @@ class Session:
 
     def groups(self, queue: str) -> tuple[dict[str, list[PartitionLag]], Ticket]:
         return browse.groups(self.shard, queue)
+
+    # members of groups
+
+    def join(self, queue: str, group: str, member: str, session_seconds: float) -> tuple[Membership, Ticket]:
+        return members.join(self.shard, queue, group, member, session_seconds)
+
+    def heartbeat(
+        self, queue: str, group: str, member: str, generation: int, held: Sequence[str]
+    ) -> tuple[Membership, Ticket]:
+        return members.heartbeat(self.shard, queue, group, member, generation, held)
+
+    def leave(self, queue: str, group: str, member: str, generation: int) -> Ticket:
+        return members.leave(self.shard, queue, group, member, generation)
+
+    def members(self, queue: str, group: str) -> tuple[list[Member], Ticket]:
+        return members.members(self.shard, queue, group)
 
     # dead letters
 

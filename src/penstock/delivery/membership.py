@@ -1,0 +1,252 @@
+"""Membership of one group: who is in it, who owns which partition, and the generation.
+
+Nothing here reads a clock: `now` is monotonic time in µs. A partition is in one of three states, and an illegal move is
+a failed lookup in `MOVES`:
+
+            assign           revoke
+    free ───────────▶ owned ────────▶ revoking
+     ▲                 │ ▲              │  │
+     │      lose       │ └─────keep─────┘  │
+     ├─────────────────┘                   │
+     └──────────────release, lose──────────┘
+
+A partition that shall move is revoked first: its owner is told, and keeps it until a heartbeat that knows of the
+revocation no longer names it, until its session ends, or until its time to let go is over. Only then does the heir own
+it: a partition never has two owners. Partitions that do not move stay as they are throughout.
+
+The generation rises with every change of who owns what. A member is refused when it is unknown, when its generation
+is of before it joined (another process bears its name now), and, where it leases, when its own partitions have changed
+since: it must hear of that first. Membership is volatile; a generation begins above any that the group had before a
+restart, since the wall clock in µs runs faster than changes happen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from penstock import limits
+from penstock.delivery.assignment import assign
+from penstock.errors import MemberFenced
+
+REBALANCE_US: Final = round(limits.rebalance_seconds * 1_000_000)
+
+
+class State(StrEnum):
+    """How a partition stands to its owner."""
+
+    FREE = "free"
+    OWNED = "owned"
+    REVOKING = "revoking"
+
+
+MOVES: Final = {
+    (State.FREE, "assign"): State.OWNED,
+    (State.OWNED, "revoke"): State.REVOKING,
+    (State.OWNED, "lose"): State.FREE,
+    (State.REVOKING, "keep"): State.OWNED,
+    (State.REVOKING, "release"): State.FREE,
+    (State.REVOKING, "lose"): State.FREE,
+}
+
+
+class Slot(msgspec.Struct):
+    """One partition. Owned, owner and heir are the same; revoking, they differ; free, there is no owner."""
+
+    state: State = State.FREE
+    owner: str = ""
+    heir: str = ""
+    revoked: int = 0  # the generation in which it was revoked
+    deadline: int = 0  # when a revoked partition is taken away
+
+
+class Seat(msgspec.Struct):
+    """One member."""
+
+    session_us: int
+    deadline: int  # its session ends unless it is heard from before
+    joined: int  # the generation in which it joined
+    changed: int  # the generation in which its own partitions changed last
+    owned: set[int] = set()
+    revoking: set[int] = set()
+    wanted: int = 0  # how many partitions it is the heir of
+
+    @property
+    def seen_at(self) -> int:
+        """When it was last heard from."""
+        return self.deadline - self.session_us
+
+
+class Roster:
+    """The members of a group and the partitions of its queue, which are numbered from 0."""
+
+    def __init__(self, generation: int, partitions: int) -> None:
+        self.generation = generation
+        self.slots = [Slot() for _ in range(partitions)]
+        self.seats: dict[str, Seat] = {}  # in the order in which they joined
+
+    # what members do
+
+    def join(self, member: str, session_us: int, now: int) -> None:
+        """A new member; or a new process under a known name, which takes over what that name owned."""
+        known = self.seats.get(member)
+        self.generation += 1
+        if known is not None:
+            for number in list(known.revoking):
+                self._free(number, "release")
+        owned = known.owned if known is not None else set()
+        self.seats[member] = Seat(session_us, now + session_us, self.generation, self.generation, owned)
+        self._rebalance(now)
+
+    def heartbeat(self, member: str, generation: int, held: Collection[int], now: int) -> None:
+        """The member is alive. What was revoked, as it knows, and is not in `held` any more goes to its heir."""
+        seat = self.seat(member, generation)
+        seat.deadline = now + seat.session_us
+        released = self.released(member, generation, held)
+        self.generation += bool(released)
+        for number in released:
+            self._free(number, "release")
+            self._assign(number)
+
+    def released(self, member: str, generation: int, held: Collection[int]) -> list[int]:
+        """What such a heartbeat lets go of. One that left before the news came says nothing about a revocation."""
+        revoking = sorted(self.seat(member, generation).revoking)
+        return [number for number in revoking if number not in held and self.slots[number].revoked <= generation]
+
+    def leave(self, member: str, generation: int, now: int) -> None:
+        """The member goes; what it owned is shared among the others."""
+        self.seat(member, generation)
+        self._remove([member], now)
+
+    # what happens by itself
+
+    def appear(self) -> None:
+        """The queue has one partition more; it goes to whoever has least."""
+        self.slots.append(Slot())
+        if self.seats:
+            self.generation += 1
+            heir = min(self.seats, key=lambda member: self.seats[member].wanted)
+            self.seats[heir].wanted += 1
+            self.slots[-1].heir = heir
+            self._assign(len(self.slots) - 1)
+
+    def overdue(self, now: int) -> Iterator[tuple[str, set[int]]]:
+        """Whom `expire` will take partitions from, and which: their deliveries have to be ended first."""
+        for member, seat in self.seats.items():
+            if seat.deadline <= now:
+                yield member, seat.owned | seat.revoking
+            elif late := {number for number in seat.revoking if self.slots[number].deadline <= now}:
+                yield member, late
+
+    def expire(self, now: int) -> bool:
+        """Members that were silent for too long go, partitions that were not let go of in time move."""
+        silent = [member for member, seat in self.seats.items() if seat.deadline <= now]
+        late = [number for number in self._revoking() if self.slots[number].deadline <= now]
+        if not silent and not late:
+            return False
+        self._remove(silent, now)
+        for number in late:
+            if self.slots[number].state is State.REVOKING:
+                self._free(number, "release")
+                self._assign(number)
+        return True
+
+    def next_at(self) -> int | None:
+        """When `expire` may next have something to do."""
+        instants = [seat.deadline for seat in self.seats.values()]
+        instants += [self.slots[number].deadline for number in self._revoking()]
+        return min(instants, default=None)
+
+    # what others ask
+
+    def seat(self, member: str, generation: int) -> Seat:
+        """A member that is still one, in its present life."""
+        seat = self.seats.get(member)
+        if seat is None:
+            raise MemberFenced(f"the group has no member {member!r}: its session ended, or it never joined")
+        if not seat.joined <= generation <= self.generation:
+            raise MemberFenced(f"generation {generation} is not of this life of member {member!r}")
+        return seat
+
+    def owned_by(self, member: str, generation: int) -> Collection[int]:
+        """The partitions that a member may lease from; it must know of the last change of them."""
+        seat = self.seat(member, generation)
+        if generation < seat.changed:
+            raise MemberFenced(
+                f"the partitions of member {member!r} have changed since generation {generation}",
+                hint="send a heartbeat to learn of it, then go on",
+            )
+        return seat.owned
+
+    # changes
+
+    def _remove(self, members: Collection[str], now: int) -> None:
+        self.generation += 1
+        for member in members:
+            seat = self.seats[member]
+            for number in sorted(seat.owned | seat.revoking):
+                self._free(number, "lose")
+            del self.seats[member]
+        if members:
+            self._rebalance(now)
+
+    def _rebalance(self, now: int) -> None:
+        """Give every partition the heir that it should have, and move what can be moved at once."""
+        owners = [slot.owner for slot in self.slots]
+        heirs = assign(owners, [slot.heir for slot in self.slots], list(self.seats))
+        wanted = Counter(heirs)
+        for member, seat in self.seats.items():
+            seat.wanted = wanted[member]
+        for number, (slot, heir) in enumerate(zip(self.slots, heirs, strict=True)):
+            slot.heir = heir
+            if slot.state is State.FREE:
+                self._assign(number)
+            elif slot.state is State.OWNED and heir != slot.owner:
+                self._revoke(number, now)
+            elif slot.state is State.REVOKING and heir == slot.owner:
+                self._keep(number)
+
+    def _assign(self, number: int) -> None:
+        slot = self.slots[number]
+        if slot.heir in self.seats:
+            self._move(slot, "assign")
+            slot.owner = slot.heir
+            self._touch(slot.owner).owned.add(number)
+
+    def _revoke(self, number: int, now: int) -> None:
+        slot = self.slots[number]
+        self._move(slot, "revoke")
+        slot.revoked, slot.deadline = self.generation, now + REBALANCE_US
+        seat = self._touch(slot.owner)
+        seat.owned.discard(number)
+        seat.revoking.add(number)
+
+    def _keep(self, number: int) -> None:
+        slot = self.slots[number]
+        self._move(slot, "keep")
+        seat = self._touch(slot.owner)
+        seat.revoking.discard(number)
+        seat.owned.add(number)
+
+    def _free(self, number: int, event: str) -> None:
+        slot = self.slots[number]
+        self._move(slot, event)
+        seat = self._touch(slot.owner)
+        seat.owned.discard(number)
+        seat.revoking.discard(number)
+        slot.owner = ""
+
+    def _move(self, slot: Slot, event: str) -> None:
+        slot.state = MOVES[slot.state, event]
+
+    def _touch(self, member: str) -> Seat:
+        seat = self.seats[member]
+        seat.changed = self.generation
+        return seat
+
+    def _revoking(self) -> list[int]:
+        return [number for seat in self.seats.values() for number in seat.revoking]

@@ -1,0 +1,147 @@
+"""Membership of groups: join, heartbeat, leave, and who is in. See docs/groups.md.
+
+Membership itself is volatile and is not journaled; the deliveries that a member loses with a partition are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from penstock import limits
+from penstock.delivery import admin
+from penstock.delivery.group import Group
+from penstock.delivery.membership import Roster
+from penstock.engine import EVERYONE, GIVEN_UP, Ticket
+from penstock.errors import InvalidField, MemberFenced
+from penstock.model import Outcome, check_name, check_seconds
+from penstock.replies import Member, Membership
+from penstock.requests import Settling
+from penstock.shard import Shard
+
+RELEASED: Final = Settling(Outcome.RELEASED)
+
+
+def join(shard: Shard, queue: str, group: str, member: str, session_seconds: float) -> tuple[Membership, Ticket]:
+    """Become a member, or take over the name from a process that bore it. The group is made if it is not there."""
+    check_name(member, "member")
+    session_us = round(_session_seconds(session_seconds) * 1_000_000)
+
+    def question(now: int) -> Membership:
+        found = _group_to_join(shard, queue, group, now)
+        roster = shard.core.rosters.of(found, now)
+        seat = roster.seats.get(member)
+        if seat is not None:
+            shard.take_away(found, member, seat.owned | seat.revoking, GIVEN_UP, now)
+        roster.join(member, session_us, shard.clock.monotonic())
+        _changed(shard, found, now)
+        return _told(found, roster, member)
+
+    return shard.look(question)
+
+
+def heartbeat(
+    shard: Shard, queue: str, group: str, member: str, generation: int, held: Sequence[str]
+) -> tuple[Membership, Ticket]:
+    """Stay a member. What is being revoked and not in `held` is let go of."""
+
+    def question(now: int) -> Membership:
+        found, roster = _roster(shard, queue, group, member)
+        numbers = _numbers(found, held)
+        shard.take_away(found, member, roster.released(member, generation, numbers), RELEASED, now)
+        before = roster.generation
+        roster.heartbeat(member, generation, numbers, shard.clock.monotonic())
+        found.active_at = now
+        if roster.generation != before:
+            _changed(shard, found, now)
+        return _told(found, roster, member)
+
+    return shard.look(question)
+
+
+def leave(shard: Shard, queue: str, group: str, member: str, generation: int) -> Ticket:
+    """Go; what the member holds is given back."""
+
+    def question(now: int) -> None:
+        found, roster = _roster(shard, queue, group, member)
+        seat = roster.seat(member, generation)
+        shard.take_away(found, member, seat.owned | seat.revoking, RELEASED, now)
+        roster.leave(member, generation, shard.clock.monotonic())
+        _changed(shard, found, now)
+
+    return shard.look(question)[1]
+
+
+def members(shard: Shard, queue: str, group: str) -> tuple[list[Member], Ticket]:
+    """Who is in a group, in the order in which they joined."""
+
+    def question(now: int) -> list[Member]:
+        found = admin.group_named(admin.queue_named(shard.core, queue), group)
+        roster, monotonic = found.roster, shard.clock.monotonic()
+        if roster is None:
+            return []
+        return [
+            Member(
+                member, roster.generation, _names(found, seat.owned | seat.revoking), now - (monotonic - seat.seen_at)
+            )
+            for member, seat in roster.seats.items()
+        ]
+
+    return shard.look(question)
+
+
+def _session_seconds(value: float) -> float:
+    seconds = check_seconds(value, "session_seconds", limits.session_seconds_max)
+    if seconds < limits.session_seconds_min:
+        raise InvalidField(f"session_seconds: {value!r} is under {limits.session_seconds_min:g}")
+    return seconds
+
+
+def _group_to_join(shard: Shard, queue: str, name: str, now: int) -> Group:
+    found = admin.queue_named(shard.core, queue)
+    if name not in found.group_ids:
+        entries = admin.decide_create_group(found, name, "earliest", now)
+        shard.commit_frame([], entries, found.options.durability or shard.durability)
+    group = admin.group_named(found, name)
+    group.active_at = now
+    return group
+
+
+def _roster(shard: Shard, queue: str, group: str, member: str) -> tuple[Group, Roster]:
+    """The roster that somebody claims to be on."""
+    found = admin.queue_named(shard.core, queue)
+    number = found.group_ids.get(group)
+    roster = None if number is None else found.groups[number].roster
+    if number is None or roster is None:
+        raise MemberFenced(f"group {group!r} of queue {queue!r} has no member {member!r}")
+    return found.groups[number], roster
+
+
+def _changed(shard: Shard, group: Group, now: int) -> None:
+    """Who owns what has changed: leases that wait must look again, and the timekeeper may have to wake earlier."""
+    rosters = shard.core.rosters
+    rosters.look()
+    shard.waiters.wake(group.queue.id, EVERYONE)
+    shard.on_deadline(now + rosters.next_at - shard.clock.monotonic())
+
+
+def _told(group: Group, roster: Roster, member: str) -> Membership:
+    seat = roster.seats[member]
+    return Membership(
+        member,
+        roster.generation,
+        _names(group, seat.owned),
+        _names(group, seat.revoking),
+        seat.session_us / 1_000_000 / limits.heartbeats_per_session,
+    )
+
+
+def _names(group: Group, numbers: Collection[int]) -> list[str]:
+    return [group.queue.partitions[number].name for number in sorted(numbers)]
+
+
+def _numbers(group: Group, names: Sequence[str]) -> set[int]:
+    if isinstance(names, str):
+        raise InvalidField(f"held: {names!r} is not a list of partitions")
+    known = group.queue.by_name
+    return {known[name].id for name in names if name in known}
