@@ -1,0 +1,1 @@
+"""One thin shell per protocol, and `serve`, which runs them together."""

@@ -1,0 +1,354 @@
+"""One TCP connection: frames in, answers out; docs/formats/tcp.md describes the frames.
+
+Requests are answered as soon as they can be, in any order; the correlation says which answer is whose. A client that
+does not read its answers, or has too much under way, is not read from until it has caught up: memory per connection is
+bounded. Whatever cannot be a frame ends the connection, after an error that says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock import arguments, limits
+from penstock.batch import Batch
+from penstock.broker import Client, Pending, Principal, Stream, StreamRequest
+from penstock.broker.calls import settling
+from penstock.errors import BadRequest, PenstockError
+from penstock.model import check_name
+from penstock.replies import LeaseReply, PushReply
+from penstock.version import VERSION
+from penstock.wire import answers, calls, requests
+from penstock.wire.errors import to_reply
+from penstock.wire.frames import PROTOCOL_VERSION, Splitter, Type, frame, frame_head
+
+if TYPE_CHECKING:
+    from penstock.server.tcp.listener import TcpServer
+
+UNANSWERED_MAX: Final = 4096  # requests of one connection that may be under way
+HELD_BYTES_MAX: Final = 64 << 20  # of pushes of one connection that may be under way
+WRITE_BUFFER_BYTES: Final = 1 << 20  # answers that may wait for the client to read them
+SMALL_BATCH_BYTES: Final = 4096  # smaller batches are copied out of what was read, so as not to keep all of that
+
+
+class TcpConnection(asyncio.Protocol):
+    """One client."""
+
+    def __init__(self, server: TcpServer) -> None:
+        self._server = server
+        self._broker = server.broker
+        self._splitter = Splitter(server.frame_bytes_max)
+        self._transport: asyncio.Transport
+        self._client = Client(Principal(), "", "", "tcp")
+        self._producer: tuple[int, int] | None = None
+        self._greeted = False
+        self._is_lost = False
+        self._unanswered = 0
+        self._held_bytes = 0
+        self._is_reading = True
+        self._is_full = False  # the client does not read its answers
+        self._pending: dict[int, Pending] = {}  # leases by the correlation of their request
+        self._streams: dict[int, Stream] = {}
+        self._out: list[bytes | memoryview] = []  # answers of this turn of the loop
+        self._names: dict[bytes, str] = {}  # of queues, decoded and checked
+
+    # the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
+        peer = transport.get_extra_info("peername")
+        address = peer[0] if isinstance(peer, tuple) else "local"
+        self._client = Client(Principal(), "", address, "tcp")
+        self._server.joined(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_lost = True
+        self._server.left(self)
+        for pending in list(self._pending.values()):
+            pending.cancel()
+        for stream in list(self._streams.values()):
+            stream.close()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            whole, cuts = self._splitter.feed(data)
+            for kind, correlation, start, stop in cuts:
+                self._request(kind, correlation, whole, start, stop)
+        except BadRequest as error:
+            self._fail(0, error)
+            self._flush()
+            self._transport.close()
+            return
+        if self._unanswered > UNANSWERED_MAX or self._held_bytes > HELD_BYTES_MAX:
+            self._set_reading()
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+        self._set_reading()
+        for stream in self._streams.values():
+            stream.pause()
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._set_reading()
+        for stream in list(self._streams.values()):
+            stream.resume()
+
+    def _set_reading(self) -> None:
+        is_busy = self._unanswered > UNANSWERED_MAX or self._held_bytes > HELD_BYTES_MAX
+        wanted = not (self._is_full or is_busy)
+        if wanted == self._is_reading or self._is_lost or self._transport.is_closing():
+            return
+        self._is_reading = wanted
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    # requests
+
+    def _request(self, kind: int, correlation: int, data: bytes, start: int, stop: int) -> None:
+        if kind == Type.PUSH_ONE and self._greeted:
+            self._push_one(correlation, data, start, stop)
+            return
+        handle = _HANDLERS.get(kind)
+        if handle is None:
+            raise BadRequest(f"type {kind} is no request", hint="see docs/formats/tcp.md; tasks have types 1 to 9")
+        if not self._greeted and kind != Type.HELLO:
+            raise BadRequest("the first frame of a connection must be HELLO")
+        self._unanswered += 1
+        try:
+            handle(self, correlation, memoryview(data)[start:stop])
+        except PenstockError as error:
+            self._fail(correlation, error)
+
+    def _hello(self, correlation: int, body: memoryview) -> None:
+        hello = requests.decode(body, requests.Hello)
+        if hello.protocol != PROTOCOL_VERSION:
+            raise BadRequest(f"protocol {hello.protocol} is not spoken here, {PROTOCOL_VERSION} is")
+        self._client = Client(Principal(), hello.client[: limits.name_length_max], self._client.address, "tcp")
+        self._producer = (hello.producer, hello.epoch) if hello.producer else None
+        self._greeted = True
+        welcome = requests.Welcome(PROTOCOL_VERSION, f"penstock/{VERSION}", self._server.frame_bytes_max)
+        self._answer(Type.OK, correlation, requests.encode(welcome))
+
+    def _push_one(self, correlation: int, data: bytes, start: int, stop: int) -> None:
+        self._unanswered += 1
+        self._held_bytes += stop - start
+        told = partial(self._placed, correlation, stop - start)
+        try:
+            sequence, name, payload = requests.decode_push_one(data, start, stop)
+            queue = self._names.get(name) or self._name(name)
+            if len(payload) > limits.payload_bytes_max:
+                payload = bytes(Batch.build([payload]).data)  # refuses, in the words of a batch
+        except PenstockError as error:
+            told(error)
+            return
+        producer = (*self._producer, sequence) if sequence and self._producer else None
+        self._broker.push_one(self._client, queue, payload, producer, told)
+
+    def _name(self, name: bytes) -> str:
+        try:
+            found = check_name(name.decode())
+        except UnicodeDecodeError:
+            raise BadRequest(f"queue: {name!r} is not UTF-8") from None
+        if len(self._names) < 1024:
+            self._names[name] = found
+        return found
+
+    def _push(self, correlation: int, body: memoryview) -> None:
+        head, data = requests.decode_push(body)
+        self._held_bytes += len(data)
+        told = partial(self._pushed, correlation, len(data))
+        try:
+            batch = Batch.parse(bytes(data) if len(data) < SMALL_BATCH_BYTES else data, validate=True)
+            queue = check_name(head.queue)
+        except PenstockError as error:
+            told(error)
+            return
+        producer = (*self._producer, head.sequence) if head.sequence and self._producer else None
+        self._broker.push(self._client, queue, batch, head.partition, head.durability, producer, told)
+
+    def _lease(self, correlation: int, body: memoryview) -> None:
+        given = requests.decode(body, requests.Lease)
+        request = arguments.lease_request(
+            given.count_max, given.lease_seconds, given.consumer, given.partitions, given.auto_ack
+        )
+        wait = arguments.wait_seconds(given.wait_seconds)
+        queue, group = check_name(given.queue), check_name(given.group, "group")
+        pending = self._broker.lease(self._client, queue, group, request, wait, partial(self._leased, correlation))
+        if not pending.is_over:
+            self._pending[correlation] = pending
+
+    def _settle(self, correlation: int, body: memoryview) -> None:
+        given = requests.decode(body, requests.Settle)
+        how = settling(given.outcome, given.delay_seconds, given.error)
+        told = partial(self._told, correlation)
+        if given.lease:
+            self._broker.settle_lease(self._client, given.lease, how, told)
+        else:
+            self._broker.settle(self._client, given.receipts, how, told)
+
+    def _extend(self, correlation: int, body: memoryview) -> None:
+        given = requests.decode(body, requests.Extend)
+        seconds = arguments.extension(given.seconds)
+        self._broker.extend(self._client, given.lease, seconds, partial(self._told, correlation))
+
+    def _call(self, correlation: int, body: memoryview) -> None:
+        given = requests.decode(body, requests.Call)
+        what = requests.decode(bytes(given.arguments), calls.arguments_of(given.name))
+        self._server.spawn(self._called(correlation, given.name, what))
+
+    async def _called(self, correlation: int, name: str, given: calls.Arguments) -> None:
+        try:
+            if isinstance(given, calls.Transact):
+                producer = (*self._producer, given.sequence) if given.sequence and self._producer else None
+                result = await self._broker.transacted(self._client, given, producer)
+            else:
+                result = await self._broker.call(self._client, name, given)
+        except PenstockError as error:
+            self._fail(correlation, error)
+        else:
+            self._answer(Type.OK, correlation, requests.encode(result))
+
+    def _ping(self, correlation: int, body: memoryview) -> None:
+        self._answer(Type.PONG, correlation)
+
+    # streams
+
+    def _stream(self, correlation: int, body: memoryview) -> None:
+        given = requests.decode(body, requests.OpenStream)
+        partitions = None if given.partitions is None else tuple(given.partitions)
+        request = StreamRequest(
+            check_name(given.queue),
+            check_name(given.group, "group"),
+            given.batch,
+            given.lease_seconds,
+            given.consumer,
+            partitions,
+            given.auto_ack,
+        )
+        stream = self._broker.stream(
+            self._client, request, partial(self._deliver, correlation), partial(self._ended, correlation)
+        )
+        self._streams[correlation] = stream
+        if self._is_full:
+            stream.pause()
+        if given.credit:
+            stream.credit(given.credit)
+
+    def _credit(self, correlation: int, body: memoryview) -> None:
+        self._unanswered -= 1  # it has no answer
+        given = requests.decode(body, requests.Credit)
+        stream = self._streams.get(given.stream)
+        if stream is not None:
+            stream.credit(given.messages)
+
+    def _cancel(self, correlation: int, body: memoryview) -> None:
+        self._unanswered -= 1  # it has no answer of its own; the request it is about gets none either
+        given = requests.decode(body, requests.Cancel)
+        pending = self._pending.pop(given.request, None)
+        if pending is not None:
+            pending.cancel()
+            self._unanswered -= 1
+        stream = self._streams.pop(given.request, None)
+        if stream is not None:
+            stream.close()
+            self._unanswered -= 1
+        self._set_reading()
+
+    def _deliver(self, correlation: int, reply: LeaseReply) -> None:
+        self._send_leased(correlation, reply)
+
+    def _ended(self, correlation: int, error: PenstockError | None) -> None:
+        self._streams.pop(correlation, None)
+        if error is None:
+            self._answer(Type.END, correlation)
+        else:
+            self._fail(correlation, error)
+
+    # answers
+
+    def _placed(self, correlation: int, held: int, answer: Any) -> None:
+        self._held_bytes -= held
+        if isinstance(answer, PenstockError):
+            self._fail(correlation, answer)
+        else:
+            partition, offset = answer
+            self._answer(Type.PLACED, correlation, answers.encode_placed(partition.encode(), offset))
+
+    def _pushed(self, correlation: int, held: int, answer: PushReply | PenstockError) -> None:
+        self._held_bytes -= held
+        if isinstance(answer, PenstockError):
+            self._fail(correlation, answer)
+        else:
+            self._answer(Type.PUSHED, correlation, answers.encode_pushed(answer))
+
+    def _leased(self, correlation: int, answer: LeaseReply | PenstockError) -> None:
+        self._pending.pop(correlation, None)
+        if isinstance(answer, PenstockError):
+            self._fail(correlation, answer)
+        else:
+            self._unanswered -= 1
+            self._send_leased(correlation, answer)
+            if not self._is_reading:
+                self._set_reading()
+
+    def _send_leased(self, correlation: int, reply: LeaseReply) -> None:
+        body = answers.encode_leased(reply)
+        self._send(frame_head(Type.LEASED, correlation, sum(map(len, body))) + body[0], *body[1:])
+
+    def _told(self, correlation: int, answer: Any) -> None:
+        if isinstance(answer, PenstockError):
+            self._fail(correlation, answer)
+        else:
+            self._answer(Type.OK, correlation, requests.encode(answer))
+
+    def _fail(self, correlation: int, error: PenstockError) -> None:
+        self._answer(Type.ERROR, correlation, requests.encode(to_reply(error)))
+
+    def _answer(self, kind: int, correlation: int, body: bytes = b"") -> None:
+        self._unanswered -= 1
+        self._send(frame(kind, correlation, body))
+        if not self._is_reading:
+            self._set_reading()
+
+    def _send(self, *data: bytes | memoryview) -> None:
+        """Answers of one turn of the loop leave together: one system call for all of them."""
+        if not self._out and not self._is_lost:
+            self._broker.loop.call_soon(self._flush)
+        self._out += data
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if out and not self._is_lost and not self._transport.is_closing():
+            self._transport.writelines(out)
+
+    def goodbye(self) -> None:
+        """The broker stops: say so. What is under way is still answered."""
+        if not self._is_lost:
+            self._send(frame(Type.GOODBYE, 0))
+
+    def close(self) -> None:
+        """Send what is ready and close."""
+        self._flush()
+        if not self._is_lost:
+            self._transport.close()
+
+
+_HANDLERS: Final[dict[int, Callable[[TcpConnection, int, memoryview], None]]] = {
+    Type.HELLO: TcpConnection._hello,
+    Type.PUSH: TcpConnection._push,
+    Type.LEASE: TcpConnection._lease,
+    Type.SETTLE: TcpConnection._settle,
+    Type.EXTEND: TcpConnection._extend,
+    Type.CALL: TcpConnection._call,
+    Type.STREAM: TcpConnection._stream,
+    Type.CREDIT: TcpConnection._credit,
+    Type.PING: TcpConnection._ping,
+    Type.CANCEL: TcpConnection._cancel,
+}

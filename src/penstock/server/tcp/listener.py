@@ -1,0 +1,73 @@
+"""Listening for TCP connections, and ending them all in good order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Final
+
+from penstock import limits
+from penstock.broker import Broker
+from penstock.server.tcp.connection import TcpConnection
+
+BACKLOG: Final = 4096  # connections that may come at once
+
+
+class TcpServer:
+    """Accepts connections until it is closed."""
+
+    def __init__(self, broker: Broker, frame_bytes_max: int) -> None:
+        self.broker = broker
+        self.frame_bytes_max = frame_bytes_max
+        self.port = 0
+        self._listener: asyncio.Server | None = None
+        self._connections: set[TcpConnection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, host: str, port: int) -> None:
+        self._listener = await self.broker.loop.create_server(
+            lambda: TcpConnection(self), host, port, backlog=BACKLOG, reuse_address=True
+        )
+        self.port = self._listener.sockets[0].getsockname()[1]
+
+    def joined(self, connection: TcpConnection) -> None:
+        self._connections.add(connection)
+        self.broker.meter.connected("tcp")
+
+    def left(self, connection: TcpConnection) -> None:
+        self._connections.discard(connection)
+        self.broker.meter.disconnected("tcp")
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine on behalf of a connection."""
+        task = self.broker.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def stop_accepting(self) -> None:
+        """The first step of a drain; clients are told."""
+        if self._listener is not None:
+            self._listener.close()
+        for connection in list(self._connections):
+            connection.goodbye()
+
+    async def close(self) -> None:
+        """Finish what was begun and close every connection."""
+        self.stop_accepting()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=1.0)
+        for connection in list(self._connections):
+            connection.close()
+        if self._listener is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._listener.wait_closed(), 1.0)
+
+
+async def start_tcp(
+    broker: Broker, host: str, port: int, *, frame_bytes_max: int = limits.frame_bytes_max
+) -> TcpServer:
+    """Listen; port 0 takes any free one, which `TcpServer.port` names."""
+    server = TcpServer(broker, frame_bytes_max)
+    await server.start(host, port)
+    return server
