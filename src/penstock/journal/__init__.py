@@ -62,6 +62,9 @@ class Journal(Protocol):
     def check_space(self) -> bool:
         """Look at the free disk, renew the reserve if it was used, and set and return `disk_full`."""
 
+    def free_bytes(self) -> int | None:
+        """Free space where the files are; None when there are none."""
+
     def close(self) -> None:
         """Make everything durable and let go; it may be called twice."""
 

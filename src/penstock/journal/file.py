@@ -160,6 +160,9 @@ class FileJournal:
             self.disk_full = is_short or not has_reserve
         return self.disk_full
 
+    def free_bytes(self) -> int | None:
+        return self._disk.free_bytes()
+
     # Opening.
 
     def _open(self, known_durable: int) -> None:

@@ -79,6 +79,9 @@ class MemoryJournal:
     def check_space(self) -> bool:
         return False
 
+    def free_bytes(self) -> int | None:
+        return None
+
     def close(self) -> None:
         if not self._closed:
             self.sync()

@@ -46,9 +46,10 @@ class Histogram:
 
 
 class Meter:
-    """See the module's rules."""
+    """See the module's rules. `started_at` is when the broker was, µs; 0 when nobody said."""
 
-    def __init__(self) -> None:
+    def __init__(self, started_at: int = 0) -> None:
+        self.started_at = started_at
         self.pushes: dict[tuple[str, str], list[int]] = {}  # (queue, protocol) → [messages, bytes]
         self.deliveries: dict[tuple[str, str], list[int]] = {}  # (queue, group) → [messages]
         self.refusals: dict[tuple[str, str], list[int]] = {}  # (queue, code) → [requests]

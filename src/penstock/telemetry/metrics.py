@@ -9,7 +9,6 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator
-from importlib.metadata import version
 from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, ProcessCollector
@@ -26,6 +25,7 @@ from penstock.shard import Shard
 from penstock.telemetry.meter import Histogram, Meter
 from penstock.telemetry.names import FAMILIES
 from penstock.telemetry.state import OUTCOMES, PAUSE_SECONDS, GroupRow, group_rows
+from penstock.version import VERSION
 
 Rows = Iterable[tuple[tuple[str, ...], float]]  # (values of the labels, the number)
 
@@ -111,7 +111,7 @@ class Metrics:
         connections = list(self._meter.connections.items())
         yield _numbers("penstock_connections", (((protocol,), counts[0]) for protocol, counts in connections))
         yield _numbers("penstock_accepted_connections", (((protocol,), counts[1]) for protocol, counts in connections))
-        build = {"version": version("penstock"), "python": platform.python_version()}
+        build = {"version": VERSION, "python": platform.python_version()}
         yield InfoMetricFamily("penstock_build", FAMILIES["penstock_build"].help, value=build)
 
 

@@ -21,8 +21,8 @@ _OF_GROUP: Final = ("queue", "group")
 FAMILIES: Final = {
     family.name: family
     for family in (
-        Family("penstock_pushed_messages", "counter", ("queue", "protocol"), "Messages stored by pushes."),
-        Family("penstock_pushed_bytes", "counter", ("queue", "protocol"), "Bytes of payload stored by pushes."),
+        Family("penstock_pushed_messages", "counter", ("queue", "protocol"), "Messages pushed."),
+        Family("penstock_pushed_bytes", "counter", ("queue", "protocol"), "Bytes of payload pushed."),
         Family("penstock_delivered_messages", "counter", _OF_GROUP, "Messages handed out, every attempt counted."),
         Family("penstock_settled_messages", "counter", (*_OF_GROUP, "outcome"), "Messages by how a delivery ended."),
         Family("penstock_refused_requests", "counter", ("queue", "code"), "Requests answered with an error."),
