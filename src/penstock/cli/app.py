@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import typer
+from typer.main import get_command
 
 import penstock
-from penstock.cli import output
+from penstock.cli import contexts, dlq, groups, output, queues
+from penstock.cli.browse import cancel, delayed, peek, why
+from penstock.cli.completion import completion
 from penstock.cli.demo import demo
 from penstock.cli.doctor import doctor
+from penstock.cli.exits import INTERRUPTED, OK, explained
+from penstock.cli.lease import lease
+from penstock.cli.push import push
+from penstock.cli.settle import ack, extend, nack, reject, release
+from penstock.cli.stats import stats
+from penstock.cli.tail import tail
 from penstock.cli.verify import verify
-from penstock.errors import InputError, NotADataDirectory, PenstockError, StateError
-
-OK: Final = 0
-USER_ERROR: Final = 1
-STORAGE_ERROR: Final = 2
-NOTHING_THERE: Final = 4
-INTERRUPTED: Final = 130
-COMMANDS: Final = ("demo", "doctor", "verify", "version")
 
 app = typer.Typer(
     name="penstock",
@@ -30,9 +31,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(demo)
-app.command()(doctor)
-app.command()(verify)
+
+
+def _add(panel: str, *commands: Callable[..., None]) -> None:
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
+
+
+_add("Messages", push, lease, tail, peek)
+_add("Single messages", ack, nack, reject, release, extend, delayed, cancel, why)
+app.add_typer(queues.app, name="queues", rich_help_panel="Queues and groups")
+app.add_typer(groups.app, name="groups", rich_help_panel="Queues and groups")
+_add("Queues and groups", groups.seek)
+app.add_typer(dlq.app, name="dlq", rich_help_panel="Queues and groups")
+_add("Watching and measuring", stats)
+_add("Storage", doctor, verify)
+app.add_typer(contexts.app, name="context", rich_help_panel="This command line")
+_add("This command line", completion, demo)
 
 
 @app.callback(invoke_without_command=True)
@@ -41,7 +56,7 @@ def _show_help(context: typer.Context) -> None:
         output.write(context.get_help())
 
 
-@app.command()
+@app.command(rich_help_panel="This command line")
 def version(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Print the version of Penstock."""
     if as_json:
@@ -55,6 +70,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = app(words, prog_name="penstock", standalone_mode=False)
+        sys.stdout.flush()
     except (typer.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:
@@ -62,21 +78,19 @@ def run(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except Exception as error:  # noqa: BLE001 - the last stop before a traceback
-        code, name, message, hint = _explained(error, words)
+        code, name, message, hint = explained(error, command_of(words))
         output.write_error(name, message, hint, as_json="--json" in words)
         return code
     return code if isinstance(code, int) else OK
 
 
-def _explained(error: Exception, words: list[str]) -> tuple[int, str, str, str]:
-    """Exit code, error code, message and hint."""
-    if isinstance(error, FileNotFoundError):
-        return NOTHING_THERE, "nothing_there", str(error), "check the path; penstock.open() makes a new directory"
-    if isinstance(error, PenstockError):
-        is_users = isinstance(error, InputError | StateError | NotADataDirectory)
-        return (USER_ERROR if is_users else STORAGE_ERROR), error.code, error.message, error.hint
-    usage: Any = getattr(error, "format_message", None)
-    if usage is not None:
-        command = f" {words[0]}" if words and words[0] in COMMANDS else ""
-        return USER_ERROR, "usage", usage().rstrip("."), f"try 'penstock{command} --help'"
-    return STORAGE_ERROR, "defect", f"{type(error).__name__}: {error}", "this is a defect of Penstock; please report it"
+def command_of(words: Sequence[str]) -> str:
+    """The command that these words begin with: where to look for help."""
+    known: Any = get_command(app)
+    path = ["penstock"]
+    for word in words:
+        known = getattr(known, "commands", {}).get(word)
+        if known is None:
+            break
+        path.append(word)
+    return " ".join(path)

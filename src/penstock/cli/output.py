@@ -1,29 +1,37 @@
-"""Printing: text for people, JSON for programs, progress for the impatient."""
+"""Printing: text for people, JSON for programs, progress for the impatient.
+
+Colours go to terminals only, and never when NO_COLOR is set. What is written to a pipe is not cut to any width.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
+import typer
 from rich.console import Console, RenderableType
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
+
+from penstock.cli import human
+from penstock.cli.exits import CommandError
 
 WIDTH_PLAIN = 120
 NARROW = 40  # characters in all headings together, over which columns move closer
 
-Tell = Callable[[int, int], None]  # bytes done, bytes in all
+Tell = Callable[[int, int | None], None]  # done, and in all if that is known
 
 
 def console() -> Console:
     """Made when it is used, so that it writes to the present standard output."""
     found = Console(highlight=False)
     # Into a file or a pipe nothing needs to fit a screen.
-    return found if found.is_terminal else Console(highlight=False, width=WIDTH_PLAIN)
+    return found if found.is_terminal else Console(highlight=False, width=int(os.environ.get("COLUMNS") or WIDTH_PLAIN))
 
 
 def write(text: RenderableType) -> None:
@@ -36,10 +44,46 @@ def write_json(value: Any) -> None:
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
+def write_json_line(value: Any) -> None:
+    """One JSON value of a stream, on a line of its own, at once."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.flush()
+
+
+def write_bytes(payload: bytes) -> None:
+    """A payload as it is, and a newline."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(payload + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def write_plain(text: str) -> None:
+    """Text that means nothing but itself, at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def done(text: str, value: Any, *, as_json: bool) -> None:
+    """What a command did: a line for people, or an object."""
+    if as_json:
+        write_json(value)
+    else:
+        write(f"[green]✓[/] {escape(text)}")
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something that cannot be undone; without a terminal only --yes is an answer."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise CommandError(f"{question} This cannot be undone", hint="there is no terminal to ask: say --yes")
+    typer.confirm(question, abort=True, err=True)
+
+
 def write_error(code: str, message: str, hint: str, *, as_json: bool) -> None:
     """One line, and the hint."""
     if as_json:
-        write_json({"error": {"code": code, "message": message, "hint": hint}})
+        write_json_line({"error": {"code": code, "message": message, "hint": hint}})
         return
     errors = Console(stderr=True, highlight=False)
     errors.print(f"[bold red]error:[/] {escape(' '.join(message.split()))}", soft_wrap=True)
@@ -47,23 +91,37 @@ def write_error(code: str, message: str, hint: str, *, as_json: bool) -> None:
         errors.print(f"[dim]hint:[/]  {escape(hint)}", soft_wrap=True)
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[Any]], *, text_columns: int = 1) -> Table:
-    """Numbers to the right, with separators; the first columns are text. Fits a narrow screen if it can."""
+def table(
+    headings: Sequence[str], rows: Sequence[Sequence[Any]], *, text_columns: int = 1, has_excerpt: bool = False
+) -> Table:
+    """Numbers to the right, with separators; the first columns are text. Fits a narrow screen if it can.
+
+    With `has_excerpt` the last column is text too, cut at the edge of the screen.
+    """
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     if sum(map(len, headings)) > NARROW:
         made.padding = (0, 1, 0, 0)
     for index, heading in enumerate(headings):
-        made.add_column(heading, justify="left" if index < text_columns else "right", min_width=len(heading))
+        if has_excerpt and index == len(headings) - 1:
+            made.add_column(heading, no_wrap=True, overflow="ellipsis")
+        else:
+            justify: Literal["left", "right"] = "left" if index < text_columns else "right"
+            made.add_column(heading, justify=justify, min_width=len(heading), overflow="fold")
     for row in rows:
-        made.add_row(*(f"{cell:,}" if isinstance(cell, int) else escape(str(cell)) for cell in row))
+        made.add_row(*map(_cell, row))
     return made
 
 
+def _cell(value: Any) -> str:
+    text = f"{value:,}" if isinstance(value, int) else escape(str(value))
+    return f"[dim]{text}[/]" if value in (0, human.EMPTY) else text
+
+
 @contextmanager
-def progress(what: str, *, is_shown: bool) -> Iterator[Tell]:
-    """A bar on standard error while the block runs, on a terminal only."""
+def progress(what: str, *, is_shown: bool, is_counted: bool = False) -> Iterator[Tell]:
+    """A bar on standard error while the block runs, on a terminal only; of bytes, or with `is_counted` of things."""
     errors = Console(stderr=True)
-    columns = (TextColumn(what), BarColumn(), DownloadColumn())
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn() if is_counted else DownloadColumn())
     with Progress(*columns, console=errors, transient=True, disable=not (is_shown and errors.is_terminal)) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

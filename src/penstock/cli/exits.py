@@ -1,0 +1,80 @@
+"""What a command exits with, and how errors are told on a command line."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from penstock.errors import (
+    AccessError,
+    GroupExists,
+    GroupNotFound,
+    InputError,
+    MessageNotFound,
+    NotADataDirectory,
+    PenstockError,
+    QueueExists,
+    QueueNotFound,
+    StateError,
+    Unavailable,
+)
+
+OK: Final = 0
+USER_ERROR: Final = 1
+SERVER_ERROR: Final = 2
+NOT_AUTHORISED: Final = 3
+NOTHING_THERE: Final = 4
+INTERRUPTED: Final = 130
+
+# The library's hints name methods; here they name commands.
+HINTS: Final[dict[type[PenstockError], str]] = {
+    QueueNotFound: "'penstock queues' lists them; a push or 'penstock queues create' makes one",
+    QueueExists: "'penstock queues update' changes its options",
+    GroupNotFound: "'penstock groups list' lists them; 'penstock groups create' makes one",
+    GroupExists: "'penstock seek' moves it",
+    Unavailable: "check that the broker runs ('penstock serve') and the address is right (--url, PENSTOCK_URL)",
+}
+
+
+class CommandError(Exception):
+    """An error that only a command line has; told like every other."""
+
+    def __init__(self, message: str, *, hint: str, code: str = "usage", exit_code: int = USER_ERROR) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.code = code
+        self.exit_code = exit_code
+
+
+def nothing_there(message: str, hint: str = "") -> CommandError:
+    """What was asked for is empty: an empty lease, no dead letters, no such context."""
+    return CommandError(message, hint=hint, code="nothing_there", exit_code=NOTHING_THERE)
+
+
+def explained(error: Exception, command: str) -> tuple[int, str, str, str]:
+    """Exit code, error code, message and hint."""
+    if isinstance(error, CommandError):
+        return error.exit_code, error.code, error.message, error.hint
+    if isinstance(error, FileNotFoundError):
+        return NOTHING_THERE, "nothing_there", str(error), "check the path; penstock.open() makes a new directory"
+    if isinstance(error, PenstockError):
+        is_default = error.hint == error.hint_default
+        return (
+            exit_code(error),
+            error.code,
+            error.message,
+            HINTS.get(type(error), error.hint) if is_default else error.hint,
+        )
+    usage: Any = getattr(error, "format_message", None)
+    if usage is not None:
+        return USER_ERROR, "usage", usage().rstrip("."), f"try '{command} --help'"
+    return SERVER_ERROR, "defect", f"{type(error).__name__}: {error}", "this is a defect of Penstock; please report it"
+
+
+def exit_code(error: PenstockError) -> int:
+    """What a command exits with when this happens."""
+    if isinstance(error, AccessError):
+        return NOT_AUTHORISED
+    if isinstance(error, QueueNotFound | GroupNotFound | MessageNotFound):
+        return NOTHING_THERE
+    return USER_ERROR if isinstance(error, InputError | StateError | NotADataDirectory) else SERVER_ERROR

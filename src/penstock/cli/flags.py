@@ -1,0 +1,79 @@
+"""A flag for every queue option: `--lease-seconds 5m`, `--retention-bytes 10GiB`, `--max-length none`.
+
+They are made from `QueueOptions`, so a new option has its flag the day it is born.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from penstock.cli import human
+from penstock.cli.exits import CommandError
+from penstock.model import QueueOptions
+
+PANEL = "Queue options (docs/options.md)"
+
+
+def with_queue_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with a flag for each queue option; what is given arrives as the keyword `options`, parsed."""
+
+    def run(**arguments: Any) -> None:
+        given = {name: arguments.pop(name) for name in DEFAULTS}
+        command(**arguments, options=parsed({name: text for name, text in given.items() if text is not None}))
+
+    plain = inspect.signature(command, eval_str=True)
+    kept = [parameter for name, parameter in plain.parameters.items() if name != "options"]
+    run.__signature__ = plain.replace(parameters=[*kept, *map(_parameter, DEFAULTS)])  # type: ignore[attr-defined]
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    return run
+
+
+DEFAULTS: dict[str, Any] = {field.name: field.default for field in msgspec.structs.fields(QueueOptions)}
+
+
+def flag(name: str) -> str:
+    """How an option is written on a command line."""
+    return f"--{name.replace('_', '-')}"
+
+
+def parsed(given: dict[str, str]) -> dict[str, Any]:
+    """The values of options; what they may be is checked where queues are made."""
+    return {name: _value(name, text) for name, text in given.items()}
+
+
+def _parameter(name: str) -> inspect.Parameter:
+    default = DEFAULTS[name]
+    shown = "none" if default is None else str(default).lower() if isinstance(default, bool) else f"{default}"
+    option = typer.Option(flag(name), metavar=_metavar(name), help=f"[default: {shown}]", rich_help_panel=PANEL)
+    annotation = Annotated[str | None, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _metavar(name: str) -> str:
+    if name.endswith("_seconds"):
+        return "DURATION"
+    return "SIZE" if name.endswith("_bytes") else "VALUE"
+
+
+def _value(name: str, text: str) -> Any:
+    if text.lower() in ("none", "null"):
+        return None
+    if name.endswith("_seconds"):
+        return human.seconds(text)
+    if name.endswith("_bytes"):
+        return human.size_bytes(text)
+    if isinstance(DEFAULTS[name], bool):
+        if text.lower() not in ("true", "false", "yes", "no"):
+            raise CommandError(f"{flag(name)}: {text!r} is neither true nor false", hint="say true or false")
+        return text.lower() in ("true", "yes")
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,102 @@
+"""`penstock groups` and `penstock seek`: who reads a queue, and from where."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from penstock.cli import human, output
+from penstock.cli.options import AsJson, ContextOption, GroupName, Partition, QueueName, Url, Yes
+from penstock.cli.target import opened
+
+app = typer.Typer(help="Consumer groups: list, create, delete.", no_args_is_help=True)
+
+POSITION_HELP = "earliest, latest, an offset, or a time; -1h is an hour ago."
+
+
+@app.command(name="list")
+def list_(
+    queue: QueueName,
+    partitions: Annotated[bool, typer.Option("--partitions", help="A line for each partition.")] = False,
+    url: Url = None,
+    context: ContextOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """The groups of a queue, and how far behind they are."""
+    with opened(url, context) as ps:
+        stats, lags = ps.queue(queue).stats().groups, ps.queue(queue).groups()
+    if as_json:
+        output.write_json(
+            [
+                {"name": name, "lag": stats[name].lag, "partitions": [row._asdict() for row in lags[name]]}
+                for name in stats
+            ]
+        )
+    elif partitions:
+        headings: tuple[str, ...] = ("group", "partition", "start", "committed", "end", "lag")
+        rows: list[tuple[Any, ...]] = [(name, row.partition, *row[1:]) for name in stats for row in lags[name]]
+        output.write(output.table(headings, rows, text_columns=2))
+    else:
+        headings = ("group", "lag", "ready", "leased", "waiting", "dead", "oldest")
+        rows = [
+            (each.name, each.lag, each.ready, each.leased, each.waiting, each.dead, human.age(each.oldest_unsettled_at))
+            for each in stats.values()
+        ]
+        output.write(output.table(headings, rows))
+
+
+@app.command()
+def create(
+    queue: QueueName,
+    group: GroupName,
+    start: Annotated[
+        Any, typer.Option("--start", parser=human.position, metavar="POSITION", help=POSITION_HELP)
+    ] = "earliest",
+    url: Url = None,
+    context: ContextOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a group: an independent reader of the queue."""
+    with opened(url, context) as ps:
+        ps.queue(queue).create_group(group, start)
+    output.done(f"group {group} of {queue} is there", {"queue": queue, "name": group}, as_json=as_json)
+
+
+@app.command()
+def delete(
+    queue: QueueName,
+    group: GroupName,
+    yes: Yes = False,
+    url: Url = None,
+    context: ContextOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Forget a group and where it stood; the messages stay."""
+    with opened(url, context) as ps:
+        output.confirm(f"Forget group {group} of {queue}?", yes=yes)
+        ps.queue(queue).delete_group(group)
+    output.done(
+        f"group {group} of {queue} is deleted", {"queue": queue, "name": group, "status": "deleted"}, as_json=as_json
+    )
+
+
+def seek(
+    queue: QueueName,
+    group: GroupName,
+    to: Annotated[Any, typer.Argument(parser=human.position, metavar="POSITION", help=POSITION_HELP)],
+    partition: Partition = None,
+    url: Url = None,
+    context: ContextOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Move a group; what it had leased is lost to its holders.
+
+    A time before now needs `--` before it: `penstock seek orders billing -- -1h`
+    """
+    with opened(url, context) as ps:
+        ps.queue(queue).seek(group, to, partition)
+        lags = ps.queue(queue).groups()[group]
+    lag = sum(row.lag for row in lags)
+    value = {"queue": queue, "name": group, "lag": lag, "partitions": [row._asdict() for row in lags]}
+    output.done(f"group {group} of {queue} has {lag:,} before it", value, as_json=as_json)

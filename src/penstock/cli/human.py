@@ -1,0 +1,167 @@
+"""Words and numbers for people: durations, ages, sizes, rates; and the same words read back from a command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from penstock.errors import InvalidField
+
+UNIT_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+UNIT_BYTES: Final = {
+    "": 1,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+}
+BARS: Final = "▁▂▃▄▅▆▇█"
+EMPTY: Final = "·"
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(ms|s|m|h|d|w)")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
+
+
+def seconds(text: str) -> float:
+    """A duration: seconds as a number, or `500ms`, `30s`, `5m`, `1h30m`, `7d`."""
+    try:
+        value = float(text)
+    except ValueError:
+        parts = _DURATION.findall(text)
+        if not parts or "".join(number + unit for number, unit in parts) != text:
+            hint = "write seconds, or 500ms, 30s, 5m, 1h30m, 7d"
+            raise InvalidField(f"{text!r} is not a duration", hint=hint) from None
+        return sum(float(number) * UNIT_SECONDS[unit] for number, unit in parts)
+    if not 0 <= value < float("inf"):
+        raise InvalidField(f"{text!r} is not a duration", hint="a duration is not negative")
+    return value
+
+
+def size_bytes(text: str) -> int:
+    """A size: bytes as a number, or `64KiB`, `10MiB`, `1.5GiB`, `10GB`."""
+    found = _SIZE.fullmatch(text.lower())
+    if found is None or found[2] not in UNIT_BYTES:
+        raise InvalidField(f"{text!r} is not a size", hint="write bytes, or 64KiB, 10MiB, 1.5GiB, 10GB")
+    return round(float(found[1]) * UNIT_BYTES[found[2]])
+
+
+def instant(text: str, now: datetime | None = None) -> datetime:
+    """An instant: RFC 3339, or a duration before (`-5m`) or after (`+1h`) now."""
+    if text[:1] in ("-", "+"):
+        offset = timedelta(seconds=seconds(text[1:]))
+        return (now or datetime.now(UTC)) + (offset if text[0] == "+" else -offset)
+    try:
+        value = datetime.fromisoformat(text)
+    except ValueError:
+        hint = "write it like 2030-01-31T12:00:00Z, or -5m for five minutes ago"
+        raise InvalidField(f"{text!r} is not a time", hint=hint) from None
+    # People mean their own zone when they name none.
+    return value if value.tzinfo is not None else value.astimezone()
+
+
+def position(text: str) -> str | int | datetime:
+    """Where to read from: earliest, latest, an offset or an instant."""
+    if text in ("earliest", "latest"):
+        return text
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        return instant(text)
+    except InvalidField:
+        hint = "use earliest, latest, an offset, a time like 2030-01-31T12:00:00Z, or -5m for five minutes ago"
+        raise InvalidField(f"{text!r} is not a position", hint=hint) from None
+
+
+def duration(value: float) -> str:
+    """A duration in its two largest units at most: `850ms`, `12s`, `4m05s`, `3h12m`, `2d04h`."""
+    if value < 1:
+        return f"{value * 1000:.0f}ms"
+    if value < 10 and value != int(value):
+        return f"{value:.1f}s"
+    whole = round(value)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86_400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86_400}d{whole % 86_400 // 3600:02}h"
+
+
+def age(at: datetime | None, now: datetime | None = None) -> str:
+    """How long ago."""
+    if at is None:
+        return EMPTY
+    return duration(max(0.0, ((now or datetime.now(UTC)) - at).total_seconds()))
+
+
+def until(at: datetime | None, now: datetime | None = None) -> str:
+    """How long until then."""
+    if at is None:
+        return EMPTY
+    left = (at - (now or datetime.now(UTC))).total_seconds()
+    return f"in {duration(left)}" if left > 0 else "now"
+
+
+def moment(at: datetime | None) -> str:
+    """An instant to the second, UTC."""
+    return EMPTY if at is None else at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def size(count: float) -> str:
+    """Bytes in the unit that fits."""
+    if count < 1024:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        count /= 1024
+        if count < 1024:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1024:.1f} TiB"
+
+
+def rate(per_second: float) -> str:
+    """So many a second."""
+    if per_second >= 1_000_000:
+        return f"{per_second / 1_000_000:.1f}M"
+    if per_second >= 10_000:
+        return f"{per_second / 1000:.0f}k"
+    return f"{per_second:,.0f}" if per_second >= 10 or not per_second else f"{per_second:.1f}"
+
+
+def compact(count: int) -> str:
+    """A count in at most seven characters."""
+    if count < 1_000_000:
+        return f"{count:,}"
+    for divisor, unit in ((1e9, "G"), (1e6, "M")):
+        if count >= divisor:
+            return f"{count / divisor:.1f}{unit}"
+    raise AssertionError(count)
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The last `width` values as bars, the tallest for the greatest."""
+    shown = list(values)[-width:]
+    top = max(shown, default=0)
+    bars = "".join(" " if not value or not top else BARS[min(7, int(value / top * 7.999))] for value in shown)
+    return bars.rjust(width)
+
+
+def excerpt(payload: bytes, width: int) -> str:
+    """A payload on one line: text as it is, with what would disturb a terminal made visible; bytes as hex."""
+    try:
+        text = payload[: width * 4].decode()
+    except UnicodeDecodeError as error:
+        # A character may have been cut in two at the end.
+        if error.reason != "unexpected end of data" or len(payload) <= width * 4:
+            return _cut(payload[:width].hex(" "), width)
+        text = payload[: error.start].decode()
+    return _cut("".join(char if char.isprintable() else repr(char)[1:-1] for char in text), width)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"

@@ -1,0 +1,105 @@
+"""`penstock lease`: take messages, print them, and end the lease as told. Nothing is settled before it is printed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from penstock.cli import human, output, shapes
+from penstock.cli.exits import CommandError, nothing_there
+from penstock.cli.options import AsJson, ContextOption, Group, PayloadOnly, QueueName, Url, seconds_option
+from penstock.cli.target import address, is_directory, opened
+from penstock.model import DEFAULT_GROUP
+
+if TYPE_CHECKING:
+    from penstock import Delivery, Leased
+
+AFTER = "Then"
+
+
+def lease(
+    queue: QueueName,
+    max: Annotated[int, typer.Option("--max", "-n", min=1, max=100_000, help="How many at most.")] = 1,
+    wait: Annotated[float, seconds_option("--wait", "-w", about="Wait so long for the first one, 60s at most.")] = 0.0,
+    group: Group = DEFAULT_GROUP,
+    lease_seconds: Annotated[
+        float | None,
+        seconds_option("--lease-seconds", about="How long the lease lasts; as the queue says if not given."),
+    ] = None,
+    consumer: Annotated[str | None, typer.Option(help="A name for who leases.")] = None,
+    partition: Annotated[
+        list[str] | None, typer.Option("--partition", "-p", help="Only from this partition; may repeat.")
+    ] = None,
+    payload_only: PayloadOnly = False,
+    ack: Annotated[
+        bool, typer.Option("--ack", help="Acknowledge them once they are printed.", rich_help_panel=AFTER)
+    ] = False,
+    nack: Annotated[bool, typer.Option("--nack", help="They failed: retry later.", rich_help_panel=AFTER)] = False,
+    reject: Annotated[
+        bool, typer.Option("--reject", help="They are hopeless: dead letters.", rich_help_panel=AFTER)
+    ] = False,
+    release: Annotated[bool, typer.Option("--release", help="Give them back.", rich_help_panel=AFTER)] = False,
+    hold: Annotated[
+        bool, typer.Option("--hold", help="Keep them; settle by receipt later. The default.", rich_help_panel=AFTER)
+    ] = False,
+    delay: Annotated[float | None, seconds_option("--delay", about="With --nack: retry after so long.")] = None,
+    error: Annotated[str, typer.Option(help="With --nack or --reject: what went wrong.")] = "",
+    url: Url = None,
+    context: ContextOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Lease messages and print them, then acknowledge, fail, give back or hold them.
+
+    Held messages come back when their lease ends; 'penstock ack', 'nack', 'reject', 'release' and 'extend' take the
+    receipts that are printed.
+    """
+    chosen = [name for name, given in zip(ENDS, (ack, nack, reject, release, hold), strict=True) if given]
+    if len(chosen) > 1:
+        raise CommandError(f"--{chosen[0]} and --{chosen[1]} exclude each other", hint="choose one end for the lease")
+    end = chosen[0] if chosen else "hold"
+    if end == "hold" and is_directory(address(url, context)):
+        hint = "a lease in a directory ends with this command: say --ack, --nack, --reject or --release"
+        raise CommandError("nothing can be held without a broker", hint=hint)
+    with opened(url, context) as ps:
+        leased = ps.queue(queue).lease(max, wait, lease_seconds, group, consumer, partition or None)
+        if not leased:
+            raise nothing_there(
+                f"nothing is ready in {queue!r} for group {group!r}", f"'penstock stats {queue}' shows why"
+            )
+        for delivery in leased:
+            write_delivery(delivery, group, is_held=end == "hold", payload_only=payload_only, as_json=as_json)
+        finish(leased, end, delay, error)
+
+
+ENDS = ("ack", "nack", "reject", "release", "hold")
+
+
+def finish(leased: Leased, end: str, delay: float | None, error: str) -> None:
+    """End a lease as told."""
+    if end == "ack":
+        leased.ack()
+    elif end == "nack":
+        leased.nack(delay, error)
+    elif end == "reject":
+        leased.reject(error)
+    elif end == "release":
+        leased.release()
+
+
+def write_delivery(delivery: Delivery, group: str, *, is_held: bool, payload_only: bool, as_json: bool) -> None:
+    """One delivery: a line about it, its receipt if it is of use, and the payload."""
+    if as_json:
+        output.write_json_line(shapes.delivery(delivery, group))
+        return
+    if not payload_only:
+        about = [f"attempt {delivery.attempt}", f"pushed {human.age(delivery.pushed_at)} ago"]
+        about += [f"key {delivery.key}"] if delivery.key is not None else []
+        about += [f"priority {delivery.priority}"] if delivery.priority != 128 else []
+        about += [f"{name}={value}" for name, value in delivery.headers.items()]
+        output.write(f"[bold]{escape(str(delivery.id))}[/] [dim]{escape(', '.join(about))}[/]")
+        if is_held:
+            until = human.until(delivery.expires_at)
+            output.write(f"[dim]receipt[/] {escape(delivery.receipt)} [dim](lease ends {until})[/]")
+    output.write_bytes(delivery.payload)

@@ -1,0 +1,163 @@
+"""`penstock push`: one message from the command line, a file or standard input; or one per line, in batches."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from penstock.cli import output
+from penstock.cli.exits import CommandError
+from penstock.cli.lines import Kind, batches, message_of, messages_from_json, messages_from_lines
+from penstock.cli.options import AsJson, ContextOption, Partition, QueueName, Url, instant_option, seconds_option
+from penstock.cli.target import opened
+from penstock.model import Message
+from penstock.storage.findings import spelt
+
+if TYPE_CHECKING:
+    from penstock import Penstock
+
+LINES = "Many messages"
+
+
+def push(
+    queue: QueueName,
+    payload: Annotated[
+        str | None, typer.Argument(metavar="[PAYLOAD]", help="The payload; standard input if none is given.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Take the payload, or the lines, from a file.")
+    ] = None,
+    kind: Annotated[
+        Kind | None, typer.Option("--type", help="What the payload is; text if it is UTF-8, bytes otherwise.")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Messages of one key share a partition.")] = None,
+    priority: Annotated[str, typer.Option(help="0 to 255, or background, low, normal, high, critical.")] = "normal",
+    delay: Annotated[float, seconds_option("--delay", about="Deliver it no sooner than in so long.")] = 0.0,
+    deliver_at: Annotated[
+        datetime | None, instant_option("--deliver-at", about="Deliver it no sooner than then.")
+    ] = None,
+    ttl: Annotated[float | None, seconds_option("--ttl", about="Drop it if nobody has it by then.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="May repeat.")
+    ] = None,
+    dedup_key: Annotated[str | None, typer.Option(help="A second push with this key stores nothing.")] = None,
+    partition: Partition = None,
+    max_attempts: Annotated[int | None, typer.Option(min=1, help="Deliveries before it is a dead letter.")] = None,
+    trace: Annotated[str | None, typer.Option(help="A W3C traceparent to carry along.")] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="Each line is a message.", rich_help_panel=LINES)] = False,
+    json_lines: Annotated[
+        bool, typer.Option("--json-lines", help="Each line is a message as JSON.", rich_help_panel=LINES)
+    ] = False,
+    batch: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Messages in one request.", rich_help_panel=LINES)
+    ] = 1000,
+    ids: Annotated[bool, typer.Option("--ids", help="Print the id of each message.", rich_help_panel=LINES)] = False,
+    url: Url = None,
+    context: ContextOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Push a message, or one for each line; it is durable when the command returns.
+
+    The payload is the argument, the content of --file, or standard input. Options apply to every message; with
+    --json-lines each line says its own: `{"payload": …, "key": …, "priority": …, "delay_ms": …, "headers": {…}}`.
+    """
+    options = {
+        "key": key,
+        "priority": int(priority) if priority.isdigit() else priority,
+        "delay": delay,
+        "deliver_at": deliver_at,
+        "ttl": ttl,
+        "headers": headers_of(header) or None,
+        "dedup_key": dedup_key,
+        "partition": partition,
+        "max_attempts": max_attempts,
+        "trace": trace,
+    }
+    check_source(payload, file, many=lines or json_lines, both=lines and json_lines)
+    with ExitStack() as stack:
+        ps = stack.enter_context(opened(url, context, is_made=True))
+        if payload is not None:
+            _push_one(ps, queue, message_of(payload.encode(errors="surrogateescape"), kind, options), as_json=as_json)
+            return
+        source: BinaryIO = sys.stdin.buffer if file is None else stack.enter_context(file.open("rb"))
+        if not (lines or json_lines):
+            _push_one(ps, queue, message_of(source.read(), kind, options), as_json=as_json)
+            return
+        chunks = batches(source, batch)
+        made = messages_from_json(chunks, options) if json_lines else messages_from_lines(chunks, kind, options)
+        _push_many(ps, queue, made, _bytes_in(file), ids=ids, as_json=as_json)
+
+
+def check_source(payload: str | None, file: Path | None, *, many: bool, both: bool) -> None:
+    """The payload comes from one place, and that place has one."""
+    if both:
+        raise CommandError("--lines and --json-lines exclude each other", hint="choose what a line is")
+    if payload is not None and (file is not None or many):
+        raise CommandError("a payload is given twice", hint="give it as an argument, by --file or on standard input")
+    if payload is None and file is None and sys.stdin.isatty():
+        raise CommandError("there is no payload", hint="give it as an argument, by --file or on standard input")
+
+
+def headers_of(given: list[str] | None) -> dict[str, str]:
+    """Headers from `name=value`."""
+    headers = {}
+    for each in given or []:
+        name, equals, value = each.partition("=")
+        if not name or not equals:
+            raise CommandError(f"--header: {each!r} is not name=value", hint="such as --header tenant=acme")
+        headers[name] = value
+    return headers
+
+
+def _bytes_in(file: Path | None) -> int | None:
+    """How much there is to read, if that can be known."""
+    return os.path.getsize(file) if file is not None and file.is_file() else None
+
+
+def _push_one(ps: Penstock, queue: str, message: Message, *, as_json: bool) -> None:
+    result = ps.queue(queue).push_many([message])
+    id, status = str(result.ids[0]), result.statuses[0]
+    if as_json:
+        output.write_json({"id": id, "status": status})
+    else:
+        output.write_plain(id if status == "queued" else f"{id} (a duplicate: nothing was stored)")
+
+
+def _push_many(ps: Penstock, queue: str, chunks: Any, total: int | None, *, ids: bool, as_json: bool) -> None:
+    """Batch by batch, telling how far it is; an error says how much was done before."""
+    pushed = duplicates = 0
+    try:
+        with output.progress(f"pushing to {queue}", is_shown=not ids) as tell:
+            for messages, bytes_read in chunks:
+                result = ps.queue(queue).push_many(messages)
+                pushed += len(result) - len(result.duplicates)
+                duplicates += len(result.duplicates)
+                tell(bytes_read, total)
+                if ids:
+                    _write_ids(result, as_json=as_json)
+    except Exception as error:
+        if pushed or duplicates:
+            told = f"; {spelt(pushed + duplicates, 'message')} before are pushed"
+            error.args = (f"{error.args[0]}{told}", *error.args[1:])
+            if hasattr(error, "message"):
+                error.message += told
+        raise
+    if ids:
+        return
+    also = f", {spelt(duplicates, 'duplicate')} left out" if duplicates else ""
+    value = {"queue": queue, "pushed": pushed, "duplicates": duplicates}
+    output.done(f"pushed {spelt(pushed, 'message')} to {queue}{also}", value, as_json=as_json)
+
+
+def _write_ids(result: Any, *, as_json: bool) -> None:
+    for id, status in zip(result.ids, result.statuses, strict=True):
+        if as_json:
+            output.write_json_line({"id": str(id), "status": status})
+        else:
+            output.write_plain(str(id))

@@ -1,0 +1,154 @@
+"""`penstock queues`: list, show, create, update, delete, pause, resume, purge."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from penstock.cli import human, output, shapes
+from penstock.cli.flags import DEFAULTS, with_queue_options
+from penstock.cli.options import AsJson, ContextOption, QueueName, Url, Yes
+from penstock.cli.stats import sampled, write_queue
+from penstock.cli.target import opened
+from penstock.model import QueueStats
+from penstock.storage.findings import spelt
+
+app = typer.Typer(help="Queues: list, show, create, update, delete, pause, resume, purge.", invoke_without_command=True)
+
+HEADINGS = ("queue", "groups", "ready", "leased", "waiting", "dead", "lag", "oldest", "stored", "state")
+All = Annotated[bool, typer.Option("--all", "-a", help="Dead-letter queues too.")]
+
+
+@app.callback()
+def queues(
+    ctx: typer.Context, everything: All = False, url: Url = None, context: ContextOption = None, as_json: AsJson = False
+) -> None:
+    """Queues: list, show, create, update, delete, pause, resume, purge. Without a command: list."""
+    if ctx.invoked_subcommand is None:
+        list_(everything, url, context, as_json)
+
+
+@app.command(name="list")
+def list_(everything: All = False, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
+    """All queues. Counts are those of the default group; lag and oldest those of the group furthest behind."""
+    with opened(url, context) as ps:
+        found = sampled(ps, with_dead_letters=everything)
+    if as_json:
+        output.write_json([shapes.queue(each) for each in found])
+    elif found:
+        now = datetime.now(UTC)
+        output.write(output.table(HEADINGS, [_row(each, now) for each in found]))
+    else:
+        output.write("no queues yet; a push makes one, or 'penstock queues create'")
+
+
+@app.command()
+def show(queue: QueueName, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
+    """One queue: its account, and its options."""
+    with opened(url, context) as ps:
+        found, options = ps.queue(queue).stats(), msgspec.structs.asdict(ps.queue(queue).options)
+    if as_json:
+        output.write_json({**shapes.queue(found), "options": options})
+        return
+    write_queue(found)
+    changed = {name: value for name, value in options.items() if value != DEFAULTS[name]}
+    output.write("")
+    if changed:
+        rows = [(name, _spelt(value), _spelt(DEFAULTS[name])) for name, value in changed.items()]
+        output.write(output.table(("option", "value", "default"), rows, text_columns=3))
+    else:
+        output.write("[dim]all options have their defaults[/]")
+
+
+@app.command()
+@with_queue_options
+def create(
+    queue: QueueName,
+    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="One with the same options is fine.")] = False,
+    url: Url = None,
+    context: ContextOption = None,
+    as_json: AsJson = False,
+    options: Any = None,
+) -> None:
+    """Make a queue. Options that are not given have their defaults."""
+    with opened(url, context, is_made=True) as ps:
+        ps.create_queue(queue, exist_ok=exist_ok, **options)
+        actual = msgspec.structs.asdict(ps.queue(queue).options)
+    output.done(f"queue {queue} is there", {"name": queue, "options": actual}, as_json=as_json)
+
+
+@app.command()
+@with_queue_options
+def update(
+    queue: QueueName, url: Url = None, context: ContextOption = None, as_json: AsJson = False, options: Any = None
+) -> None:
+    """Change options; those that are not given stay. Partitions can be added, not taken away."""
+    with opened(url, context) as ps:
+        ps.update_queue(queue, **options)
+        actual = msgspec.structs.asdict(ps.queue(queue).options)
+    text = f"queue {queue}: {spelt(len(options), 'option')} set"
+    output.done(text, {"name": queue, "options": actual}, as_json=as_json)
+
+
+@app.command()
+def delete(
+    queue: QueueName, yes: Yes = False, url: Url = None, context: ContextOption = None, as_json: AsJson = False
+) -> None:
+    """Delete a queue, its messages and its dead letters."""
+    with opened(url, context) as ps:
+        count = ps.queue(queue).stats().messages
+        output.confirm(f"Delete queue {queue} with {spelt(count, 'message')}?", yes=yes)
+        ps.delete_queue(queue)
+    output.done(f"queue {queue} is deleted", {"name": queue, "status": "deleted"}, as_json=as_json)
+
+
+@app.command()
+def pause(queue: QueueName, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
+    """Hand nothing out until 'resume'; pushes go on."""
+    with opened(url, context) as ps:
+        ps.queue(queue).pause()
+    output.done(f"queue {queue} is paused", {"name": queue, "status": "paused"}, as_json=as_json)
+
+
+@app.command()
+def resume(queue: QueueName, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
+    """Let a paused queue flow again."""
+    with opened(url, context) as ps:
+        ps.queue(queue).resume()
+    output.done(f"queue {queue} flows", {"name": queue, "status": "resumed"}, as_json=as_json)
+
+
+@app.command()
+def purge(
+    queue: QueueName, yes: Yes = False, url: Url = None, context: ContextOption = None, as_json: AsJson = False
+) -> None:
+    """Drop everything unsettled, in every group."""
+    with opened(url, context) as ps:
+        lag = max((each.lag for each in ps.queue(queue).stats().groups.values()), default=0)
+        output.confirm(f"Drop what is not settled in {queue}, {spelt(lag, 'message')} at most?", yes=yes)
+        ps.queue(queue).purge()
+    output.done(f"queue {queue} is purged", {"name": queue, "status": "purged"}, as_json=as_json)
+
+
+def _row(found: QueueStats, now: datetime) -> tuple[Any, ...]:
+    groups = list(found.groups.values())
+    oldest = min((each.oldest_unsettled_at for each in groups if each.oldest_unsettled_at is not None), default=None)
+    return (
+        found.name,
+        len(groups),
+        found.ready,
+        found.leased,
+        found.waiting,
+        found.dead,
+        max(each.lag for each in groups),
+        human.age(oldest, now),
+        human.size(found.bytes_stored),
+        "paused" if found.paused else human.EMPTY,
+    )
+
+
+def _spelt(value: Any) -> str:
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,136 @@
+"""Messages, deliveries and statistics as JSON objects: the names stay.
+
+Payloads that were pushed as JSON or text are `payload`; all others are `payload_base64`. Instants are RFC 3339. What
+these print, `penstock push --json-lines` takes.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.model import CONTENT_TYPE_NAMES, ContentType, GroupStats, Message, MessageId, QueueStats
+
+# What `requests` calls DEAD_ORIGIN and so on, spelt here because that module loads NumPy.
+DEATH_PREFIX = "penstock-"
+
+if TYPE_CHECKING:
+    from penstock import Delivery
+
+
+def payload(content: bytes, kind: ContentType | None) -> dict[str, Any]:
+    """A payload under the name that tells how to read it."""
+    if kind == ContentType.JSON:
+        try:
+            # On one line: white space between JSON tokens means nothing.
+            return {"payload": msgspec.Raw(msgspec.json.format(content, indent=-1))}
+        except msgspec.DecodeError:
+            return {"payload_base64": b64encode(content).decode()}
+    if kind == ContentType.TEXT:
+        return {"payload": content.decode(errors="replace")}
+    return {"payload_base64": b64encode(content).decode()}
+
+
+def content(read: Message) -> bytes:
+    """The payload of a message that was read, which is always bytes."""
+    assert isinstance(read.payload, bytes)
+    return read.payload
+
+
+def message(read: Message) -> dict[str, Any]:
+    """A message that was read."""
+    kind = read.content_type or ContentType.BYTES
+    return {
+        "id": _text(read.id),
+        **payload(content(read), kind),
+        "content_type": CONTENT_TYPE_NAMES[kind],
+        "key": read.key,
+        "priority": read.priority,
+        "headers": dict(read.headers or {}),
+        "dedup_key": read.dedup_key,
+        "max_attempts": read.max_attempts,
+        "trace": read.trace,
+        "pushed_at": read.pushed_at,
+        "available_at": read.available_at,
+        "expires_at": read.expires_at,
+    }
+
+
+def delivery(leased: Delivery, group: str) -> dict[str, Any]:
+    """A message that was leased."""
+    return {
+        "id": str(leased.id),
+        **payload(leased.payload, leased.content_type),
+        "content_type": CONTENT_TYPE_NAMES[leased.content_type],
+        "key": leased.key,
+        "priority": leased.priority,
+        "headers": leased.headers,
+        "dedup_key": leased.dedup_key,
+        "trace": leased.trace,
+        "pushed_at": leased.pushed_at,
+        "group": group,
+        "attempt": leased.attempt,
+        "receipt": leased.receipt,
+        "expires_at": leased.expires_at,
+    }
+
+
+def group(stats: GroupStats) -> dict[str, Any]:
+    """One group's account."""
+    return {
+        "name": stats.name,
+        "messages": stats.messages,
+        "ready": stats.ready,
+        "leased": stats.leased,
+        "waiting": stats.waiting,
+        "acked": stats.acked,
+        "dead": stats.dead,
+        "dropped": stats.dropped,
+        "dropped_by": dict(stats.dropped_by),
+        "lag": stats.lag,
+        "oldest_unsettled_at": stats.oldest_unsettled_at,
+    }
+
+
+def queue(stats: QueueStats) -> dict[str, Any]:
+    """A queue's account, and its groups'."""
+    return {
+        "name": stats.name,
+        "messages": stats.messages,
+        "partitions": stats.partitions,
+        "bytes_stored": stats.bytes_stored,
+        "paused": stats.paused,
+        "groups": [group(each) for each in stats.groups.values()],
+    }
+
+
+def _text(id: MessageId | None) -> str | None:
+    return None if id is None else str(id)
+
+
+def letter(dead: Message) -> dict[str, Any]:
+    """A dead letter: the message as it was, and what became of it."""
+    return {**message(dead), "headers": own_headers(dead), "dead": death(dead)}
+
+
+def death(dead: Message) -> dict[str, Any]:
+    """Where a dead letter comes from, and why it died."""
+    headers = dead.headers or {}
+    attempts = headers.get(f"{DEATH_PREFIX}attempts", "")
+    return {
+        "origin": headers.get(f"{DEATH_PREFIX}origin"),
+        "group": headers.get(f"{DEATH_PREFIX}group"),
+        "reason": headers.get(f"{DEATH_PREFIX}reason"),
+        "error": headers.get(f"{DEATH_PREFIX}error", ""),
+        "attempts": int(attempts) if attempts.isdigit() else None,
+        "last_consumer": headers.get(f"{DEATH_PREFIX}last-consumer"),
+        "first_delivered_at": headers.get(f"{DEATH_PREFIX}first-delivered-at"),
+        "last_delivered_at": headers.get(f"{DEATH_PREFIX}last-delivered-at"),
+    }
+
+
+def own_headers(dead: Message) -> dict[str, str]:
+    """The headers that the producer gave."""
+    return {name: value for name, value in (dead.headers or {}).items() if not name.startswith(DEATH_PREFIX)}
