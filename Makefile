@@ -1,6 +1,6 @@
 # `make help` lists the commands; CI runs exactly these.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench nightly clean
+.PHONY: help setup run test check format proto bench nightly clean
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -36,6 +36,9 @@ check: setup ## ruff and mypy
 format: setup ## mend what ruff can mend
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+proto: setup ## compile protos/ after a change
+	$(BIN)/python protos/compile.py
 
 bench: setup ## measure, beside the raw limits of this machine
 	$(BIN)/python -m bench

@@ -47,6 +47,10 @@ buckets_max: Final = 1_000_000  # of one limit of a queue, for as many keys or c
 timers_near_max: Final = 1_000_000
 dedup_keys_max: Final = 10_000_000
 dedup_seconds_default: Final = 86_400.0
+producers_max: Final = 100_000
+producer_window: Final = 1_024  # sequences up to the highest whose answers are remembered
+producer_answers_bytes_max: Final = 4 * MIB  # of one producer, beside 28 bytes for each push
+producer_idle_seconds: Final = 86_400.0
 starvation_seconds_default: Final = 30.0
 group_expiry_seconds_default: Final = 30 * 86_400.0
 session_seconds_default: Final = 10.0
@@ -67,7 +71,8 @@ seal_bytes_max: Final = 128 * MIB
 retention_seconds_default: Final = 7 * 86_400.0
 retention_bytes_default: Final = 10 * GIB
 
-# Requests of a broker.
+# Requests of a broker, and what waits on the way to a peer that does not read.
+outbox_bytes_max: Final = 1 * MIB
 request_bytes_max: Final = 256 * MIB
 
 # Metrics: names over this many share one series.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from penstock.broker import calls
 from penstock.broker.access import Action, Authorise, Client, allow_all
 from penstock.broker.awaited import Awaited, answer_of
 from penstock.broker.confirming import Confirmer, Told
+from penstock.broker.events import Events, Listener
 from penstock.broker.folding import Folder, Producer
 from penstock.broker.leasing import Pending
 from penstock.broker.streaming import Stream, StreamRequest
@@ -50,6 +51,7 @@ class Broker(Awaited):
         self.confirmer = Confirmer(self.shard, self.loop)
         self.waiting: set[Pending] = set()  # leases with nothing to give yet
         self.streams: set[Stream] = set()
+        self.events = Events(session)
         self.is_draining = False
         self._folder = Folder(self.loop, self.shard.push_folded, self._after_fold)
         self._held: deque[Callable[[], None]] = deque()  # pushes while the sealer is behind
@@ -134,6 +136,16 @@ class Broker(Awaited):
         stream = Stream(self, client, request, deliver, ended)
         self.streams.add(stream)
         return stream
+
+    def listen(
+        self, client: Client, queues: Collection[str] | None, interval_seconds: float, wake: Callable[[], None]
+    ) -> Listener:
+        """Live events of some queues, or of all; raises when they may not be heard."""
+        for queue in ("",) if queues is None else queues:
+            refused = self._refused(client, Action.MONITOR, queue)
+            if refused is not None:
+                raise refused
+        return self.events.listen(queues, interval_seconds, wake)
 
     def measure_lease(self, reply: LeaseReply, started: int) -> None:
         """Count what was handed out."""
@@ -256,6 +268,7 @@ class Broker(Awaited):
 
     def close(self) -> None:
         """End the thread that confirms. Call it after `drain`, before the session is closed."""
+        self.events.close()
         self.confirmer.close()
 
     # helpers

@@ -1,1 +1,1 @@
-"""One thin shell per protocol, and `serve`, which runs them together."""
+"""The broker's listeners: TCP, HTTP with WebSocket, gRPC. Thin shells over `broker`; `serve` runs them together."""

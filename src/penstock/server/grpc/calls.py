@@ -1,0 +1,253 @@
+"""Calls that are one operation of the broker each: how the request becomes arguments, and the result an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from penstock import limits
+from penstock.errors import InvalidField
+from penstock.model import Message, MessageId, PartitionLag, QueueOptions, QueueStats, Reason, to_datetime, to_micros
+from penstock.replies import Member, Membership
+from penstock.requests import LetterFilter
+from penstock.server.grpc.generated import queues_pb2 as pb
+from penstock.server.grpc.leasing import settling
+from penstock.server.grpc.pushing import batch_of, partition_of
+from penstock.server.grpc.values import group_of, instant_text, maybe, micros, plain_of, seconds, struct_of, timestamp
+from penstock.wire import calls
+from penstock.wire.json_errors import Reader
+from penstock.wire.json_options import OptionsChange, changes_of, view_of
+
+READ_LIMIT: Final = 100
+_options: Final[Reader[Any]] = Reader(OptionsChange)
+
+
+class Simple(NamedTuple):
+    """One operation of wire/calls.py."""
+
+    arguments: Callable[[Any], calls.Arguments]
+    answer: Callable[[Any], Any]
+
+
+# requests
+
+
+def options_of(request: pb.CreateQueueRequest | pb.UpdateQueueRequest) -> dict[str, Any]:
+    """The options that a request sets, as Python names them."""
+    try:
+        return changes_of(msgspec.convert(plain_of(request.options), OptionsChange))
+    except msgspec.ValidationError as error:
+        raise _options.refusal(error) from None
+
+
+def _position(position: pb.Position, name: str) -> Any:
+    match position.WhichOneof("position"):
+        case "earliest" | "latest" as word:
+            return word
+        case "offset":
+            return position.offset
+        case "timestamp":
+            return instant_text(position.timestamp, name)
+        case "offsets":
+            return dict(position.offsets.offsets)
+        case _:
+            raise InvalidField(
+                f"{name}: no position is set", hint="earliest, latest, an offset, a timestamp or offsets"
+            )
+
+
+def _start(request: pb.CreateGroupRequest) -> Any:
+    return _position(request.start, "start") if request.HasField("start") else "earliest"
+
+
+def _read(request: pb.ReadRequest) -> calls.Read:
+    moment = instant_text(request.timestamp, "timestamp") if request.HasField("timestamp") else None
+    return calls.Read(
+        request.queue, request.partition or 0, maybe(request, "offset"), moment, request.limit or READ_LIMIT
+    )
+
+
+def _filter(given: pb.LetterFilter, limit: int) -> LetterFilter:
+    return LetterFilter(
+        group=maybe(given, "group"),
+        reason=maybe(given, "reason"),
+        error_contains=maybe(given, "error_contains"),
+        key=maybe(given, "key"),
+        since=_instant(given, "since"),
+        until=_instant(given, "until"),
+        ids=frozenset(map(MessageId.parse, given.ids)) if given.ids else None,
+        limit=limit,
+    )
+
+
+def _instant(given: Any, field: str) -> datetime | None:
+    return to_datetime(micros(getattr(given, field), field)) if given.HasField(field) else None
+
+
+def _redrive(request: pb.RedriveRequest) -> calls.Redrive:
+    limit = request.limit if request.HasField("limit") else 2**62
+    return calls.Redrive(request.queue, _filter(request.filter, limit), maybe(request, "per_second"))
+
+
+def _join(request: pb.JoinRequest) -> calls.Join:
+    session = seconds(request, "session_ms")
+    patience = limits.session_seconds_default if session is None else session
+    return calls.Join(request.queue, group_of(request), request.member, patience)
+
+
+def _heartbeat(request: pb.HeartbeatRequest) -> calls.Heartbeat:
+    return calls.Heartbeat(request.queue, group_of(request), request.member, request.generation, list(request.held))
+
+
+def _transact(request: pb.TransactRequest) -> calls.Transact:
+    return calls.Transact([step for operation in request.operations for step in _steps(operation)])
+
+
+def _steps(operation: pb.Operation) -> Iterable[calls.PushStep | calls.SettleStep]:
+    if operation.WhichOneof("operation") == "push":
+        batch = batch_of(operation.push)
+        where = partition_of(operation.push, batch)
+        return [calls.PushStep(operation.push.queue, bytes(batch.data), where)]
+    settlement = operation.settle
+    if settlement.lease_id or not settlement.receipts:
+        raise InvalidField("settle: in a transaction deliveries are named by their receipts")
+    how = settling(settlement)
+    return [calls.SettleStep(each, how.outcome, how.delay_seconds, how.error) for each in settlement.receipts]
+
+
+# answers
+
+
+def queue_of(name: str, options: QueueOptions) -> pb.Queue:
+    """A queue and all its options."""
+    shown = msgspec.to_builtins(view_of(name, options))
+    return pb.Queue(name=shown.pop("name"), options=struct_of(shown))
+
+
+def _messages(found: list[Message]) -> pb.ReadResponse:
+    return pb.ReadResponse(messages=map(_stored, found))
+
+
+def _stored(message: Message) -> pb.StoredMessage:
+    return pb.StoredMessage(
+        id=str(message.id),
+        payload=bytes(message.payload),
+        content_type=int(message.content_type or 0),  # type: ignore[arg-type]
+        key=message.key,
+        priority=int(message.priority),
+        headers=message.headers,
+        dedup_key=message.dedup_key,
+        max_attempts=message.max_attempts,
+        trace=message.trace,
+        pushed_at=_moment(message.pushed_at),
+        available_at=_moment(message.available_at),
+        expires_at=_moment(message.expires_at),
+    )
+
+
+def _moment(instant: datetime | None) -> Any:
+    return None if instant is None else timestamp(to_micros(instant, "at"))
+
+
+def stats_of(stats: QueueStats) -> pb.GetStatsResponse:
+    """The account of a queue."""
+    groups = [
+        pb.GroupStats(
+            **{name: getattr(group, name) for name in _GROUP_FIELDS},
+            oldest_unsettled_at=_moment(group.oldest_unsettled_at),
+        )
+        for group in stats.groups.values()
+    ]
+    return pb.GetStatsResponse(
+        queue=stats.name,
+        messages=stats.messages,
+        partitions=stats.partitions,
+        bytes_stored=stats.bytes_stored,
+        paused=stats.paused,
+        groups=groups,
+    )
+
+
+_GROUP_FIELDS: Final = (
+    "name", "messages", "ready", "leased", "waiting", "acked", "dead", "dropped", "dropped_by", "lag",
+)  # fmt: skip
+
+
+def _groups(found: dict[str, list[PartitionLag]]) -> pb.ListGroupsResponse:
+    return pb.ListGroupsResponse(
+        groups=[
+            pb.Group(name=name, partitions=[pb.PartitionLag(**lag._asdict()) for lag in lags])
+            for name, lags in found.items()
+        ]
+    )
+
+
+def _reasons(found: list[Reason]) -> pb.WhyResponse:
+    return pb.WhyResponse(reasons=[pb.Reason(**reason._asdict()) for reason in found])
+
+
+def _pushes(found: list[list[MessageId]]) -> pb.TransactResponse:
+    return pb.TransactResponse(pushes=[pb.PushResponse(ids=map(str, ids)) for ids in found])
+
+
+def _assignment(found: Membership) -> pb.Assignment:
+    return pb.Assignment(
+        member=found.member,
+        generation=found.generation,
+        assigned=found.assigned,
+        revoking=found.revoking,
+        heartbeat_ms=round(found.heartbeat_seconds * 1000),
+    )
+
+
+def _members(found: list[Member]) -> pb.ListMembersResponse:
+    return pb.ListMembersResponse(
+        members=[
+            pb.Member(
+                member=each.member,
+                generation=each.generation,
+                partitions=each.partitions,
+                last_heartbeat_at=timestamp(each.last_heartbeat_at),
+            )
+            for each in found
+        ]
+    )
+
+
+def _nothing(kind: Any) -> Callable[[Any], Any]:
+    return lambda _: kind()
+
+
+SIMPLE: Final[Mapping[str, Simple]] = {
+    "Transact": Simple(_transact, _pushes),
+    "Read": Simple(_read, _messages),
+    "Peek": Simple(lambda r: calls.Peek(r.queue, r.limit or 1), _messages),
+    "ListDelayed": Simple(lambda r: calls.Delayed(r.queue, r.limit or READ_LIMIT), _messages),
+    "Why": Simple(lambda r: calls.Why(r.id), _reasons),
+    "GetStats": Simple(lambda r: calls.Stats(r.queue), stats_of),
+    "DeleteQueue": Simple(lambda r: calls.DeleteQueue(r.queue), _nothing(pb.DeleteQueueResponse)),
+    "ListQueues": Simple(lambda r: calls.Queues(), lambda names: pb.ListQueuesResponse(queues=names)),
+    "Pause": Simple(lambda r: calls.Pause(r.queue, True), _nothing(pb.PauseResponse)),
+    "Resume": Simple(lambda r: calls.Pause(r.queue, False), _nothing(pb.ResumeResponse)),
+    "Purge": Simple(lambda r: calls.Purge(r.queue), _nothing(pb.PurgeResponse)),
+    "Cancel": Simple(lambda r: calls.Cancel(r.id), _nothing(pb.CancelResponse)),
+    "CreateGroup": Simple(lambda r: calls.CreateGroup(r.queue, r.group, _start(r)), _nothing(pb.CreateGroupResponse)),
+    "DeleteGroup": Simple(lambda r: calls.DeleteGroup(r.queue, r.group), _nothing(pb.DeleteGroupResponse)),
+    "Seek": Simple(
+        lambda r: calls.Seek(r.queue, group_of(r), _position(r.to, "to"), maybe(r, "partition")),
+        _nothing(pb.SeekResponse),
+    ),
+    "ListGroups": Simple(lambda r: calls.Groups(r.queue), _groups),
+    "Join": Simple(_join, _assignment),
+    "Heartbeat": Simple(_heartbeat, _assignment),
+    "Leave": Simple(lambda r: calls.Leave(r.queue, group_of(r), r.member, r.generation), _nothing(pb.LeaveResponse)),
+    "ListMembers": Simple(lambda r: calls.Members(r.queue, group_of(r)), _members),
+    "ListDeadLetters": Simple(
+        lambda r: calls.DeadLetters(r.queue, _filter(r.filter, r.limit or READ_LIMIT)), _messages
+    ),
+    "Redrive": Simple(_redrive, lambda count: pb.RedriveResponse(count=count)),
+    "PurgeDeadLetters": Simple(lambda r: calls.PurgeDeadLetters(r.queue), _nothing(pb.PurgeDeadLettersResponse)),
+}

@@ -1,0 +1,203 @@
+"""The server: handlers for every method of the service, made from its descriptor; errors, health, reflection.
+
+Requests are parsed here rather than by gRPC, so that bytes which are no message are refused as any bad request is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final, NoReturn
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from penstock import arguments
+from penstock.broker import Broker, Client, Principal
+from penstock.errors import Internal, PenstockError, Unavailable
+from penstock.model import Outcome, check_name
+from penstock.requests import Settling
+from penstock.server.grpc import settling, streams
+from penstock.server.grpc.calls import SIMPLE, options_of, queue_of
+from penstock.server.grpc.generated import queues_pb2 as pb
+from penstock.server.grpc.leasing import RESPONSE_BYTES, lease_request, lease_responses, receipts_in
+from penstock.server.grpc.pushing import batch_of, partition_of, push_response
+from penstock.server.grpc.values import durability_of, group_of
+from penstock.wire import calls
+from penstock.wire.errors import grpc_status, to_reply
+
+logger: Final = logging.getLogger("penstock.server.grpc")
+SERVICE: Final = "penstock.v1.Queues"
+RELEASE: Final = Settling(Outcome.RELEASED)
+
+Unary = Callable[[Broker, Client, Any], Awaitable[Any]]
+
+
+async def _push(broker: Broker, client: Client, request: pb.PushRequest) -> pb.PushResponse:
+    batch = batch_of(request)
+    where, level = partition_of(request, batch), durability_of(request.durability)
+    return push_response(await broker.pushed(client, request.queue, batch, where, level))
+
+
+async def _lease(broker: Broker, client: Client, request: pb.LeaseRequest) -> pb.LeaseResponse:
+    asked = lease_request(request, client.identity)
+    wait = arguments.wait_seconds(request.wait_ms / 1000)
+    group = check_name(group_of(request), "group")
+    reply = await broker.leased(client, request.queue, group, asked, wait)
+    if request.auto_ack:  # these are settled: all of them must go
+        return next(lease_responses(reply, 1 << 62))
+    first, *more = lease_responses(reply, request.max_bytes or RESPONSE_BYTES)
+    for response in more:
+        await broker.settled_each(client, receipts_in(response), RELEASE)
+    return first
+
+
+async def _settle(broker: Broker, client: Client, request: pb.SettleRequest) -> pb.SettleResponse:
+    return await settling.settle(broker, client, request.settlements)
+
+
+async def _create_queue(broker: Broker, client: Client, request: pb.CreateQueueRequest) -> pb.Queue:
+    given = calls.CreateQueue(request.queue, options_of(request), request.exist_ok)
+    await broker.call(client, "create_queue", given)
+    return await _get_queue(broker, client, request)
+
+
+async def _update_queue(broker: Broker, client: Client, request: pb.UpdateQueueRequest) -> pb.Queue:
+    await broker.call(client, "update_queue", calls.UpdateQueue(request.queue, options_of(request)))
+    return await _get_queue(broker, client, request)
+
+
+async def _get_queue(broker: Broker, client: Client, request: Any) -> pb.Queue:
+    return queue_of(request.queue, await broker.call(client, "options", calls.Options(request.queue)))
+
+
+async def _simple(name: str, broker: Broker, client: Client, request: Any) -> Any:
+    given = SIMPLE[name].arguments(request)
+    return SIMPLE[name].answer(await broker.call(client, calls.NAMES[type(given)], given))
+
+
+UNARY: Final[Mapping[str, Unary]] = {
+    "Push": _push,
+    "Lease": _lease,
+    "Settle": _settle,
+    "Extend": settling.extend,
+    "CreateQueue": _create_queue,
+    "UpdateQueue": _update_queue,
+    "GetQueue": _get_queue,
+    **{name: partial(_simple, name) for name in SIMPLE},
+}
+STREAMED: Final[Mapping[str, Any]] = {"Consume": streams.consume, "WatchEvents": streams.watch_events}
+
+
+class Handlers:
+    """Every method, between gRPC and the broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def all(self) -> dict[str, Any]:
+        """For each method of the service its handler."""
+        found: dict[str, Any] = {}
+        for method in pb.DESCRIPTOR.services_by_name["Queues"].methods:
+            name = method.name
+            request: Any = getattr(pb, method.input_type.name)
+            if method.client_streaming:
+                found[name] = grpc.stream_stream_rpc_method_handler(self._converse, None, _bytes)
+            elif method.server_streaming:
+                found[name] = grpc.unary_stream_rpc_method_handler(partial(self._stream, name, request), None, _bytes)
+            else:
+                found[name] = grpc.unary_unary_rpc_method_handler(partial(self._unary, name, request), None, _bytes)
+        return found
+
+    async def _unary(self, name: str, kind: Any, data: bytes, context: Any) -> Any:
+        try:
+            return await UNARY[name](self._broker, _client_of(context), streams.parse(kind, data))
+        except Exception as error:  # noqa: BLE001 - a fault is logged, and the client told that there is one
+            await _abort(context, name, error)
+
+    async def _stream(self, name: str, kind: Any, data: bytes, context: Any) -> None:
+        try:
+            await STREAMED[name](self._broker, _client_of(context), streams.parse(kind, data), context)
+        except Exception as error:  # noqa: BLE001
+            await _abort(context, name, error)
+
+    async def _converse(self, _: Any, context: Any) -> None:
+        try:
+            await streams.converse(self._broker, _client_of(context), context)
+        except Exception as error:  # noqa: BLE001
+            await _abort(context, "Stream", error)
+
+
+def _bytes(message: Any) -> bytes:
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def _client_of(context: Any) -> Client:
+    """Who calls. A peer reads `ipv4:127.0.0.1:51234`, `ipv6:%5B::1%5D:51234` or `unix:`."""
+    named = dict(context.invocation_metadata() or ())
+    address = context.peer().partition(":")[2].rpartition(":")[0]
+    return Client(Principal(), str(named.get("penstock-client") or named.get("user-agent") or ""), address, "grpc")
+
+
+async def _abort(context: Any, method: str, error: Exception) -> NoReturn:
+    """End a call with the status of an error."""
+    if isinstance(error, grpc.aio.AbortError | grpc.aio.UsageError):
+        raise error  # the call is over already
+    if not isinstance(error, PenstockError):
+        logger.error("a fault in %s", method, exc_info=error)
+        error = Internal(f"the broker failed in {method}")
+    reply = to_reply(error)
+    about = [("penstock-code", reply.code), ("penstock-hint", _ascii(reply.hint))]
+    if reply.retry_after_seconds:
+        about.append(("penstock-retry-after-ms", str(round(reply.retry_after_seconds * 1000))))
+    status = grpc.StatusCode[grpc_status(reply.code)]
+    await context.abort(status, reply.message, trailing_metadata=tuple(about))
+    raise AssertionError("abort does not return")
+
+
+def _ascii(text: str) -> str:
+    """Metadata is ASCII without line breaks."""
+    return text.replace("\n", " ").encode("ascii", "replace").decode()
+
+
+class GrpcServer:
+    """A server that runs."""
+
+    def __init__(self, server: Any, port: int, checks: Any) -> None:
+        self.port = port
+        self._server = server
+        self._checks = checks
+
+    async def close(self, grace: float = 0.0) -> None:
+        """Take no more calls; those under way have `grace` seconds to end. Drain the broker first."""
+        await self._checks.enter_graceful_shutdown()
+        await self._server.stop(grace)
+
+
+async def start(broker: Broker, host: str, port: int, request_bytes_max: int) -> GrpcServer:
+    """See `start_grpc`."""
+    server = grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", request_bytes_max),
+            ("grpc.max_send_message_length", -1),  # what is sent is bounded by what was asked for
+            ("grpc.so_reuseport", 0),  # two brokers on one port would share its calls at random
+        ]
+    )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, Handlers(broker).all()),))
+    checks = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+    for name in ("", SERVICE):
+        await checks.set(name, health_pb2.HealthCheckResponse.SERVING)
+    names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)
+    where = f"[{host}]" if ":" in host else host
+    try:
+        bound = server.add_insecure_port(f"{where}:{port}")
+    except RuntimeError as error:
+        raise Unavailable(f"gRPC cannot listen on {where}:{port}: {error}", hint="choose another grpc_port") from None
+    await server.start()
+    return GrpcServer(server, bound, checks)

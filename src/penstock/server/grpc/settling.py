@@ -1,0 +1,67 @@
+"""Settling and extending: a result for each receipt, one commit for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from penstock.broker import Broker, Client
+from penstock.errors import InvalidField, PenstockError
+from penstock.model import Receipt
+from penstock.requests import Settling
+from penstock.server.grpc.generated import queues_pb2 as pb
+from penstock.server.grpc.leasing import lease_seconds, settling
+from penstock.server.grpc.values import error_of, nonce_of, timestamp
+
+
+async def settle(broker: Broker, client: Client, settlements: Sequence[pb.Settlement]) -> pb.SettleResponse:
+    """All of them. One that says nothing sensible is refused before any is begun."""
+    hows = [settling(settlement) for settlement in settlements]
+    for settlement in settlements:
+        if bool(settlement.lease_id) == bool(settlement.receipts):
+            raise InvalidField("settle: it takes receipts or a lease_id", hint="one of the two")
+    results = await asyncio.gather(
+        *(_one(broker, client, each, how) for each, how in zip(settlements, hows, strict=True))
+    )
+    return pb.SettleResponse(results=[result for some in results for result in some])
+
+
+async def _one(broker: Broker, client: Client, settlement: pb.Settlement, how: Settling) -> list[pb.SettleResult]:
+    if settlement.lease_id:
+        return [await _lease(broker, client, settlement.lease_id, how)]
+    results = [pb.SettleResult(receipt=receipt) for receipt in settlement.receipts]
+    proofs: list[Receipt] = []
+    sound: list[pb.SettleResult] = []
+    for result in results:
+        try:
+            proofs.append(Receipt.parse(result.receipt))
+            sound.append(result)
+        except PenstockError as error:
+            result.error.CopyFrom(error_of(error))
+    if proofs:
+        for result, answer in zip(sound, await broker.settled_each(client, proofs, how), strict=True):
+            if answer is not None:
+                result.error.CopyFrom(error_of(answer))
+    return results
+
+
+async def _lease(broker: Broker, client: Client, lease_id: str, how: Settling) -> pb.SettleResult:
+    try:
+        await broker.settled_lease(client, nonce_of(lease_id), how)
+    except PenstockError as error:
+        return pb.SettleResult(receipt=lease_id, error=error_of(error))
+    return pb.SettleResult(receipt=lease_id)
+
+
+async def extend(broker: Broker, client: Client, request: pb.ExtendRequest) -> pb.ExtendResponse:
+    """Hold leases, each by itself."""
+    seconds = lease_seconds(request)
+    response = pb.ExtendResponse()
+    for name in (*request.receipts, *request.lease_ids):
+        result = response.results.add(receipt=name)
+        try:
+            nonce = Receipt.parse(name).nonce if ":" in name else nonce_of(name)
+            result.expires_at.CopyFrom(timestamp(await broker.extended(client, nonce, seconds)))
+        except PenstockError as error:
+            result.error.CopyFrom(error_of(error))
+    return response

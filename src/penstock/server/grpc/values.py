@@ -1,0 +1,97 @@
+"""Small values between protocol buffers and Penstock: instants, durations, names, errors."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from google.protobuf.struct_pb2 import Struct, Value
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from penstock import limits
+from penstock.errors import BadReceipt, InvalidField, PenstockError
+from penstock.model import DEFAULT_GROUP, DURABILITIES, Durability, to_datetime
+from penstock.server.grpc.generated import queues_pb2 as pb
+from penstock.wire.errors import to_reply
+
+_MICROS: Final = 1_000_000
+
+
+def timestamp(micros: int) -> Timestamp:
+    """µs UTC as a timestamp."""
+    seconds, rest = divmod(micros, _MICROS)
+    return Timestamp(seconds=seconds, nanos=rest * 1000)
+
+
+def micros(value: Timestamp, name: str) -> int:
+    """A timestamp as µs UTC."""
+    found = value.seconds * _MICROS + value.nanos // 1000
+    if not 0 <= found <= limits.instant_us_max or not 0 <= value.nanos < 1_000_000_000:
+        raise InvalidField(f"{name}: {value.seconds} s and {value.nanos} ns is not an instant from 1970 to 9999")
+    return found
+
+
+def instant_text(value: Timestamp, name: str) -> str:
+    """A timestamp as RFC 3339 text."""
+    return to_datetime(micros(value, name)).isoformat()
+
+
+def maybe(message: Any, field: str) -> Any:
+    """The value of an optional field; None when it is not set."""
+    return getattr(message, field) if message.HasField(field) else None
+
+
+def seconds(message: Any, field: str) -> float | None:
+    """A duration in milliseconds as seconds; None when it is not set."""
+    return getattr(message, field) / 1000 if message.HasField(field) else None
+
+
+def group_of(message: Any) -> str:
+    """The group that a request names."""
+    return message.group or DEFAULT_GROUP
+
+
+def durability_of(value: int) -> Durability | None:
+    """What the producer asks for."""
+    if not 0 <= value <= len(DURABILITIES):
+        raise InvalidField(f"durability: {value} is not a level")
+    level: Durability | None = (None, *DURABILITIES)[value]
+    return level
+
+
+def nonce_of(lease_id: str) -> int:
+    """A lease by its name."""
+    try:
+        return int(lease_id, 16)
+    except ValueError:
+        raise BadReceipt(f"lease_id: {lease_id!r} is not the name of a lease") from None
+
+
+def error_of(error: PenstockError) -> pb.Error:
+    """An error as part of an answer."""
+    reply = to_reply(error)
+    after = round(reply.retry_after_seconds * 1000)
+    return pb.Error(code=reply.code, message=reply.message, hint=reply.hint, retry_after_ms=after)
+
+
+def plain_of(struct: Struct) -> dict[str, Any]:
+    """What a Struct holds; its numbers are floats, of which whole ones were meant as integers."""
+    return {name: _plain(value) for name, value in struct.fields.items()}
+
+
+def _plain(value: Value) -> Any:
+    kind = value.WhichOneof("kind")
+    if kind == "struct_value":
+        return plain_of(value.struct_value)
+    if kind == "list_value":
+        return [_plain(each) for each in value.list_value.values]
+    if kind in (None, "null_value"):
+        return None
+    found = getattr(value, kind)
+    return int(found) if isinstance(found, float) and found.is_integer() else found
+
+
+def struct_of(values: dict[str, Any]) -> Struct:
+    """A mapping of plain values as a Struct."""
+    struct = Struct()
+    struct.update(values)
+    return struct
