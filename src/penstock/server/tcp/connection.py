@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock import arguments, limits
 from penstock.batch import Batch
@@ -57,9 +57,8 @@ class TcpConnection(asyncio.Protocol):
     # the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's own class does not derive from it
+        self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
         peer = transport.get_extra_info("peername")
         address = peer[0] if isinstance(peer, tuple) else "local"
         self._client = Client(Principal(), "", address, "tcp")
