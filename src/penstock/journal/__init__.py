@@ -25,6 +25,7 @@ class Journal(Protocol):
     disk_full: bool  # pushes must be refused; settles still work
     failed: BaseException | None  # what stopped the journal for good
     on_rotate: Callable[[], None]  # called when a file has become full; must not block
+    on_fail: Callable[[], None]  # called once, when it has stopped for good; must not block
 
     def append(self, entries: bytes, batch: bytes | memoryview = b"") -> int:
         """Number and gather a frame; its bytes are a multiple of 8. `OutcomeUnknown` after a failure.

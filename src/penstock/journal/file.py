@@ -49,6 +49,7 @@ class FileJournal:
         self.disk_full = False
         self.failed: BaseException | None = None
         self.on_rotate: Callable[[], None] = lambda: None
+        self.on_fail: Callable[[], None] = lambda: None
         self._disk = disk
         self._shard_id = shard_id
         self._seed = seed_of(shard_id)
@@ -314,9 +315,10 @@ class FileJournal:
     # Refusing.
 
     def _fail(self, error: BaseException) -> PenstockError:
+        self._refusing = True
         if self.failed is None:
             self.failed = error
-        self._refusing = True
+            self.on_fail()
         return outcome_unknown(self.failed)
 
     def _refuse_if_failed(self) -> None:

@@ -23,6 +23,7 @@ class MemoryJournal:
         self.disk_full = False
         self.failed: BaseException | None = None
         self.on_rotate: Callable[[], None] = lambda: None
+        self.on_fail: Callable[[], None] = lambda: None
         self._frames: list[bytes] = []
         self._bytes = 0
         self._lock = threading.Lock()

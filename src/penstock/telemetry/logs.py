@@ -83,6 +83,11 @@ def log_request(method: str, path: str, status: int, seconds: float, slow_second
         _access.log(level, event, extra=extra)
 
 
+def warn(event: str, **fields: Any) -> None:
+    """Something that whoever runs the broker should know."""
+    logging.getLogger("penstock").warning(event, extra=fields)
+
+
 def hide_secrets(logger: Any, method: str, event: EventDict) -> EventDict:
     """A processor: what must not be read in a log."""
     for name in event:
