@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from types import TracebackType
@@ -14,6 +14,8 @@ from penstock import arguments, limits
 from penstock.arguments import PLAIN
 from penstock.batch import Batch
 from penstock.client.asynchronous_delivery import Delivery, Leased, hand_out, kept_alive
+from penstock.client.asynchronous_subscription import Subscription, Told
+from penstock.client.place import Place
 from penstock.client.pushed import PushResult
 from penstock.client.redriving import Edit, edited, next_page
 from penstock.client.session import AsyncSession
@@ -32,6 +34,7 @@ from penstock.model import (
     check_durability,
     check_name,
 )
+from penstock.replies import Member
 from penstock.requests import LetterFilter
 
 
@@ -153,6 +156,25 @@ class Queue:
                 async with kept_alive(leased, seconds), aclosing(hand_out(leased)) as deliveries:
                     async for delivery in deliveries:
                         yield delivery
+
+    def subscribe(
+        self,
+        group: str,
+        member: str | None = None,
+        *,
+        batch: int = 100,
+        lease_seconds: float | None = None,
+        session_seconds: float = limits.session_seconds_default,
+        on_assigned: Told = None,
+        on_revoked: Told = None,
+        stop: asyncio.Event | None = None,
+    ) -> AsyncGenerator[Delivery]:
+        """Deliveries for ever, as a member of a group; see the blocking face. Close it to leave at once."""
+        place = Place(self.name, group, member, batch, lease_seconds)
+        return Subscription(self._session, place, session_seconds, on_assigned, on_revoked, stop).run()
+
+    async def members(self, group: str = DEFAULT_GROUP) -> list[Member]:
+        return await self._session.members(self.name, group)
 
     async def read(
         self,

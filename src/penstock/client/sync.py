@@ -9,13 +9,15 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from penstock import arguments
+from penstock import arguments, limits
 from penstock.arguments import PLAIN
 from penstock.batch import Batch
 from penstock.client.consuming import consume
+from penstock.client.place import Place
 from penstock.client.pushed import PushResult
 from penstock.client.redriving import Edit, edited, next_page
 from penstock.client.session import Session
+from penstock.client.subscription import Subscription, Told
 from penstock.client.sync_delivery import Delivery, Leased
 from penstock.client.transaction import Transaction
 from penstock.model import (
@@ -32,6 +34,7 @@ from penstock.model import (
     check_durability,
     check_name,
 )
+from penstock.replies import Member
 from penstock.requests import LetterFilter
 
 T = TypeVar("T")
@@ -218,6 +221,30 @@ class Queue:
         settled by hand.
         """
         return consume(self, group, batch, lease_seconds, consumer, idle_seconds, stop)
+
+    def subscribe(
+        self,
+        group: str,
+        member: str | None = None,
+        *,
+        batch: int = 100,
+        lease_seconds: float | None = None,
+        session_seconds: float = limits.session_seconds_default,
+        on_assigned: Told = None,
+        on_revoked: Told = None,
+        stop: threading.Event | None = None,
+    ) -> Iterator[Delivery]:
+        """Deliveries for ever, as a member of a group that shares the partitions out among its members.
+
+        Like `consume`, from the partitions that this member owns; `on_assigned` and `on_revoked` are called with the
+        names of those that come and go. Leaving the loop leaves the group. See docs/groups.md.
+        """
+        place = Place(self.name, group, member, batch, lease_seconds)
+        return Subscription(self._session, place, session_seconds, on_assigned, on_revoked, stop).run()
+
+    def members(self, group: str = DEFAULT_GROUP) -> list[Member]:
+        """Who is in a group, and which partitions they own."""
+        return self._told(self._session.members(self.name, group))
 
     def read(
         self,

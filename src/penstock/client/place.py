@@ -1,0 +1,73 @@
+"""The place of a member in its group, as the member knows it. No I/O: the blocking and the asyncio face drive it.
+
+`membership` is the last thing that was told, by whichever thread asked; None when the group has gone on without us.
+`mine` is what the consumer has taken on and not let go of yet: it follows between two deliveries, never during one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock import arguments
+from penstock.client.delivery import BaseDelivery
+from penstock.model import check_name
+from penstock.replies import Membership
+from penstock.requests import LeaseRequest
+
+
+class Place:
+    """See the module's rules."""
+
+    def __init__(self, queue: str, group: str, member: str | None, batch: int, lease_seconds: float | None) -> None:
+        self.queue = queue
+        self.group = check_name(group, "group")
+        self.member = f"member-{uuid.uuid4().hex[:12]}" if member is None else check_name(member, "member")
+        self.membership: Membership | None = None
+        self.seen: Membership | None = None  # the last that the consumer has followed
+        self.mine: set[str] = set()
+        self._request = arguments.lease_request(batch, lease_seconds, self.member, None, False)
+
+    @property
+    def lease_seconds(self) -> float | None:
+        return self._request.lease_seconds
+
+    @lease_seconds.setter
+    def lease_seconds(self, seconds: float) -> None:
+        self._request = msgspec.structs.replace(self._request, lease_seconds=seconds)
+
+    def request(self) -> LeaseRequest:
+        """A lease of what is owned, as far as is known."""
+        told = self.membership
+        return msgspec.structs.replace(self._request, member=self.member, generation=told.generation if told else 0)
+
+    def is_behind(self) -> bool:
+        """Whether there is something that the consumer has not followed."""
+        return self.membership is None or self.membership is not self.seen
+
+    def gone(self, told: Membership | None) -> list[str]:
+        """Partitions to let go of."""
+        return sorted(self.mine.difference(told.assigned if told is not None else ()))
+
+    def gained(self, told: Membership) -> list[str]:
+        """Partitions to take on."""
+        return [partition for partition in told.assigned if partition not in self.mine]
+
+    def held(self) -> list[str]:
+        """What is being revoked and not let go of yet."""
+        told = self.membership
+        return [] if told is None else [partition for partition in told.revoking if partition in self.mine]
+
+
+def drawn(pending: deque[BaseDelivery], partitions: Sequence[str]) -> list[BaseDelivery]:
+    """Take the deliveries of some partitions out of those that wait for their turn."""
+    leaving = set(partitions)
+    found = [delivery for delivery in pending if delivery.partition in leaving]
+    if found:
+        staying = [delivery for delivery in pending if delivery.partition not in leaving]
+        pending.clear()
+        pending.extend(staying)
+    return found
