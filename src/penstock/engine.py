@@ -105,6 +105,10 @@ class Engine:
             for each in entries:
                 if may_make_ready(self.core, each):
                     self.waiters.wake(each.queue, EVERYONE)
+        self.mind_timers()
+
+    def mind_timers(self) -> None:
+        """Upkeep must not sleep longer than until the next timer, which may be new."""
         next_at = self.core.wheel.next_at()
         if next_at is not None:
             self.on_deadline(next_at)

@@ -24,6 +24,7 @@ class LeaseRequest(msgspec.Struct, frozen=True, gc=False):
     auto_ack: bool = False
     member: str = ""  # of the group: takes only from partitions it owns
     generation: int = 0  # the last that the member was told of
+    client: str = ""  # who asks, for limits by client
 
 
 class Settling(msgspec.Struct, frozen=True, gc=False):

@@ -79,6 +79,8 @@ class Shard(Pushing):
         if entries:
             level = queue.options.durability or self.durability if request.auto_ack or len(entries) > 1 else "os"
             read = self.commit_frame([], entries, level) or read
+        if lease is None or group.limits is not None:
+            self.mind_timers()
         if lease is None:
             return LeaseReply(name, group_name, 0, 0, (), 0), read
         pieces = pieces_of_takes(lease.takes)

@@ -181,6 +181,8 @@ class Delivery(Indexes):
             group.outcomes[settled.outcome] += span.count
             if is_indexed:
                 self.index_settled(progress, span, after, settled.at)
+            if group.gate is not None:
+                group.gate.settled(progress, span, settled.at)
         if settled.outcome == Outcome.PURGED:
             # Nothing is left to settle: consumers get their room in flight back.
             for lease in list(group.leases.values()):
@@ -215,7 +217,9 @@ class Delivery(Indexes):
             queue = Queue(change.queue, change.name, options, change.at)
             self.queues[queue.id] = self.by_name[queue.name] = queue
             self.queue_id_next = max(self.queue_id_next, queue.id + 1)
-        queue.set_options(options)
+        queue.set_options(options, change.at)
+        for group in queue.groups.values():
+            group.set_limits(options, change.at)
         if queue.dedup is not None:
             queue.dedup.window = round(options.dedup_seconds * 1_000_000)
         self.look_at = 0
@@ -273,6 +277,8 @@ class Delivery(Indexes):
             self.let_go(lease, lease.count - sum(take.open for take in lease.takes))
         if progress.offered or not self.replaying:
             group.withdraw(progress)
+        if group.gate is not None:
+            group.gate.forget(progress, self.wheel.reached)
         progress.reset(start)
         group.backlog += progress.unsettled()
         if not self.replaying:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from penstock import limits
+from penstock.delivery.entries import Int64s
 from penstock.delivery.group import DEFAULT
 from penstock.delivery.keys import recall
 from penstock.delivery.leases import Take
@@ -51,7 +52,7 @@ def available_end(selection: Selection, progress: Progress, priority: int = DEFA
         quiet_at = partition.pushed_at + round(options.window_seconds * 1_000_000)
         if quiet_at > selection.now:
             selection.gates[progress] = quiet_at
-            return _cursor_of(progress, priority)
+            return cursor_of(progress, priority)
     if options.delay_seconds:
         delay = round(options.delay_seconds * 1_000_000)
         end = partition.offset_at(selection.now - delay + 1)
@@ -62,13 +63,13 @@ def available_end(selection: Selection, progress: Progress, priority: int = DEFA
 
 
 def _take_special(selection: Selection, progress: Progress, priority: int, room: int, end: int) -> bool:
-    cursor = _cursor_of(progress, priority)
+    cursor = cursor_of(progress, priority)
     for extent in progress.partition.extents_from(cursor):
         low, high = max(cursor, extent.first), min(extent.end, end)
         if high <= low:
             break
         cursor, taken = _take_from_extent(selection, progress, extent, priority, low, high, room)
-        _set_cursor(progress, priority, cursor)
+        set_cursor(progress, priority, cursor)
         room -= taken
         if room <= 0:
             break
@@ -79,9 +80,20 @@ def _take_from_extent(
     selection: Selection, progress: Progress, extent: Extent, priority: int, low: int, high: int, room: int
 ) -> tuple[int, int]:
     """Take from [low, high) of one extent; returns where to look next, and how many were taken."""
+    found = ready_offsets(selection, progress, extent, priority, low, high)
+    offsets: list[int] = found[:room].tolist()
+    if offsets:
+        add_offsets(selection, progress, offsets)
+    return (offsets[-1] + 1 if len(found) > room else high), len(offsets)
+
+
+def ready_offsets(
+    selection: Selection, progress: Progress, extent: Extent, priority: int, low: int, high: int
+) -> Int64s:
+    """The offsets of one priority in [low, high) of one extent that may be leased; expired ones are noted."""
     priorities = extent.priorities()
     if priorities is None and priority != DEFAULT:
-        return high, 0
+        return np.empty(0, np.int64)
     mask = progress.fresh_mask(low, high)
     part = slice(low - extent.first, high - extent.first)
     if priorities is not None:
@@ -95,27 +107,26 @@ def _take_from_extent(
         if gone.any():
             selection.expired.append((progress, (np.flatnonzero(gone) + low).tolist()))
             mask &= ~gone
-    found = np.flatnonzero(mask)
-    offsets: list[int] = (found[:room] + low).tolist()
-    if offsets:
-        _add(selection, progress, offsets)
-    return (offsets[-1] + 1 if len(found) > room else high), len(offsets)
+    return np.flatnonzero(mask) + low
 
 
-def _add(selection: Selection, progress: Progress, offsets: list[int]) -> None:
+def add_offsets(selection: Selection, progress: Progress, offsets: list[int]) -> None:
+    """Lease fresh messages, as a run when they are neighbours."""
     if offsets[-1] - offsets[0] == len(offsets) - 1:
         selection.add(Take(progress, range(offsets[0], offsets[-1] + 1), 1, len(offsets)))
     else:
         selection.add(Take(progress, offsets, 1, len(offsets)))
 
 
-def _cursor_of(progress: Progress, priority: int) -> int:
+def cursor_of(progress: Progress, priority: int) -> int:
+    """Where to look next for fresh messages of a priority."""
     if priority == DEFAULT:
         return progress.cursor
     return progress.base if progress.cursors is None else progress.cursors.get(priority, progress.base)
 
 
-def _set_cursor(progress: Progress, priority: int, cursor: int) -> None:
+def set_cursor(progress: Progress, priority: int, cursor: int) -> None:
+    """Everything before this was looked at."""
     if priority == DEFAULT:
         progress.cursor = cursor
     else:
@@ -161,7 +172,7 @@ def take_by_key(selection: Selection, progress: Progress, priority: int, room: i
         if high <= low or len(chosen) >= room or progress.parked_count >= limits.parked_messages_max:
             break
         try:
-            progress.cursor = _walk_keys(progress, extent, low, high, room, chosen)
+            progress.cursor = _walk_keys(selection, progress, extent, low, high, room, chosen)
         except Need:
             if not chosen:
                 raise
@@ -169,13 +180,15 @@ def take_by_key(selection: Selection, progress: Progress, priority: int, room: i
     if progress.partition.flags & SPECIAL:
         chosen = selection.without_expired(progress, chosen)
     if chosen:
-        _add(selection, progress, chosen)
+        add_offsets(selection, progress, chosen)
     return progress.cursor < end and progress.parked_count < limits.parked_messages_max
 
 
-def _walk_keys(progress: Progress, extent: Extent, low: int, high: int, room: int, chosen: list[int]) -> int:
+def _walk_keys(
+    selection: Selection, progress: Progress, extent: Extent, low: int, high: int, room: int, chosen: list[int]
+) -> int:
     hashes = extent.key_hashes()
-    keys, parked = progress.keys, progress.parked
+    keys, parked, gate = progress.keys, progress.parked, progress.group.gate
     assert keys is not None
     assert parked is not None
     for offset in range(low, high):
@@ -186,10 +199,12 @@ def _walk_keys(progress: Progress, extent: Extent, low: int, high: int, room: in
             parked[key].append(offset)
             progress.parked_count += 1
             continue
-        chosen.append(offset)
         if key:
             keys[offset] = key
             parked[key] = deque()
+        if gate is not None and not gate.admit(progress, offset, DEFAULT, key, selection.now):
+            continue  # it has its key, and waits at the gate
+        chosen.append(offset)
         if len(chosen) >= room:
             return offset + 1
     return high

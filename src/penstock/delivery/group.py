@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from penstock import limits
 from penstock.delivery.entries import Int64s
+from penstock.delivery.lease_limits import LeaseLimits
 from penstock.delivery.progress import Progress
-from penstock.model import Outcome
+from penstock.model import Outcome, QueueOptions
 
 if TYPE_CHECKING:
+    from penstock.delivery.gate import KeyGate
     from penstock.delivery.leases import Lease
     from penstock.delivery.log import Partition, Queue
     from penstock.delivery.membership import Roster
@@ -45,10 +47,12 @@ class Group:
         "active_at",
         "backlog",
         "deficits",
+        "gate",
         "id",
         "lanes",
         "latest",
         "leases",
+        "limits",
         "name",
         "order",
         "outcomes",
@@ -73,7 +77,14 @@ class Group:
         self.turn = 0
         self.outcomes = [0] * (max(Outcome) + 1)  # deliveries and messages by how they ended, since the process started
         self.upheavals = 0  # times that messages were settled without their leases being asked
+        self.limits: LeaseLimits | None = None
         self.clear_lanes()
+        self.set_limits(queue.options, 0)
+
+    def set_limits(self, options: QueueOptions, now: int) -> None:
+        """The limits of leases, which the options of the queue name; buckets keep what is in them."""
+        self.limits = LeaseLimits.renewed(self.limits, self, options, now)
+        self.gate: KeyGate | None = None if self.limits is None else self.limits.gate
 
     def clear_lanes(self) -> None:
         self.lanes: dict[int, Lane] = {}

@@ -9,6 +9,7 @@ import numpy as np
 from penstock.delivery.core import Delivery
 from penstock.delivery.entries import Entry, Leased, Settled, Span
 from penstock.delivery.group import Group
+from penstock.delivery.lease_limits import LeaseLimits
 from penstock.delivery.leases import Lease, Take
 from penstock.delivery.progress import Progress, span_of
 from penstock.delivery.rosters import within_membership
@@ -26,14 +27,19 @@ def decide_lease(
     queue = group.queue
     only = within_membership(group, request, _chosen(group, request))
     room = request.count_max if queue.options.max_in_flight is None else _room(group, request)
+    limits = group.limits
+    if limits is not None and room > 0:
+        room = _limited_room(limits, request, room, now)
     if queue.paused or room <= 0:
+        if limits is not None:
+            _arm(core, group, limits, request.client, now)
         return [], None
-    only = None
-    if request.partitions is not None:
-        only = {group.progress[_partition(group, name)] for name in request.partitions}
     selection = select(group, room, now, core.wheel.reached, only)
     for instant, progress in selection.wakes:
         core.wake_at(instant, progress)
+    if limits is not None:
+        limits.take(request.client, selection.count, now)
+        _arm(core, group, limits, request.client, now)
     entries: list[Entry] = _expired(selection) if selection.expired else []
     if not selection.count:
         return entries, None
@@ -54,6 +60,22 @@ def _room(group: Group, request: LeaseRequest) -> int:
     per_consumer = group.queue.options.max_in_flight
     assert per_consumer is not None
     return min(request.count_max, per_consumer - group.in_flight(request.consumer))
+
+
+def _limited_room(limits: LeaseLimits, request: LeaseRequest, room: int, now: int) -> int:
+    """The room that rates leave. May raise `Need`."""
+    if limits.gate is not None:
+        limits.gate.recall()
+        limits.gate.tick(now)
+    return limits.room(request.client, now, room)
+
+
+def _arm(core: Delivery, group: Group, limits: LeaseLimits, client: str, now: int) -> None:
+    """Have those who wait woken when there are tokens again: one timer for a group, the earliest."""
+    instant = limits.more_at(client, now)
+    if instant is not None and group.progress and not now < limits.armed_at <= instant:
+        limits.armed_at = instant
+        core.wake_at(instant, group.progress[0])
 
 
 def _chosen(group: Group, request: LeaseRequest) -> Collection[Progress] | None:

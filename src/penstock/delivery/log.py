@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, layout
 from penstock.delivery.entries import Int64s
+from penstock.delivery.rates import PushLimits
 from penstock.model import QueueOptions
 
 if TYPE_CHECKING:
@@ -308,6 +309,7 @@ class Queue:
         "partitions",
         "paused",
         "plain",
+        "push_limits",
         "spread",
         "touched",
     )
@@ -315,7 +317,8 @@ class Queue:
     def __init__(self, id: int, name: str, options: QueueOptions, created_at: int) -> None:
         self.id = id
         self.name = name
-        self.set_options(options)
+        self.push_limits: PushLimits | None = None
+        self.set_options(options, created_at)
         self.created_at = created_at
         self.paused = False
         self.partitions: list[Partition] = []
@@ -329,11 +332,13 @@ class Queue:
         self.horizon = FOREVER  # delays up to this instant are in the timer wheel; later ones in the extents only
         self.near = 0  # how many of them
 
-    def set_options(self, options: QueueOptions) -> None:
+    def set_options(self, options: QueueOptions, now: int) -> None:
         self.options = options
+        self.push_limits = PushLimits.renewed(self.push_limits, options, now)
         self.gated = bool(options.window_seconds or options.delay_seconds)  # by time, beyond what messages ask for
         # A push of one message without options needs no decision: it goes to the end of the only partition.
-        self.plain = not (options.partitions != 1 or options.max_length or options.ttl_seconds or self.is_dlq)
+        is_checked = options.max_length or options.ttl_seconds or self.push_limits is not None
+        self.plain = options.partitions == 1 and not is_checked and not self.is_dlq
 
     @property
     def ordered(self) -> bool:

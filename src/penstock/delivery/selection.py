@@ -41,6 +41,11 @@ class Selection(msgspec.Struct):
         self._claimed.add(mark)
         return True
 
+    def is_free(self, progress: Progress, offset: int, phases: tuple[int, ...]) -> bool:
+        """Whether `claim` would say yes."""
+        is_claimed = self._claimed is not None and (progress.partition.id, offset) in self._claimed
+        return not is_claimed and progress.state_of(offset) in phases
+
     def without_expired(self, progress: Progress, offsets: list[int]) -> list[int]:
         """Those that have not expired; the others are noted."""
         alive: list[int] = []

@@ -14,13 +14,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from penstock.delivery.entries import Int64s
+from penstock.delivery.again import take_again
 from penstock.delivery.fresh import taker_of
 from penstock.delivery.group import BIT, Group, Lane
-from penstock.delivery.keys import is_its_turn
-from penstock.delivery.leases import Take
+from penstock.delivery.limited import take_limited
 from penstock.delivery.log import Need
-from penstock.delivery.phases import FRESH, READY
 from penstock.delivery.progress import Progress
 from penstock.delivery.selection import Selection
 
@@ -55,7 +53,7 @@ def _serve_strict(selection: Selection, count_max: int, priorities: Sequence[int
         lane = selection.group.lanes[priority]
         before = selection.count
         if lane.again:
-            _take_again(selection, lane, count_max)
+            take_again(selection, lane, count_max)
         if lane.fresh and selection.count < count_max:
             _take_fresh(selection, lane, count_max)
         if selection.count > before:
@@ -113,44 +111,11 @@ def _five_lanes(group: Group) -> list[list[int]]:
     return lanes
 
 
-def _take_again(selection: Selection, lane: Lane, count_max: int) -> None:
-    skipped: list[tuple[Progress, int | Int64s]] = []
-    by_key = selection.group.queue.options.ordering == "key"
-    try:
-        while lane.again and selection.count < count_max:
-            progress, what = lane.again[0]
-            # Asked before it leaves the lane: the answer may lie in a column that is not loaded.
-            its_turn = not by_key or not isinstance(what, int) or is_its_turn(progress, what)
-            lane.again.popleft()
-            if selection.only is not None and progress not in selection.only:
-                skipped.append((progress, what))
-            elif isinstance(what, int):
-                _take_returned(selection, progress, [what] if its_turn else [])
-            else:
-                room = count_max - selection.count
-                if len(what) > room:
-                    lane.again.appendleft((progress, what[room:]))
-                _take_returned(selection, progress, what[:room].tolist())
-    finally:
-        lane.again.extendleft(reversed(skipped))
-
-
-def _take_returned(selection: Selection, progress: Progress, offsets: list[int]) -> None:
-    """Lease those of `offsets` that are still to be had; the index may be behind the state."""
-    offsets = [offset for offset in offsets if selection.claim(progress, offset, (READY, FRESH))]
-    if progress.partition.flags:
-        offsets = selection.without_expired(progress, offsets)
-    if offsets:
-        offsets.sort()
-        tried = progress.attempts
-        attempts = [progress.attempt_next(offset) for offset in offsets] if tried else 1
-        selection.add(Take(progress, offsets, attempts, len(offsets)))
-
-
 def _take_fresh(selection: Selection, lane: Lane, count_max: int) -> None:
     """One pass over the ring after the other, an equal share to each partition."""
     ring = lane.fresh
-    take = taker_of(selection.group.queue)
+    group = selection.group
+    take = taker_of(group.queue) if group.gate is None or group.queue.ordered else take_limited
     sharing = len(ring) if selection.only is None else max(1, min(len(ring), len(selection.only)))
     share = max(1, (count_max - selection.count) // sharing)
     unwanted = 0

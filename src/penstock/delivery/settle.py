@@ -140,7 +140,10 @@ def may_make_ready(core: Delivery, each: Entry) -> bool:
     if not isinstance(each, Settled) or each.outcome != Outcome.ACKED:
         return True
     queue = core.queues.get(each.queue)
-    return queue is not None and (queue.ordered or queue.options.max_in_flight is not None)
+    if queue is None:
+        return False
+    options = queue.options
+    return queue.ordered or options.max_in_flight is not None or options.key_max_in_flight is not None
 
 
 def dying_indexes(queue: Queue, take: Take, indexes: Sequence[int], outcome: Outcome) -> list[int]:

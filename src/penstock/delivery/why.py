@@ -9,6 +9,7 @@ from penstock.delivery.keys import key_of, recall
 from penstock.delivery.log import Partition
 from penstock.delivery.phases import FRESH, LEASED, READY, SETTLED, WAITING
 from penstock.delivery.progress import Progress
+from penstock.delivery.rates import QUEUE
 from penstock.model import Reason, to_datetime
 
 
@@ -29,7 +30,12 @@ def _why(core: Delivery, group: Group, partition: Partition, offset: int, now: i
     if state == WAITING:
         due = to_datetime((progress.dues or {})[offset]).isoformat()
         return "retry", f"attempt {progress.attempt_next(offset)} is due at {due}"
-    return _gated(core, progress, offset, now) or _held(progress, offset) or _in_line(group, progress, offset, state)
+    return (
+        _gated(core, progress, offset, now)
+        or _held(progress, offset)
+        or _limited(group, progress, offset, now)
+        or _in_line(group, progress, offset, state)
+    )
 
 
 def _settled(progress: Progress, offset: int) -> tuple[str, str]:
@@ -74,6 +80,26 @@ def _held(progress: Progress, offset: int) -> tuple[str, str] | None:
         recall(progress)
         if offset not in (progress.keys or ()) and key_of(progress.partition, offset) in (progress.parked or ()):
             return "held_by_key", "an earlier message of the same key is not settled yet"
+    return None
+
+
+def _limited(group: Group, progress: Progress, offset: int, now: int) -> tuple[str, str] | None:
+    limits, options = group.limits, group.queue.options
+    if limits is None:
+        return None
+    if limits.gate is not None:
+        limits.gate.recall()
+        key = key_of(progress.partition, offset)
+        if key and not limits.gate.has_room(key):
+            return "limited_by_key", f"{limits.gate.held[key]} messages of its key are in flight (key_max_in_flight)"
+        wait = limits.gate.wait(key, now) if key else 0
+        if wait:
+            when = to_datetime(now + wait).isoformat()
+            return "key_rate", f"its key has had {options.key_lease_per_second:g} messages a second; more at {when}"
+    wait = 0 if limits.queue is None else limits.queue.wait(QUEUE, 1, now)
+    if wait:
+        when = to_datetime(now + wait).isoformat()
+        return "queue_rate", f"the group has had {options.lease_per_second:g} messages a second; more at {when}"
     return None
 
 
