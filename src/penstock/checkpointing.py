@@ -1,15 +1,16 @@
 """Checkpoints of a shard: taking its state apart into parts, and putting it back.
 
 Parts: `shard` with a spare of every queue, `queue-<id>` for each queue, `dedup-<id>-<run>` for each frozen run of its
-dedup window and `dedup-<id>-hot` for the rest. A queue is taken in slices, each at a sequence of its own, so that the
-shard is never held for long; a part that has not changed since the last checkpoint is kept as it is.
+dedup window and `dedup-<id>-hot` for the rest, and `producers`. A queue is taken in slices, each at a sequence of its
+own, so that the shard is never held for long; so are producers. A part that has not changed since the last one is
+kept as it is.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from penstock.delivery import snapshot
+from penstock.delivery import producers_part, snapshot
 from penstock.delivery.core import Delivery
 from penstock.delivery.dedup import DedupWindow, run_of
 from penstock.delivery.log import Queue
@@ -20,6 +21,8 @@ SHARD_PART: Final = "shard"
 QUEUE_PART: Final = "queue-"
 DEDUP_PART: Final = "dedup-"
 HOT: Final = "hot"
+PRODUCERS_PART: Final = "producers"
+PRODUCERS_SLICE: Final = 200  # producers taken while the shard is held
 
 
 class Checkpointer:
@@ -31,6 +34,7 @@ class Checkpointer:
         self._saved: dict[int, int] = {}  # queue id → sequence up to which its part is current
         self._written: set[str] = set()  # parts in the last checkpoint that this process wrote
         self._spares: dict[int, snapshot.QueuePart] = {}
+        self._producers_saved = -1  # sequence up to which their part is current
 
     def save(self) -> None:
         """Write what has changed since the last one."""
@@ -46,6 +50,7 @@ class Checkpointer:
                 keep |= {name for name in self._written if _queue_of(name) == queue.id}
             else:
                 self._take(queue, parts, keep)
+        self._take_producers(parts, keep)
         self._spares = {queue.id: self._spares[queue.id] for queue in queues}
         parts[SHARD_PART] = snapshot.encode_shard(queue_id_next, list(self._spares.values()))
         with shard.lock:
@@ -54,6 +59,8 @@ class Checkpointer:
         shard.commit.wait(highest)
         self._store.save(base, parts, keep)
         self._saved = {queue.id: self._saved[queue.id] if queue.id in _kept(keep) else base for queue in queues}
+        if PRODUCERS_PART in parts:
+            self._producers_saved = base
         self._written = {*parts, *keep}
 
     def _take(self, queue: Queue, parts: dict[str, bytes], keep: set[str]) -> None:
@@ -80,6 +87,24 @@ class Checkpointer:
         if hot:
             parts[f"{DEDUP_PART}{queue.id}-{HOT}"] = run_of(hot).tobytes()
 
+    def _take_producers(self, parts: dict[str, bytes], keep: set[str]) -> None:
+        shard = self._shard
+        known = shard.core.producers
+        with shard.lock:
+            ids = list(known.known)
+            touched, look_at = known.touched, known.look_at
+        if touched <= self._producers_saved and PRODUCERS_PART in self._written:
+            keep.add(PRODUCERS_PART)
+            return
+        slices = []
+        for first in range(0, len(ids), PRODUCERS_SLICE):
+            with shard.lock:
+                slices.append(
+                    producers_part.take_slice(known, ids[first : first + PRODUCERS_SLICE], shard.core.sequence)
+                )
+        if slices:
+            parts[PRODUCERS_PART] = producers_part.encode_producers(look_at, slices)
+
 
 def restore(core: Delivery, checkpoint: Checkpoint) -> None:
     """Put the state of a checkpoint into an empty core."""
@@ -90,6 +115,8 @@ def restore(core: Delivery, checkpoint: Checkpoint) -> None:
             core.queue_id_next = max(core.queue_id_next, snapshot.decode_shard(data).queue_id_next)
         elif name.startswith(QUEUE_PART):
             snapshot.restore(core, snapshot.decode_queue(data))
+        elif name == PRODUCERS_PART:
+            producers_part.restore_producers(core.producers, data)
         else:
             dedup.setdefault(_queue_of(name), {})[name.rpartition("-")[2]] = data
     for number, runs in dedup.items():
@@ -101,7 +128,7 @@ def restore(core: Delivery, checkpoint: Checkpoint) -> None:
 
 def _queue_of(name: str) -> int:
     """The queue that a part belongs to; 0 for the shard itself."""
-    return 0 if name == SHARD_PART else int(name.split("-")[1])
+    return 0 if name in {SHARD_PART, PRODUCERS_PART} else int(name.split("-")[1])
 
 
 def _kept(keep: set[str]) -> set[int]:

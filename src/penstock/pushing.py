@@ -7,21 +7,20 @@ may be told. A queue that is not there is made in the same frame; a refused push
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from penstock.batch import Batch, layout
 from penstock.delivery import admin, delays
-from penstock.delivery.entries import Entry, QueueDeleted, QueueSet, encode_push_one
+from penstock.delivery.entries import Entry, Int64s, PartitionsAdded, Push, QueueDeleted, QueueSet, encode_push_one
+from penstock.delivery.folding import decide_folded
 from penstock.delivery.log import SPECIAL, Queue
+from penstock.delivery.producers import NOBODY, answered, check_producer, ids_of
 from penstock.delivery.push import Decided, decide_push
+from penstock.delivery.rates import charge
 from penstock.engine import Engine, Ticket
 from penstock.errors import DiskFull
 from penstock.model import Durability, MessageId, QueueOptions
 from penstock.replies import PushReply
 from penstock.requests import PartitionChoice, Producer
-
-NOBODY: Final[Producer] = (0, 0, 0)
-Folded = tuple[str | list[str], Sequence[int]]  # where the messages went; a list when some are known from elsewhere
 
 
 class Pushing(Engine):
@@ -50,20 +49,67 @@ class Pushing(Engine):
         client: str,
     ) -> tuple[PushReply, Ticket]:
         now = self.begin_push()
+        if producer is not None:
+            known = self._pushed_before(name, check_producer(producer))
+            if known is not None:
+                return known, self._must_sync
         queue, created = self.queue_for_push(name, now)
         if queue.options.max_length is not None:
             self.tick(now, self.clock.monotonic())  # what has expired makes room
-        decided = self._decide_push(queue, created, batch, now, partition, producer or NOBODY, client)
-        ticket = self._commit_push(queue, created, decided, durability)
-        return self.push_reply(queue, batch, decided), ticket
+        try:
+            decided = decide_push(self.core, queue, batch, now, partition, producer or NOBODY)
+            if queue.push_limits is not None:
+                charge([(queue, decided.push)], client, now)
+        except BaseException:
+            self.undo_create(created)
+            raise
+        reply = self.push_reply(queue, batch, decided)
+        if producer is not None and decided.duplicates and decided.entries:
+            decided.entries.append(answered(queue.id, producer, now, [reply.ids()]))
+        return reply, self._commit_push(queue, created, decided, durability)
+
+    def _pushed_before(self, name: str, producer: Producer) -> PushReply | None:
+        """What a producer was told when it pushed the same before."""
+        queue = self.core.by_name.get(name)
+        answer = self.core.producers.find(producer, 0 if queue is None else queue.id)
+        if answer is None or queue is None:
+            return None
+        if answer.pushes:
+            ids = [id for push in answer.pushes for id in ids_of(push)]
+            return PushReply(name, len(ids), (), dict(enumerate(ids)))
+        rows = answer.row_array()
+        push = Push(queue.id, 0, answer.parts, b"", rows)
+        count = answer.parts[0][1] if rows is None else len(rows)
+        return PushReply(name, count, _named_parts(queue, push, ()), {})
 
     def push_folded(
         self, name: str, payloads: Sequence[bytes], producers: Sequence[Producer | None], client: str = ""
-    ) -> tuple[Folded, Ticket]:
-        """Single messages that came together, as one batch to one partition; refused as a whole, leaving no trace."""
-        reply, ticket = self.push(name, Batch.build(payloads), client=client)
-        ((partition, count, first, _),) = reply.parts
-        return (partition, range(first, first + count)), ticket
+    ) -> tuple[tuple[str, Sequence[int]], Ticket]:
+        """Single messages that came together, as one batch to one partition: its name, and the offset of each.
+
+        They are refused as a whole, and nothing has happened then: each alone may still be accepted.
+        """
+        if not self.throttle.is_set():
+            self.throttle.wait()
+        return self.run(lambda: self._push_folded(name, payloads, producers, client))
+
+    def _push_folded(
+        self, name: str, payloads: Sequence[bytes], producers: Sequence[Producer | None], client: str
+    ) -> tuple[tuple[str, Sequence[int]], Ticket]:
+        now = self.begin_push()
+        queue, created = self.queue_for_push(name, now)
+        if queue.options.max_length is not None:
+            self.tick(now, self.clock.monotonic())
+        try:
+            entries, number, offsets = decide_folded(self.core, queue, payloads, producers, now)
+            if queue.push_limits is not None:
+                charge([(queue, each) for each in entries if isinstance(each, Push)], client, now)
+        except BaseException:
+            self.undo_create(created)
+            raise
+        read = 0 if type(offsets) is range else self._must_sync
+        ticket = self._commit_entries(queue, created, entries, None, len(payloads)) if entries else 0
+        return (queue.partitions[number].name, offsets), ticket or read
 
     def push_one(self, name: str, data: bytes, durability: Durability | None = None) -> tuple[MessageId, Ticket]:
         """The short path for one message that leaves nothing to decide: no priority, delay, ttl or dedup key."""
@@ -102,22 +148,6 @@ class Pushing(Engine):
         self.core.apply(entries, self.journal.sequence + 1)
         return self.core.by_name[name], entries
 
-    def _decide_push(
-        self,
-        queue: Queue,
-        created: list[Entry],
-        batch: Batch,
-        now: int,
-        partition: PartitionChoice,
-        producer: Producer,
-        client: str,
-    ) -> Decided:
-        try:
-            return decide_push(self.core, queue, batch, now, partition, producer, client)
-        except Exception:
-            self.undo_create(created)
-            raise
-
     def undo_create(self, created: Iterable[Entry]) -> None:
         """Queues made for an operation that was refused: nothing of them is in the journal."""
         gone = [QueueDeleted(each.queue) for each in created if isinstance(each, QueueSet)]
@@ -127,17 +157,21 @@ class Pushing(Engine):
     def _commit_push(
         self, queue: Queue, created: list[Entry], decided: Decided, durability: Durability | None
     ) -> Ticket:
-        level = durability or queue.options.durability or self.durability
         read = self._must_sync if decided.duplicates else 0
         if not decided.entries and not created:
             return read
-        ticket = self.commit_frame(created, decided.entries, level)
+        count = sum(count for _, count, _ in decided.push.parts)
+        return self._commit_entries(queue, created, decided.entries, durability, count) or read
+
+    def _commit_entries(
+        self, queue: Queue, created: list[Entry], entries: list[Entry], durability: Durability | None, count: int
+    ) -> Ticket:
+        ticket = self.commit_frame(created, entries, durability or queue.options.durability or self.durability)
         if self.waiters:
-            # Every group may have each of them.
-            self.waiters.wake(queue.id, len(queue.groups) * sum(count for _, count, _ in decided.push.parts))
+            self.waiters.wake(queue.id, len(queue.groups) * count)  # every group may have each of them
         if queue.near > 0:
             self._delays_changed(queue)
-        return ticket or read
+        return ticket
 
     def _delays_changed(self, queue: Queue) -> None:
         if delays.crowded(queue):
@@ -147,9 +181,19 @@ class Pushing(Engine):
             self.on_deadline(next_at)
 
     def push_reply(self, queue: Queue, batch: Batch, decided: Decided) -> PushReply:
-        push = decided.push
-        parts = [
-            (queue.partitions[number].name, count, first, rows)
-            for (number, count, first), rows in zip(push.parts, push.rows_by_part() if push.parts else [], strict=True)
-        ]
+        parts = _named_parts(queue, decided.push, decided.entries)
         return PushReply(queue.name, batch.count, parts, decided.duplicates)
+
+
+def _named_parts(queue: Queue, push: Push, entries: Sequence[Entry]) -> list[tuple[str, int, int, Int64s | None]]:
+    known = queue.partitions
+    return [
+        (known[number].name if number < len(known) else _name_to_be(number, entries), count, first, rows)
+        for (number, count, first), rows in zip(push.parts, push.rows_by_part() if push.parts else (), strict=True)
+    ]
+
+
+def _name_to_be(number: int, entries: Sequence[Entry]) -> str:
+    """The name of a partition that the push itself makes."""
+    (added,) = (each for each in entries if isinstance(each, PartitionsAdded))
+    return added.names[number - added.first]

@@ -8,25 +8,41 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 from penstock import limits
 from penstock.delivery import settle
 from penstock.delivery.entries import Entry, Push
+from penstock.delivery.log import Queue
+from penstock.delivery.producers import answered, check_producer, ids_of
 from penstock.delivery.push import Decided, decide_push
+from penstock.delivery.rates import charge
 from penstock.engine import Ticket
 from penstock.errors import LeaseLost, QueueFull, TooLarge
 from penstock.model import MessageId
-from penstock.requests import Operation, PushOperation, SettleOperation
+from penstock.requests import Operation, Producer, PushOperation, SettleOperation
 from penstock.shard import Shard
 
+TRANSACTION: Final = 0  # in place of a queue: the answer is that of a transaction
 
-def transact(shard: Shard, operations: Sequence[Operation]) -> tuple[list[list[MessageId]], Ticket]:
-    """Do all of it in one frame; the ids of each push, in order."""
+
+def transact(
+    shard: Shard, operations: Sequence[Operation], producer: Producer | None = None, client: str = ""
+) -> tuple[list[list[MessageId]], Ticket]:
+    """Do all of it in one frame; the ids of each push, in order. Asked again by its producer, it only answers."""
     _check_receipts(operations)
-    return shard.run(lambda: _transact(shard, operations))
+    if producer is not None:
+        check_producer(producer)
+    return shard.run(lambda: _transact(shard, operations, producer, client))
 
 
-def _transact(shard: Shard, operations: Sequence[Operation]) -> tuple[list[list[MessageId]], Ticket]:
+def _transact(
+    shard: Shard, operations: Sequence[Operation], producer: Producer | None, client: str
+) -> tuple[list[list[MessageId]], Ticket]:
+    answer = shard.core.producers.find(producer, TRANSACTION) if producer is not None else None
+    if answer is not None:
+        shard.begin()
+        return [ids_of(push) for push in answer.pushes], shard.read_ticket
     now = shard.begin_push() if any(isinstance(each, PushOperation) for each in operations) else shard.begin()[0]
     shard.tick(now, shard.clock.monotonic())
     entries: list[Entry] = []
@@ -35,12 +51,16 @@ def _transact(shard: Shard, operations: Sequence[Operation]) -> tuple[list[list[
         _check_lengths(shard, operations)
         found = [_decide(shard, each, now)[0] for each in operations]
         _check_frame(found)
+        charge(_pushes(shard, found), client, now)
     except BaseException:
         shard.undo_create(entries)
         raise
     pushed: list[list[MessageId]] = []
     for each in operations:
         entries += _do(shard, each, now, pushed)
+    if producer is not None:
+        entries.append(answered(TRANSACTION, producer, now, pushed))
+        shard.core.apply(entries[-1:], shard.journal.sequence + 1)
     return pushed, shard.commit_frame(entries, [], shard.durability) if entries else shard.read_ticket
 
 
@@ -68,6 +88,13 @@ def _do(shard: Shard, each: Operation, now: int, pushed: list[list[MessageId]]) 
         pushed.append(shard.push_reply(shard.core.by_name[each.queue], each.batch, about).ids())
     shard.changed(entries)
     return entries
+
+
+def _pushes(shard: Shard, found: list[list[Entry]]) -> list[tuple[Queue, Push]]:
+    # A dead-letter queue that is made by this has no limits, and is not there yet.
+    queues = shard.core.queues
+    pushes = [each for entries in found for each in entries if isinstance(each, Push)]
+    return [(queues[push.queue], push) for push in pushes if push.queue in queues]
 
 
 def _check_receipts(operations: Sequence[Operation]) -> None:

@@ -23,6 +23,7 @@ from penstock.delivery.indexes import Indexes
 from penstock.delivery.leases import Lease
 from penstock.delivery.log import Extent, Queue
 from penstock.delivery.phases import AFTER, SETTLED
+from penstock.delivery.producers import Producers
 from penstock.delivery.progress import Progress
 from penstock.delivery.rosters import Rosters
 from penstock.model import Outcome, queue_options_decode
@@ -41,6 +42,7 @@ class Delivery(Indexes):
         self.queues: dict[int, Queue] = {}
         self.by_name: dict[str, Queue] = {}
         self.queue_id_next = 1
+        self.producers = Producers()
         self.sequence = 0  # of the last frame applied
         self.replaying = False
         self.leases: dict[int, Lease] = {}
@@ -59,6 +61,9 @@ class Delivery(Indexes):
             entry.Trimmed: self._trimmed,
             entry.Revived: self._revived,
             entry.Closing: lambda closing: None,
+            entry.Produced: lambda produced: self.producers.learn_folded(produced, self.sequence),
+            entry.ProducerSet: lambda change: self.producers.learn_epoch(change, self.sequence),
+            entry.Answered: lambda answered: self.producers.learn_answer(answered, self.sequence),
         }
         self._appliers_own: dict[type, Callable[[Any], None]] = {}  # of kinds that are, or were, observed
 
@@ -109,6 +114,8 @@ class Delivery(Indexes):
         if batch.flags & layout.DEDUP_KEY:
             queue.dedup = queue.dedup or DedupWindow(queue.options.dedup_seconds)
             queue.dedup.learn(push, batch)
+        if push.producer[0]:
+            self.producers.learn_push(push, self.sequence)
 
     def _place(self, queue: Queue, push: entry.Push, batch: Batch, sequence: int) -> None:
         """Put the rows of a batch at the end of their partitions."""

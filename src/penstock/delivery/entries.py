@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 import numpy as np
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 Int64s = NDArray[np.int64]
 Int32s = NDArray[np.int32]
+Part = tuple[int, int, int]  # partition, accepted rows, first offset
+IdRun = tuple[str, str, int, int]  # ids that follow each other: queue, partition, first offset, count
 
 HEAD: Final = struct.Struct("<BxxxI")
 PUSH_HEAD: Final = struct.Struct("<IIqQQII")
@@ -48,7 +50,7 @@ class Push:
         self,
         queue: int,
         pushed_at: int,
-        parts: Sequence[tuple[int, int, int]],
+        parts: Sequence[Part],
         batch: bytes | memoryview,
         rows: Int32s | None = None,
         producer: tuple[int, int, int] = (0, 0, 0),
@@ -191,8 +193,56 @@ class Closing(msgspec.Struct, array_like=True, tag_field="kind", tag=11):
     queue: int = 0  # no queue: ids start at 1
 
 
+class Produced(msgspec.Struct, array_like=True, tag_field="kind", tag=12, gc=False):
+    """Whose the rows of a push in this frame are, when many producers' messages were folded into one batch.
+
+    The batch lies at `first` of `partition`. Packed in `rows`, for each that has a producer:
+    producer u64 | producer_sequence u64 | producer_epoch u32 | row u32.
+    """
+
+    ROW: ClassVar = struct.Struct("<QQII")
+
+    queue: int
+    at: int
+    partition: int
+    first: int
+    rows: bytes
+
+
+class ProducerSet(msgspec.Struct, array_like=True, tag_field="kind", tag=13):
+    """A named producer begins an epoch; whoever pushes in an older one is refused."""
+
+    producer: int
+    epoch: int
+    at: int
+    queue: int = 0  # no queue: ids start at 1
+
+
+class Answered(msgspec.Struct, array_like=True, tag_field="kind", tag=14):
+    """What a producer was told of this frame, when its pushes do not say all of it: the ids of each push."""
+
+    queue: int  # 0: a transaction
+    producer: int
+    epoch: int
+    producer_sequence: int
+    at: int
+    pushes: list[list[IdRun]]
+
+
 Record = (
-    Leased | Settled | QueueSet | QueueDeleted | PartitionsAdded | GroupSet | GroupDeleted | Trimmed | Revived | Closing
+    Leased
+    | Settled
+    | QueueSet
+    | QueueDeleted
+    | PartitionsAdded
+    | GroupSet
+    | GroupDeleted
+    | Trimmed
+    | Revived
+    | Closing
+    | Produced
+    | ProducerSet
+    | Answered
 )
 Entry = Push | Record
 
@@ -261,13 +311,13 @@ def decode(data: memoryview) -> Iterator[Entry]:
 
 
 def decode_push_one(data: memoryview) -> tuple[int, int, int, int, bytes] | None:
-    """(queue, pushed_at, partition, offset, batch) of a frame that pushes one message without options, else None."""
+    """(queue, pushed_at, partition, offset, batch) of a frame that pushes one message of nobody, without options."""
     if len(data) < PUSH_ONE_FLAGS.size:
         return None
-    kind, length, queue, rows, pushed_at, _, _, _, parts, partition, count, offset, flags = PUSH_ONE_FLAGS.unpack_from(
-        data
+    (kind, length, queue, rows, pushed_at, producer, _, _, parts, partition, count, offset, flags) = (
+        PUSH_ONE_FLAGS.unpack_from(data)
     )
-    if kind != PUSH or rows or flags or parts != 1 or count != 1 or HEAD.size + length != len(data):
+    if kind != PUSH or rows or producer or flags or parts != 1 or count != 1 or HEAD.size + length != len(data):
         return None
     return queue, pushed_at, partition, offset, bytes(data[PUSH_ONE.size :])
 

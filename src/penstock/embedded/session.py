@@ -17,6 +17,8 @@ from penstock import transactions
 from penstock.batch import Batch, encode_one
 from penstock.clock import Clock, SystemClock
 from penstock.delivery import admin
+from penstock.delivery.entries import ProducerSet
+from penstock.delivery.producers import decide_producer
 from penstock.embedded import browse, letters, members
 from penstock.engine import Ticket
 from penstock.errors import LeaseLost, QueueExists
@@ -38,7 +40,7 @@ from penstock.model import (
 )
 from penstock.opening import close_on_disk, open_in_memory, open_on_disk
 from penstock.replies import LeaseReply, Member, Membership, PushReply
-from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice, Settling
+from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice, Producer, Settling
 from penstock.shard import Shard
 from penstock.storage.disk import Disk, RealDisk
 from penstock.upkeep import Storekeeper, Timekeeper
@@ -183,8 +185,21 @@ class Session:
     def pipeline(self) -> Pipeline:
         return Pipeline(self)
 
-    def transact(self, operations: Sequence[Operation]) -> tuple[list[list[MessageId]], Ticket]:
-        return transactions.transact(self.shard, operations)
+    def transact(
+        self, operations: Sequence[Operation], producer: Producer | None = None
+    ) -> tuple[list[list[MessageId]], Ticket]:
+        return transactions.transact(self.shard, operations, producer)
+
+    def init_producer(self, name: str) -> tuple[tuple[int, int], Ticket]:
+        """Id and epoch for a producer that takes over from all of its name before it."""
+        begun: list[ProducerSet] = []
+
+        def decide(now: int) -> list[ProducerSet]:
+            begun[:] = [decide_producer(self.shard.core.producers, name, now)]
+            return begun
+
+        ticket = self.shard.change(decide)
+        return (begun[0].producer, begun[0].epoch), ticket
 
     # browsing
 

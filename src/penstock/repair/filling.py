@@ -13,12 +13,15 @@ import msgspec
 
 from penstock.delivery.core import Delivery
 from penstock.delivery.entries import (
+    Answered,
     Closing,
     Entry,
     GroupDeleted,
     GroupSet,
     Leased,
     PartitionsAdded,
+    Produced,
+    ProducerSet,
     Push,
     QueueDeleted,
     QueueSet,
@@ -59,7 +62,7 @@ class Filling:
 
     def prepare(self, each: Entry) -> None:
         """Make what applying `each` takes for granted."""
-        if isinstance(each, Closing | QueueDeleted):
+        if isinstance(each, Closing | QueueDeleted | Produced | ProducerSet | Answered):
             return
         if isinstance(each, QueueSet):
             self._supersede(each.queue, each.name)

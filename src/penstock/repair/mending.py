@@ -19,9 +19,9 @@ import random
 import msgspec
 
 from penstock import limits
-from penstock.checkpointing import DEDUP_PART, HOT, QUEUE_PART, SHARD_PART
+from penstock.checkpointing import DEDUP_PART, HOT, PRODUCERS_PART, QUEUE_PART, SHARD_PART
 from penstock.clock import Clock
-from penstock.delivery import snapshot
+from penstock.delivery import producers_part, snapshot
 from penstock.delivery.core import Delivery
 from penstock.delivery.dedup import run_of
 from penstock.delivery.entries import Settled, Span
@@ -158,6 +158,9 @@ def _parts(core: Delivery) -> dict[str, bytes]:
                 parts[f"{DEDUP_PART}{queue.id}-{number}"] = run.tobytes()
             if queue.dedup.hot:
                 parts[f"{DEDUP_PART}{queue.id}-{HOT}"] = run_of(queue.dedup.hot).tobytes()
+    if core.producers.known:
+        known = producers_part.take_slice(core.producers, core.producers.known, core.sequence)
+        parts[PRODUCERS_PART] = producers_part.encode_producers(core.producers.look_at, [known])
     return parts | {SHARD_PART: snapshot.encode_shard(core.queue_id_next, spares)}
 
 

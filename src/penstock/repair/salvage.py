@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import msgspec
 
 from penstock import limits
-from penstock.checkpointing import DEDUP_PART, QUEUE_PART, SHARD_PART, restore
+from penstock.checkpointing import DEDUP_PART, PRODUCERS_PART, QUEUE_PART, SHARD_PART, restore
 from penstock.delivery.accounts import recount
 from penstock.delivery.core import Delivery
 from penstock.delivery.entries import Entry, Push, QueueSet, decode
@@ -117,6 +117,11 @@ class _Salvage:
             self._rebuilt.add(number)
         parts = {name: data for name, data in checkpoint.parts.items() if self._belongs(name)}
         restore(self._core, Checkpoint(checkpoint.sequence, parts))
+        if PRODUCERS_PART in checkpoint.lost_parts:
+            self._notes.append(
+                "what producers pushed before the last checkpoint is forgotten: if one of them pushes it again, it is "
+                "stored twice"
+            )
         lost = {_queue_of(name) for name in checkpoint.lost_parts if name.startswith(DEDUP_PART)}
         for number in sorted(lost - self._rebuilt):
             if number in self._core.queues:
