@@ -53,7 +53,8 @@ class Broker(Awaited):
         self.streams: set[Stream] = set()
         self.events = Events(session)
         self.is_draining = False
-        self._folder = Folder(self.loop, self.shard.push_folded, self._after_fold)
+        self._folder = Folder(self.loop, self.shard.push_folded, self._after_fold, self.confirmer.is_syncing)
+        self.confirmer.on_sync = self._folder.flush
         self._held: deque[Callable[[], None]] = deque()  # pushes while the sealer is behind
 
     # pushing
@@ -225,11 +226,11 @@ class Broker(Awaited):
         """One of the operations of wire/calls.py."""
         if name == "info":
             return self._info()
+        if isinstance(given, Transact):
+            return await self.transacted(client, given, None)
         handler = calls.HANDLERS.get(name)
         if handler is None:
             raise BadRequest(f"call: there is no operation {name!r}")
-        if isinstance(given, Transact):
-            return await self.transacted(client, given, None)
         refused = self._refused(client, handler.action, handler.queue(given))
         if refused is not None:
             raise refused

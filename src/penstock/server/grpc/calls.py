@@ -132,9 +132,10 @@ def _messages(found: list[Message]) -> pb.ReadResponse:
 
 
 def _stored(message: Message) -> pb.StoredMessage:
+    assert isinstance(message.payload, bytes)
     return pb.StoredMessage(
         id=str(message.id),
-        payload=bytes(message.payload),
+        payload=message.payload,
         content_type=int(message.content_type or 0),  # type: ignore[arg-type]
         key=message.key,
         priority=int(message.priority),
