@@ -12,6 +12,7 @@ from typer.main import get_command
 
 import penstock
 from penstock.cli import contexts, dlq, groups, output, queues
+from penstock.cli.bench import bench
 from penstock.cli.browse import cancel, delayed, peek, why
 from penstock.cli.completion import completion
 from penstock.cli.demo import demo
@@ -19,9 +20,11 @@ from penstock.cli.doctor import doctor
 from penstock.cli.exits import INTERRUPTED, OK, explained
 from penstock.cli.lease import lease
 from penstock.cli.push import push
+from penstock.cli.serve import serve
 from penstock.cli.settle import ack, extend, nack, reject, release
 from penstock.cli.stats import stats
 from penstock.cli.tail import tail
+from penstock.cli.top import top
 from penstock.cli.verify import verify
 
 app = typer.Typer(
@@ -38,13 +41,14 @@ def _add(panel: str, *commands: Callable[..., None]) -> None:
         app.command(rich_help_panel=panel)(command)
 
 
+_add("Broker", serve)
 _add("Messages", push, lease, tail, peek)
 _add("Single messages", ack, nack, reject, release, extend, delayed, cancel, why)
 app.add_typer(queues.app, name="queues", rich_help_panel="Queues and groups")
 app.add_typer(groups.app, name="groups", rich_help_panel="Queues and groups")
 _add("Queues and groups", groups.seek)
 app.add_typer(dlq.app, name="dlq", rich_help_panel="Queues and groups")
-_add("Watching and measuring", stats)
+_add("Watching and measuring", top, stats, bench)
 _add("Storage", doctor, verify)
 app.add_typer(contexts.app, name="context", rich_help_panel="This command line")
 _add("This command line", completion, demo)
