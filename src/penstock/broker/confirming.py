@@ -34,6 +34,7 @@ class Confirmer:
         self._shard = shard
         self._journal = shard.journal
         self._loop = loop
+        self.on_sync: Callable[[], object] = lambda: None  # a sync has ended
         self._waiting: deque[tuple[int, Told, Any]] = deque()
         self._wanted = 0  # the highest ticket that somebody waits for; the thread reads it
         self._announced = False  # the thread will be told at the end of this turn
@@ -41,6 +42,10 @@ class Confirmer:
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="penstock-confirm", daemon=True)
         self._thread.start()
+
+    def is_syncing(self) -> bool:
+        """Whether a sync is under way, or about to be."""
+        return self._announced or self._wanted > self._journal.durable_sequence
 
     def after(self, ticket: int, told: Told, answer: Any) -> None:
         """Call `told(answer)` when the ticket is durable: at once if it is already."""
@@ -89,6 +94,7 @@ class Confirmer:
         while waiting and waiting[0][0] <= durable:
             _, told, answer = waiting.popleft()
             told(answer)
+        self.on_sync()
         if failed is not None:
             while waiting:
                 waiting.popleft()[1](outcome_unknown(failed))

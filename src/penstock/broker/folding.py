@@ -1,7 +1,8 @@
 """Single pushes that arrive together become one batch: one frame, one extent, one decision for all of them.
 
-They are gathered for one turn of the event loop, per queue, so nobody waits for company: a push that comes alone is
-pushed alone. A batch that is refused is tried again one by one, so that each caller gets an answer of its own.
+They are gathered for one turn of the event loop, per queue, and while a sync is under way that they would have to wait
+for anyway, unless there are many of them: so nobody waits for company, and a push that comes alone is pushed alone.
+A batch that is refused is tried again one by one, so that each caller gets an answer of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Any
+from typing import Any, Final
 
 from penstock import limits
 from penstock.broker.confirming import Told
@@ -19,6 +20,7 @@ from penstock.errors import PenstockError
 Producer = tuple[int, int, int]  # id, epoch, sequence
 # Where messages went: one partition for all or one each, and an offset each.
 Folded = tuple[str | list[str], Sequence[int]]
+FOLD_MIN: Final = 16  # so many are worth a batch of their own although a sync is under way
 PushFolded = Callable[[str, Sequence[bytes], Sequence[Producer | None], str], tuple[Folded, int]]
 
 
@@ -38,11 +40,17 @@ class Folder:
     """Gathers, and pushes at the end of the turn."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, push: PushFolded, after: Callable[[int, Told, Any], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        push: PushFolded,
+        after: Callable[[int, Told, Any], None],
+        is_syncing: Callable[[], bool],
     ) -> None:
         self._loop = loop
         self._push = push
         self._after = after
+        self._is_syncing = is_syncing
+        self._count = 0  # of messages gathered
         self._folds: dict[tuple[str, str], _Fold] = {}
 
     def add(self, queue: str, client: str, payload: bytes, producer: Producer | None, told: Told) -> None:
@@ -50,19 +58,28 @@ class Folder:
         fold = self._folds.get((queue, client))
         if fold is None:
             if not self._folds:
-                self._loop.call_soon(self.flush)
+                self._loop.call_soon(self._turn_ends)
             fold = self._folds[queue, client] = _Fold()
         fold.payloads.append(payload)
         fold.producers.append(producer)
         fold.told.append(told)
         fold.bytes += len(payload)
+        self._count += 1
         if fold.bytes > limits.batch_bytes_max // 2:
-            del self._folds[queue, client]
-            self._push_fold(queue, client, fold)
+            self.flush()
+        elif self._count == FOLD_MIN:
+            self._loop.call_soon(self.flush)
+
+    def _turn_ends(self) -> None:
+        if not self._is_syncing():
+            self.flush()
 
     def flush(self) -> None:
         """Push everything gathered so far; what comes later stands behind it."""
+        if not self._folds:
+            return
         folds, self._folds = self._folds, {}
+        self._count = 0
         for (queue, client), fold in folds.items():
             self._push_fold(queue, client, fold)
 
