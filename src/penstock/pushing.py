@@ -66,7 +66,10 @@ class Pushing(Engine):
         reply = self.push_reply(queue, batch, decided)
         if producer is not None and decided.duplicates and decided.entries:
             decided.entries.append(answered(queue.id, producer, now, [reply.ids()]))
-        return reply, self._commit_push(queue, created, decided, durability)
+        read = self._must_sync if decided.duplicates else 0
+        if not decided.entries and not created:
+            return reply, read
+        return reply, self._commit_push(queue, created, decided.entries, durability, batch.count) or read
 
     def _pushed_before(self, name: str, producer: Producer) -> PushReply | None:
         """What a producer was told when it pushed the same before."""
@@ -108,7 +111,7 @@ class Pushing(Engine):
             self.undo_create(created)
             raise
         read = 0 if type(offsets) is range else self._must_sync
-        ticket = self._commit_entries(queue, created, entries, None, len(payloads)) if entries else 0
+        ticket = self._commit_push(queue, created, entries, None, len(payloads)) if entries else 0
         return (queue.partitions[number].name, offsets), ticket or read
 
     def push_one(self, name: str, data: bytes, durability: Durability | None = None) -> tuple[MessageId, Ticket]:
@@ -155,15 +158,6 @@ class Pushing(Engine):
         self.core.apply(gone, self.journal.sequence)
 
     def _commit_push(
-        self, queue: Queue, created: list[Entry], decided: Decided, durability: Durability | None
-    ) -> Ticket:
-        read = self._must_sync if decided.duplicates else 0
-        if not decided.entries and not created:
-            return read
-        count = sum(count for _, count, _ in decided.push.parts)
-        return self._commit_entries(queue, created, decided.entries, durability, count) or read
-
-    def _commit_entries(
         self, queue: Queue, created: list[Entry], entries: list[Entry], durability: Durability | None, count: int
     ) -> Ticket:
         ticket = self.commit_frame(created, entries, durability or queue.options.durability or self.durability)

@@ -77,7 +77,7 @@ class Delivery(Indexes):
                 queue.touched = sequence
 
     def observe(self, kind: type, note: Callable[[Any], None] | None) -> None:
-        """Have `note` called with every entry of a kind just before it is applied; None ends it. Costs others nothing."""
+        """Have `note` called with every entry of a kind just before it is applied; None ends it. Free for others."""
         own = self._appliers_own.setdefault(kind, self._appliers[kind])
 
         def applied(each: Any) -> None:
