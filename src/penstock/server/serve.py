@@ -117,6 +117,8 @@ class Server:
                 # Whoever holds messages may still settle them.
                 while broker.meter.connections_open and broker.shard.core.leases:  # noqa: ASYNC110 - both must be looked at
                     await asyncio.sleep(LOOK_SECONDS)
+                await broker.drain()  # what was settled meanwhile is told when it is durable
+                await asyncio.sleep(0)  # and leaves with this turn of the loop
         except TimeoutError:
             held = sum(lease.count for lease in list(broker.shard.core.leases.values()))
             logger.warning("drain_seconds are over; messages that are delivered again: %d", held)
