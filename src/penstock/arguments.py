@@ -52,6 +52,8 @@ def lease_request(
     consumer: str | None,
     partitions: Sequence[int | str] | None,
     auto_ack: bool,
+    member: str = "",
+    generation: int = 0,
 ) -> LeaseRequest:
     """What a lease asks for."""
     if isinstance(max, bool) or not isinstance(max, int) or not 1 <= max <= limits.lease_messages_max:
@@ -60,7 +62,9 @@ def lease_request(
         raise InvalidField("lease_seconds: 0 would end the lease before it begins")
     if consumer:
         check_name(consumer, "consumer")
-    return LeaseRequest(max, lease_seconds, consumer or "", _some_partitions(partitions), auto_ack)
+    if member:
+        check_name(member, "member")
+    return LeaseRequest(max, lease_seconds, consumer or "", _some_partitions(partitions), auto_ack, member, generation)
 
 
 def _some_partitions(value: Any) -> tuple[int | str, ...] | None:

@@ -31,6 +31,7 @@ from penstock.model import Durability, Outcome, Receipt
 from penstock.replies import LeaseReply
 from penstock.requests import LeaseRequest, PartitionChoice, Settling
 from penstock.telemetry import Meter
+from penstock.transactions import transact
 from penstock.version import VERSION
 from penstock.wire.calls import ServerInfo, Transact
 
@@ -114,7 +115,8 @@ class Broker(Awaited):
     ) -> Pending:
         """Up to so many messages; `told(LeaseReply)`, its rows loaded. Cancel it when the client goes away."""
         self._folder.flush()
-        pending = Pending(self, queue, group, request, 0.0 if self.is_draining else wait_seconds, told)
+        asked = msgspec.structs.replace(request, client=client.identity)
+        pending = Pending(self, queue, group, asked, 0.0 if self.is_draining else wait_seconds, told)
         refused = self._refused(client, Action.LEASE, queue)
         if refused is not None:
             pending.cancel()
@@ -248,7 +250,7 @@ class Broker(Awaited):
                 raise refused
         self._folder.flush()
         operations = calls.operations(given.operations)
-        ids, ticket = await asyncio.to_thread(self.session.transact, operations, producer)
+        ids, ticket = await asyncio.to_thread(transact, self.shard, operations, producer, client.identity)
         await self.confirmer.confirmed(ticket)
         return ids
 

@@ -78,6 +78,8 @@ class Confirmer:
         if self._waiting:
             self._wanted = self._waiting[-1][0]
             self._work.release()
+        else:
+            self.on_sync()  # a sync that was under way has done it
 
     def _run(self) -> None:
         while not self._stopping:

@@ -175,7 +175,13 @@ class TcpConnection(asyncio.Protocol):
     def _lease(self, correlation: int, body: memoryview) -> None:
         given = requests.decode(body, requests.Lease)
         request = arguments.lease_request(
-            given.count_max, given.lease_seconds, given.consumer, given.partitions, given.auto_ack
+            given.count_max,
+            given.lease_seconds,
+            given.consumer,
+            given.partitions,
+            given.auto_ack,
+            given.member,
+            given.generation,
         )
         wait = arguments.wait_seconds(given.wait_seconds)
         queue, group = check_name(given.queue), check_name(given.group, "group")
