@@ -1,0 +1,353 @@
+"""Subscriptions: members in threads and tasks that join, leave, die and come back. Whoever waits, waits for events."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, closing
+
+import pytest
+
+import penstock
+from penstock import Message, aio
+from penstock.errors import LeaseLost, MemberFenced, QueueNotFound
+from penstock.requests import LeaseRequest
+from tests.test_aio import on_a_loop
+
+SECONDS = 20  # nothing here takes that long; a hang fails instead of hanging
+GROUP = "workers"
+
+
+@pytest.fixture(params=["memory", "file"])
+def ps(request, tmp_path):
+    with penstock.open_in_memory() if request.param == "memory" else penstock.open(tmp_path / "data") as opened:
+        yield opened
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+@pytest.fixture
+def queue(ps):
+    return ps.create_queue("orders", partitions=4, ordering="partition")
+
+
+@pytest.fixture
+def beats(ps, monkeypatch):
+    """`beats(n)` returns when n more heartbeats were answered."""
+    heartbeat, beaten = ps._session.heartbeat, threading.Semaphore(0)
+
+    def counted(*call):
+        answer = heartbeat(*call)
+        beaten.release()
+        return answer
+
+    def wait(count):
+        while beaten.acquire(blocking=False):
+            pass
+        for _ in range(count):
+            assert beaten.acquire(timeout=SECONDS)
+
+    monkeypatch.setattr(ps._session, "heartbeat", counted)
+    return wait
+
+
+def messages(count):
+    return [Message(payload=str(n).encode(), partition=n % 4) for n in range(count)]
+
+
+class Crew:
+    """Members that work in threads, and what they saw of each other."""
+
+    def __init__(self, queue, pool, count):
+        self.queue, self.pool, self.count = queue, pool, count
+        self.lock = threading.Lock()
+        self.busy: set[str] = set()
+        self.seen: dict[str, list[int]] = {partition: [] for partition in "0123"}
+        self.by: Counter[str] = Counter()
+        self.owners: dict[str, str] = {}
+        self.changed = threading.Condition(self.lock)
+        self.stop = threading.Event()
+
+    def start(self, name, leave_after=None, **options):
+        return self.pool.submit(self._work, name, leave_after, options)
+
+    def _work(self, name, leave_after, options):
+        deliveries = self.queue.subscribe(
+            GROUP,
+            name,
+            stop=self.stop,
+            on_assigned=lambda partitions: self._assigned(name, partitions),
+            on_revoked=lambda partitions: self._revoked(name, partitions),
+            **options,
+        )
+        with closing(deliveries):
+            for delivery in deliveries:
+                self._handle(name, delivery)
+                if leave_after is not None and self.by[name] >= leave_after:
+                    delivery.ack()
+                    break
+
+    def _assigned(self, name, partitions):
+        with self.changed:
+            assert not self.owners.keys() & set(partitions), "two owners at once"
+            self.owners |= dict.fromkeys(partitions, name)
+            self.changed.notify_all()
+
+    def _revoked(self, name, partitions):
+        with self.changed:
+            for partition in partitions:
+                assert self.owners.pop(partition) == name
+            self.changed.notify_all()
+
+    def _handle(self, name, delivery):
+        with self.changed:
+            assert self.owners[delivery.partition] == name
+            assert delivery.partition not in self.busy, "delivered to two members at once"
+            self.busy.add(delivery.partition)
+        with self.changed:
+            self.busy.remove(delivery.partition)
+            self.seen[delivery.partition].append(int(delivery.payload))
+            self.by[name] += 1
+            if sum(map(len, self.seen.values())) >= self.count:
+                self.stop.set()
+            self.changed.notify_all()
+
+    def wait_for(self, condition):
+        with self.changed:
+            assert self.changed.wait_for(condition, SECONDS)
+
+    def wait_for_owners(self, *names):
+        self.wait_for(lambda: len(self.owners) == 4 and set(self.owners.values()) == set(names))
+
+    def check(self):
+        assert self.seen == {str(p): list(range(p, self.count, 4)) for p in range(4)}
+
+
+def test_a_single_member_gets_everything_in_order(queue, pool):
+    queue.push_many(messages(40))
+    crew = Crew(queue, pool, 40)
+    crew.start("one").result(SECONDS)
+
+    crew.check()
+    assert queue.stats().groups[GROUP].acked == 40
+    assert queue.members(GROUP) == []
+
+
+def test_members_that_join_share_the_partitions_and_no_message_comes_twice(queue, pool):
+    crew = Crew(queue, pool, 400)
+    workers = [crew.start("one", batch=7)]
+    crew.wait_for_owners("one")
+    queue.push_many(messages(200))
+    workers.append(crew.start("two", batch=5))
+    crew.wait_for_owners("one", "two")
+    workers.append(crew.start("three", batch=1))
+    crew.wait_for_owners("one", "two", "three")
+    queue.push_many([Message(payload=str(n).encode(), partition=n % 4) for n in range(200, 400)])
+    for worker in workers:
+        worker.result(SECONDS)
+
+    crew.check()
+    assert set(crew.by) == {"one", "two", "three"}
+
+
+def test_what_a_leaving_member_owned_goes_to_the_others(queue, pool):
+    queue.push_many(messages(8))
+    crew = Crew(queue, pool, 40)
+    one, two = crew.start("one", leave_after=2, batch=2), crew.start("two", batch=2)
+    one.result(SECONDS)
+    crew.wait_for_owners("two")
+    queue.push_many([Message(payload=str(n).encode(), partition=n % 4) for n in range(8, 40)])
+    two.result(SECONDS)
+
+    crew.check()
+    assert queue.stats().groups[GROUP].acked == 40
+
+
+def test_what_a_dead_member_owned_goes_to_the_others_when_its_session_ends(ps, queue, pool):
+    ps._session.join("orders", GROUP, "dead", 0.3)
+    queue.push_many(messages(8))
+    crew = Crew(queue, pool, 8)
+    crew.start("one", session_seconds=1).result(SECONDS)
+
+    crew.check()
+
+
+def test_a_slow_loop_body_costs_nobody_the_membership(queue, beats):
+    queue.push(b"slow")
+    with closing(queue.subscribe(GROUP, "one", session_seconds=0.3, lease_seconds=0.3)) as deliveries:
+        delivery = next(deliveries)
+        beats(9)  # three sessions long
+        delivery.ack()
+        assert [member.member for member in queue.members(GROUP)] == ["one"]
+
+
+def test_a_zombie_is_fenced_and_joins_again(ps, queue):
+    queue.push(b"a", partition=0)
+    changes = []
+    deliveries = queue.subscribe(GROUP, "one", on_revoked=lambda gone: changes.append(("-", gone)),
+                                 on_assigned=lambda come: changes.append(("+", come)))  # fmt: skip
+    with closing(deliveries):
+        first = next(deliveries)
+        heir, _ = ps._session.join("orders", GROUP, "one", 10)
+        with pytest.raises(LeaseLost):
+            first.ack()
+        ps._session.leave("orders", GROUP, "one", heir.generation)
+        again = next(deliveries)
+        assert (again.id, again.attempt) == (first.id, 2)
+        again.ack()
+
+    everything = ["0", "1", "2", "3"]
+    assert changes == [("+", everything), ("-", everything), ("+", everything), ("-", everything)]
+    assert queue.stats().groups[GROUP].acked == 1
+
+
+def test_what_was_not_begun_is_given_back_when_its_partition_goes(ps, queue, beats):
+    session = ps._session
+    queue.push_many(messages(8))
+    revoked = []
+    with closing(queue.subscribe(GROUP, "one", session_seconds=0.3, on_revoked=revoked.append)) as deliveries:
+        assert next(deliveries).partition == "0"
+        two, _ = session.join("orders", GROUP, "two", 10)
+        beats(2)  # the second began after the join
+        two, _ = session.heartbeat("orders", GROUP, "two", two.generation, [])
+        assert two.assigned == [], "the consumer is still at work"
+        assert next(deliveries).partition == "0"
+        assert revoked == [["2", "3"]]
+        two, _ = session.heartbeat("orders", GROUP, "two", two.generation, [])
+        assert two.assigned == ["2", "3"]
+        request = LeaseRequest(100, member="two", generation=two.generation)
+        reply, _ = session.lease("orders", GROUP, request)
+        assert [(piece.partition(0), piece.attempt(0)) for piece in reply.pieces] == [("2", 1), ("3", 1)]
+
+
+def test_leaving_the_loop_is_a_failure_of_the_delivery_at_hand_only(queue):
+    queue.push_many(messages(8))
+    with closing(queue.subscribe(GROUP)) as deliveries:
+        next(deliveries)
+        next(deliveries)
+    stats = queue.stats().groups[GROUP]
+
+    assert (stats.acked, stats.waiting, stats.leased) == (1, 1, 0)
+    assert queue.members(GROUP) == []
+
+
+def test_an_error_of_a_callback_reaches_the_consumer_and_leaves_the_group(queue):
+    def refuse(partitions):
+        raise ValueError("not these")
+
+    with pytest.raises(ValueError, match="not these"):
+        next(queue.subscribe(GROUP, on_assigned=refuse))
+    assert queue.members(GROUP) == []
+
+
+def test_a_queue_must_be_there(ps):
+    with pytest.raises(QueueNotFound):
+        next(ps.queue("nothing").subscribe(GROUP))
+
+
+def test_a_waiting_lease_hears_of_a_change_at_once(ps, queue, pool):
+    """Nobody waits for the next heartbeat: with a session of an hour there is one every twenty minutes."""
+    crew = Crew(queue, pool, 4)
+    workers = [crew.start("one", session_seconds=3600)]
+    crew.wait_for_owners("one")
+    workers.append(crew.start("two", session_seconds=3600))
+    crew.wait_for_owners("one", "two")
+    queue.push_many(messages(4))
+    for worker in workers:
+        worker.result(SECONDS)
+
+    crew.check()
+
+
+def test_others_cannot_lease_from_a_group_with_members(queue):
+    queue.push(b"a")
+    with closing(queue.subscribe(GROUP)) as deliveries:
+        next(deliveries)
+        with pytest.raises(MemberFenced):
+            queue.lease(1, group=GROUP)
+
+
+@on_a_loop
+async def test_tasks_share_the_partitions(tmp_path):
+    async with aio.open(tmp_path / "data") as ps:
+        queue = await ps.create_queue("orders", partitions=4, ordering="partition")
+        owners: dict[str, str] = {}
+        seen: dict[str, list[int]] = {partition: [] for partition in "0123"}
+        shared, stop = asyncio.Event(), asyncio.Event()
+
+        async def work(name):
+            async def assigned(partitions):
+                assert not owners.keys() & set(partitions)
+                owners.update(dict.fromkeys(partitions, name))
+                if len(set(owners.values())) == 2 and len(owners) == 4:
+                    shared.set()
+
+            def revoked(partitions):
+                for partition in partitions:
+                    assert owners.pop(partition) == name
+
+            options = {"stop": stop, "on_assigned": assigned, "on_revoked": revoked, "session_seconds": 3600}
+            async with aclosing(queue.subscribe(GROUP, name, batch=3, **options)) as deliveries:
+                async for delivery in deliveries:
+                    assert owners[delivery.partition] == name
+                    seen[delivery.partition].append(int(delivery.payload))
+                    if sum(map(len, seen.values())) == 80:
+                        stop.set()
+
+        workers = [asyncio.create_task(work("one"))]
+        await queue.push_many(messages(40))
+        workers.append(asyncio.create_task(work("two")))
+        await shared.wait()
+        await queue.push_many([Message(payload=str(n).encode(), partition=n % 4) for n in range(40, 80)])
+        await asyncio.gather(*workers)
+
+        assert seen == {str(p): list(range(p, 80, 4)) for p in range(4)}
+        assert await queue.members(GROUP) == []
+        assert (await queue.stats()).groups[GROUP].acked == 80
+
+
+@on_a_loop
+async def test_a_zombie_task_is_fenced_and_joins_again(tmp_path):
+    async with aio.open(tmp_path / "data") as ps:
+        queue = await ps.create_queue("orders", partitions=2)
+        await queue.push(b"a", partition=0)
+        async with aclosing(queue.subscribe(GROUP, "one")) as deliveries:
+            first = await anext(deliveries)
+            heir = await ps._session.join("orders", GROUP, "one", 10)
+            with pytest.raises(LeaseLost):
+                await first.ack()
+            await ps._session.leave("orders", GROUP, "one", heir.generation)
+            again = await anext(deliveries)
+            assert (again.id, again.attempt) == (first.id, 2)
+            await again.ack()
+        assert (await queue.stats()).groups[GROUP].acked == 1
+
+
+@on_a_loop
+async def test_a_cancelled_task_leaves_the_group(tmp_path):
+    async with aio.open(tmp_path / "data") as ps:
+        queue = await ps.create_queue("orders")
+        await queue.push_many([b"a", b"b"])
+        begun = asyncio.Event()
+
+        async def work():
+            async with aclosing(queue.subscribe(GROUP)) as deliveries:
+                async for _ in deliveries:
+                    begun.set()
+                    await asyncio.Event().wait()
+
+        worker = asyncio.create_task(work())
+        await begun.wait()
+        worker.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await worker
+        stats = (await queue.stats()).groups[GROUP]
+
+        assert (stats.ready, stats.waiting, stats.leased) == (1, 1, 0)
+        assert await queue.members(GROUP) == []
