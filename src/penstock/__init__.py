@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,6 +59,7 @@ __all__ = [
     "Receipt",
     "__version__",
     "aio",
+    "connect",
     "open",
     "open_in_memory",
 ]
@@ -118,3 +120,42 @@ def open_in_memory(*, clock: Clock | None = None, rng: random.Random | None = No
     from penstock.embedded import Session
 
     return Penstock(Session(None, durability="os", clock=clock, rng=rng))
+
+
+def connect(
+    urls: str | Sequence[str],
+    *,
+    token: str | None = None,
+    client: str | None = None,
+    producer: str | None = None,
+    linger_ms: float | None = None,
+    batch_max: int = 1_000,
+    timeout: float = 30.0,
+    connect_seconds: float = 5.0,
+    clock: Clock | None = None,
+    rng: random.Random | None = None,
+) -> Penstock:
+    """Connect to a broker: `penstock://host:port`; several URLs, in a list or separated by commas, are tried in turn.
+
+    `client` is a name for this program, for the broker's metrics and logs. A call fails with `Unavailable` when
+    it is not answered within `timeout` seconds, connecting at first within `connect_seconds`. With `linger_ms`,
+    concurrent pushes are sent together, at most `batch_max` at a time. A `producer` name lets a successor take over:
+    whoever connected with it before can push no more. docs/client.md has the details.
+    """
+    from penstock.client.sync import Penstock
+    from penstock.remote.dialling import session
+    from penstock.remote.settings import settings
+
+    wanted = settings(
+        urls,
+        token=token,
+        client=client,
+        producer=producer,
+        linger_ms=linger_ms,
+        batch_max=batch_max,
+        timeout=timeout,
+        connect_seconds=connect_seconds,
+        clock=clock,
+        rng=rng,
+    )
+    return Penstock(session(wanted))

@@ -1,4 +1,4 @@
-"""The asyncio face of the package: `penstock.aio.open`.
+"""The asyncio face of the package: `penstock.aio.open` and `penstock.aio.connect`.
 
 async with penstock.aio.open("./data") as ps:
 await ps.queue("mail").push(b"hello")
@@ -7,6 +7,7 @@ await ps.queue("mail").push(b"hello")
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from penstock.client.asynchronous_delivery import Delivery, Leased
 from penstock.clock import Clock
 from penstock.embedded import AsyncSession, Session
 from penstock.model import Durability
+from penstock.remote.dialling import async_session
+from penstock.remote.settings import settings
 
-__all__ = ["Delivery", "Leased", "Penstock", "Queue", "open", "open_in_memory"]
+__all__ = ["Delivery", "Leased", "Penstock", "Queue", "connect", "open", "open_in_memory"]
 
 
 def open(
@@ -44,3 +47,32 @@ def open(
 def open_in_memory(*, clock: Clock | None = None, rng: random.Random | None = None) -> Penstock:
     """Like `penstock.open_in_memory`."""
     return Penstock(lambda: AsyncSession(Session(None, durability="os", clock=clock, rng=rng)))
+
+
+def connect(
+    urls: str | Sequence[str],
+    *,
+    token: str | None = None,
+    client: str | None = None,
+    producer: str | None = None,
+    linger_ms: float | None = None,
+    batch_max: int = 1_000,
+    timeout: float = 30.0,
+    connect_seconds: float = 5.0,
+    clock: Clock | None = None,
+    rng: random.Random | None = None,
+) -> Penstock:
+    """Like `penstock.connect`; connects when the `async with` block is entered, or when it is first used."""
+    wanted = settings(
+        urls,
+        token=token,
+        client=client,
+        producer=producer,
+        linger_ms=linger_ms,
+        batch_max=batch_max,
+        timeout=timeout,
+        connect_seconds=connect_seconds,
+        clock=clock,
+        rng=rng,
+    )
+    return Penstock(lambda: async_session(wanted))

@@ -1,0 +1,331 @@
+"""The session of the asyncio face over TCP: one connection, on which everything is pipelined.
+
+    no connection ──request──▶ connecting ──▶ connected ──lost, with requests left──▶ connecting
+                                   │
+                          nobody waits any more, or refused: no connection
+
+Requests that cannot be sent yet wait in order; so do pushes while too many are under way. Frames of one turn of the
+loop leave together. A request that is not answered in time fails; nothing else does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Sequence
+from typing import Any, Final
+
+from penstock import limits
+from penstock.batch import Batch, encode_one
+from penstock.errors import Closed, LeaseLost, PenstockError, RateLimited, Unavailable
+from penstock.model import Durability, MessageId, Receipt
+from penstock.remote import request as asking
+from penstock.remote.connecting import Connector
+from penstock.remote.exchange import Exchange, Garbled, tell
+from penstock.remote.gathering import Gatherer, resolve
+from penstock.remote.operations import Operations
+from penstock.remote.producer import nameless
+from penstock.remote.request import Request
+from penstock.remote.settings import Settings
+from penstock.replies import LeaseReply, PushReply
+from penstock.requests import LeaseRequest, PartitionChoice, Settling
+from penstock.wire.frames import Buffer
+
+OVERDUE_CHECK_SECONDS: Final = 0.25
+
+
+class AsyncSession(Operations):
+    """See the module's rules. Belongs to the loop on which it is first used."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.exchange = Exchange(None if settings.producer else nameless(settings.rng))
+        self.loop: Any = None  # an event loop, from the first use on
+        self._hook = self._tell
+        self._transport: asyncio.Transport | None = None
+        self._waiting: deque[Request] = deque()  # for a connection, or for room among the pushes
+        self._connecting: asyncio.Task[None] | None = None
+        self._out: list[Buffer] = []
+        self._is_full = False  # the broker does not read
+        self._is_closed = False
+        self._is_checking = False
+        self._answered: asyncio.Future[None] | None = None
+        self._connector = Connector(self)
+        linger = settings.linger_seconds
+        self._gatherer = None if linger is None else Gatherer(self, linger, settings.batch_max)
+
+    async def start(self) -> None:
+        """Connect, or say why not."""
+        self.loop = asyncio.get_running_loop()
+        if self._transport is None:
+            self._made(await self._connector.connect(self.settings.connect_seconds))
+
+    async def close(self) -> None:
+        """Send what has gathered, wait until every push is answered, and hang up; calls that wait end with `Closed`."""
+        if self._is_closed:
+            return
+        if self.loop is not None:
+            if self._gatherer is not None:
+                await self._gatherer.close()
+            while any(each.is_numbered for each in (*self.exchange.pending.values(), *self._waiting)):
+                await self.answered()
+        self._is_closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+        self._fail_all(Closed("this Penstock is closed"))
+
+    # requests
+
+    def submit(self, request: Request) -> None:
+        """Have a request sent as soon as it can be; `told` is called on the loop."""
+        loop = self.loop or self._loop()
+        request.told = self._hook
+        if self._is_closed:
+            tell(request, Closed("this Penstock is closed", hint="connect again with penstock.aio.connect()"))
+            return
+        if not request.deadline:
+            request.deadline = loop.time() + self.settings.timeout_seconds + request.wait_seconds
+            if not self._is_checking:
+                self._is_checking = True
+                loop.call_later(OVERDUE_CHECK_SECONDS, self._check_overdue)
+        if self._transport is None or self._waiting or not self._may_send(request):
+            self._waiting.append(request)
+            self._go_on()
+        else:
+            self._put(request)
+
+    async def ask(self, request: Request) -> Any:
+        """The answer; its error, if it is one, is raised."""
+        request.future = (self.loop or self._loop()).create_future()
+        self.submit(request)
+        try:
+            return await request.future
+        except asyncio.CancelledError:
+            self._abandon(request)
+            raise
+
+    def _told(self, request: Request) -> Any:
+        return self.ask(request)
+
+    _done = _plainly = _told
+
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        self.loop = loop = asyncio.get_running_loop()
+        return loop
+
+    def _may_send(self, request: Request) -> bool:
+        producer = self.exchange.producer
+        is_new = request.is_numbered and not request.sequence
+        return not self.exchange.is_leaving and (not is_new or producer is None or producer.has_room())
+
+    def _put(self, request: Request) -> None:
+        self._write(self.exchange.put(request))
+
+    def _tell(self, request: Request, answer: Any) -> None:
+        if isinstance(answer, RateLimited):
+            wait = answer.retry_after_seconds
+            if self.loop.time() + wait < request.deadline and not self._is_closed:
+                request.renew()
+                self.loop.call_later(wait, self.submit, request)
+                return
+        (request.then or resolve)(request, answer)
+        self._wake()
+        if self._waiting:
+            self._go_on()
+
+    def _wake(self) -> None:
+        if self._answered is not None:
+            self._answered.set_result(None)
+            self._answered = None
+
+    def _go_on(self) -> None:
+        """Send what waits, as far as it may be sent."""
+        if self._transport is None:
+            if self._connecting is None and self._waiting:
+                self._connecting = self.loop.create_task(self._reconnect())
+            return
+        while self._waiting and self._may_send(self._waiting[0]):
+            self._put(self._waiting.popleft())
+
+    async def answered(self) -> None:
+        """Return when something has been answered."""
+        if self._answered is None:
+            self._answered = (self.loop or self._loop()).create_future()
+        await asyncio.shield(self._answered)
+
+    async def room(self) -> None:
+        """Return when a push would be sent at once."""
+        while self._waiting or self._is_full:
+            await self.answered()
+
+    def _abandon(self, request: Request) -> None:
+        self._write(self.exchange.abandon(request))
+        if request in self._waiting:
+            self._waiting.remove(request)
+
+    def _check_overdue(self) -> None:
+        now = self.loop.time()
+        late = [each for each in (*self.exchange.pending.values(), *self._waiting) if each.deadline < now]
+        for request in late:
+            self._abandon(request)
+            error = self._connector.failure if self._transport is None else None
+            tell(request, error or Unavailable(f"the broker does not answer: {self._connector.address}"))
+        self._is_checking = bool(self.exchange.pending or self._waiting)
+        if self._is_checking:
+            self.loop.call_later(OVERDUE_CHECK_SECONDS, self._check_overdue)
+
+    # the connection
+
+    async def _reconnect(self) -> None:
+        try:
+            while self._waiting and not self._is_closed:
+                longest = max(each.deadline for each in self._waiting) - self.loop.time()
+                try:
+                    self._made(await self._connector.connect(max(0.0, longest)))
+                except PenstockError as error:
+                    self._fail_all(error)
+                else:
+                    break
+        finally:
+            self._connecting = None
+
+    def _made(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._is_full = False
+        self._go_on()
+
+    def received(self, data: bytes) -> None:
+        """Bytes from the broker."""
+        try:
+            replies = self.exchange.received(data)
+        except Garbled as error:
+            place = self._connector.address
+            self._hang_up(Unavailable(f"what comes from {place} is not the protocol of a broker: {error}"))
+            return
+        self._write(replies)
+        if self.exchange.is_leaving and not self.exchange.pending and self._transport is not None:
+            self._connector.drop()
+            self.lost(None)
+
+    def _hang_up(self, error: PenstockError) -> None:
+        if self._transport is None:
+            self.exchange.fail(error)  # only the greeting: another address may do better
+            return
+        self._connector.drop()
+        self._transport = None
+        self._fail_all(error)
+
+    def lost(self, error: Exception | None) -> None:
+        """The connection is gone."""
+        why = f"the connection to {self._connector.address} was lost: {error or 'the broker closed it'}"
+        if self._transport is None:
+            self.exchange.fail(self.exchange.refused or Unavailable(why))
+            return
+        self._transport = None
+        self._out = []
+        if not self._is_closed:
+            self._waiting.extendleft(reversed(self.exchange.lost(why)))
+            self._go_on()
+
+    def set_full(self, is_full: bool) -> None:
+        """Whether the broker has stopped reading."""
+        self._is_full = is_full
+        self._wake()
+
+    def _fail_all(self, error: PenstockError) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        self.exchange.fail(error)
+        for request in waiting:
+            tell(request, error)
+
+    def _write(self, data: list[Buffer]) -> None:
+        if data:
+            if not self._out:
+                self.loop.call_soon(self._flush)
+            self._out += data
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if out and self._transport is not None:
+            self._transport.writelines(out)
+
+    # messages
+
+    def push_bytes(self, queue: str, payload: bytes) -> Awaitable[MessageId]:
+        if len(payload) > limits.payload_bytes_max:
+            encode_one(payload)  # refuses it
+        if self._gatherer is not None and not self._is_closed:
+            return self._gatherer.push(queue, payload, self.loop or self._loop())
+        request = asking.push_one(queue, payload)
+        if self._waiting or self._is_full:
+            return self._push(request)
+        request.future = (self.loop or self._loop()).create_future()
+        self.submit(request)
+        future: asyncio.Future[MessageId] = request.future
+        return future
+
+    async def _push(self, request: Request) -> Any:
+        if self._transport is not None:
+            await self.room()
+        return await self.ask(request)
+
+    async def push_one(self, queue: str, data: bytes, durability: Durability | None) -> MessageId:
+        reply: PushReply = await self._push(asking.push(queue, Batch(data), None, durability))
+        return reply.ids()[0]
+
+    async def push(
+        self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None
+    ) -> PushReply:
+        reply: PushReply = await self._push(asking.push(queue, batch, partition, durability))
+        return reply
+
+    async def lease(self, queue: str, group: str, request: LeaseRequest, wait_seconds: float) -> LeaseReply:
+        reply: LeaseReply = await self.ask(asking.lease(queue, group, request, wait_seconds))
+        return reply
+
+    async def settle(self, receipts: Sequence[Receipt], how: Settling) -> None:
+        await self.ask(asking.settle(receipts, 0, how))
+
+    async def settle_lease(self, nonce: int, how: Settling) -> None:
+        await self.ask(asking.settle((), nonce, how))
+
+    async def extend(self, nonce: int, seconds: float) -> int:
+        expires_at: int = await self.ask(asking.extend(nonce, seconds))
+        return expires_at
+
+    def pipeline(self) -> AsyncPipeline:
+        return AsyncPipeline(self)
+
+
+class AsyncPipeline:
+    """Settles on their way; making one awaits nothing."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+        self._unanswered = 0
+        self._failure: PenstockError | None = None
+
+    def settle(self, receipts: Sequence[Receipt], how: Settling) -> None:
+        self._send(asking.settle(receipts, 0, how))
+
+    def settle_lease(self, nonce: int, how: Settling) -> None:
+        self._send(asking.settle((), nonce, how))
+
+    async def confirm(self) -> None:
+        while self._unanswered:
+            await self._session.answered()
+        if self._failure is not None:
+            raise self._failure
+
+    def _send(self, request: Request) -> None:
+        request.then = self._note
+        self._unanswered += 1
+        self._session.submit(request)
+
+    def _note(self, request: Request, answer: Any) -> None:
+        self._unanswered -= 1
+        if isinstance(answer, PenstockError) and not isinstance(answer, LeaseLost):
+            self._failure = self._failure or answer

@@ -1,0 +1,192 @@
+"""The session of the blocking face over TCP: a connection per concurrent caller.
+
+A caller takes a line that is free, or a new one, and gives it back. What waits long, such as a lease, holds its line
+and nobody else's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from penstock import limits
+from penstock.batch import Batch, encode_one
+from penstock.errors import Closed, LeaseLost, PenstockError, RateLimited
+from penstock.model import Durability, MessageId, Receipt
+from penstock.remote import request as asking
+from penstock.remote.gathering_threads import Gatherer
+from penstock.remote.line import Line, Shared
+from penstock.remote.operations import Operations
+from penstock.remote.request import Request
+from penstock.remote.settings import Settings
+from penstock.replies import LeaseReply, PushReply
+from penstock.requests import LeaseRequest, PartitionChoice, Settling
+
+IDLE_MAX: Final = 16  # connections kept for the next caller
+UNANSWERED_MAX: Final = 256  # settles of a pipeline before it listens
+
+
+class Session(Operations):
+    """See the module's rules. Connects at once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._shared = Shared(settings)
+        self._lock = threading.Lock()
+        self._idle: list[Line] = []
+        self._busy: set[Line] = set()
+        self._gatherer = None if settings.linger_seconds is None else Gatherer(settings, self._push_payloads)
+        with self.line() as line:
+            line.open(self._shared.micros(settings.connect_seconds))
+
+    def confirm(self, ticket: int) -> None:
+        """What a broker answers is confirmed already."""
+
+    def close(self) -> None:
+        """Wait for pushes that are gathered, then hang up; calls that wait end with `Closed`."""
+        if self._gatherer is not None:
+            self._gatherer.close()
+        self._shared.closing.set()
+        with self._lock:
+            idle, self._idle = self._idle, []
+            busy = list(self._busy)
+        for line in idle:
+            line.close()
+        for line in busy:
+            line.interrupt()
+
+    # lines
+
+    @contextmanager
+    def line(self) -> Iterator[Line]:
+        """A line for the block."""
+        line = self.take()
+        try:
+            yield line
+        finally:
+            self.give(line)
+
+    def take(self) -> Line:
+        if self._shared.closing.is_set():
+            raise Closed("this Penstock is closed", hint="connect again with penstock.connect()")
+        with self._lock:
+            line = self._idle.pop() if self._idle else Line(self._shared)
+            self._busy.add(line)
+            return line
+
+    def give(self, line: Line) -> None:
+        with self._lock:
+            self._busy.discard(line)
+            if line.is_usable and len(self._idle) < IDLE_MAX and not self._shared.closing.is_set():
+                self._idle.append(line)
+                return
+        line.close()
+
+    def deadline(self, request: Request) -> int:
+        return self._shared.micros(self._settings.timeout_seconds + request.wait_seconds)
+
+    def _ask(self, request: Request) -> Any:
+        deadline = self.deadline(request)
+        while True:
+            try:
+                with self.line() as line:
+                    return line.ask(request, deadline)
+            except RateLimited as error:
+                if self._shared.left(deadline) < error.retry_after_seconds:
+                    raise
+                if self._shared.closing.wait(error.retry_after_seconds):
+                    raise Closed("this Penstock is closed") from None
+                request.renew()
+
+    def _told(self, request: Request) -> tuple[Any, int]:
+        return self._ask(request), 0
+
+    def _done(self, request: Request) -> int:
+        self._ask(request)
+        return 0
+
+    def _plainly(self, request: Request) -> Any:
+        return self._ask(request)
+
+    # messages
+
+    def push_bytes(self, queue: str, payload: bytes) -> tuple[MessageId, int]:
+        if len(payload) > limits.payload_bytes_max:
+            encode_one(payload)  # refuses it
+        if self._gatherer is not None:
+            return self._gatherer.push(queue, payload), 0
+        return self._ask(asking.push_one(queue, payload)), 0
+
+    def push_one(self, queue: str, data: bytes, durability: Durability | None) -> tuple[MessageId, int]:
+        reply: PushReply = self._ask(asking.push(queue, Batch(data), None, durability))
+        return reply.ids()[0], 0
+
+    def push(
+        self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None
+    ) -> tuple[PushReply, int]:
+        return self._ask(asking.push(queue, batch, partition, durability)), 0
+
+    def _push_payloads(self, queue: str, payloads: list[bytes]) -> Sequence[MessageId]:
+        if len(payloads) == 1:
+            return [self._ask(asking.push_one(queue, payloads[0]))]
+        reply: PushReply = self._ask(asking.push(queue, Batch.build(payloads), None, None))
+        return reply.ids()
+
+    def lease(self, queue: str, group: str, request: LeaseRequest) -> tuple[LeaseReply, int]:
+        return self._ask(asking.lease(queue, group, request, 0.0)), 0
+
+    def lease_waiting(self, queue: str, group: str, request: LeaseRequest, seconds: float) -> tuple[LeaseReply, int]:
+        return self._ask(asking.lease(queue, group, request, seconds)), 0
+
+    def settle(self, receipts: Sequence[Receipt], how: Settling) -> int:
+        return self._done(asking.settle(receipts, 0, how))
+
+    def settle_lease(self, nonce: int, how: Settling) -> int:
+        return self._done(asking.settle((), nonce, how))
+
+    def extend(self, nonce: int, seconds: float) -> int:
+        expires_at: int = self._ask(asking.extend(nonce, seconds))
+        return expires_at
+
+    def pipeline(self) -> Pipeline:
+        return Pipeline(self)
+
+
+class Pipeline:
+    """Settles on a line of their own, whose answers are read when they are many, and at the end."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._line: Line | None = None
+        self._failure: PenstockError | None = None
+
+    def settle(self, receipts: Sequence[Receipt], how: Settling) -> None:
+        self._send(asking.settle(receipts, 0, how))
+
+    def settle_lease(self, nonce: int, how: Settling) -> None:
+        self._send(asking.settle((), nonce, how))
+
+    def confirm(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            try:
+                line.drain(self._session.deadline(asking.extend(0, 0)))
+            finally:
+                self._session.give(line)
+        if self._failure is not None:
+            raise self._failure
+
+    def _send(self, request: Request) -> None:
+        request.told = self._note
+        deadline = self._session.deadline(request)
+        if self._line is None:
+            self._line = self._session.take()
+        self._line.send(request, deadline)
+        if len(self._line.exchange.pending) >= UNANSWERED_MAX:
+            self._line.drain(deadline)
+
+    def _note(self, request: Request, answer: Any) -> None:
+        if isinstance(answer, PenstockError) and not isinstance(answer, LeaseLost):
+            self._failure = self._failure or answer

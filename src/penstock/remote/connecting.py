@@ -1,0 +1,131 @@
+"""Making a connection on an event loop: every address in turn, with pauses, until a broker has said welcome."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+from penstock.errors import PenstockError, Unavailable
+from penstock.remote import request as asking
+from penstock.remote.line import check_protocol
+from penstock.remote.producer import Producer
+from penstock.remote.request import Request
+from penstock.wire import calls
+
+if TYPE_CHECKING:
+    from penstock.remote.asynchronous import AsyncSession
+    from penstock.remote.urls import Address
+
+
+class Wire(asyncio.Protocol):
+    """One connection; passes on what comes."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+        self.transport: asyncio.Transport | None = None
+        self.is_current = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.is_current:
+            self._session.received(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.is_current:
+            self.is_current = False
+            self._session.lost(error)
+
+    def pause_writing(self) -> None:
+        self._session.set_full(True)
+
+    def resume_writing(self) -> None:
+        self._session.set_full(False)
+
+
+class Connector:
+    """Connects for a session."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+        self._settings = session.settings
+        self._place = 0
+        self._wire: Wire | None = None
+        self.failure: PenstockError | None = None  # of the last try
+
+    @property
+    def address(self) -> Address:
+        return self._settings.addresses[self._place]
+
+    async def connect(self, seconds: float) -> asyncio.Transport:
+        """A connection that has been greeted; `Unavailable` when there is none after so long."""
+        loop = asyncio.get_running_loop()
+        deadline, tries = loop.time() + seconds, 0
+        while True:
+            transport = await self._try_all(deadline)
+            if transport is not None:
+                return transport
+            pause = self._settings.backoff(tries)
+            tries += 1
+            if loop.time() + pause >= deadline:
+                assert self.failure is not None
+                raise self.failure
+            await asyncio.sleep(pause)
+
+    async def _try_all(self, deadline: float) -> asyncio.Transport | None:
+        loop = asyncio.get_running_loop()
+        first = self._place
+        for turn in range(len(self._settings.addresses)):
+            self._place = (first + turn) % len(self._settings.addresses)
+            left = max(0.001, min(self._settings.connect_seconds, deadline - loop.time()))
+            try:
+                async with asyncio.timeout(left):
+                    return await self._connect(loop)
+            except (OSError, TimeoutError, Unavailable) as error:
+                self.drop()
+                text = str(error.message if isinstance(error, Unavailable) else error) or type(error).__name__
+                self.failure = Unavailable(f"no broker answers at {self.address}: {text}")
+            except BaseException:
+                self.drop()
+                raise
+        self._place = first
+        return None
+
+    async def _connect(self, loop: asyncio.AbstractEventLoop) -> asyncio.Transport:
+        self.drop()
+        self._wire = wire = Wire(self._session)
+        await loop.create_connection(lambda: wire, self.address.host, self.address.port)
+        assert wire.transport is not None
+        self._session.exchange.connected()
+        await self._greet(wire)
+        return wire.transport
+
+    async def _greet(self, wire: Wire) -> None:
+        settings, exchange = self._settings, self._session.exchange
+        check_protocol(await self._asked(wire, asking.hello(settings.token, settings.client, exchange.producer)))
+        if settings.producer and exchange.producer is None:
+            id, epoch = await self._asked(wire, asking.call(calls.InitProducer(settings.producer)))
+            exchange.producer = Producer(id, epoch)
+            await self._asked(wire, asking.hello(settings.token, settings.client, exchange.producer))
+
+    async def _asked(self, wire: Wire, request: Request) -> Any:
+        """Ask on a connection that is not in use yet."""
+        future = request.future = asyncio.get_running_loop().create_future()
+
+        def told(request: Request, answer: Any) -> None:
+            if not future.done():
+                future.set_exception(answer) if isinstance(answer, PenstockError) else future.set_result(answer)
+
+        request.told = told
+        request.deadline = float("inf")
+        assert wire.transport is not None
+        wire.transport.writelines(self._session.exchange.put(request))
+        return await future
+
+    def drop(self) -> None:
+        """Hang up."""
+        wire, self._wire = self._wire, None
+        if wire is not None and wire.transport is not None:
+            wire.is_current = False
+            wire.transport.abort()

@@ -1,0 +1,168 @@
+"""One conversation with a broker, over as many connections as it takes. No I/O, no clock.
+
+    put ──▶ pending ──answer──▶ told(answer)
+               │
+          lost() ── may be sent again ──▶ to be put again, with the same sequence
+               └─── otherwise ──────────▶ told(Unavailable): nobody knows whether it happened
+
+An answer that nobody waits for any more is dropped; messages that come with it are given back at once.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from penstock import limits
+from penstock.errors import LeaseLost, PenstockError, Unavailable
+from penstock.model import Outcome
+from penstock.remote import request as asking
+from penstock.remote.producer import Producer
+from penstock.remote.request import Again, Request
+from penstock.replies import LeaseReply
+from penstock.requests import Settling
+from penstock.wire.answers import decode_leased
+from penstock.wire.errors import ErrorReply, to_error
+from penstock.wire.frames import Buffer, Splitter, Type, frame, frame_head
+from penstock.wire.requests import decode
+
+ANSWERS: Final = {
+    Type.PUSH_ONE: Type.PLACED,
+    Type.PUSH: Type.PUSHED,
+    Type.LEASE: Type.LEASED,
+}  # everything else is answered by OK
+ABANDONED_MAX: Final = 1_024
+CORRELATIONS: Final = 1 << 32
+NOT_FRAMES: Final = (PenstockError, ValueError, TypeError, IndexError, OverflowError, struct.error)
+_RELEASE: Final = Settling(Outcome.RELEASED)
+
+
+class Garbled(Exception):
+    """The peer sends what no broker would: the connection is of no use."""
+
+
+class Exchange:
+    """See the module's rules. `producer` numbers the pushes."""
+
+    def __init__(self, producer: Producer | None) -> None:
+        self.producer = producer
+        self.is_leaving = False  # the broker has said goodbye
+        self.pending: dict[int, Request] = {}
+        self._abandoned: dict[int, None] = {}  # leases that nobody waits for
+        self._correlation = 0
+        self._splitter = Splitter(2 * limits.frame_bytes_max)
+        self.refused: PenstockError | None = None  # why the broker ends the connection
+
+    def connected(self) -> None:
+        """A new connection has been made; the first request must be a hello."""
+        self._splitter = Splitter(2 * limits.frame_bytes_max)
+        self.is_leaving = False
+        self.refused = None
+
+    def put(self, request: Request) -> list[Buffer]:
+        """Note a request; the bytes to send."""
+        self._correlation = self._correlation % (CORRELATIONS - 1) + 1
+        request.correlation = self._correlation
+        if request.is_numbered and not request.sequence and self.producer is not None:
+            request.producer = self.producer
+            request.sequence = self.producer.take()
+        body = request.encode(request.sequence)
+        self.pending[self._correlation] = request
+        request.sent += 1
+        head = frame_head(request.kind, self._correlation, sum(map(len, body)))
+        return [head + body[0], *body[1:]]
+
+    def received(self, data: bytes) -> list[Buffer]:
+        """Tell the answers in these bytes; returns what must be sent in turn. `Garbled`: drop the connection."""
+        replies: list[Buffer] = []
+        try:
+            whole, cuts = self._splitter.feed(data)
+            view = memoryview(whole)
+            for kind, correlation, start, stop in cuts:
+                request = self.pending.pop(correlation, None)
+                if request is not None:
+                    self._answered(request, kind, view[start:stop])
+                else:
+                    replies += self._unasked(kind, correlation, view[start:stop])
+        except NOT_FRAMES as error:
+            raise Garbled(str(error)) from error
+        return replies
+
+    def _answered(self, request: Request, kind: int, body: memoryview) -> None:
+        if kind == Type.ERROR:
+            answer: Any = to_error(decode(body, ErrorReply))
+            if request.again is Again.SETTLE and request.sent > 1 and isinstance(answer, LeaseLost):
+                answer = LeaseLost(
+                    "the connection was lost before the answer came: the first try settled this, or its lease is over"
+                )
+        elif kind == ANSWERS.get(request.kind, Type.OK):
+            try:
+                answer = request.read(body)
+            except NOT_FRAMES:
+                self.pending[request.correlation] = request
+                raise
+        else:
+            self.pending[request.correlation] = request
+            raise ValueError(f"an answer of type {kind} to a request of type {request.kind}")
+        tell(request, answer)
+
+    def _unasked(self, kind: int, correlation: int, body: memoryview) -> list[Buffer]:
+        if kind == Type.GOODBYE:
+            self.is_leaving = True
+        elif kind == Type.ERROR and not correlation:
+            self.refused = to_error(decode(body, ErrorReply))
+        elif correlation in self._abandoned:
+            del self._abandoned[correlation]
+            if kind == Type.LEASED:
+                return self._given_back(decode_leased(body))
+        return []
+
+    def _given_back(self, reply: LeaseReply) -> list[Buffer]:
+        return self.put(asking.settle((), reply.nonce, _RELEASE)) if reply.nonce else []
+
+    def abandon(self, request: Request) -> list[Buffer]:
+        """Nobody waits for this one any more; what to send about it."""
+        if self.pending.pop(request.correlation, None) is None:
+            return []
+        _done(request)
+        if request.kind != Type.LEASE:
+            return []
+        self._abandoned[request.correlation] = None
+        if len(self._abandoned) > ABANDONED_MAX:
+            del self._abandoned[next(iter(self._abandoned))]
+        return [frame(Type.CANCEL, 0, asking.cancel(request.correlation))]
+
+    def lost(self, why: str) -> list[Request]:
+        """The connection is gone. The requests to put again, in their order; all others have been told."""
+        pending, self.pending = self.pending, {}
+        self._abandoned = {}
+        again = []
+        for request in pending.values():
+            if request.kind == Type.HELLO or request.again is Again.NEVER:
+                tell(request, self.refused or unknown(why))
+            else:
+                again.append(request)
+        return again
+
+    def fail(self, error: PenstockError) -> None:
+        """Nobody will answer any more."""
+        pending, self.pending = self.pending, {}
+        for request in pending.values():
+            tell(request, error)
+
+
+def unknown(why: str) -> Unavailable:
+    """The connection was lost under a request that must not be sent twice."""
+    return Unavailable(f"{why}; the operation may or may not have happened", hint="look before you do it again")
+
+
+def tell(request: Request, answer: Any) -> None:
+    """The end of a request."""
+    _done(request)
+    request.told(request, answer)
+
+
+def _done(request: Request) -> None:
+    if request.producer is not None:
+        request.producer.done(request.sequence)
+        request.producer = None

@@ -1,0 +1,251 @@
+"""A connection for one thread at a time: it asks, reads until it has its answer, and reconnects when it must.
+
+There is no thread in the background and no hop between threads: whoever asks sends and reads.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+from contextlib import suppress
+from typing import Any, Final
+
+from penstock.errors import Closed, PenstockError, Unavailable
+from penstock.remote import request as asking
+from penstock.remote.exchange import Exchange, Garbled, tell
+from penstock.remote.producer import Producer, nameless
+from penstock.remote.request import PENDING, Request
+from penstock.remote.settings import Settings
+from penstock.wire import calls
+from penstock.wire.frames import PROTOCOL_VERSION, Buffer
+
+READ_BYTES: Final = 1 << 18
+
+
+class Shared:
+    """What the lines of a session have in common."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.closing = threading.Event()
+        self.producer: Producer | None = None  # a named one; otherwise each line has its own
+        self.naming = threading.Lock()
+        self.place = 0  # of the address that answered last
+
+    def micros(self, seconds: float) -> int:
+        """When so many seconds from now have passed."""
+        return self.settings.clock.monotonic() + round(seconds * 1_000_000)
+
+    def left(self, deadline: int) -> float:
+        return (deadline - self.settings.clock.monotonic()) / 1e6
+
+
+class Line:
+    """See the module's rules."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._settings = shared.settings
+        self._socket: socket.socket | None = None
+        self._poll = select.poll()
+        own = shared.producer if self._settings.producer else nameless(self._settings.rng)
+        self.exchange = Exchange(own)
+
+    def ask(self, request: Request, deadline: int) -> Any:
+        """The answer; its error, if it is one, is raised."""
+        self.send(request, deadline)
+        while request.answer is PENDING:
+            self._turn(deadline)
+        if isinstance(request.answer, PenstockError):
+            raise request.answer
+        return request.answer
+
+    def send(self, request: Request, deadline: int) -> None:
+        """Send without waiting for the answer; `drain` does."""
+        if self._socket is not None and not self.exchange.pending and self._is_stale():
+            self.close()
+        if self._socket is None:
+            self.open(deadline)
+        self._write(self.exchange.put(request), deadline)
+
+    def drain(self, deadline: int) -> None:
+        """Read until everything that was sent is answered."""
+        while self.exchange.pending:
+            self._turn(deadline)
+
+    def open(self, deadline: int) -> None:
+        """Connect, trying every address in turn, with pauses in between, until the deadline."""
+        tries = 0
+        while True:
+            failure = self._try_all(deadline)
+            if failure is None:
+                return
+            pause = self._settings.backoff(tries)
+            tries += 1
+            if self._shared.left(deadline) <= pause:
+                raise failure
+            if self._shared.closing.wait(pause):
+                raise Closed("this Penstock is closed")
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def interrupt(self) -> None:
+        """From another thread: end whatever this one waits for."""
+        with suppress(OSError, AttributeError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is worth keeping."""
+        return self._socket is not None and not self.exchange.is_leaving and not self.exchange.pending
+
+    # connecting
+
+    def _try_all(self, deadline: int) -> PenstockError | None:
+        addresses = self._settings.addresses
+        failure: PenstockError | None = None
+        for turn in range(len(addresses)):
+            place = (self._shared.place + turn) % len(addresses)
+            address = addresses[place]
+            left = self._shared.left(deadline)
+            if left <= 0 and failure is not None:
+                break
+            try:
+                self._connect(address.host, address.port, max(0.001, min(left, self._settings.connect_seconds)))
+                self._greet(deadline)
+            except (OSError, Garbled) as error:
+                self.close()
+                failure = Unavailable(f"no broker answers at {address}: {str(error) or type(error).__name__}")
+            except Unavailable as error:
+                self.close()
+                failure = error
+            except PenstockError:
+                self.close()
+                raise
+            else:
+                self._shared.place = place
+                return None
+        return failure
+
+    def _connect(self, host: str, port: int, seconds: float) -> None:
+        self._socket = made = socket.create_connection((host, port), seconds)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._poll = select.poll()
+        self._poll.register(made, select.POLLIN)
+        self.exchange.connected()
+
+    def _greet(self, deadline: int) -> None:
+        settings, shared = self._settings, self._shared
+        if settings.producer:
+            self.exchange.producer = shared.producer
+        self._asked(asking.hello(settings.token, settings.client, self.exchange.producer), deadline)
+        if settings.producer and shared.producer is None:
+            with shared.naming:
+                if shared.producer is None:
+                    id, epoch = self._asked(asking.call(calls.InitProducer(settings.producer)), deadline)
+                    shared.producer = Producer(id, epoch)
+            self.exchange.producer = shared.producer
+            self._asked(asking.hello(settings.token, settings.client, shared.producer), deadline)
+
+    def _asked(self, request: Request, deadline: int) -> Any:
+        """Ask while connecting: nothing is sent again, what is lost is an error."""
+        assert self._socket is not None
+        self._socket.settimeout(max(0.001, min(self._shared.left(deadline), self._settings.connect_seconds)))
+        self._socket.sendall(b"".join(self.exchange.put(request)))
+        while request.answer is PENDING:
+            data = self._socket.recv(READ_BYTES)
+            if not data:
+                self.exchange.pending.clear()
+                raise self.exchange.refused or OSError("the connection was closed at once")
+            self.exchange.received(data)
+        if isinstance(request.answer, PenstockError):
+            raise request.answer
+        check_protocol(request.answer)
+        return request.answer
+
+    # sending and reading
+
+    def _is_stale(self) -> bool:
+        """Whether the broker has hung up or said goodbye while nobody listened."""
+        assert self._socket is not None
+        if not self._poll.poll(0):
+            return False
+        try:
+            data = self._socket.recv(READ_BYTES)
+            self.exchange.received(data)
+        except (OSError, Garbled):
+            return True
+        return not data or self.exchange.is_leaving
+
+    def _write(self, data: list[Buffer], deadline: int) -> None:
+        assert self._socket is not None
+        try:
+            self._socket.settimeout(max(0.001, self._shared.left(deadline)))
+            self._socket.sendall(data[0] if len(data) == 1 else b"".join(data))
+        except TimeoutError:
+            self._give_up("the broker takes nothing")
+        except OSError as error:
+            self._lost(str(error), deadline)
+
+    def _turn(self, deadline: int) -> None:
+        """Read once, and send again if that is what it takes."""
+        assert self._socket is not None
+        try:
+            self._socket.settimeout(max(0.001, self._shared.left(deadline)))
+            data = self._socket.recv(READ_BYTES)
+            why = "the broker closed it"
+        except TimeoutError:
+            self._give_up("the broker does not answer")
+            return
+        except OSError as error:
+            data, why = b"", str(error)
+        if not data:
+            self._lost(why, deadline)
+            return
+        try:
+            replies = self.exchange.received(data)
+        except Garbled as error:
+            self._fail(Unavailable(f"what comes from {self._address} is not the protocol of a broker: {error}"))
+        else:
+            if replies:
+                self._write(replies, deadline)
+
+    def _lost(self, why: str, deadline: int) -> None:
+        self.close()
+        again = self.exchange.lost(f"the connection to {self._address} was lost: {why}")
+        if not again:
+            return
+        try:
+            if self._shared.closing.is_set():
+                raise Closed("this Penstock is closed")
+            self.open(deadline)
+        except PenstockError as error:
+            for request in again:
+                tell(request, error)
+        else:
+            self._write([part for request in again for part in self.exchange.put(request)], deadline)
+
+    def _give_up(self, why: str) -> None:
+        seconds = self._settings.timeout_seconds
+        self._fail(Unavailable(f"{why}: {self._address}, in {seconds:g} s; the operation may or may not have happened"))
+
+    def _fail(self, error: PenstockError) -> None:
+        self.close()
+        self.exchange.fail(error)
+
+    @property
+    def _address(self) -> str:
+        return str(self._settings.addresses[self._shared.place])
+
+
+def check_protocol(welcome: Any) -> None:
+    """Refuse a broker that speaks another version than it was asked for."""
+    version = getattr(welcome, "protocol", PROTOCOL_VERSION)
+    if version != PROTOCOL_VERSION:
+        raise Unavailable(f"the broker speaks protocol {version}, this client {PROTOCOL_VERSION}")

@@ -1,0 +1,51 @@
+"""Numbering pushes, so that a broker knows one that is sent again.
+
+A sequence is under way from when it is taken until the answer is known. The broker remembers the last `producer_window`
+of them; half of that may lie between the oldest under way and the newest, so that none is ever forgotten too early.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Final
+
+from penstock import limits
+
+UNDER_WAY_MAX: Final = limits.producer_window // 2
+
+
+class Producer:
+    """An id, an epoch, and the sequences under way. Safe to share between threads."""
+
+    def __init__(self, id: int, epoch: int) -> None:
+        self.id = id
+        self.epoch = epoch
+        self._next = 1
+        self._under_way: dict[int, None] = {}  # in the order they were taken, which is theirs
+        self._changed = threading.Condition()
+
+    def has_room(self) -> bool:
+        """Whether one more sequence may be taken."""
+        return not self._under_way or self._next - next(iter(self._under_way)) < UNDER_WAY_MAX
+
+    def take(self) -> int:
+        """The next sequence; waits for room."""
+        with self._changed:
+            while not self.has_room():
+                self._changed.wait()
+            sequence = self._next
+            self._next += 1
+            self._under_way[sequence] = None
+            return sequence
+
+    def done(self, sequence: int) -> None:
+        """The answer to this one is known, or nobody asks for it any more."""
+        with self._changed:
+            self._under_way.pop(sequence, None)
+            self._changed.notify()
+
+
+def nameless(rng: random.Random) -> Producer:
+    """A producer that nobody else is."""
+    return Producer(rng.getrandbits(62) + 1, 1)

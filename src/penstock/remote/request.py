@@ -1,0 +1,213 @@
+"""Requests: what to send, how to read the answer, and whether it may be sent again when the connection is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from enum import Enum
+from typing import Any, Final
+
+import msgspec
+
+from penstock.batch import Batch
+from penstock.errors import InvalidField
+from penstock.model import Durability, MessageId, Position, Receipt, to_datetime
+from penstock.remote.producer import Producer
+from penstock.requests import LeaseRequest, Operation, PartitionChoice, PushOperation, Settling
+from penstock.wire import answers, calls, requests
+from penstock.wire.frames import PROTOCOL_VERSION, Buffer, Type
+
+
+class Again(Enum):
+    """What to do with a request that was sent and whose answer did not come."""
+
+    ALWAYS = "send it again: done twice it does no harm, or the broker knows it by its sequence"
+    SETTLE = "send it again; a lease that is lost then may have been settled by the first try"
+    NEVER = "say that nobody knows"
+
+
+PENDING: Final = object()  # no answer yet
+Encode = Callable[[int], Sequence[Buffer]]  # from the sequence to the body
+Read = Callable[[memoryview], Any]
+
+
+class Request:
+    """One request until it is answered. `told` is called with the answer, or with a `PenstockError` as a value."""
+
+    __slots__ = (
+        "again", "answer", "correlation", "deadline", "encode", "future", "is_numbered", "kind", "producer", "read",
+        "sent", "sequence", "then", "told", "wait_seconds",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        kind: Type,
+        encode: Encode,
+        read: Read,
+        again: Again = Again.ALWAYS,
+        *,
+        is_numbered: bool = False,
+        wait_seconds: float = 0.0,
+    ) -> None:
+        self.kind = kind
+        self.encode = encode
+        self.read = read
+        self.again = again
+        self.is_numbered = is_numbered
+        self.wait_seconds = wait_seconds  # how long the broker may take before it answers
+        self.producer: Producer | None = None  # whose sequence it has
+        self.sequence = 0
+        self.correlation = 0
+        self.sent = 0  # how many times
+        self.deadline = 0.0
+        self.answer: Any = PENDING
+        self.future: Any = None
+        self.told: Callable[[Request, Any], None] = keep
+        self.then: Callable[[Request, Any], None] | None = None  # what a shell does with the answer in the end
+
+    def renew(self) -> None:
+        """It was refused and nothing has happened: it may be made again, as a new one."""
+        self.sequence = self.sent = 0
+        self.answer = PENDING
+
+
+def keep(request: Request, answer: Any) -> None:
+    """Leave the answer with the request."""
+    request.answer = answer
+
+
+def hello(token: str, client: str, producer: Producer | None) -> Request:
+    """The first request of a connection."""
+    id, epoch = (producer.id, producer.epoch) if producer is not None else (0, 0)
+    body = requests.encode(requests.Hello(PROTOCOL_VERSION, client, token, id, epoch))
+    return Request(Type.HELLO, lambda _: (body,), _reader(requests.Welcome), Again.NEVER)
+
+
+def push_one(queue: str, payload: bytes) -> Request:
+    """One message without options."""
+    name = queue.encode()
+
+    def read(body: memoryview) -> MessageId:
+        return MessageId(queue, *answers.decode_placed(body))
+
+    return Request(
+        Type.PUSH_ONE, lambda sequence: (requests.encode_push_one(name, sequence, payload),), read, is_numbered=True
+    )
+
+
+def push(queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None) -> Request:
+    """A batch."""
+    where = _where(partition)
+
+    def encode(sequence: int) -> Sequence[Buffer]:
+        return requests.encode_push(requests.PushHead(queue, sequence, durability, where)), batch.data
+
+    return Request(Type.PUSH, encode, lambda body: answers.decode_pushed(queue, body), is_numbered=True)
+
+
+def lease(queue: str, group: str, wanted: LeaseRequest, wait_seconds: float) -> Request:
+    """Messages to be handed out. What is lost on its way comes back when its lease ends, unless nobody acks it."""
+    body = requests.encode(
+        requests.Lease(
+            queue,
+            group,
+            wanted.count_max,
+            wait_seconds,
+            wanted.lease_seconds,
+            wanted.consumer,
+            None if wanted.partitions is None else list(wanted.partitions),
+            wanted.auto_ack,
+            wanted.member,
+            wanted.generation,
+        )
+    )
+    again = Again.NEVER if wanted.auto_ack else Again.ALWAYS
+    return Request(Type.LEASE, lambda _: (body,), answers.decode_leased, again, wait_seconds=wait_seconds)
+
+
+def settle(receipts: Sequence[Receipt], nonce: int, how: Settling) -> Request:
+    """Deliveries to be ended, by their receipts or by their lease."""
+    body = requests.encode(
+        requests.Settle(int(how.outcome), how.delay_seconds, how.error, nonce, [] if nonce else list(receipts))
+    )
+    return Request(Type.SETTLE, lambda _: (body,), _nothing, Again.SETTLE)
+
+
+def extend(nonce: int, seconds: float) -> Request:
+    """A lease to be held longer."""
+    body = requests.encode(requests.Extend(nonce, seconds))
+    return Request(Type.EXTEND, lambda _: (body,), _reader(int))
+
+
+def cancel(correlation: int) -> bytes:
+    """The body that takes a request back."""
+    return requests.encode(requests.Cancel(correlation))
+
+
+def call(arguments: calls.Arguments) -> Request:
+    """Any other operation."""
+    name = calls.NAMES[type(arguments)]
+    result = calls.result_of(name)
+    body = requests.encode(requests.Call(name, msgspec.Raw(requests.encode(arguments))))
+    is_repeatable = name in REPEATABLE or (isinstance(arguments, calls.CreateQueue) and arguments.exist_ok)
+    again = Again.ALWAYS if is_repeatable else Again.NEVER
+    return Request(Type.CALL, lambda _: (body,), _nothing if result is None else _reader(result), again)
+
+
+def transact(operations: Sequence[Operation]) -> Request:
+    """A transaction; its sequence is one of the pushes'."""
+    steps: list[calls.PushStep | calls.SettleStep] = [
+        calls.PushStep(each.queue, bytes(each.batch.data), _where(each.partition))
+        if isinstance(each, PushOperation)
+        else calls.SettleStep(str(each.receipt), int(each.how.outcome), each.how.delay_seconds, each.how.error)
+        for each in operations
+    ]
+
+    def encode(sequence: int) -> Sequence[Buffer]:
+        given = requests.encode(calls.Transact(steps, sequence))
+        return (requests.encode(requests.Call("transact", msgspec.Raw(given))),)
+
+    return Request(Type.CALL, encode, _reader(calls.result_of("transact")), is_numbered=True)
+
+
+def position(to: Position) -> calls.PositionOnWire:
+    """A place in a queue as it travels."""
+    if isinstance(to, datetime):
+        if to.tzinfo is None:
+            raise InvalidField(f"to: {to!r} is not a time with a zone", hint="use datetime.now(timezone.utc)")
+        return to.isoformat()
+    if isinstance(to, str) or (isinstance(to, int) and not isinstance(to, bool)):
+        return to
+    try:
+        found = dict(to)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        found = {}
+    if not found or not all(isinstance(each, int) and not isinstance(each, bool) for each in found.values()):
+        raise InvalidField(f"to: {to!r} is not a position", hint="use earliest, latest, an offset or a time")
+    return {str(name): offset for name, offset in found.items()}
+
+
+def instant(micros: int | None) -> str | None:
+    """An instant as it travels."""
+    return None if micros is None else to_datetime(micros).isoformat()
+
+
+def _where(partition: PartitionChoice) -> requests.PartitionOnWire:
+    return partition if partition is None or isinstance(partition, int | str) else list(partition)
+
+
+def _reader(kind: Any) -> Read:
+    return lambda body: requests.decode(body, kind)
+
+
+def _nothing(body: memoryview) -> None:
+    return None
+
+
+# Operations that may be done twice: they only look, or the second time changes nothing.
+REPEATABLE: Final = frozenset(
+    (
+        "queues", "options", "stats", "read", "peek", "delayed", "why", "groups", "members", "dead_letters", "info",
+        "pause", "update_queue", "seal", "compact", "join", "heartbeat", "init_producer",
+    )
+)  # fmt: skip

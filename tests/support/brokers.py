@@ -1,0 +1,62 @@
+"""A broker on a real socket, on an event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from penstock.broker import Broker
+from penstock.embedded import Session
+from penstock.server.tcp import TcpServer, start_tcp
+
+T = TypeVar("T")
+SECONDS = 20  # nothing here takes that long
+
+
+class BrokerThread:
+    """Serves a session over TCP until it is stopped; the session stays open."""
+
+    def __init__(self, session: Session, port: int = 0) -> None:
+        self.session = session
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="broker", daemon=True)
+        self._thread.start()
+        self.broker: Broker
+        self.server: TcpServer
+        self.run(self._start(port))
+
+    @property
+    def url(self) -> str:
+        return f"penstock://127.0.0.1:{self.server.port}"
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """A coroutine, on the broker's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(SECONDS)
+
+    def cut(self) -> None:
+        """End every connection without a word."""
+
+        async def abort() -> None:
+            for connection in list(self.server._connections):
+                connection._transport.abort()
+
+        self.run(abort())
+
+    def stop(self) -> None:
+        if self.loop.is_closed():
+            return
+        self.run(self._stop())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(SECONDS)
+        self.loop.close()
+
+    async def _start(self, port: int) -> None:
+        self.broker = Broker(self.session)
+        self.server = await start_tcp(self.broker, "127.0.0.1", port)
+
+    async def _stop(self) -> None:
+        await self.server.close()
+        self.broker.close()
+        await asyncio.sleep(0)
