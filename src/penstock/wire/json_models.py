@@ -6,16 +6,15 @@ Durations are `*_ms`, instants RFC 3339 `*_at`, names those of the glossary. A f
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from penstock import limits
 from penstock.model import DEFAULT_GROUP, Durability
 
 ONE_PAYLOAD: Final = {"oneOf": [{"required": ["payload"]}, {"required": ["payload_base64"]}]}
 ONE_PROOF: Final = {"oneOf": [{"required": ["receipts"]}, {"required": ["lease_id"]}]}
-NONE: Final = Raw()
 
 Instant = Annotated[datetime, Meta(tz=True)]
 Delay = Annotated[float, Meta(ge=0, le=limits.delay_seconds_max * 1000)]
@@ -27,7 +26,7 @@ Partition = Annotated[int, Meta(ge=0, le=2**31 - 1)] | Annotated[str, Meta(min_l
 Limit = Annotated[int, Meta(ge=1, le=limits.lease_messages_max)]
 Offset = Annotated[int, Meta(ge=0, le=2**62)]
 Receipts = Annotated[list[str], Meta(min_length=1, max_length=limits.lease_messages_max)]
-LeaseId = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+Hex64 = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]  # 64 bits, which not every JSON number can hold
 MediaType = Literal["application/octet-stream", "application/json", "text/plain"]
 Id63 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
@@ -54,7 +53,7 @@ class PlainPush(Struct, forbid_unknown_fields=True, gc=False):
 class NewMessage(Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A message to push. `payload` is JSON, kept byte for byte; `payload_base64` is for bytes; exactly one of them."""
 
-    payload: Raw = NONE
+    payload: Raw | UnsetType = UNSET
     payload_base64: bytes | None = None
     key: str | None = None
     priority: Priority = limits.priority_default
@@ -78,7 +77,7 @@ Messages = Annotated[
 class ProducerSequence(Request):
     """Who sends, and which of its pushes this is: the same one sent again is not stored again."""
 
-    id: Id63
+    id: Hex64
     epoch: Id63
     sequence: Id63
 
@@ -112,7 +111,7 @@ class Settle(Request):
     """Which deliveries: their receipts, or a lease and so all that it still holds."""
 
     receipts: Receipts | None = None
-    lease_id: LeaseId | None = None
+    lease_id: Hex64 | None = None
 
 
 class Ack(Settle):
@@ -196,20 +195,20 @@ class Transaction(Request):
 
 # groups, members, producers, dead letters
 
-Position = Literal["earliest", "latest"] | Instant | Offset | dict[str, Offset]
+Position = str | Offset | dict[str, Offset]  # earliest, latest or an instant; an offset; an offset for each partition
 
 
 class NewGroup(Request):
     """An independent reader of a queue."""
 
     name: str
-    start: Any = "earliest"
+    start: Position = "earliest"
 
 
 class Seek(Request):
     """Where a group goes: earliest, latest, an offset, an instant, or an offset for each partition."""
 
-    to: Any
+    to: Position
     partition: Partition | None = None
 
 

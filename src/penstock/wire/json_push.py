@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from penstock import limits
 from penstock.batch import Batch, encode_one_with, fields, layout
@@ -20,7 +21,7 @@ from penstock.errors import InputError, InvalidField
 from penstock.model import CONTENT_TYPE_NAMES, ContentType, Durability, to_micros
 from penstock.requests import PartitionChoice
 from penstock.wire.json_errors import Reader, placed
-from penstock.wire.json_models import NONE, NewMessage, PlainPush, Push
+from penstock.wire.json_models import NewMessage, PlainPush, Push
 
 _plain: Final = msgspec.json.Decoder(PlainPush).decode
 _full: Final = Reader(Push)
@@ -50,7 +51,7 @@ def read_push(body: bytes, trace: str | None = None) -> PushRequest:
     push = _full.read(body)
     batch = batch_of(push.messages, "messages", trace)
     who = push.producer
-    producer = None if who is None else (who.id, who.epoch, who.sequence)
+    producer = None if who is None else (int(who.id, 16), who.epoch, who.sequence)
     return PushRequest(batch, batch.partitions, push.durability, producer)
 
 
@@ -112,7 +113,7 @@ def _contents(messages: Sequence[NewMessage]) -> tuple[list[Any], Any]:
     contents: list[Any] = [message.payload for message in messages]
     encoded = [message.payload_base64 for message in messages]
     told = [message.content_type for message in messages]
-    if encoded.count(None) == told.count(None) == len(messages) and all(map(len, contents)):
+    if encoded.count(None) == told.count(None) == len(messages) and UNSET not in contents:
         return contents, np.full(len(messages), ContentType.JSON, np.uint8)
     kinds = bytearray()
     for row, message in enumerate(messages):
@@ -123,7 +124,7 @@ def _contents(messages: Sequence[NewMessage]) -> tuple[list[Any], Any]:
 
 
 def _content(message: NewMessage, row: int) -> tuple[Any, ContentType]:
-    is_json = message.payload != NONE
+    is_json = message.payload is not UNSET
     if is_json == (message.payload_base64 is not None):
         both = "both are there" if is_json else "neither is there"
         raise InvalidField(f"item {row}: payload: {both}", hint="give either payload (JSON) or payload_base64 (bytes)")

@@ -1,0 +1,277 @@
+"""What the routes do that are not hot: each turns a request into a call of the broker, and its answer into a view."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from penstock.broker import Broker, Client
+from penstock.errors import MessageNotFound, QueueNotFound
+from penstock.model import Message, MessageId, Outcome
+from penstock.requests import LetterFilter
+from penstock.server.http.hot import receipts_of
+from penstock.telemetry import Metrics
+from penstock.wire import calls
+from penstock.wire import json_models as models
+from penstock.wire import json_views as views
+from penstock.wire.json_options import changes_of, view_of
+from penstock.wire.json_push import batch_of
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request, parsed: what its path, its query and its body say."""
+
+    broker: Broker
+    client: Client
+    path: dict[str, str]
+    query: Any
+    body: Any
+    metrics: Metrics | None = None
+
+    async def call(self, name: str, given: calls.Arguments) -> Any:
+        return await self.broker.call(self.client, name, given)
+
+    @property
+    def queue(self) -> str:
+        return self.path["queue"]
+
+    @property
+    def id(self) -> str:
+        """The id of a message whose parts stand in the path."""
+        return "/".join((self.queue, self.path["partition"], self.path["offset"]))
+
+
+Action = Callable[[Asked], Awaitable[Any]]
+
+
+# queues
+
+
+async def queues(asked: Asked) -> views.QueuesView:
+    """GET /api/v1/queues."""
+    return views.QueuesView([views.QueueName(name) for name in await asked.call("queues", calls.Queues())])
+
+
+async def create_queue(asked: Asked) -> Any:
+    """POST /api/v1/queues."""
+    name = asked.body.name
+    await asked.call("create_queue", calls.CreateQueue(name, changes_of(asked.body), asked.query.exist_ok))
+    return await _queue(asked, name)
+
+
+async def queue(asked: Asked) -> Any:
+    """GET /api/v1/queues/{queue}."""
+    return await _queue(asked, asked.queue)
+
+
+async def _queue(asked: Asked, name: str) -> Any:
+    return view_of(name, await asked.call("options", calls.Options(name)))
+
+
+async def update_queue(asked: Asked) -> Any:
+    """PATCH /api/v1/queues/{queue}."""
+    await asked.call("update_queue", calls.UpdateQueue(asked.queue, changes_of(asked.body)))
+    return await _queue(asked, asked.queue)
+
+
+async def delete_queue(asked: Asked) -> None:
+    """DELETE /api/v1/queues/{queue}."""
+    await asked.call("delete_queue", calls.DeleteQueue(asked.queue))
+
+
+async def pause(asked: Asked) -> None:
+    """POST /api/v1/queues/{queue}/pause."""
+    await asked.call("pause", calls.Pause(asked.queue, True))
+
+
+async def resume(asked: Asked) -> None:
+    """POST /api/v1/queues/{queue}/resume."""
+    await asked.call("pause", calls.Pause(asked.queue, False))
+
+
+async def purge(asked: Asked) -> None:
+    """POST /api/v1/queues/{queue}/purge."""
+    await asked.call("purge", calls.Purge(asked.queue))
+
+
+async def stats(asked: Asked) -> Any:
+    """GET /api/v1/queues/{queue}/stats."""
+    return await asked.call("stats", calls.Stats(asked.queue))
+
+
+async def all_stats(asked: Asked) -> views.StatsView:
+    """GET /api/v1/stats."""
+    found = []
+    for name in await asked.call("queues", calls.Queues()):
+        try:
+            found.append(await asked.call("stats", calls.Stats(name)))
+        except QueueNotFound:
+            continue  # deleted since
+    return views.StatsView(found)
+
+
+# messages
+
+
+async def read(asked: Asked) -> views.MessagesView:
+    """GET /api/v1/queues/{queue}/messages."""
+    query = asked.query
+    given = calls.Read(asked.queue, query.partition, query.offset, query.timestamp, query.limit)
+    return _messages(await asked.call("read", given))
+
+
+async def message(asked: Asked) -> views.MessageView:
+    """GET /api/v1/queues/{queue}/messages/{partition}/{offset}."""
+    id = MessageId.parse(asked.id)
+    for found in await asked.call("read", calls.Read(id.queue, id.partition, id.offset, None, 1)):
+        if found.id == id:
+            return views.message_view(found)
+    raise MessageNotFound(f"there is no message {id}")
+
+
+async def peek(asked: Asked) -> views.MessagesView:
+    """GET /api/v1/queues/{queue}/peek."""
+    return _messages(await asked.call("peek", calls.Peek(asked.queue, asked.query.limit)))
+
+
+async def delayed(asked: Asked) -> views.MessagesView:
+    """GET /api/v1/queues/{queue}/delayed."""
+    return _messages(await asked.call("delayed", calls.Delayed(asked.queue, asked.query.limit)))
+
+
+async def cancel(asked: Asked) -> None:
+    """DELETE /api/v1/queues/{queue}/messages/{partition}/{offset}."""
+    await asked.call("cancel", calls.Cancel(asked.id))
+
+
+async def why(asked: Asked) -> views.ReasonsView:
+    """GET /api/v1/queues/{queue}/messages/{partition}/{offset}/why."""
+    return views.ReasonsView([views.ReasonView(*reason) for reason in await asked.call("why", calls.Why(asked.id))])
+
+
+def _messages(found: list[Message]) -> views.MessagesView:
+    return views.MessagesView([views.message_view(each) for each in found])
+
+
+# transactions and producers
+
+
+async def transact(asked: Asked) -> views.TransactionView:
+    """POST /api/v1/transactions."""
+    steps: list[calls.PushStep | calls.SettleStep] = []
+    for index, part in enumerate(asked.body.operations):
+        steps += _steps(part, f"operations[{index}]")
+    ids = iter(await asked.call("transact", calls.Transact(steps)))
+    return views.TransactionView([_result(part, ids) for part in asked.body.operations])
+
+
+def _steps(part: models.Part, place: str) -> list[calls.PushStep | calls.SettleStep]:
+    if isinstance(part, models.PushPart):
+        batch = batch_of(part.messages, f"{place}.messages")
+        return [calls.PushStep(part.queue, bytes(batch.data), batch.partitions)]  # type: ignore[arg-type]
+    receipts_of(part.receipts, f"{place}.receipts")
+    outcome, delay, error = Outcome.ACKED, None, ""
+    if isinstance(part, models.NackPart):
+        outcome, error = Outcome.RETRIED, part.error
+        delay = None if part.delay_ms is None else part.delay_ms / 1000
+    elif isinstance(part, models.RejectPart):
+        outcome, error = Outcome.REJECTED, part.reason
+    elif isinstance(part, models.ReleasePart):
+        outcome = Outcome.RELEASED
+    return [calls.SettleStep(receipt, int(outcome), delay, error) for receipt in part.receipts]
+
+
+def _result(part: models.Part, ids: Any) -> views.OperationView:
+    kind = str(part.__struct_config__.tag)
+    return views.OperationView(kind, list(map(str, next(ids)))) if kind == "push" else views.OperationView(kind)
+
+
+async def init_producer(asked: Asked) -> views.ProducerView:
+    """POST /api/v1/producers."""
+    id, epoch = await asked.call("init_producer", calls.InitProducer(asked.body.name))
+    return views.ProducerView(f"{id:016x}", epoch)
+
+
+# groups and members
+
+
+async def groups(asked: Asked) -> views.GroupsView:
+    """GET /api/v1/queues/{queue}/groups."""
+    return views.groups_view(await asked.call("groups", calls.Groups(asked.queue)))
+
+
+async def create_group(asked: Asked) -> views.QueueName:
+    """POST /api/v1/queues/{queue}/groups."""
+    await asked.call("create_group", calls.CreateGroup(asked.queue, asked.body.name, asked.body.start))
+    return views.QueueName(asked.body.name)
+
+
+async def delete_group(asked: Asked) -> None:
+    """DELETE /api/v1/queues/{queue}/groups/{group}."""
+    await asked.call("delete_group", calls.DeleteGroup(asked.queue, asked.path["group"]))
+
+
+async def seek(asked: Asked) -> None:
+    """POST /api/v1/queues/{queue}/groups/{group}/seek."""
+    await asked.call("seek", calls.Seek(asked.queue, asked.path["group"], asked.body.to, asked.body.partition))
+
+
+async def members(asked: Asked) -> views.MembersView:
+    """GET /api/v1/queues/{queue}/groups/{group}/members."""
+    found = await asked.call("members", calls.Members(asked.queue, asked.path["group"]))
+    return views.MembersView([views.member_view(each) for each in found])
+
+
+async def join(asked: Asked) -> views.MembershipView:
+    """POST /api/v1/queues/{queue}/groups/{group}/members."""
+    body = asked.body
+    given = calls.Join(asked.queue, asked.path["group"], body.member, body.session_ms / 1000)
+    return views.membership_view(await asked.call("join", given))
+
+
+async def heartbeat(asked: Asked) -> views.MembershipView:
+    """POST /api/v1/queues/{queue}/groups/{group}/members/{member}/heartbeat."""
+    body, path = asked.body, asked.path
+    given = calls.Heartbeat(asked.queue, path["group"], path["member"], body.generation, body.held)
+    return views.membership_view(await asked.call("heartbeat", given))
+
+
+async def leave(asked: Asked) -> None:
+    """DELETE /api/v1/queues/{queue}/groups/{group}/members/{member}."""
+    path = asked.path
+    await asked.call("leave", calls.Leave(asked.queue, path["group"], path["member"], asked.query.generation))
+
+
+# dead letters
+
+
+async def dead_letters(asked: Asked) -> views.MessagesView:
+    """GET /api/v1/queues/{queue}/dlq."""
+    return _messages(await asked.call("dead_letters", calls.DeadLetters(asked.queue, _filter(asked.query))))
+
+
+async def redrive(asked: Asked) -> views.RedriveView:
+    """POST /api/v1/queues/{queue}/dlq/redrive."""
+    given = calls.Redrive(asked.queue, _filter(asked.body), asked.body.rate)
+    return views.RedriveView(await asked.call("redrive", given))
+
+
+async def purge_dead_letters(asked: Asked) -> None:
+    """DELETE /api/v1/queues/{queue}/dlq."""
+    await asked.call("purge_dead_letters", calls.PurgeDeadLetters(asked.queue))
+
+
+def _filter(choice: models.LetterChoice) -> LetterFilter:
+    ids = getattr(choice, "ids", None)
+    return LetterFilter(
+        group=choice.group,
+        reason=choice.reason,
+        error_contains=choice.error_contains,
+        key=choice.key,
+        since=choice.since,
+        until=choice.until,
+        ids=None if ids is None else frozenset(map(MessageId.parse, ids)),
+        limit=choice.limit,
+    )

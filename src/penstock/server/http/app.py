@@ -1,0 +1,207 @@
+"""The ASGI application: every route that the connection does not answer itself, made from the table of routes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route as StarletteRoute
+from starlette.routing import WebSocketRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from penstock.errors import BadRequest, Internal, InvalidField, PenstockError
+from penstock.server.http import docs_page, openapi
+from penstock.server.http.actions import Asked
+from penstock.server.http.exchange import too_large
+from penstock.server.http.probes import Text, Unwell
+from penstock.server.http.routes import PROFILE, ROUTES, Route
+from penstock.server.http.site import EXPOSED, Site, refusal
+from penstock.telemetry import Metrics
+from penstock.wire.json_errors import Reader
+from penstock.wire.json_replies import encode, error_body
+
+logger: Final = logging.getLogger("penstock.http")
+Stream = Callable[[WebSocket], Awaitable[None]]
+
+
+def make_app(site: Site, metrics: Metrics | None = None, stream: Stream | None = None) -> Starlette:
+    """The application; `stream` answers the WebSocket at /api/v1/stream, and finds the broker in `app.state`."""
+    routes = (*ROUTES, PROFILE) if site.settings.profile else ROUTES
+    by_path: dict[str, dict[str, Route]] = {}
+    for route in routes:
+        by_path.setdefault(route.path, {})[route.method] = route
+    resources: list[Any] = [StarletteRoute(path, Resource(site, metrics, found)) for path, found in by_path.items()]
+    document = openapi.document(routes)
+    resources.append(StarletteRoute("/openapi.json", _page("application/json", encode(document))))
+    resources.append(StarletteRoute("/docs", _page("text/html", docs_page.render(document))))
+    if stream is not None:
+        resources.append(WebSocketRoute("/api/v1/stream", stream))
+    app = Starlette(
+        routes=resources,
+        middleware=[Middleware(Envelope, site=site), *_cors(site)],
+        exception_handlers={HTTPException: _http_error},
+    )
+    app.router.redirect_slashes = False
+    app.state.broker = site.broker
+    app.state.site = site
+    return app
+
+
+def _cors(site: Site) -> list[Middleware]:
+    origins = site.settings.cors_origins
+    if not origins:
+        return []
+    everything = ["GET", "POST", "PATCH", "DELETE"]
+    exposed = EXPOSED.decode().split(", ")
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=everything,
+            allow_headers=["*"],
+            expose_headers=exposed,
+        )
+    ]
+
+
+class Envelope:
+    """What every response of the application has: a request id, and the end of the connection when the broker stops."""
+
+    def __init__(self, app: ASGIApp, site: Site) -> None:
+        self._app = app
+        self._site = site
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = self._site.request_id(dict(scope["headers"]).get(b"x-request-id"))
+        scope["request_id"] = request_id.decode()
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = request_id.decode()
+                if self._site.is_draining:
+                    headers["connection"] = "close"
+            await send(message)
+
+        await self._app(scope, receive, sent)
+
+
+class Resource:
+    """One path: its methods, and what they do."""
+
+    def __init__(self, site: Site, metrics: Metrics | None, routes: dict[str, Route]) -> None:
+        self._site = site
+        self._metrics = metrics
+        self._routes = routes
+        self._bodies = {name: Reader(route.body) for name, route in routes.items() if route.body is not None}
+        self._queries = {name: Reader(route.query) for name, route in routes.items()}
+        methods = [*routes, *(["HEAD"] if "GET" in routes else []), "OPTIONS"]
+        self._allow = ", ".join(sorted(methods))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        method = "GET" if request.method == "HEAD" else request.method
+        route = self._routes.get(method)
+        if request.method == "OPTIONS":
+            response = Response(status_code=204, headers={"allow": self._allow})
+        elif route is None or route.action is None:
+            response = _refused(405, "method_not_allowed", f"{request.method} is not possible here", self._allow)
+        else:
+            response = await self._answer(request, route)
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request, route: Route) -> Response:
+        try:
+            assert route.action is not None
+            return _response(route, await route.action(await self._asked(request, route)))
+        except Unwell as unwell:
+            return Response(encode(unwell.view), 503, media_type="application/json")
+        except PenstockError as error:
+            return _failure(error)
+        except Exception:
+            logger.exception("a fault in an HTTP request", extra={"request_id": request.scope["request_id"]})
+            return _failure(Internal("the broker failed"))
+
+    async def _asked(self, request: Request, route: Route) -> Asked:
+        address = request.client.host if request.client else ""
+        client = self._site.client(request.headers.get("user-agent", ""), address)
+        query = self._query(request, route)
+        body = None
+        if route.body is not None:
+            given = await self._body(request)
+            body = self._bodies[route.method].read(given or b"{}" if route.is_body_optional else given)
+        return Asked(self._site.broker, client, dict(request.path_params), query, body, self._metrics)
+
+    def _query(self, request: Request, route: Route) -> Any:
+        try:
+            pairs = parse_qsl(request.scope["query_string"].decode(), keep_blank_values=True, errors="strict")
+        except ValueError:
+            raise BadRequest("query: it is not UTF-8") from None
+        given = dict(pairs)
+        if len(given) < len(pairs):
+            raise InvalidField("query: a parameter is there twice")
+        try:
+            return msgspec.convert(given, route.query, strict=False)
+        except msgspec.ValidationError as error:
+            raise self._queries[route.method].refusal(error) from None
+
+    async def _body(self, request: Request) -> bytes:
+        limit = self._site.settings.request_bytes_max
+        chunks, length = [], 0
+        async for chunk in request.stream():
+            length += len(chunk)
+            if length > limit:
+                raise too_large(limit)
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+
+def _response(route: Route, result: Any) -> Response:
+    if isinstance(result, Text):
+        return Response(result.content, media_type=result.media)
+    if result is None:
+        return Response(status_code=route.success)
+    return Response(encode(result), route.success, media_type="application/json")
+
+
+def _failure(error: PenstockError) -> Response:
+    status, body, headers = refusal(error)
+    named = {name.decode(): value.decode() for name, value in headers}
+    if status == 413:
+        named["connection"] = "close"
+    return Response(body, status, named, media_type="application/json")
+
+
+def _refused(status: int, code: str, message: str, allow: str = "") -> Response:
+    error = {"code": code, "message": message, "hint": f"allowed: {allow}" if allow else "see /docs for every route"}
+    headers = {"allow": allow} if allow else {}
+    return Response(encode({"error": error}), status, headers, media_type="application/json")
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """What Starlette refuses itself: above all, paths that do not exist."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    if status == 404:
+        return _refused(404, "not_found", f"there is nothing at {request.url.path!r}")
+    return Response(error_body(BadRequest(str(error))), status, media_type="application/json")
+
+
+def _page(media: str, content: bytes) -> Callable[[Request], Awaitable[Response]]:
+    async def page(request: Request) -> Response:
+        return Response(content, media_type=media)
+
+    return page

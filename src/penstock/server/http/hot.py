@@ -1,0 +1,205 @@
+"""The hot routes: push, lease and settle, from the bytes of the body to the broker's callbacks and back.
+
+No task, no coroutine, no framework: a request costs its decoding, the broker, and its encoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+from urllib.parse import unquote
+
+import httptools
+import msgspec
+
+from penstock import arguments
+from penstock.errors import BadReceipt, InvalidField, PenstockError
+from penstock.model import Outcome, Receipt, check_name
+from penstock.requests import Settling
+from penstock.server.http.exchange import Exchange
+from penstock.wire import json_models as models
+from penstock.wire import trace
+from penstock.wire.errors import http_status
+from penstock.wire.json_errors import Reader
+from penstock.wire.json_push import read_push
+from penstock.wire.json_replies import encode, error_fields, instant, lease_reply, push_reply, settle_reply
+
+API: Final = b"/api/v1/"
+QUEUES: Final = b"/api/v1/queues/"
+ROUTES_KEPT_MAX: Final = 4096
+
+Run = Callable[[Exchange], None]
+Match = tuple[Run, str]
+
+_lease: Final = Reader(models.Lease)
+
+
+def push(exchange: Exchange) -> None:
+    """POST /api/v1/queues/{queue}/messages."""
+    asked = read_push(exchange.body, trace.carried(exchange.traceparent))
+    told = partial(exchange.answer, status=201, encode=push_reply)
+    exchange.site.broker.push(
+        exchange.client, exchange.queue, asked.batch, asked.partition, asked.durability, asked.producer, told
+    )
+
+
+def lease(exchange: Exchange) -> None:
+    """POST /api/v1/queues/{queue}/lease."""
+    asked = _lease.read(exchange.body or b"{}")
+    seconds = None if asked.lease_ms is None else asked.lease_ms / 1000
+    request = arguments.lease_request(asked.max, seconds, asked.consumer, asked.partitions, asked.auto_ack)
+    client = exchange.client
+    request = msgspec.structs.replace(request, member=asked.member, generation=asked.generation, client=client.identity)
+    told = partial(exchange.answer, status=200, encode=lease_reply)
+    pending = exchange.site.broker.lease(
+        client, exchange.queue, check_name(asked.group, "group"), request, asked.wait_ms / 1000, told
+    )
+    if not pending.is_over:
+        exchange.pending = pending
+
+
+# settling
+
+
+def _settler(model: type[models.Settle], how: Callable[[Any], Settling]) -> Run:
+    reader = Reader(model)
+
+    def run(exchange: Exchange) -> None:
+        asked = reader.read(exchange.body)
+        broker, client = exchange.site.broker, exchange.client
+        nonce = lease_of(asked)
+        if nonce is not None:
+            broker.settle_lease(client, nonce, how(asked), partial(_lease_settled, exchange, nonce))
+            return
+        receipts = asked.receipts or []
+        broker.settle_each(client, receipts_of(receipts), how(asked), partial(_settled, exchange, receipts))
+
+    return run
+
+
+def lease_of(asked: models.Settle) -> int | None:
+    """The lease that is meant; None when receipts are given instead."""
+    if (asked.receipts is None) == (asked.lease_id is None):
+        which = "neither is there" if asked.receipts is None else "both are there"
+        raise InvalidField(f"receipts: {which}", hint="give either receipts or lease_id")
+    return None if asked.lease_id is None else int(asked.lease_id, 16)
+
+
+def receipts_of(texts: Sequence[str], place: str = "receipts") -> list[Receipt]:
+    """Receipts from their texts; the first that is none is named."""
+    try:
+        return [Receipt.parse(text) for text in texts]
+    except BadReceipt:
+        for index, text in enumerate(texts):
+            try:
+                Receipt.parse(text)
+            except BadReceipt as error:
+                raise BadReceipt(f"{place}[{index}]: {error.message}") from None
+        raise
+
+
+def _settled(exchange: Exchange, receipts: Sequence[str], told: Any) -> None:
+    if isinstance(told, PenstockError):
+        exchange.fail(told)
+        return
+    errors = [error for error in told if error is not None]
+    status = http_status(errors[0].code) if len(errors) == len(told) else 200
+    exchange.reply(status, settle_reply(receipts, told))
+
+
+def _lease_settled(exchange: Exchange, nonce: int, told: Any) -> None:
+    if isinstance(told, PenstockError):
+        exchange.fail(told)
+    else:
+        exchange.reply(200, b'{"results":[{"lease_id":"%016x","status":"ok"}]}' % nonce)
+
+
+_extend: Final = Reader(models.Extend)
+
+
+def extend(exchange: Exchange) -> None:
+    """POST /api/v1/extend."""
+    asked = _extend.read(exchange.body)
+    nonce = lease_of(asked)
+    seconds = asked.lease_ms / 1000
+    if nonce is not None:
+        told = _extended(exchange, nonce, seconds)
+        if isinstance(told, PenstockError):
+            raise told
+        exchange.reply(200, encode({"results": [{"lease_id": asked.lease_id, **_extension(told)}]}))
+        return
+    receipts = asked.receipts or []
+    nonces = [receipt.nonce for receipt in receipts_of(receipts)]
+    answers = {each: _extended(exchange, each, seconds) for each in dict.fromkeys(nonces)}
+    results = [
+        {"receipt": receipt, **_extension(answers[each])} for receipt, each in zip(receipts, nonces, strict=True)
+    ]
+    errors = [answer for answer in answers.values() if isinstance(answer, PenstockError)]
+    if len(errors) < len(answers):
+        exchange.reply(200, encode({"results": results}))
+    else:
+        exchange.reply(http_status(errors[0].code), encode({"error": error_fields(errors[0]), "results": results}))
+
+
+def _extended(exchange: Exchange, nonce: int, seconds: float) -> Any:
+    """When the lease expires now, or an error; the broker tells at once, since nothing is journaled."""
+    told: list[Any] = []
+    exchange.site.broker.extend(exchange.client, nonce, seconds, told.append)
+    return told[0]
+
+
+def _extension(answer: Any) -> dict[str, Any]:
+    if isinstance(answer, PenstockError):
+        return {"status": "error", "error": error_fields(answer)}
+    return {"status": "ok", "expires_at": msgspec.Raw(instant(answer))}
+
+
+def _seconds(ms: float | None) -> float | None:
+    return None if ms is None else ms / 1000
+
+
+_ACK: Final = arguments.settling(Outcome.ACKED)
+_RELEASE: Final = arguments.settling(Outcome.RELEASED)
+
+OF_QUEUE: Final[dict[bytes, Run]] = {b"messages": push, b"lease": lease}
+OF_BROKER: Final[dict[bytes, Run]] = {
+    b"ack": _settler(models.Ack, lambda asked: _ACK),
+    b"nack": _settler(
+        models.Nack, lambda asked: arguments.settling(Outcome.RETRIED, _seconds(asked.delay_ms), asked.error)
+    ),
+    b"reject": _settler(models.Reject, lambda asked: arguments.settling(Outcome.REJECTED, error=asked.reason)),
+    b"release": _settler(models.Release, lambda asked: _RELEASE),
+    b"snooze": _settler(models.Snooze, lambda asked: arguments.settling(Outcome.SNOOZED, _seconds(asked.delay_ms))),
+    b"extend": extend,
+}
+
+
+class Matcher:
+    """Finds the hot route of a URL, and remembers it: the same few come again and again."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Match | None] = {}
+
+    def match(self, url: bytes) -> Match | None:
+        """What answers a POST to this URL, and the queue; None when it is none of the hot routes."""
+        try:
+            return self._known[url]
+        except KeyError:
+            if len(self._known) >= ROUTES_KEPT_MAX:
+                self._known.clear()
+            found = self._known[url] = _match(url)
+            return found
+
+
+def _match(url: bytes) -> Match | None:
+    try:
+        path = httptools.parse_url(url).path or b""
+    except httptools.HttpParserInvalidURLError:
+        return None
+    if path.startswith(QUEUES):
+        queue, slash, operation = path[len(QUEUES) :].partition(b"/")
+        run = OF_QUEUE.get(operation) if slash and queue else None
+        return None if run is None else (run, unquote(queue.decode("latin-1")))
+    run = OF_BROKER.get(path[len(API) :]) if path.startswith(API) else None
+    return None if run is None else (run, "")

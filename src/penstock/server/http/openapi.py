@@ -1,0 +1,118 @@
+"""OpenAPI 3.1, from the table of routes and the models."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from penstock.server.http.routes import COMMON, SECTIONS, Nothing, Route
+from penstock.version import VERSION
+from penstock.wire.errors import CLASSES, http_status
+from penstock.wire.json_views import ErrorView
+
+REF: Final = "#/components/schemas/{name}"
+PARAMETERS: Final = {
+    "queue": ("The name of a queue.", {"type": "string"}),
+    "group": ("The name of a group.", {"type": "string"}),
+    "member": ("The name of a member of the group.", {"type": "string"}),
+    "partition": ("The name or the number of a partition.", {"type": "string"}),
+    "offset": ("The offset of a message in its partition.", {"type": "integer", "minimum": 0}),
+}
+DESCRIPTION: Final = """\
+A durable queue over HTTP. `payload` is JSON and comes back byte for byte; `payload_base64` is for bytes. Durations are
+`*_ms`, instants are RFC 3339. Every error is `{"error": {"code", "message", "hint"}}`, its code the same in every
+protocol. `X-Request-Id` is repeated in the response, or made up."""
+
+
+def document(routes: tuple[Route, ...]) -> dict[str, Any]:
+    """The document that describes these routes."""
+    kinds = [kind for route in routes for kind in (route.body, route.query, route.result) if kind is not None]
+    _, components = msgspec.json.schema_components([*kinds, ErrorView], ref_template=REF)
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, components)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Penstock", "version": VERSION, "description": DESCRIPTION},
+        "tags": [{"name": name} for name in SECTIONS],
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+
+
+def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": route.name,
+        "summary": route.summary,
+        "tags": [name for name, routes in SECTIONS.items() if route in routes] or ["broker"],
+        "responses": _responses(route),
+    }
+    parameters = [*_path_parameters(route), *_query_parameters(route, components)]
+    if parameters:
+        operation["parameters"] = parameters
+    if route.body is not None:
+        content = {"application/json": {"schema": _schema(route.body)}}
+        operation["requestBody"] = {"required": not route.is_body_optional, "content": content}
+    return operation
+
+
+def _schema(kind: Any) -> dict[str, Any]:
+    schema: dict[str, Any] = msgspec.json.schema_components([kind], ref_template=REF)[0][0]
+    return schema
+
+
+def _path_parameters(route: Route) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "description": PARAMETERS[name][0],
+            "schema": PARAMETERS[name][1],
+        }
+        for name in re.findall(r"{(\w+)}", route.path)
+    ]
+
+
+def _query_parameters(route: Route, components: dict[str, Any]) -> list[dict[str, Any]]:
+    if route.query is Nothing:
+        return []
+    schema = components[route.query.__name__]
+    return [
+        {"name": name, "in": "query", "required": name in schema.get("required", ()), "schema": _given(fields)}
+        for name, fields in schema["properties"].items()
+    ]
+
+
+def _given(schema: dict[str, Any]) -> dict[str, Any]:
+    """A query parameter is there or not; it is never null."""
+    some = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
+    return some[0] if len(some) == 1 else {name: value for name, value in schema.items() if value is not None}
+
+
+def _responses(route: Route) -> dict[str, Any]:
+    responses: dict[str, Any] = {str(route.success): _response(route)}
+    if route.path in {"/livez", "/readyz"}:
+        content = {"application/json": {"schema": _schema(route.result)}}
+        return responses | {"503": {"description": "it is not", "content": content}}
+    codes: dict[int, list[str]] = {}
+    for code in sorted({*COMMON, *route.errors}):
+        codes.setdefault(http_status(code), []).append(code)
+    for status, names in sorted(codes.items()):
+        responses[str(status)] = _error(names)
+    return responses
+
+
+def _response(route: Route) -> dict[str, Any]:
+    if route.media != "application/json":
+        return {"description": route.summary, "content": {route.media: {"schema": {"type": "string"}}}}
+    if route.result is None:
+        return {"description": "done"}
+    return {"description": "done", "content": {"application/json": {"schema": _schema(route.result)}}}
+
+
+def _error(codes: list[str]) -> dict[str, Any]:
+    meanings = "; ".join(f"`{code}`: {(CLASSES[code].__doc__ or '').splitlines()[0]}" for code in codes)
+    return {"description": meanings, "content": {"application/json": {"schema": _schema(ErrorView)}}}

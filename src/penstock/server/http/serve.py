@@ -1,0 +1,106 @@
+"""Starting and stopping the HTTP server on the broker's own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from contextlib import suppress
+from typing import Final
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from penstock.broker import Broker
+from penstock.server.http.app import Stream, make_app
+from penstock.server.http.hot import Matcher
+from penstock.server.http.protocol import HttpProtocol
+from penstock.server.http.site import HttpSettings, Site
+from penstock.telemetry import Metrics
+
+BACKLOG: Final = 4096
+TICK_SECONDS_MAX: Final = 1.0
+
+
+class HttpServer:
+    """A server that listens. `drain`, then `close`."""
+
+    def __init__(self, site: Site, state: ServerState, server: asyncio.Server) -> None:
+        self._site = site
+        self._state = state
+        self._server = server
+        self._gone = asyncio.Event()
+        settings = site.settings
+        patience = (
+            settings.keep_alive_seconds,
+            settings.headers_seconds,
+            settings.body_seconds,
+            settings.write_seconds,
+        )
+        self._tick_seconds = min(TICK_SECONDS_MAX, min(patience) / 2)
+        self._timer = site.broker.loop.call_later(self._tick_seconds, self._tick)
+
+    @property
+    def port(self) -> int:
+        """Where it listens, also when any free port was asked for."""
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def connections(self) -> int:
+        return len(self._state.connections)
+
+    def _tick(self) -> None:
+        self._site.tick()
+        for connection in list(self._state.connections):
+            if isinstance(connection, HttpProtocol):
+                connection.check(self._site.now)
+        if self._site.is_draining and not self._state.connections:
+            self._gone.set()
+        self._timer = self._site.broker.loop.call_later(self._tick_seconds, self._tick)
+
+    async def drain(self, seconds: float = 10.0) -> None:
+        """Stop accepting, let what was begun be answered, and close each connection after that."""
+        self._site.is_draining = True
+        self._server.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        loop = self._site.broker.loop
+        self._timer.cancel()
+        self._tick_seconds = 0.02
+        self._timer = loop.call_later(0, self._tick)
+        with suppress(TimeoutError):  # those that are left then are cut off
+            await asyncio.wait_for(self._gone.wait(), seconds)
+
+    async def close(self) -> None:
+        """End every connection that is left."""
+        self._timer.cancel()
+        self._server.close()
+        for connection in list(self._state.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+        for task in list(self._state.tasks):
+            task.cancel()
+        await asyncio.gather(*self._state.tasks, return_exceptions=True)
+
+
+async def start_http(
+    broker: Broker, settings: HttpSettings, *, metrics: Metrics | None = None, stream: Stream | None = None
+) -> HttpServer:
+    """Listen. Raises `OSError` when the address is taken."""
+    site = Site(broker, settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the WebSocket library that uvicorn loads
+        config = Config(
+            make_app(site, metrics, stream),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="websockets-sansio",
+            ws_max_size=settings.request_bytes_max,
+        )
+        config.load()
+    state, matcher, loop = ServerState(), Matcher(), broker.loop
+    server = await loop.create_server(
+        lambda: HttpProtocol(config, state, loop, site, matcher), settings.host, settings.port, backlog=BACKLOG
+    )
+    return HttpServer(site, state, server)

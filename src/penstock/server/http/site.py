@@ -1,0 +1,116 @@
+"""What all connections of an HTTP server share: the broker, the settings, and what every response begins with."""
+
+from __future__ import annotations
+
+import http
+import itertools
+import math
+import re
+import secrets
+from collections.abc import Callable
+from email.utils import formatdate
+from typing import Final
+
+import msgspec
+
+from penstock import limits
+from penstock.broker import Broker, Client, Principal
+from penstock.errors import PenstockError, RateLimited
+from penstock.wire.errors import http_status
+from penstock.wire.json_replies import error_body
+
+JSON: Final = b"application/json"
+EXPOSED: Final = b"x-request-id, retry-after"
+
+_PRINCIPAL: Final = Principal()
+_STATUS_LINES: Final = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus
+}
+_REQUEST_ID: Final = re.compile(rb"[!-~]{1,128}")
+
+
+class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How an HTTP server behaves towards its clients. `cors_origins` may hold `*`."""
+
+    host: str = "127.0.0.1"
+    port: int = 7711
+    cors_origins: tuple[str, ...] = ()
+    request_bytes_max: int = limits.frame_bytes_max
+    connections_max: int = 10_000
+    slow_request_seconds: float = 1.0
+    profile: bool = False
+    keep_alive_seconds: float = 75.0
+    headers_seconds: float = 15.0  # until a request's headers are whole
+    body_seconds: float = 30.0  # for a body, and longer for a large one
+    body_bytes_per_second_min: float = 4096.0
+    write_seconds: float = 30.0  # for a client that does not read
+
+
+class Site:
+    """See the module's rules."""
+
+    def __init__(self, broker: Broker, settings: HttpSettings) -> None:
+        self.broker = broker
+        self.settings = settings
+        self.is_draining = False
+        self.now = broker.loop.time()  # as of the last tick: near enough for patience
+        self._date = b""
+        self._prefix = secrets.token_hex(4).encode() + b"-"
+        self._numbers = itertools.count(1)
+        self._origins = frozenset(origin.encode() for origin in settings.cors_origins)
+        self.tick()
+
+    def tick(self) -> None:
+        """Time has passed."""
+        self.now = self.broker.loop.time()
+        self._date = b"date: " + formatdate(self.broker.clock.now() / 1e6, usegmt=True).encode() + b"\r\n"
+
+    def client(self, name: str, address: str) -> Client:
+        """Who asks."""
+        return Client(_PRINCIPAL, name, address, "http")
+
+    def request_id(self, given: bytes | None) -> bytes:
+        """The client's own, when it can be repeated, or a new one."""
+        if given is not None and _REQUEST_ID.fullmatch(given):
+            return given
+        return b"%b%x" % (self._prefix, next(self._numbers))
+
+    def is_allowed(self, origin: bytes | None, host: bytes | None) -> bool:
+        """Whether a page of this origin may do what changes something. Programs have no origin; ours is the same."""
+        if origin is None or origin in self._origins or b"*" in self._origins:
+            return True
+        return host is not None and origin.partition(b"://")[2] == host
+
+    def cors(self, origin: bytes | None) -> bytes:
+        """Headers that let a page read the response; none unless that is configured."""
+        if origin is None or not self._origins:
+            return b""
+        if b"*" in self._origins:
+            return b"access-control-allow-origin: *\r\naccess-control-expose-headers: %b\r\n" % EXPOSED
+        if origin not in self._origins:
+            return b"vary: origin\r\n"
+        allowed = b"access-control-allow-origin: %b\r\n" % origin
+        return allowed + b"access-control-expose-headers: %b\r\nvary: origin\r\n" % EXPOSED
+
+    def head(self, status: int, length: int, request_id: bytes, more: bytes) -> bytes:
+        """Everything before the body of a JSON response; `more` is lines of headers."""
+        return (b"%bcontent-type: application/json\r\ncontent-length: %d\r\nx-request-id: %b\r\n%b%b\r\n") % (
+            _STATUS_LINES[status],
+            length,
+            request_id,
+            self._date,
+            more,
+        )
+
+
+def refusal(error: PenstockError) -> tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]:
+    """Status, body and headers of an error."""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    if isinstance(error, RateLimited):
+        headers = ((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_seconds))),)
+    elif error.code == "not_authenticated":
+        headers = ((b"www-authenticate", b"Bearer"),)
+    return http_status(error.code), error_body(error), headers
+
+
+Told = Callable[[object], None]
