@@ -35,7 +35,6 @@ class Type(IntEnum):
     CALL = 22
     STREAM = 23
     CREDIT = 24
-    CLOSE_STREAM = 25
     PING = 26
     CANCEL = 27
 
