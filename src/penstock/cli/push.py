@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
@@ -67,7 +69,31 @@ def push(
     The payload is the argument, the content of --file, or standard input. Options apply to every message; with
     --json-lines each line says its own: `{"payload": …, "key": …, "priority": …, "delay_ms": …, "headers": {…}}`.
     """
-    options = {
+    options = options_of(key, priority, delay, deliver_at, ttl, header, dedup_key, partition, max_attempts, trace)
+    check_source(payload, file, many=lines or json_lines, both=lines and json_lines)
+    with opened(url, context, is_made=True) as ps, _source(payload, file) as source:
+        if not (lines or json_lines):
+            _push_one(ps, queue, message_of(source.read(), kind, options), as_json=as_json)
+            return
+        chunks = batches(source, batch)
+        made = messages_from_json(chunks, options) if json_lines else messages_from_lines(chunks, kind, options)
+        _push_many(ps, queue, made, _bytes_in(file), ids=ids, as_json=as_json)
+
+
+def options_of(
+    key: str | None,
+    priority: str,
+    delay: float,
+    deliver_at: datetime | None,
+    ttl: float | None,
+    header: list[str] | None,
+    dedup_key: str | None,
+    partition: str | None,
+    max_attempts: int | None,
+    trace: str | None,
+) -> dict[str, Any]:
+    """The fields of a message beside its payload."""
+    return {
         "key": key,
         "priority": int(priority) if priority.isdigit() else priority,
         "delay": delay,
@@ -79,19 +105,19 @@ def push(
         "max_attempts": max_attempts,
         "trace": trace,
     }
-    check_source(payload, file, many=lines or json_lines, both=lines and json_lines)
-    with ExitStack() as stack:
-        ps = stack.enter_context(opened(url, context, is_made=True))
-        if payload is not None:
-            _push_one(ps, queue, message_of(payload.encode(errors="surrogateescape"), kind, options), as_json=as_json)
-            return
-        source: BinaryIO = sys.stdin.buffer if file is None else stack.enter_context(file.open("rb"))
-        if not (lines or json_lines):
-            _push_one(ps, queue, message_of(source.read(), kind, options), as_json=as_json)
-            return
-        chunks = batches(source, batch)
-        made = messages_from_json(chunks, options) if json_lines else messages_from_lines(chunks, kind, options)
-        _push_many(ps, queue, made, _bytes_in(file), ids=ids, as_json=as_json)
+
+
+@contextmanager
+def _source(payload: str | None, file: Path | None) -> Iterator[BinaryIO]:
+    """Where the payload, or the lines, come from."""
+    if payload is not None:
+        # Words of a command line that are no UTF-8 arrive as surrogates; they go on as the bytes they were.
+        yield BytesIO(payload.encode(errors="surrogateescape"))
+    elif file is None:
+        yield sys.stdin.buffer
+    else:
+        with file.open("rb") as opened_file:
+            yield opened_file
 
 
 def check_source(payload: str | None, file: Path | None, *, many: bool, both: bool) -> None:
