@@ -18,6 +18,7 @@ from penstock.server.grpc.leasing import lease_responses, stream_request
 from penstock.server.grpc.settling import extend, settle
 from penstock.server.grpc.values import error_of, timestamp
 from penstock.server.outbox import Outbox
+from penstock.server.splitting import size_of
 
 CREDIT_ENDLESS: Final = 1 << 31
 SMALL: Final = 256  # about the size of an answer without payloads
@@ -143,13 +144,6 @@ def parse(kind: Any, data: bytes) -> Any:
         return kind.FromString(data)
     except Exception as error:
         raise BadRequest(f"{kind.DESCRIPTOR.name}: these bytes are no such message") from error
-
-
-def size_of(reply: LeaseReply) -> int:
-    """About how many bytes the deliveries of a lease take."""
-    return sum(
-        len(piece.offsets) * (SMALL + piece.batch.payload_bytes // max(1, piece.batch.count)) for piece in reply.pieces
-    )
 
 
 async def converse(broker: Broker, client: Client, context: Any) -> None:

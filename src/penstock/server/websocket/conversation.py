@@ -1,0 +1,282 @@
+"""One WebSocket: deliveries within a credit, settlements, pushes and live events, all as JSON text.
+
+docs/websocket.md lists the messages. One that is wrong is answered with an error and the socket stays open; one that is
+too large closes it. What goes out waits in an outbox: while it is full, streams pause and nothing more is read, so a
+peer that does not read costs what its outbox may hold, and no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from penstock.broker import Broker, Client, Stream, StreamRequest
+from penstock.broker.events import Listener
+from penstock.errors import Internal, InvalidField, PenstockError
+from penstock.replies import LeaseReply
+from penstock.server.outbox import Outbox
+from penstock.server.splitting import size_of, split
+from penstock.server.websocket.words import HOW, by_lease, event_json, extension, id_of, proofs_of, read, unknown
+from penstock.wire import json_stream as stream
+from penstock.wire.json_push import batch_of
+from penstock.wire.json_replies import encode, error_fields, lease_reply, push_reply, settle_reply
+
+logger: Final = logging.getLogger("penstock.websocket")
+
+DELIVERY_BYTES: Final = 512 * 1024  # about: many clients refuse messages over 1 MiB unless told otherwise
+UNDER_WAY_MAX: Final = 1000  # requests of one socket that are not answered yet
+SUBSCRIPTIONS_MAX: Final = 1000
+EVENT_BYTES: Final = 1024  # about
+GOING_AWAY: Final = 1001
+
+_Told = Callable[[Any], None]
+
+
+class Conversation:
+    """One socket."""
+
+    def __init__(self, broker: Broker, client: Client, socket: WebSocket) -> None:
+        self._broker = broker
+        self._client = client
+        self._socket = socket
+        self._streams: dict[str, Stream] = {}
+        self._listeners: dict[str, Listener] = {}
+        self._news: set[str] = set()  # subscriptions to events that have a place in the outbox
+        self._outbox = Outbox(self._send, self._pause, self._resume)
+        self._under_way = 0
+        self._has_few = asyncio.Event()
+        self._has_few.set()
+        self._said_goodbye = False
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            stream.Subscribe: self._subscribe,
+            stream.GiveCredit: self._credit,
+            stream.Events: self._events,
+            stream.Unsubscribe: self._unsubscribe,
+            stream.Push: self._push,
+            stream.Extend: self._extend,
+            stream.Ping: lambda said: self._answer("pong", said.id, b""),
+            **dict.fromkeys(HOW, self._settle),
+        }
+
+    async def run(self) -> None:
+        """Until one side has gone; then what is unsettled is given back."""
+        listening = asyncio.ensure_future(self._listen())
+        sending = asyncio.ensure_future(self._outbox.run())
+        try:
+            await asyncio.wait({listening, sending}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (listening, sending):
+                if task.done():
+                    with suppress(WebSocketDisconnect, RuntimeError):  # the peer has gone, in the one way or the other
+                        task.result()
+        finally:
+            listening.cancel()
+            sending.cancel()
+            self._leave()
+
+    def goodbye(self) -> None:
+        """The broker stops."""
+        if not self._said_goodbye:
+            self._said_goodbye = True
+            self._put(b'{"type":"goodbye"}')
+
+    async def close(self) -> None:
+        """End the socket from this side."""
+        await self._socket.close(GOING_AWAY, "the broker is stopping")
+
+    def _leave(self) -> None:
+        self._outbox.close()
+        for each in self._streams.values():
+            each.close()
+        for listener in self._listeners.values():
+            listener.close()
+        self._streams.clear()
+        self._listeners.clear()
+
+    # in
+
+    async def _listen(self) -> None:
+        while True:
+            await self._outbox.room()
+            await self._has_few.wait()
+            received = await self._socket.receive()
+            if received["type"] == "websocket.disconnect":
+                return
+            self._take(received)
+
+    def _take(self, received: Any) -> None:
+        id = None
+        try:
+            said = read(received)
+            id = said.id
+            self._handlers[type(said)](said)
+        except PenstockError as error:
+            self._refuse(error, id_of(received) if id is None else id)
+        except Exception:  # a fault in one message must not end the others
+            logger.exception("a fault in a WebSocket")
+            self._refuse(Internal("the broker failed"), id)
+
+    def _begin(self, told: _Told) -> _Told:
+        """What is under way is counted, so that nobody has more of it than is fair."""
+        self._under_way += 1
+        if self._under_way >= UNDER_WAY_MAX:
+            self._has_few.clear()
+
+        def done(answer: Any) -> None:
+            self._under_way -= 1
+            self._has_few.set()
+            told(answer)
+
+        return done
+
+    # subscriptions
+
+    def _subscribe(self, said: stream.Subscribe) -> None:
+        self._check_new(said.subscription)
+        lease_seconds = None if said.lease_ms is None else said.lease_ms / 1000
+        partitions = None if said.partitions is None else tuple(said.partitions)
+        request = StreamRequest(
+            said.queue, said.group, said.batch, lease_seconds, said.consumer, partitions, said.auto_ack
+        )
+        name = said.subscription
+        opened = self._broker.stream(self._client, request, partial(self._deliver, name), partial(self._ended, name))
+        self._streams[name] = opened
+        self._answer("subscribed", said.id, b',"subscription":%b' % encode(name))
+        if self._outbox.is_full:
+            opened.pause()
+        if said.credit:
+            opened.credit(said.credit)
+
+    def _credit(self, said: stream.GiveCredit) -> None:
+        found = self._streams.get(said.subscription)
+        if found is None:
+            raise unknown(said.subscription)
+        found.credit(said.messages)
+        if said.id is not None:
+            self._answer("credited", said.id, b',"subscription":%b' % encode(said.subscription))
+
+    def _events(self, said: stream.Events) -> None:
+        self._check_new(said.subscription)
+        name = said.subscription
+        wake = partial(self._wake, name)
+        self._listeners[name] = self._broker.listen(self._client, said.queues, said.interval_ms / 1000, wake)
+        self._answer("subscribed", said.id, b',"subscription":%b' % encode(name))
+
+    def _unsubscribe(self, said: stream.Unsubscribe) -> None:
+        name = said.subscription
+        found = self._streams.pop(name, None) or self._listeners.pop(name, None)
+        if found is None:
+            raise unknown(name)
+        found.close()
+        self._answer("unsubscribed", said.id, b',"subscription":%b' % encode(name))
+
+    def _check_new(self, name: str) -> None:
+        if name in self._streams or name in self._listeners:
+            raise InvalidField(
+                f"subscription: {name!r} is there already", hint="choose another name, or unsubscribe it"
+            )
+        if len(self._streams) + len(self._listeners) >= SUBSCRIPTIONS_MAX:
+            raise InvalidField(f"subscription: a socket has {SUBSCRIPTIONS_MAX} at most", hint="open another socket")
+
+    def _deliver(self, name: str, reply: LeaseReply) -> None:
+        self._outbox.put((name, reply), size_of(reply))
+
+    def _ended(self, name: str, error: PenstockError | None) -> None:
+        if error is None:
+            self.goodbye()
+        else:
+            self._streams.pop(name, None)
+            self._refuse(error, None, name)
+
+    def _wake(self, name: str) -> None:
+        if name not in self._news:
+            self._news.add(name)
+            self._outbox.put(name, EVENT_BYTES)
+
+    def _pause(self) -> None:
+        for each in self._streams.values():
+            each.pause()
+
+    def _resume(self) -> None:
+        for each in [*self._streams.values()]:
+            each.resume()
+
+    # pushing and settling
+
+    def _push(self, said: stream.Push) -> None:
+        batch = batch_of(said.messages, "messages")
+        told = self._begin(partial(self._pushed, said.id))
+        self._broker.push(self._client, said.queue, batch, batch.partitions, said.durability, None, told)
+
+    def _pushed(self, id: stream.Id, answer: Any) -> None:
+        if isinstance(answer, PenstockError):
+            self._refuse(answer, id)
+        else:
+            self._answer("pushed", id, b"," + push_reply(answer)[1:-1])
+
+    def _settle(self, said: Any) -> None:
+        how = HOW[type(said)](said)
+        if by_lease(said):
+            told = self._begin(partial(self._lease_settled, said))
+            self._broker.settle_lease(self._client, int(said.lease_id, 16), how, told)
+        else:
+            proofs = proofs_of(said.receipts)
+            self._broker.settle_each(self._client, proofs, how, self._begin(partial(self._settled, said)))
+
+    def _settled(self, said: Any, answer: Any) -> None:
+        self._answer("settled", said.id, b"," + settle_reply(said.receipts, answer)[1:-1])
+
+    def _lease_settled(self, said: Any, answer: Any) -> None:
+        if isinstance(answer, PenstockError):
+            self._refuse(answer, said.id)
+        else:
+            self._answer("settled", said.id, b',"results":[{"lease_id":"%b","status":"ok"}]' % said.lease_id.encode())
+
+    def _extend(self, said: stream.Extend) -> None:
+        if by_lease(said):
+            names = [("lease_id", str(said.lease_id), int(str(said.lease_id), 16))]
+        else:
+            receipts = said.receipts or []
+            proofs = proofs_of(receipts)
+            names = [("receipt", text, proof.nonce) for text, proof in zip(receipts, proofs, strict=True)]
+        results: list[dict[str, Any]] = []
+        for what, text, nonce in names:
+            # Nothing is journaled, so the broker tells at once.
+            self._broker.extend(
+                self._client, nonce, said.lease_ms / 1000, lambda answer: results.append(extension(answer))
+            )
+            results[-1] = {what: text, **results[-1]}
+        self._answer("extended", said.id, b',"results":%b' % encode(results))
+
+    # out
+
+    def _answer(self, kind: str, id: stream.Id, rest: bytes) -> None:
+        self._put(b'{"type":"%b","id":%b%b}' % (kind.encode(), encode(id), rest))
+
+    def _refuse(self, error: PenstockError, id: Any, subscription: str | None = None) -> None:
+        told: dict[str, Any] = {"type": "error", "id": id, "error": error_fields(error)}
+        if subscription is not None:
+            told["subscription"] = subscription
+        self._put(encode(told))
+
+    def _put(self, data: bytes) -> None:
+        self._outbox.put(data, len(data))
+
+    async def _send(self, item: bytes | str | tuple[str, LeaseReply]) -> None:
+        if isinstance(item, bytes):
+            await self._socket.send_text(item.decode())
+        elif isinstance(item, str):
+            self._news.discard(item)
+            listener = self._listeners.get(item)
+            for event in () if listener is None else listener.take():
+                await self._socket.send_text(event_json(item, event).decode())
+        else:
+            name, reply = item
+            for part in split(reply, DELIVERY_BYTES):
+                body = lease_reply(part)[1:]
+                await self._socket.send_text((b'{"type":"delivery","subscription":%b,' % encode(name) + body).decode())

@@ -1,0 +1,92 @@
+"""What is said on a WebSocket, read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from penstock import arguments
+from penstock.broker.events import Event
+from penstock.errors import BadReceipt, BadRequest, InvalidField, PenstockError
+from penstock.model import Outcome, Receipt
+from penstock.requests import Settling
+from penstock.wire import json_models as models
+from penstock.wire import json_stream as stream
+from penstock.wire.json_replies import encode, error_fields, instant
+
+
+def read(received: Any) -> stream.Said:
+    """What the client said."""
+    text = received.get("text")
+    if text is None:
+        raise BadRequest("message: bytes are not understood", hint="send JSON as text")
+    return stream.said.read(text.encode(errors="surrogatepass"))
+
+
+def id_of(received: Any) -> Any:
+    """The id of a message that was refused, if it can be made out."""
+    try:
+        return _ANY_ID.decode(received["text"]).id
+    except (msgspec.DecodeError, UnicodeError, KeyError, TypeError, RecursionError):
+        return None
+
+
+class _AnyId(msgspec.Struct):
+    id: stream.Id = None
+
+
+_ANY_ID: Final = msgspec.json.Decoder(_AnyId)
+
+
+def unknown(name: str) -> InvalidField:
+    """The refusal of a subscription that is not there."""
+    return InvalidField(f"subscription: there is no {name!r}", hint="subscribe first")
+
+
+def by_lease(said: models.Settle) -> bool:
+    """Whether a whole lease is meant, rather than receipts."""
+    if (said.receipts is None) == (said.lease_id is None):
+        raise InvalidField("receipts: give either receipts or lease_id")
+    return said.lease_id is not None
+
+
+def proofs_of(texts: Sequence[str]) -> list[Receipt]:
+    """Receipts from their texts; the first that is none is named."""
+    proofs = []
+    for index, text in enumerate(texts):
+        try:
+            proofs.append(Receipt.parse(text))
+        except BadReceipt as error:
+            raise BadReceipt(f"receipts[{index}]: {error.message}") from None
+    return proofs
+
+
+def extension(answer: Any) -> dict[str, Any]:
+    """What became of a lease that was to be held."""
+    if isinstance(answer, PenstockError):
+        return {"status": "error", "error": error_fields(answer)}
+    return {"status": "ok", "expires_at": msgspec.Raw(instant(answer))}
+
+
+def event_json(subscription: str, event: Event) -> bytes:
+    """An event as the client gets it."""
+    fields = {"type": "event", "subscription": subscription, "event": event.type, "at": event.at}
+    for name in ("queue", "group", "counters", "missed"):
+        if value := getattr(event, name):
+            fields[name] = value
+    return encode(fields | ({"counters": event.counters} if event.type == "counters" else {}))
+
+
+def _seconds(ms: float | None) -> float | None:
+    return None if ms is None else ms / 1000
+
+
+HOW: Final[dict[type, Callable[[Any], Settling]]] = {
+    stream.Ack: lambda said: arguments.settling(Outcome.ACKED),
+    stream.Nack: lambda said: arguments.settling(Outcome.RETRIED, _seconds(said.delay_ms), said.error),
+    stream.Reject: lambda said: arguments.settling(Outcome.REJECTED, error=said.reason),
+    stream.Release: lambda said: arguments.settling(Outcome.RELEASED),
+    stream.Snooze: lambda said: arguments.settling(Outcome.SNOOZED, _seconds(said.delay_ms)),
+}
