@@ -237,7 +237,11 @@ class Broker(Awaited):
         if refused is not None:
             raise refused
         self._folder.flush()
-        answer = await asyncio.to_thread(handler.run, self.session, given)
+        try:
+            answer = await asyncio.to_thread(handler.run, self.session, given)
+        except PenstockError as error:
+            self._count(handler.queue(given), error)
+            raise
         result, ticket = answer if handler.answers else (None, answer)
         await self.confirmer.confirmed(ticket)
         return result

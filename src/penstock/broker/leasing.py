@@ -74,6 +74,7 @@ class Pending:
     def finish(self) -> None:
         """Patience is over: tell what there is, which is nothing."""
         if not self.is_over:
+            self._started = self._broker.clock.monotonic()
             self._over(LeaseReply(self._queue, self._group, 0, 0, (), 0), 0)
 
     def _ask(self) -> None:
@@ -119,6 +120,7 @@ class Pending:
 
     def _woken(self) -> None:
         if not self.is_over:
+            self._started = self._broker.clock.monotonic()  # waiting for messages is not what a lease takes
             self._ask()
 
     def _leave(self, *, served: bool) -> None:
@@ -133,6 +135,7 @@ class Pending:
             self._timer.cancel()
         if isinstance(answer, PenstockError):
             self.is_over = True
+            self._broker.meter.refused(self._queue, answer.code)
             self._told(answer)
         else:
             self._broker.confirmer.after(ticket, self._confirmed(answer), answer)
