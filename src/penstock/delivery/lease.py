@@ -25,7 +25,9 @@ def decide_lease(
 ) -> tuple[list[Entry], Lease | None]:
     """The entries of a lease, and the lease itself; nothing and None when there is nothing to be had."""
     queue = group.queue
-    only = within_membership(group, request, _chosen(group, request))
+    only = None
+    if request.partitions is not None or request.member or group.roster is not None:
+        only = within_membership(group, request, _chosen(group, request))
     room = request.count_max if queue.options.max_in_flight is None else _room(group, request)
     limits = group.limits
     if limits is not None and room > 0:
