@@ -88,12 +88,14 @@ def test_every_key_has_a_bucket_of_its_own_and_messages_without_key_have_none(ps
 
 
 def test_the_client_of_an_embedded_system_is_one(ps):
-    queue = ps.create_queue("mail", client_push_per_second=2, client_lease_per_second=1)
-    queue.push_many(numbered(2))
+    queue = ps.create_queue(
+        "mail", client_push_per_second=2, client_push_burst=3, client_lease_per_second=1, client_lease_burst=2
+    )
+    queue.push_many(numbered(3))
 
-    with pytest.raises(RateLimited):
-        queue.push(b"2")
-    assert take(queue) == [b"0"]
+    assert retry_after(lambda: queue.push(b"3")) == 0.5
+    assert take(queue) == [b"0", b"1"]
+    assert take(queue, consumer="another") == []
 
 
 def test_a_transaction_is_refused_whole(ps, clock):
