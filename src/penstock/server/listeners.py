@@ -6,32 +6,30 @@ and told together. What cannot be imported because its extra is not installed is
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Iterator
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final, NamedTuple
 
 import msgspec
 
 from penstock.broker import Broker
 from penstock.config import Port, Settings
-from penstock.errors import BadSettings
+from penstock.errors import BadSettings, InvalidField
 from penstock.telemetry import Metrics
 
 logger: Final = logging.getLogger("penstock.server")
+GRPC_GRACE_SECONDS: Final = 1.0
 
 
-class Listener(Protocol):
+class Listener(NamedTuple):
     """One protocol, listening."""
 
     port: int
-
-    def stop_accepting(self) -> None:
-        """Take no new connections, and tell the clients that it ends."""
-
-    async def close(self) -> None:
-        """Answer what was begun, then close every connection."""
+    stop_accepting: Callable[[], object]  # take no new connections, and tell the clients that it ends
+    close: Callable[[], Awaitable[object]]  # answer what was begun, then close every connection
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -88,20 +86,71 @@ def _explained(error: OSError, host: str, port: Port) -> str:
 
 
 async def start(protocol: str, broker: Broker, settings: Settings, metrics: Metrics) -> Listener | None:
-    """Start one protocol; None when it is off or its extra is not installed."""
+    """Start one protocol; None when it is off, or when its extra is missing and nobody asked for it."""
     port = ports_of(settings)[protocol]
     if port == "off":
         return None
     try:
-        return await _STARTERS[protocol](broker, settings, port, metrics)
+        if protocol == "tcp":
+            return await _start_tcp(broker, settings, port)
+        if protocol == "http":
+            return await _start_http(broker, settings, port, metrics)
+        return await _start_grpc(broker, settings, port)
     except OSError as error:
         raise BadSettings(f"{protocol}_port: {_explained(error, settings.host, port)}") from error
 
 
-async def _start_tcp(broker: Broker, settings: Settings, port: int, metrics: Metrics) -> Listener:
+async def _start_tcp(broker: Broker, settings: Settings, port: int) -> Listener:
     from penstock.server.tcp import start_tcp
 
-    return await start_tcp(broker, settings.host, port, frame_bytes_max=settings.frame_bytes_max)
+    server = await start_tcp(broker, settings.host, port, frame_bytes_max=settings.frame_bytes_max)
+    return Listener(server.port, server.stop_accepting, server.close)
 
 
-_STARTERS: Final[dict[str, Any]] = {"tcp": _start_tcp}
+async def _start_http(broker: Broker, settings: Settings, port: int, metrics: Metrics) -> Listener:
+    from penstock.server.http.serve import start_http
+    from penstock.server.http.site import HttpSettings
+    from penstock.server.websocket import WebSockets
+
+    wanted = HttpSettings(
+        host=settings.host,
+        port=port,
+        cors_origins=settings.cors_origins,
+        request_bytes_max=settings.request_bytes_max,
+        connections_max=settings.connections_max,
+        slow_request_seconds=settings.slow_request_ms / 1000,
+        profile=settings.profile,
+    )
+    sockets = WebSockets(broker, settings.cors_origins)
+    server = await start_http(broker, wanted, metrics=metrics, stream=sockets.serve)
+    draining: list[asyncio.Task[None]] = []
+
+    def stop_accepting() -> None:
+        sockets.goodbye()
+        draining.append(broker.loop.create_task(server.drain(settings.drain_seconds)))
+
+    async def close() -> None:
+        try:
+            await sockets.close()
+            await asyncio.gather(*draining)
+        finally:
+            await server.close()
+
+    return Listener(server.port, stop_accepting, close)
+
+
+async def _start_grpc(broker: Broker, settings: Settings, port: int) -> Listener | None:
+    from penstock.server.grpc import start_grpc
+
+    try:
+        server = await start_grpc(broker, settings.host, port, request_bytes_max=settings.request_bytes_max)
+    except InvalidField as error:
+        if port != Settings().grpc_port:
+            raise
+        logger.info("gRPC is off", extra={"reason": str(error)})
+        return None
+    return Listener(server.port, _nothing, lambda: server.close(GRPC_GRACE_SECONDS))
+
+
+def _nothing() -> None:
+    """A server that is asked to end, and then ends."""

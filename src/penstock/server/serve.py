@@ -48,7 +48,7 @@ class Server:
         self._settings = settings
         self._listeners: list[Listener] = []
         self._session: Session | None = None
-        self._broker: Broker | None = None
+        self.broker: Broker | None = None  # once it is started
         self.over = asyncio.Event()  # somebody wants it to end, or the journal failed
 
     async def start(self) -> Started:
@@ -57,7 +57,7 @@ class Server:
         check_ports(settings)
         self._session = await asyncio.to_thread(open_session, settings)
         try:
-            self._broker = Broker(self._session, meter=Meter(self._session.shard.clock.now()))
+            self.broker = Broker(self._session, meter=Meter(self._session.shard.clock.now()))
             self._watch_journal(self._session)
             return Started(
                 settings.data, settings.durability, len(self._session.shard.core.by_name), await self._listen()
@@ -67,11 +67,11 @@ class Server:
             raise
 
     async def _listen(self) -> list[Address]:
-        assert self._broker is not None
-        metrics = Metrics(self._broker.shard, self._broker.meter)
+        assert self.broker is not None
+        metrics = Metrics(self.broker.shard, self.broker.meter)
         addresses = []
         for protocol in ports_of(self._settings):
-            listener = await start(protocol, self._broker, self._settings, metrics)
+            listener = await start(protocol, self.broker, self._settings, metrics)
             if listener is not None:
                 self._listeners.append(listener)
                 addresses.append(Address(protocol, self._settings.host, listener.port))
@@ -97,14 +97,14 @@ class Server:
 
     async def stop(self, *, drain: bool = True) -> None:
         """Finish what was begun, if there is time for it; close everything."""
-        if self._broker is not None and drain:
-            await self._drain(self._broker)
+        if self.broker is not None and drain:
+            await self._drain(self.broker)
         for listener in self._listeners:
             with suppress(TimeoutError):
                 await asyncio.wait_for(listener.close(), CLOSE_SECONDS)
         self._listeners.clear()
-        if self._broker is not None:
-            await asyncio.to_thread(self._broker.close)
+        if self.broker is not None:
+            await asyncio.to_thread(self.broker.close)
         if self._session is not None:
             await asyncio.to_thread(self._session.close)
 

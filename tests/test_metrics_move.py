@@ -1,0 +1,82 @@
+"""Every metric moves: a broker is driven through all that it counts, over its own listener."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.config import Settings
+from penstock.server.serve import Server
+from penstock.telemetry import Metrics
+from penstock.telemetry.names import FAMILIES
+from penstock.wire.frames import Type
+from penstock.wire.requests import Call, Settle, encode
+from tests.support.served import Caller
+
+REJECTED, RETRIED = 4, 2
+
+
+def shown(metrics: Metrics) -> dict[str, dict[str, float]]:
+    """Family → its samples, by name and labels."""
+    families = text_string_to_metric_families(metrics.render()[0].decode())
+    return {
+        family.name: {f"{sample.name}{sorted(sample.labels.items())}": sample.value for sample in family.samples}
+        for family in families
+    }
+
+
+def work(port: int, look: threading.Event, looked: threading.Event) -> None:
+    """Everything that is counted, and then hold still until it was looked at."""
+    with Caller(port) as caller, Caller(port) as waiting:
+        for number in range(5):
+            caller.push("mail", b"%d" % number)
+        acked, rejected, retried = caller.lease("mail"), caller.lease("mail"), caller.lease("mail")
+        caller.settle(acked.nonce)
+        caller.settle(rejected.nonce, REJECTED)
+        late = Settle(RETRIED, delay_seconds=600.0, lease=retried.nonce)
+        assert caller.answer(caller.send(Type.SETTLE, encode(late)))[0] == Type.OK
+        assert caller.answer(caller.send(Type.CALL, encode(Call("seal"))))[0] == Type.OK
+        assert caller.answer(caller.ask_lease("nowhere"))[0] == Type.ERROR
+        caller.lease("mail")  # and holds it
+        caller.push("empty", b"x")
+        caller.settle(caller.lease("empty").nonce)
+        waiting.ask_lease("empty", wait_seconds=60)
+        waiting.send(Type.PING, b"")
+        assert waiting.receive()[0] == Type.PONG  # so the lease waits by now
+        look.set()
+        looked.wait()
+
+
+def test_every_metric_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    look, looked = threading.Event(), threading.Event()
+
+    async def life() -> tuple[dict[str, dict[str, float]], dict[str, dict[str, float]]]:
+        server = Server(Settings(data=str(tmp_path / "data"), tcp_port=0, http_port="off", grpc_port="off"))
+        started = await server.start()
+        assert server.broker is not None
+        metrics = Metrics(server.broker.shard, server.broker.meter)
+        before = await asyncio.to_thread(shown, metrics)
+        working = asyncio.create_task(asyncio.to_thread(work, started.addresses[0].port, look, looked))
+        await asyncio.to_thread(look.wait)
+        shard = server.broker.shard
+        with shard.lock:  # so that the sealer has to wait with the file that is full now
+            monkeypatch.setattr(shard.journal, "check_space", lambda: False)
+            shard.journal.rotate()
+            shard.journal.disk_full = True  # as if it were
+            after = await asyncio.to_thread(shown, metrics)
+            shard.journal.disk_full = False
+        looked.set()
+        await working
+        await server.stop()
+        return before, after
+
+    before, after = asyncio.run(life())
+
+    counted = set(FAMILIES) - {"penstock_build"}  # which says 1 for ever
+    assert set(after) >= counted
+    assert sorted(name for name in counted if before.get(name) == after[name]) == []
+    assert set(after["penstock_build_info"].values()) == {1.0}
