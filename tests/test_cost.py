@@ -19,11 +19,15 @@ from penstock import Message
 from penstock.client.sync import Penstock, Queue
 from penstock.clock import ManualClock
 from penstock.embedded import Session
+from penstock.requests import Producer
+from penstock.shard import Shard
 
 # Calls per 1,000 messages: (in memory, in a file with durability os).
 CEILINGS: dict[str, tuple[int, int]] = {
     "push_many(1000)": (145, 168),
     "push() × 1000": (36_000, 45_500),
+    "push_folded(1000)": (145, 168),
+    "push_folded(1000) of ten producers": (5_200, 5_225),
     "lease(1000), touch, ack": (2_220, 2_250),
     "lease(1000), touch, ack of single pushes": (23_800, 23_900),
     "lease(1), ack × 1000": (128_500, 147_500),
@@ -31,6 +35,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
 }
 
 PAYLOADS = [b"%0100d" % number for number in range(1_000)]
+NOBODIES: list[Producer | None] = [None] * len(PAYLOADS)
 PRIORITIES = ("critical", "high", "normal", "low", "background")
 WARM_UP = 3
 
@@ -42,6 +47,23 @@ def push_many(queue: Queue) -> None:
 def push_singly(queue: Queue) -> None:
     for payload in PAYLOADS:
         queue.push(payload)
+
+
+def push_folded(queue: Queue) -> None:
+    shard_of(queue).push_folded("mail", PAYLOADS, NOBODIES)
+
+
+def push_folded_by_ten(queue: Queue) -> None:
+    shard = shard_of(queue)
+    known = shard.core.producers.known.get(1)
+    first = 0 if known is None else known.last + 1
+    shard.push_folded("mail", PAYLOADS, [(1 + number % 10, 0, first + number // 10) for number in range(1_000)])
+
+
+def shard_of(queue: Queue) -> Shard:
+    """What a broker uses; no face does."""
+    shard: Shard = queue._session.shard
+    return shard
 
 
 def lease_many(queue: Queue) -> None:
@@ -65,6 +87,8 @@ def push_prioritised(queue: Queue) -> None:
 PATHS: dict[str, tuple[Callable[[Queue], None], Callable[[Queue], None] | None]] = {
     "push_many(1000)": (push_many, None),
     "push() × 1000": (push_singly, None),
+    "push_folded(1000)": (push_folded, None),
+    "push_folded(1000) of ten producers": (push_folded_by_ten, None),
     "lease(1000), touch, ack": (lease_many, push_many),
     "lease(1000), touch, ack of single pushes": (lease_many, push_singly),
     "lease(1), ack × 1000": (lease_singly, push_many),
