@@ -39,6 +39,7 @@ class Pending:
     __slots__ = (
         "_broker",
         "_group",
+        "_is_answered",
         "_queue",
         "_request",
         "_started",
@@ -59,6 +60,7 @@ class Pending:
         self._started = broker.clock.monotonic()
         self._waiter: Waiter | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._is_answered = False  # there is an answer, which may not be durable yet
         self.is_over = False
 
     def start(self) -> None:
@@ -68,12 +70,15 @@ class Pending:
     def cancel(self) -> None:
         """Nobody waits for the answer any more; what is leased for it meanwhile is given back."""
         if not self.is_over:
-            self.is_over = True
+            self.is_over = self._is_answered = True
             self._leave(served=False)
+            self._broker.waiting.discard(self)
+            if self._timer is not None:
+                self._timer.cancel()
 
     def finish(self) -> None:
         """Patience is over: tell what there is, which is nothing."""
-        if not self.is_over:
+        if not self._is_answered:
             self._started = self._broker.clock.monotonic()
             self._over(LeaseReply(self._queue, self._group, 0, 0, (), 0), 0)
 
@@ -90,7 +95,7 @@ class Pending:
         return msgspec.structs.replace(reply, pieces=session.loaded(reply.pieces)), ticket
 
     def _answered(self, answer: Any) -> None:
-        if self.is_over:
+        if self.is_over or self._is_answered:
             if not isinstance(answer, PenstockError):
                 self._give_back(answer[0])
         elif isinstance(answer, PenstockError):
@@ -119,7 +124,7 @@ class Pending:
             self._broker.loop.call_soon_threadsafe(self._woken)
 
     def _woken(self) -> None:
-        if not self.is_over:
+        if not self.is_over and not self._is_answered:
             self._started = self._broker.clock.monotonic()  # waiting for messages is not what a lease takes
             self._ask()
 
@@ -129,6 +134,7 @@ class Pending:
             self._waiter = None
 
     def _over(self, answer: LeaseReply | PenstockError, ticket: int) -> None:
+        self._is_answered = True
         self._leave(served=isinstance(answer, LeaseReply) and answer.count > 0)
         self._broker.waiting.discard(self)
         if self._timer is not None:
