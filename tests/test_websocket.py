@@ -36,11 +36,11 @@ class Talk:
         await self.link.send(json.dumps({"type": type, **fields}))
 
     async def hear(self, type: str) -> dict[str, Any]:
-        for index, message in enumerate(self.kept):
-            if message["type"] == type:
+        for index, known in enumerate(self.kept):
+            if known["type"] == type:
                 return self.kept.pop(index)
         while True:
-            message = json.loads(await self.link.recv())
+            message: dict[str, Any] = json.loads(await self.link.recv())
             if message["type"] == type:
                 return message
             self.kept.append(message)
@@ -204,7 +204,8 @@ async def test_a_delivery_that_is_large_comes_in_parts():
     async with serving() as (broker, _, talk), talk() as client:
         await push(broker, "q", *[bytes([n]) * 200_000 for n in range(8)])
         await client.say("subscribe", subscription="s", queue="q", credit=8)
-        heard, parts = [], 0
+        heard: list[bytes] = []
+        parts = 0
         while len(heard) < 8:
             delivery = await client.hear("delivery")
             heard += payloads(delivery)

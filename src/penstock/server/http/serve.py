@@ -63,7 +63,8 @@ class HttpServer:
         self._site.is_draining = True
         self._server.close()
         for connection in list(self._state.connections):
-            connection.shutdown()
+            if isinstance(connection, HttpProtocol):  # a WebSocket may still settle what it holds
+                connection.shutdown()
         loop = self._site.broker.loop
         self._timer.cancel()
         self._tick_seconds = 0.02
