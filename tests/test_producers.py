@@ -20,6 +20,7 @@ from penstock.delivery.producers import ROW, Producers
 from penstock.embedded import Session
 from penstock.errors import InvalidField, LeaseLost, ProducerFenced, QueueFull
 from penstock.model import Message, MessageId, Outcome, Receipt
+from penstock.repair import Report, diagnose, repair
 from penstock.requests import LeaseRequest, PartitionChoice, Producer, PushOperation, SettleOperation, Settling
 from tests.support.dose import dose
 from tests.support.forgetful import ForgetfulDisk
@@ -390,6 +391,42 @@ def test_a_transaction_that_is_repeated_does_nothing_and_answers_the_same(system
     assert system.session.stats("done")[0].ready == 2
     with pytest.raises(LeaseLost):
         transact(system, (ME, 0, 1), steps)
+
+
+# repair
+
+
+def mend(system: System) -> Report:
+    return repair(system.disk, diagnose(system.disk, system.clock.now()), system.clock, random.Random(1))
+
+
+def test_a_lost_part_costs_only_what_it_remembered_and_the_report_says_so(system):
+    system.fold([b"a"], [(ME, 0, 0)])
+    system.session.checkpoint()
+    system.fold([b"b"], [(ME, 0, 1)])
+    (part,) = (name for name in system.disk.list("checkpoints") if name.startswith("producers"))
+    system.disk = system.disk.kill()
+    system.disk.flip(f"checkpoints/{part}", 80)
+    report = mend(system)
+    system.open()
+
+    assert any("stored twice" in note for note in report.notes)
+    assert system.fold([b"b"], [(ME, 0, 1)]) == [1]
+    assert system.fold([b"a"], [(ME, 0, 0)]) == [2]
+
+
+def test_whoever_sends_a_lost_message_again_is_not_told_that_it_is_known(system):
+    system.fold([b"lost message"], [(ME, 0, 0)])
+    system.push([b"sound message"], (ME, 0, 1))
+    system.session.checkpoint()
+    (name,) = (name for name in system.disk.list("journal") if name.endswith(".log"))
+    system.disk = system.disk.kill()
+    system.disk.flip(f"journal/{name}", 8 * system.disk.read(f"journal/{name}").index(b"lost message"))
+    mend(system)
+    system.open()
+
+    assert system.push([b"sound message"], (ME, 0, 1))[0].offset == 1
+    assert system.fold([b"lost message"], [(ME, 0, 0)]) == [2]
 
 
 # bytes

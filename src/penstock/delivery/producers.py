@@ -191,6 +191,14 @@ class Producers:
         self._begin(change.producer, change.epoch, change.at, frame)
         self.touched = frame
 
+    def drop(self, queue: int, partition: int, first: int, end: int) -> None:
+        """Repair: forget pushes whose messages are lost. Whoever sends them again means messages we no longer have."""
+        for known in self.known.values():
+            rows = np.frombuffer(bytes(known.rows), ROWS)
+            gone = (rows["queue"] == queue) & (rows["partition"] == partition)
+            gone &= (rows["first"] >= first) & (rows["first"] + rows["count"] <= end)
+            known.rows = bytearray(rows[~gone].tobytes())
+
     def _learn(self, producer: Producer, at: int, frame: int, queue: int, answer: Answer) -> None:
         id, epoch, sequence = producer
         known = self._begin(id, epoch, at, frame)

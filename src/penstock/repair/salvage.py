@@ -219,6 +219,7 @@ class _Salvage:
             for low, high, is_certain in ((first, min(end, known_end), True), (max(first, known_end), end, False)):
                 if low < high:
                     unsettled = _give_up(queue, partition, low, high)
+                    self._core.producers.drop(queue.id, partition.id, low, high)
                     yield Loss(queue.name, partition.name, low, high, unsettled, is_certain)
 
 
