@@ -1,6 +1,6 @@
 # `make help` lists the commands; CI runs exactly these.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format proto bench nightly clean
+.PHONY: help setup run demo test check format proto bench nightly clean
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -22,7 +22,10 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(STAMP)
 
-run: setup ## show Penstock at work: an embedded demonstration
+run: setup ## start a broker on ./data: http://localhost:7711
+	@$(BIN)/penstock serve --data ./data
+
+demo: setup ## show Penstock at work: an embedded demonstration
 	$(BIN)/penstock demo
 
 test: check ## everything CI wants: the checks, then the tests
