@@ -61,11 +61,12 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def ps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Penstock]:
     """A system that commands find where a broker would be."""
     with penstock.open_in_memory() as opened:
-        monkeypatch.setattr(penstock, "connect", lambda url: nullcontext(opened), raising=False)
+        monkeypatch.setattr(penstock, "connect", lambda url, **options: nullcontext(opened))
         yield opened
 
 
 @pytest.fixture
 def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ages always read the same."""
+    """Ages always read the same, and sizes too."""
     monkeypatch.setattr(human, "age", lambda at, now=None: human.EMPTY if at is None else "12s")
+    monkeypatch.setattr(human, "size", lambda count: "15.8 KiB" if count else "0 B")

@@ -19,7 +19,20 @@ def test_a_payload_on_the_command_line_is_pushed_and_its_id_printed(run, ps):
 
 
 def test_every_option_reaches_the_message(run, ps):
-    options = ["--key", "k", "--priority", "high", "--ttl", "1h", "-H", "tenant=acme", "-H", "empty=", "--trace", "00-a"]
+    options = [
+        "--key",
+        "k",
+        "--priority",
+        "high",
+        "--ttl",
+        "1h",
+        "-H",
+        "tenant=acme",
+        "-H",
+        "empty=",
+        "--trace",
+        "00-a",
+    ]
     assert run("push", "mail", "x", *options, "--dedup-key", "d", "--max-attempts", "2", "--partition", "0").code == 0
 
     (message,) = ps.queue("mail").read()

@@ -7,6 +7,7 @@ user's configuration directory, or where PENSTOCK_CONTEXTS says, and only its ow
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,8 @@ from penstock.cli.options import AsJson
 from penstock.model import check_name
 
 app = typer.Typer(help="Brokers by name: add, use, list, remove.", no_args_is_help=True)
+
+_HOST_AND_PORT = re.compile(r"[\w.-]+:\d+")
 
 ContextName = Annotated[str, typer.Argument(metavar="NAME", help="The name of the context.")]
 
@@ -34,6 +37,11 @@ class Contexts(msgspec.Struct):
 
     current: str | None = None
     contexts: dict[str, Context] = {}
+
+
+def spelt_out(url: str) -> str:
+    """An address with its scheme, unless it is a directory: `host:port` means a broker, `./host:port` does not."""
+    return f"penstock://{url}" if _HOST_AND_PORT.fullmatch(url) else url
 
 
 def file() -> Path:
@@ -88,7 +96,9 @@ def add(
     known = load()
     check_name(name, "context")
     # A directory must mean the same wherever the next command is run.
-    address = url if "://" in url else str(Path(url).expanduser().absolute())
+    address = spelt_out(url)
+    if "://" not in address:
+        address = str(Path(address).expanduser().absolute())
     known.contexts[name] = Context(address)
     if use or known.current is None:
         known.current = name

@@ -20,7 +20,9 @@ app = typer.Typer(help="Dead letters: list, show, redrive, purge.", no_args_is_h
 WIDTH = len("first delivered at") + 1
 FILTER = "Which ones: all that is given must match"
 OfGroup = Annotated[str | None, typer.Option("--group", "-g", help="Died in this group.", rich_help_panel=FILTER)]
-Reason = Annotated[str | None, typer.Option("--reason", help="Why: attempts, rejected, …", rich_help_panel=FILTER)]
+Reason = Annotated[
+    str | None, typer.Option("--reason", help="Why: dead (its attempts ran out), rejected, …", rich_help_panel=FILTER)
+]
 Error = Annotated[str | None, typer.Option("--error", help="The error has this text.", rich_help_panel=FILTER)]
 Key = Annotated[str | None, typer.Option("--key", "-k", help="The key of the message.", rich_help_panel=FILTER)]
 LetterId = Annotated[str, typer.Argument(metavar="ID", help="As 'penstock dlq list' prints it.")]

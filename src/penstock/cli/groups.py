@@ -63,10 +63,9 @@ def members(
         output.write_json([_member(each) for each in found])
     elif found:
         rows = [
-            (each.member, each.generation, human.age(to_datetime(each.last_heartbeat_at)), ", ".join(each.partitions))
-            for each in found
+            (each.member, human.age(to_datetime(each.last_heartbeat_at)), ", ".join(each.partitions)) for each in found
         ]
-        output.write(output.table(("member", "generation", "heard", "partitions"), rows, has_excerpt=True))
+        output.write(output.table(("member", "heard", "partitions"), rows, has_excerpt=True))
     else:
         raise nothing_there(f"group {group!r} of {queue!r} has no members", "only subscribers are members")
 

@@ -71,11 +71,16 @@ def done(text: str, value: Any, *, as_json: bool) -> None:
         write(f"[green]✓[/] {escape(text)}")
 
 
+def has_terminal() -> bool:
+    """Whether someone is there to answer."""
+    return sys.stdin.isatty()
+
+
 def confirm(question: str, *, yes: bool) -> None:
     """Ask before something that cannot be undone; without a terminal only --yes is an answer."""
     if yes:
         return
-    if not sys.stdin.isatty():
+    if not has_terminal():
         raise CommandError(f"{question} This cannot be undone", hint="there is no terminal to ask: say --yes")
     typer.confirm(question, abort=True, err=True)
 

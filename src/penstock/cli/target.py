@@ -7,7 +7,6 @@ machine. What has no scheme is a data directory, opened in this process; `host:p
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,13 +20,13 @@ if TYPE_CHECKING:
     from penstock import Penstock
 
 URL_DEFAULT: Final = "penstock://localhost:7710"
-_HOST_AND_PORT = re.compile(r"[\w.-]+:\d+")
+CLIENT: Final = "penstock-cli"  # what the broker's logs and metrics call us
 
 
 def address(url: str | None, context: str | None = None) -> str:
     """The url of a broker, or a path."""
     if url:
-        return f"penstock://{url}" if _HOST_AND_PORT.fullmatch(url) and not Path(url).exists() else url
+        return contexts.spelt_out(url)
     found = contexts.named(context)
     return URL_DEFAULT if found is None else found.url
 
@@ -44,7 +43,7 @@ def opened(url: str | None, context: str | None = None, *, is_made: bool = False
 
     where = address(url, context)
     if not is_directory(where):
-        with penstock.connect(where) as ps:
+        with penstock.connect(where, client=CLIENT) as ps:
             yield ps
         return
     require_directory(where, is_made=is_made)
@@ -64,5 +63,5 @@ def require_directory(where: str, *, is_made: bool) -> None:
 
 def in_use(error: DirectoryInUse) -> CommandError:
     """Another process has the directory: most likely a broker."""
-    hint = f"if that is a broker, connect to it instead: --url {URL_DEFAULT}"
+    hint = f"if that is a broker, connect to it instead, such as with --url {URL_DEFAULT}"
     return CommandError(error.message, hint=hint, code=error.code, exit_code=SERVER_ERROR)
