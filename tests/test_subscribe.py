@@ -6,24 +6,45 @@ import asyncio
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, closing
+from contextlib import ExitStack, aclosing, closing, contextmanager
 
 import pytest
 
 import penstock
 from penstock import Message, aio
+from penstock.client.sync_delivery import Leased
+from penstock.embedded import Session
 from penstock.errors import LeaseLost, MemberFenced, QueueNotFound
 from penstock.requests import LeaseRequest
+from tests.support.brokers import BrokerThread
 from tests.test_aio import on_a_loop
 
 SECONDS = 20  # nothing here takes that long; a hang fails instead of hanging
 GROUP = "workers"
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(params=["memory", "file", "tcp"])
 def ps(request, tmp_path):
-    with penstock.open_in_memory() if request.param == "memory" else penstock.open(tmp_path / "data") as opened:
-        yield opened
+    with ExitStack() as stack:
+        if request.param == "memory":
+            opened = penstock.open_in_memory()
+        elif request.param == "file":
+            opened = penstock.open(tmp_path / "data")
+        else:
+            broker = stack.enter_context(serving(tmp_path / "data"))
+            opened = penstock.connect(broker.url)
+        yield stack.enter_context(opened)
+
+
+@contextmanager
+def serving(directory, port=0):
+    """A broker on a socket."""
+    with closing(Session(directory)) as session:
+        broker = BrokerThread(session, port)
+        try:
+            yield broker
+        finally:
+            broker.stop()
 
 
 @pytest.fixture
@@ -223,7 +244,7 @@ def test_what_was_not_begun_is_given_back_when_its_partition_goes(ps, queue, bea
         assert two.assigned == ["2", "3"]
         request = LeaseRequest(100, member="two", generation=two.generation)
         reply, _ = session.lease("orders", GROUP, request)
-        assert [(piece.partition(0), piece.attempt(0)) for piece in reply.pieces] == [("2", 1), ("3", 1)]
+        assert {(delivery.partition, delivery.attempt) for delivery in Leased(session, reply)} == {("2", 1), ("3", 1)}
 
 
 def test_leaving_the_loop_is_a_failure_of_the_delivery_at_hand_only(queue):
@@ -271,6 +292,33 @@ def test_others_cannot_lease_from_a_group_with_members(queue):
         next(deliveries)
         with pytest.raises(MemberFenced):
             queue.lease(1, group=GROUP)
+
+
+def test_after_a_restart_of_the_broker_members_join_again_by_themselves(tmp_path):
+    with serving(tmp_path / "data") as broker:
+        port = broker.server.port
+        ps = penstock.connect(broker.url)
+        queue = ps.create_queue("orders", partitions=4)
+        queue.push_many([Message(payload=b"a", partition=0), Message(payload=b"b", partition=0)])
+        deliveries = queue.subscribe(GROUP, "one", batch=1)
+        assert next(deliveries).payload == b"a"
+        before = queue.members(GROUP)[0].generation
+    with serving(tmp_path / "data", port), ps, closing(deliveries):
+        assert [next(deliveries).payload, next(deliveries).payload] == [b"a", b"b"], "the first was not acknowledged"
+        assert queue.members(GROUP)[0].generation > before
+
+
+def test_a_lost_connection_is_not_the_end_of_a_membership(tmp_path):
+    with serving(tmp_path / "data") as broker, penstock.connect(broker.url) as ps:
+        queue = ps.create_queue("orders")
+        queue.push_many([b"a", b"b"])
+        with closing(queue.subscribe(GROUP, "one", batch=1)) as deliveries:
+            first = next(deliveries)
+            joined = queue.members(GROUP)[0].generation
+            broker.cut()
+            first.ack()
+            assert next(deliveries).payload == b"b"
+            assert queue.members(GROUP)[0].generation == joined
 
 
 @on_a_loop

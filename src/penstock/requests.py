@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
+from penstock import limits
 from penstock.batch import Batch
-from penstock.model import Message, MessageId, Outcome, Receipt, to_datetime, to_micros
+from penstock.errors import InvalidField
+from penstock.model import Message, MessageId, Outcome, Receipt, check_seconds, to_datetime, to_micros
 
 PartitionChoice = int | str | Sequence[int | str | None] | None
 Producer = tuple[int, int, int]  # id, epoch, sequence
@@ -25,6 +28,14 @@ class LeaseRequest(msgspec.Struct, frozen=True, gc=False):
     member: str = ""  # of the group: takes only from partitions it owns
     generation: int = 0  # the last that the member was told of
     client: str = ""  # who asks, for limits by client
+
+
+def check_session_seconds(value: Any) -> float:
+    """How long a member of a group may be silent."""
+    seconds = check_seconds(value, "session_seconds", limits.session_seconds_max)
+    if seconds < limits.session_seconds_min:
+        raise InvalidField(f"session_seconds: {value!r} is under {limits.session_seconds_min:g}")
+    return seconds
 
 
 class Settling(msgspec.Struct, frozen=True, gc=False):

@@ -305,8 +305,10 @@ def test_a_deleted_group_or_queue_has_no_members(ps, queue):
 def test_wrong_names_and_times_are_refused(ps, queue):
     refuse(QueueNotFound, lambda: Worker(ps, "one", queue="nothing"), "nothing")
     refuse(InvalidName, lambda: Worker(ps, "no good"), "member")
-    for seconds in (0, -1, 0.01, 10_000, "10", None, True):
+    for seconds in (0, -1, 0.01, 10_000):
         refuse(InvalidField, lambda seconds=seconds: Worker(ps, "one", seconds=seconds), "session_seconds")
+    for seconds in (0, "10", None, True):
+        refuse(InvalidField, lambda seconds=seconds: queue.subscribe(GROUP, session_seconds=seconds), "session_seconds")
     one = Worker(ps, "one")
     one.told, _ = one.session.heartbeat("orders", GROUP, "one", one.told.generation, ["no such partition"])
     refuse(InvalidField, lambda: queue.subscribe(GROUP, batch=0), "max")

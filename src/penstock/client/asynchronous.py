@@ -170,8 +170,8 @@ class Queue:
         stop: asyncio.Event | None = None,
     ) -> AsyncGenerator[Delivery]:
         """Deliveries for ever, as a member of a group; see the blocking face. Close it to leave at once."""
-        place = Place(self.name, group, member, batch, lease_seconds)
-        return Subscription(self._session, place, session_seconds, on_assigned, on_revoked, stop).run()
+        place = Place(self.name, group, member, batch, lease_seconds, session_seconds)
+        return Subscription(self._session, place, on_assigned, on_revoked, stop).run()
 
     async def members(self, group: str = DEFAULT_GROUP) -> list[Member]:
         return await self._session.members(self.name, group)

@@ -29,14 +29,12 @@ class Subscription:
         self,
         session: AsyncSession,
         place: Place,
-        session_seconds: float,
         on_assigned: Told,
         on_revoked: Told,
         stop: asyncio.Event | None,
     ) -> None:
         self._session = session
         self._place = place
-        self._session_seconds = session_seconds
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._stop = stop
@@ -134,7 +132,7 @@ class Subscription:
     async def _join(self) -> None:
         place = self._place
         async with self._asking:
-            place.membership = await self._session.join(place.queue, place.group, place.member, self._session_seconds)
+            place.membership = await self._session.join(place.queue, place.group, place.member, place.session_seconds)
 
     async def _heartbeat(self) -> None:
         """Say that we are alive and what we hold, and hear what has changed."""

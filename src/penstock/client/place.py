@@ -16,16 +16,25 @@ from penstock import arguments
 from penstock.client.delivery import BaseDelivery
 from penstock.model import check_name
 from penstock.replies import Membership
-from penstock.requests import LeaseRequest
+from penstock.requests import LeaseRequest, check_session_seconds
 
 
 class Place:
     """See the module's rules."""
 
-    def __init__(self, queue: str, group: str, member: str | None, batch: int, lease_seconds: float | None) -> None:
+    def __init__(
+        self,
+        queue: str,
+        group: str,
+        member: str | None,
+        batch: int,
+        lease_seconds: float | None,
+        session_seconds: float,
+    ) -> None:
         self.queue = queue
         self.group = check_name(group, "group")
         self.member = f"member-{uuid.uuid4().hex[:12]}" if member is None else check_name(member, "member")
+        self.session_seconds = check_session_seconds(session_seconds)
         self.membership: Membership | None = None
         self.seen: Membership | None = None  # the last that the consumer has followed
         self.mine: set[str] = set()

@@ -31,14 +31,12 @@ class Subscription:
         self,
         session: Session,
         place: Place,
-        session_seconds: float,
         on_assigned: Told,
         on_revoked: Told,
         stop: threading.Event | None,
     ) -> None:
         self._session = session
         self._place = place
-        self._session_seconds = session_seconds
         self._on_assigned = on_assigned or _nothing
         self._on_revoked = on_revoked or _nothing
         self._stop = stop
@@ -137,7 +135,7 @@ class Subscription:
     def _join(self) -> None:
         place = self._place
         with self._asking:
-            joined = self._session.join(place.queue, place.group, place.member, self._session_seconds)
+            joined = self._session.join(place.queue, place.group, place.member, place.session_seconds)
             place.membership, ticket = joined
         self._session.confirm(ticket)
 

@@ -239,8 +239,8 @@ class Queue:
         Like `consume`, from the partitions that this member owns; `on_assigned` and `on_revoked` are called with the
         names of those that come and go. Leaving the loop leaves the group. See docs/groups.md.
         """
-        place = Place(self.name, group, member, batch, lease_seconds)
-        return Subscription(self._session, place, session_seconds, on_assigned, on_revoked, stop).run()
+        place = Place(self.name, group, member, batch, lease_seconds, session_seconds)
+        return Subscription(self._session, place, on_assigned, on_revoked, stop).run()
 
     def members(self, group: str = DEFAULT_GROUP) -> list[Member]:
         """Who is in a group, and which partitions they own."""

@@ -14,9 +14,9 @@ from penstock.delivery.group import Group
 from penstock.delivery.membership import Roster
 from penstock.engine import EVERYONE, GIVEN_UP, Ticket
 from penstock.errors import InvalidField, MemberFenced
-from penstock.model import Outcome, check_name, check_seconds
+from penstock.model import Outcome, check_name
 from penstock.replies import Member, Membership
-from penstock.requests import Settling
+from penstock.requests import Settling, check_session_seconds
 from penstock.shard import Shard
 
 RELEASED: Final = Settling(Outcome.RELEASED)
@@ -25,7 +25,7 @@ RELEASED: Final = Settling(Outcome.RELEASED)
 def join(shard: Shard, queue: str, group: str, member: str, session_seconds: float) -> tuple[Membership, Ticket]:
     """Become a member, or take over the name from a process that bore it. The group is made if it is not there."""
     check_name(member, "member")
-    session_us = round(_session_seconds(session_seconds) * 1_000_000)
+    session_us = round(check_session_seconds(session_seconds) * 1_000_000)
 
     def question(now: int) -> Membership:
         found = _group_to_join(shard, queue, group, now)
@@ -88,13 +88,6 @@ def members(shard: Shard, queue: str, group: str) -> tuple[list[Member], Ticket]
         ]
 
     return shard.look(question)
-
-
-def _session_seconds(value: float) -> float:
-    seconds = check_seconds(value, "session_seconds", limits.session_seconds_max)
-    if seconds < limits.session_seconds_min:
-        raise InvalidField(f"session_seconds: {value!r} is under {limits.session_seconds_min:g}")
-    return seconds
 
 
 def _group_to_join(shard: Shard, queue: str, name: str, now: int) -> Group:
