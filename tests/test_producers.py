@@ -5,7 +5,7 @@ restart, a power cut, a checkpoint and a seal.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -14,64 +14,16 @@ from hypothesis import strategies as st
 from penstock import limits
 from penstock.batch import Batch
 from penstock.checkpointing import Checkpointer
-from penstock.clock import ManualClock
 from penstock.delivery.entries import Answered, Produced, ProducerSet, Push, decode, decode_push_one, encode
 from penstock.delivery.producers import ROW, Producers
-from penstock.embedded import Session
 from penstock.errors import InvalidField, LeaseLost, ProducerFenced, QueueFull
 from penstock.model import Message, MessageId, Outcome, Receipt
 from penstock.repair import Report, diagnose, repair
-from penstock.requests import LeaseRequest, PartitionChoice, Producer, PushOperation, SettleOperation, Settling
+from penstock.requests import LeaseRequest, Producer, PushOperation, SettleOperation, Settling
 from tests.support.dose import dose
-from tests.support.forgetful import ForgetfulDisk
+from tests.support.producing import HOW, ME, System
 
-ME = 7
 DAY = 86_400
-SECOND = 1_000_000
-
-
-class System:
-    """A shard on a forgetful disk; every answer is confirmed before it is told."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.disk = ForgetfulDisk(1)
-        self.open()
-
-    def open(self) -> None:
-        self.session = Session(
-            None, clock=self.clock, rng=random.Random(1), disk=self.disk, background=False, journal_file_bytes=1 << 18
-        )
-
-    def reopen(self, how: str) -> None:
-        if how == "restart":
-            self.session.close()
-        elif how == "checkpoint":
-            self.session.checkpoint()
-        elif how == "seal":
-            self.session.seal()
-        self.disk = self.disk.crash() if how == "power cut" else self.disk.kill()
-        self.open()
-
-    def push(
-        self,
-        items: Sequence[object],
-        producer: Producer | None,
-        queue: str = "mail",
-        partition: PartitionChoice = None,
-    ) -> list[MessageId]:
-        reply, ticket = self.session.shard.push(queue, Batch.build(items), partition, producer=producer)
-        self.session.shard.confirm(ticket)
-        return reply.ids()
-
-    def fold(self, payloads: list[bytes], producers: list[Producer | None], queue: str = "mail") -> list[int]:
-        (_, offsets), ticket = self.session.shard.push_folded(queue, payloads, producers)
-        self.session.shard.confirm(ticket)
-        return list(offsets)
-
-    def lease(self) -> list[bytes]:
-        reply, _ = self.session.lease("mail", "default", LeaseRequest(100))
-        return [payload for piece in self.session.loaded(reply.pieces) for payload in piece.payloads()]
 
 
 @pytest.fixture
@@ -79,7 +31,6 @@ def system():
     return System()
 
 
-HOW = ["restart", "power cut", "checkpoint", "seal"]
 PUSHES: dict[str, Callable[[System], object]] = {
     "a batch": lambda system: system.push([b"a", b"b"], (ME, 0, 0)),
     "one message": lambda system: system.push([b"a"], (ME, 0, 0)),
@@ -267,68 +218,6 @@ def test_of_too_many_producers_those_that_are_silent_longest_are_forgotten(monke
     assert len(table.known) <= 200
     assert 1_000 in table.known
     assert min(table.known) > 800 - 200
-
-
-def test_duplicates_within_a_fold_are_left_out(system):
-    producers: list[Producer | None] = [(ME, 0, 0), (ME, 0, 1), (ME, 0, 0), None, None, (8, 0, 0)]
-
-    assert system.fold([b"a", b"b", b"a", b"n", b"n", b"c"], producers) == [0, 1, 0, 2, 3, 4]
-    assert system.fold([b"a", b"d", b"b"], [(ME, 0, 0), (ME, 0, 2), (ME, 0, 1)]) == [0, 5, 1]
-    assert system.lease() == [b"a", b"b", b"n", b"n", b"c", b"d"]
-
-
-def test_a_fold_and_a_batch_of_one_are_the_same_push(system):
-    system.fold([b"a"], [(ME, 0, 0)])
-    system.push([b"b"], (ME, 0, 1))
-
-    assert system.push([b"a"], (ME, 0, 0))[0].offset == 0
-    assert system.fold([b"b"], [(ME, 0, 1)]) == [1]
-
-
-def test_a_fold_makes_its_queue_and_wakes_who_waits(system):
-    system.session.create_queue("mail", {}, exist_ok=False)
-    woken: list[int] = []
-    system.session.watch("mail", lambda: woken.append(1))
-
-    assert system.fold([b"a", b"b"], [None, None]) == [0, 1]
-    assert system.fold([b"a"], [None], queue="other") == [0]
-    assert woken == [1]
-
-
-def test_a_fold_over_max_length_is_refused_whole(system):
-    system.session.create_queue("mail", {"max_length": 3}, exist_ok=False)
-    system.fold([b"a", b"b"], [(ME, 0, 0), (ME, 0, 1)])
-
-    with pytest.raises(QueueFull):
-        system.fold([b"c", b"d"], [(ME, 0, 2), (ME, 0, 3)])
-
-    # Those that are known take no room.
-    assert system.fold([b"a", b"b", b"c"], [(ME, 0, 0), (ME, 0, 1), (ME, 0, 2)]) == [0, 1, 2]
-
-
-def test_a_fold_drops_the_oldest_where_the_queue_says_so(system):
-    system.session.create_queue("mail", {"max_length": 2, "overflow": "drop_oldest"}, exist_ok=False)
-    system.fold([b"a", b"b", b"c"], [(ME, 0, 0), None, (ME, 0, 1)])
-
-    assert system.lease() == [b"b", b"c"]
-
-
-def test_a_fold_with_a_row_that_is_known_from_another_partition_is_refused(system):
-    system.session.create_queue("spread", {"partitions": 4}, exist_ok=False)
-    (first, _), _ = system.session.shard.push_folded("spread", [b"a"], [(ME, 0, 0)])
-
-    with pytest.raises(InvalidField, match="other partitions"):
-        system.session.shard.push_folded("spread", [b"a", b"b"], [(ME, 0, 0), (ME, 0, 1)])
-    assert system.session.shard.push_folded("spread", [b"a"], [(ME, 0, 0)])[0] == (first, [0])
-
-
-def test_a_fold_on_a_queue_with_options_goes_the_long_way(system):
-    system.session.create_queue("mail", {"ttl_seconds": 1.0, "delay_seconds": 0.5}, exist_ok=False)
-    system.fold([b"a", b"b"], [None, (ME, 0, 0)])
-
-    assert system.lease() == []
-    system.clock.advance(0.6)
-    assert system.lease() == [b"a", b"b"]
 
 
 # named producers
