@@ -262,7 +262,22 @@ def test_members_can_be_listed(ps, queue, clock):
     refuse(GroupNotFound, lambda: queue.members("nobody"), "nobody")
 
 
-@pytest.mark.parametrize("way", ["file", "sealed", "forgetful"], indirect=True)
+def test_a_message_says_whose_it_is(ps, queue):
+    def code(place):
+        return {reason.group: reason.code for reason in queue.why(place)}[GROUP]
+
+    one = Worker(ps, "one")
+    assert code("orders/3/0") == "owned"
+    two = Worker(ps, "two")
+    assert (code("orders/0/0"), code("orders/3/0")) == ("owned", "rebalancing")
+    handed_over(one, two)
+    assert code("orders/3/0") == "owned"
+    for worker in (one, two):
+        worker.leave()
+    assert code("orders/3/0") == "no_consumer"
+
+
+@pytest.mark.parametrize("way", ["file", "sealed", "forgetful", "tcp"], indirect=True)
 def test_after_a_restart_members_join_again_and_those_of_before_are_fenced(ps, queue, way, clock):
     one = Worker(ps, "one")
     one.lease(2).ack()

@@ -7,6 +7,7 @@ from penstock.delivery.group import Group
 from penstock.delivery.indexes import priority_of
 from penstock.delivery.keys import key_of, recall
 from penstock.delivery.log import Partition
+from penstock.delivery.membership import State
 from penstock.delivery.phases import FRESH, LEASED, READY, SETTLED, WAITING
 from penstock.delivery.progress import Progress
 from penstock.delivery.rates import QUEUE
@@ -34,6 +35,7 @@ def _why(core: Delivery, group: Group, partition: Partition, offset: int, now: i
         _gated(core, progress, offset, now)
         or _held(progress, offset)
         or _limited(group, progress, offset, now)
+        or _owned(group, progress)
         or _in_line(group, progress, offset, state)
     )
 
@@ -101,6 +103,15 @@ def _limited(group: Group, progress: Progress, offset: int, now: int) -> tuple[s
         when = to_datetime(now + wait).isoformat()
         return "queue_rate", f"the group has had {options.lease_per_second:g} messages a second; more at {when}"
     return None
+
+
+def _owned(group: Group, progress: Progress) -> tuple[str, str] | None:
+    if group.roster is None or not group.roster.seats:
+        return None
+    slot = group.roster.slots[progress.partition.id]
+    if slot.state is State.REVOKING:
+        return "rebalancing", f"its partition is on its way from member {slot.owner!r} to member {slot.heir!r}"
+    return "owned", f"member {slot.owner!r} owns its partition and has not come to it yet"
 
 
 def _in_line(group: Group, progress: Progress, offset: int, state: int) -> tuple[str, str]:
