@@ -17,6 +17,7 @@ WIDE: Final = 100  # columns from which on there is room to spare
 LINES_AROUND: Final = 6  # the title, the headings, the footer, and air between
 SPARKS: Final = {False: 8, True: 24}
 OLD_SECONDS: Final = 60.0
+PAUSED: Final = "‖"
 
 
 def frame(rows: list[Row], sort: str, now: datetime, *, width: int, height: int) -> Group:
@@ -62,7 +63,7 @@ def _heading(text: str, name: str, sort: str) -> str:
 
 
 def _cells(row: Row, now: datetime, spark: int) -> list[str]:
-    name = escape(row.name) + (" [yellow]paused[/]" if row.paused else "")
+    name = f"[yellow]{PAUSED} {escape(row.name)}[/]" if row.paused else escape(row.name)
     counts = [_dimmed(human.compact(count), count) for count in (row.ready, row.leased, row.waiting)]
     dead = f"[red]{human.compact(row.dead)}[/]" if row.dead else "[dim]0[/]"
     rates = [_dimmed(human.rate(rate), rate) for rate in (row.pushed_per_second, row.settled_per_second)]

@@ -27,16 +27,23 @@ NARROW = 40  # characters in all headings together, over which columns move clos
 Tell = Callable[[int, int | None], None]  # done, and in all if that is known
 
 
+class Paper(Console):
+    """A console that leaves it to the command line what to do when nobody reads on."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """Made when it is used, so that it writes to the present standard output."""
-    found = Console(highlight=False)
+    found = Paper(highlight=False)
     # Into a file or a pipe nothing needs to fit a screen.
-    return found if found.is_terminal else Console(highlight=False, width=int(os.environ.get("COLUMNS") or WIDTH_PLAIN))
+    return found if found.is_terminal else Paper(highlight=False, width=int(os.environ.get("COLUMNS") or WIDTH_PLAIN))
 
 
-def write(text: RenderableType) -> None:
+def write(text: RenderableType, paper: Console | None = None) -> None:
     """Something for people; markup counts."""
-    console().print(text, soft_wrap=isinstance(text, str))
+    (paper or console()).print(text, soft_wrap=isinstance(text, str))
 
 
 def write_json(value: Any) -> None:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 
 from penstock.cli import human, output, shapes
@@ -59,12 +60,13 @@ def tail(
         # While this process has the directory, nobody else can push.
         follow = False
     with opened(url, context) as ps:
+        paper = output.console()
         followed = Follower(ps.queue(queue), partition)
         followed.begin(start, last)
         left = limit
         while True:
             for message in followed.read():
-                write_message(message, payload_only=payload_only, as_json=as_json)
+                write_message(message, paper, payload_only=payload_only, as_json=as_json)
                 left = None if left is None else left - 1
                 if left == 0:
                     return
@@ -121,7 +123,7 @@ class Follower:
         return found[0].id.offset if found and found[0].id is not None else lag.end_offset
 
 
-def write_message(message: Message, *, payload_only: bool, as_json: bool) -> None:
+def write_message(message: Message, paper: Console, *, payload_only: bool, as_json: bool) -> None:
     """One line."""
     if as_json:
         output.write_json_line(shapes.message(message))
@@ -132,4 +134,4 @@ def write_message(message: Message, *, payload_only: bool, as_json: bool) -> Non
         at = message.pushed_at.astimezone(UTC).strftime("%H:%M:%S.%f")[:-3]
         key = "" if message.key is None else f" [cyan]{escape(message.key)}[/]"
         text = escape(human.excerpt(shapes.content(message), len(message.payload) * 4))
-        output.write(f"[dim]{at}[/] [bold]{escape(str(message.id))}[/]{key} {text}")
+        output.write(f"[dim]{at}[/] [bold]{escape(str(message.id))}[/]{key} {text}", paper)
