@@ -38,7 +38,7 @@ def test_a_push_answers_201_with_an_id_for_each_message(server):
     ids=repr,
 )
 def test_a_payload_of_json_comes_back_byte_for_byte(server, payload):
-    push_raw(server, b'{"messages":[{"payload": ' + payload + b' }]}')
+    push_raw(server, b'{"messages":[{"payload": ' + payload + b" }]}")
     push_raw(server, b'{"messages":[{"payload":' + payload + b',"key":"k"},{"payload":' + payload + b"}]}")
 
     assert lease_raw(server).count(b'"payload":' + payload + b",") == 3
@@ -174,7 +174,7 @@ def test_each_way_to_settle_has_its_outcome(server):
     server.push("mail", *range(6))
     receipts = [message["receipt"] for message in server.lease("mail")]
 
-    def settle(how: str, receipt: str, **more: object) -> int:
+    def settle(how, receipt, **more):
         return server.http.post(f"/api/v1/{how}", json={"receipts": [receipt], **more}).status_code
 
     statuses = [

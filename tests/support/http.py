@@ -1,4 +1,4 @@
-"""An HTTP server on a real socket, its broker on an event loop in a thread of its own; and a client that is a socket."""
+"""An HTTP server on a real socket, its broker on a loop in a thread of its own; and a client that is a socket."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine
 from itertools import count
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import httpx
 import msgspec
@@ -35,7 +35,7 @@ class HttpThread:
         self.server: HttpServer
         self.run(self._start(HttpSettings(port=0, **settings)))
         self.port = self.server.port
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=SECONDS)
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=SECONDS, verify=False)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """A coroutine, on the broker's loop."""
@@ -117,7 +117,7 @@ class RawClient:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._file = self.socket.makefile("rb")
 
-    def __enter__(self) -> RawClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -28,6 +29,7 @@ from penstock.server.http.probes import Text, Unwell
 from penstock.server.http.routes import PROFILE, ROUTES, Route
 from penstock.server.http.site import EXPOSED, Site, refusal
 from penstock.telemetry import Metrics
+from penstock.telemetry.logs import context, log_request
 from penstock.wire.json_errors import Reader
 from penstock.wire.json_replies import encode, error_body
 
@@ -42,9 +44,8 @@ def make_app(site: Site, metrics: Metrics | None = None, stream: Stream | None =
     for route in routes:
         by_path.setdefault(route.path, {})[route.method] = route
     resources: list[Any] = [StarletteRoute(path, Resource(site, metrics, found)) for path, found in by_path.items()]
-    document = openapi.document(routes)
-    resources.append(StarletteRoute("/openapi.json", _page("application/json", encode(document))))
-    resources.append(StarletteRoute("/docs", _page("text/html", docs_page.render(document))))
+    resources.append(StarletteRoute("/openapi.json", _page("application/json", _openapi, routes)))
+    resources.append(StarletteRoute("/docs", _page("text/html", _docs, routes)))
     if stream is not None:
         resources.append(WebSocketRoute("/api/v1/stream", stream))
     app = Starlette(
@@ -88,16 +89,23 @@ class Envelope:
             return
         request_id = self._site.request_id(dict(scope["headers"]).get(b"x-request-id"))
         scope["request_id"] = request_id.decode()
+        clock, status = self._site.broker.clock, 0
+        began = clock.monotonic()
 
         async def sent(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
+                status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers["x-request-id"] = request_id.decode()
                 if self._site.is_draining:
                     headers["connection"] = "close"
             await send(message)
 
-        await self._app(scope, receive, sent)
+        with context(request_id=request_id.decode(), protocol="http"):
+            await self._app(scope, receive, sent)
+            seconds, slow = (clock.monotonic() - began) / 1e6, self._site.settings.slow_request_seconds
+            log_request(scope["method"], scope["path"], status, seconds, slow)
 
 
 class Resource:
@@ -107,8 +115,8 @@ class Resource:
         self._site = site
         self._metrics = metrics
         self._routes = routes
-        self._bodies = {name: Reader(route.body) for name, route in routes.items() if route.body is not None}
-        self._queries = {name: Reader(route.query) for name, route in routes.items()}
+        self._bodies = {name: _reader(route.body) for name, route in routes.items() if route.body is not None}
+        self._queries = {name: _reader(route.query) for name, route in routes.items()}
         methods = [*routes, *(["HEAD"] if "GET" in routes else []), "OPTIONS"]
         self._allow = ", ".join(sorted(methods))
 
@@ -200,8 +208,28 @@ async def _http_error(request: Request, error: Exception) -> Response:
     return Response(error_body(BadRequest(str(error))), status, media_type="application/json")
 
 
-def _page(media: str, content: bytes) -> Callable[[Request], Awaitable[Response]]:
+Routes = tuple[Route, ...]
+
+
+@cache
+def _openapi(routes: Routes) -> bytes:
+    return encode(openapi.document(routes))
+
+
+@cache
+def _docs(routes: Routes) -> bytes:
+    return docs_page.render(openapi.document(routes))
+
+
+@cache
+def _reader(kind: Any) -> Reader[Any]:
+    return Reader(kind)
+
+
+def _page(media: str, content: Callable[[Routes], bytes], routes: Routes) -> Callable[[Request], Awaitable[Response]]:
+    """A page that is made when it is first asked for."""
+
     async def page(request: Request) -> Response:
-        return Response(content, media_type=media)
+        return Response(content(routes), media_type=media)
 
     return page
