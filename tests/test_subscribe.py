@@ -321,9 +321,19 @@ def test_a_lost_connection_is_not_the_end_of_a_membership(tmp_path):
             assert queue.members(GROUP)[0].generation == joined
 
 
+@pytest.fixture(params=["file", "tcp"])
+def opened(request, tmp_path):
+    """What `async with` enters."""
+    with ExitStack() as stack:
+        if request.param == "file":
+            yield aio.open(tmp_path / "data")
+        else:
+            yield aio.connect(stack.enter_context(serving(tmp_path / "data")).url)
+
+
 @on_a_loop
-async def test_tasks_share_the_partitions(tmp_path):
-    async with aio.open(tmp_path / "data") as ps:
+async def test_tasks_share_the_partitions(opened):
+    async with opened as ps:
         queue = await ps.create_queue("orders", partitions=4, ordering="partition")
         owners: dict[str, str] = {}
         seen: dict[str, list[int]] = {partition: [] for partition in "0123"}
@@ -361,8 +371,8 @@ async def test_tasks_share_the_partitions(tmp_path):
 
 
 @on_a_loop
-async def test_a_zombie_task_is_fenced_and_joins_again(tmp_path):
-    async with aio.open(tmp_path / "data") as ps:
+async def test_a_zombie_task_is_fenced_and_joins_again(opened):
+    async with opened as ps:
         queue = await ps.create_queue("orders", partitions=2)
         await queue.push(b"a", partition=0)
         async with aclosing(queue.subscribe(GROUP, "one")) as deliveries:
@@ -378,8 +388,8 @@ async def test_a_zombie_task_is_fenced_and_joins_again(tmp_path):
 
 
 @on_a_loop
-async def test_a_cancelled_task_leaves_the_group(tmp_path):
-    async with aio.open(tmp_path / "data") as ps:
+async def test_a_cancelled_task_leaves_the_group(opened):
+    async with opened as ps:
         queue = await ps.create_queue("orders")
         await queue.push_many([b"a", b"b"])
         begun = asyncio.Event()
