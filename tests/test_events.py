@@ -115,7 +115,12 @@ async def test_counters_come_at_once_and_then_at_the_interval_one_count_for_all(
     async with broker_on() as broker:
         counted: list[object] = []
         count = broker.events._count
-        monkeypatch.setattr(broker.events, "_count", lambda wanted: (counted.append(wanted), count(wanted))[1])
+
+        def counting(wanted):
+            counted.append(wanted)
+            return count(wanted)
+
+        monkeypatch.setattr(broker.events, "_count", counting)
         await broker.pushed(SOMEONE, "q", Batch.build([b"a", b"b"]))
         first, second = Ear(broker, ["q"], 0.1), Ear(broker, None, 0.1)
         await asyncio.gather(first.until("counters", ""), second.until("counters", ""))

@@ -75,7 +75,7 @@ async def test_what_is_pushed_is_leased_with_all_its_fields_and_settled(where, t
         assert (first.id, first.payload, first.key, first.priority) == ("q/0/0", b"one", "k", 200)
         assert (dict(first.headers), first.trace, first.content_type) == ({"a": "b"}, "00-1-2-3", 1)
         assert (second.payload, second.priority, second.attempt) == (b"two", 128, 1)
-        assert not second.HasField("key")
+        assert not second.key
         assert first.pushed_at.seconds > 1_700_000_000
         assert leased.expires_at.seconds > first.pushed_at.seconds
 

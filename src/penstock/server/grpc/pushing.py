@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from operator import attrgetter
+from typing import Any, Final
 
 import numpy as np
 
@@ -26,42 +26,76 @@ def batch_of(request: pb.PushRequest) -> Batch:
         )
     if request.batch:
         return Batch.parse(request.batch, validate=True)
-    return _batch_of_messages(request.messages) if request.messages else Batch.build(list(request.payloads))
+    if not request.messages:
+        return Batch.build(list(request.payloads))
+    messages = list(request.messages)
+    payloads = [m.payload for m in messages]
+    return Batch.build(payloads) if _are_plain(request, payloads) else _with_fields(messages, payloads)
 
 
-def _batch_of_messages(given: Sequence[pb.NewMessage]) -> Batch:
-    messages = list(given)
+def _with_fields(messages: list[pb.NewMessage], contents: list[bytes]) -> Batch:
+    """Messages with more than a payload. A column that nobody set is known by its being empty throughout."""
+    priorities, delays, ttls, attempts, kinds, keys, dedup_keys, traces, partitions, headers = map(
+        list, zip(*map(_FIELDS, messages), strict=True)
+    )
     columns = [
-        fields.priorities([m.priority if m.HasField("priority") else limits.priority_default for m in messages]),
-        fields.delays([m.delay_ms / 1000 for m in messages]),
+        fields.priorities([value or _zero(m) for value, m in zip(priorities, messages, strict=True)]),
+        fields.delays([value / 1000 for value in delays]) if any(delays) else fields.ABSENT,
         fields.deliver_ats(_instants(messages)),
-        fields.ttls([m.ttl_ms / 1000 or None for m in messages]),
-        fields.max_attempts([m.max_attempts or None for m in messages]),
-        _content_types([m.content_type for m in messages]),
-        fields.texts(layout.KEY, _texts(messages, "key")),
-        fields.texts(layout.DEDUP_KEY, _texts(messages, "dedup_key")),
-        fields.texts(layout.TRACE, _texts(messages, "trace")),
-        fields.headers([dict(headers) if (headers := m.headers) else None for m in messages]),
+        fields.ttls([value / 1000 or None for value in ttls]) if any(ttls) else fields.ABSENT,
+        fields.max_attempts([value or None for value in attempts]) if any(attempts) else fields.ABSENT,
+        fields.content_types(kinds, np.zeros(len(kinds), np.uint8)) if any(kinds) else fields.ABSENT,
+        _texts(layout.KEY, keys),
+        _texts(layout.DEDUP_KEY, dedup_keys),
+        _texts(layout.TRACE, traces),
+        fields.headers([dict(value) if value else None for value in headers]) if any(headers) else fields.ABSENT,
     ]
     flags = sum(flag for flag, _ in columns)
     buffers = [buffer for _, column in columns for buffer in column]
-    payloads = fields.binary([m.payload for m in messages], "payload", limits.payload_bytes_max)
-    return Batch(seal_columns(flags, buffers, payloads), fields.partitions(_texts(messages, "partition")))
+    payloads = fields.binary(contents, "payload", limits.payload_bytes_max)
+    places = fields.partitions([name or None for name in partitions]) if any(partitions) else None
+    return Batch(seal_columns(flags, buffers, payloads), places)
 
 
-def _texts(messages: list[pb.NewMessage], field: str) -> list[Any]:
-    values = [getattr(m, field) for m in messages]
-    if not any(values) and not any(m.HasField(field) for m in messages):
-        return [None] * len(messages)
-    return [value if m.HasField(field) else None for value, m in zip(values, messages, strict=True)]
+_FIELDS: Final = attrgetter(
+    "priority",
+    "delay_ms",
+    "ttl_ms",
+    "max_attempts",
+    "content_type",
+    "key",
+    "dedup_key",
+    "trace",
+    "partition",
+    "headers",
+)
+
+
+def _texts(flag: int, values: list[str]) -> fields.Field:
+    return fields.texts(flag, [value or None for value in values]) if any(values) else fields.ABSENT
+
+
+def _are_plain(request: pb.PushRequest, payloads: list[bytes]) -> bool:
+    """Whether the messages are nothing but payloads: then the request is as long as those make it, and no longer."""
+    bare = pb.PushRequest(queue=request.queue, durability=request.durability)
+    if request.HasField("partition"):
+        bare.partition = request.partition
+    lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
+    inner = np.where(lengths > 0, _field_bytes(lengths), 0)
+    return int(_field_bytes(inner).sum()) + bare.ByteSize() == request.ByteSize()
+
+
+def _field_bytes(lengths: Any) -> Any:
+    """How long fields of these lengths are with their tag and their length, a varint."""
+    return lengths + 2 + sum((lengths >> bits) > 0 for bits in (7, 14, 21, 28))
+
+
+def _zero(message: pb.NewMessage) -> int:
+    return 0 if message.HasField("priority") else limits.priority_default
 
 
 def _instants(messages: list[pb.NewMessage]) -> list[Any]:
     return [to_datetime(micros(m.deliver_at, "deliver_at")) if m.HasField("deliver_at") else None for m in messages]
-
-
-def _content_types(kinds: list[Any]) -> fields.Field:
-    return fields.content_types(kinds, np.zeros(len(kinds), np.uint8)) if any(kinds) else fields.ABSENT
 
 
 def partition_of(request: pb.PushRequest, batch: Batch) -> Any:
