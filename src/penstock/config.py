@@ -25,7 +25,9 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 FILE_NAME: Final = "penstock.toml"
 ENVIRONMENT_PREFIX: Final = "PENSTOCK_"
 # Read by the test suite and by clients, not by the broker.
-ENVIRONMENT_FOREIGN: Final = frozenset({"PENSTOCK_CONFIG", "PENSTOCK_URL", "PENSTOCK_TOKEN", "PENSTOCK_DOSE"})
+ENVIRONMENT_FOREIGN: Final = frozenset(
+    f"PENSTOCK_{name}" for name in ("CONFIG", "URL", "TOKEN", "CONTEXT", "CONTEXTS", "DOSE")
+)
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,7 +46,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cors_origins: tuple[str, ...] = ()
     request_bytes_max: int = limits.frame_bytes_max
     frame_bytes_max: int = limits.frame_bytes_max
-    connections_max: int = 10_000
+    connections_max: int = limits.connections_max
     drain_seconds: float = 10.0
     profile: bool = False
 

@@ -74,6 +74,7 @@ retention_bytes_default: Final = 10 * GIB
 # Requests of a broker, and what waits on the way to a peer that does not read.
 outbox_bytes_max: Final = 1 * MIB
 request_bytes_max: Final = 256 * MIB
+connections_max: Final = 10_000
 
 # Metrics: names over this many share one series.
 metrics_series_max: Final = 1_000

@@ -71,7 +71,11 @@ class Caller:
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS)
         self._correlation = 0
-        assert self.answer(self.send(Type.HELLO, encode(Hello(PROTOCOL_VERSION, "test"))))[0] == Type.OK
+        try:
+            self.answer(self.send(Type.HELLO, encode(Hello(PROTOCOL_VERSION, "test"))))
+        except BaseException:
+            self.close()
+            raise
 
     def send(self, kind: int, body: bytes) -> int:
         """Send a request; its correlation."""

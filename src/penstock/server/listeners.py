@@ -103,7 +103,13 @@ async def start(protocol: str, broker: Broker, settings: Settings, metrics: Metr
 async def _start_tcp(broker: Broker, settings: Settings, port: int) -> Listener:
     from penstock.server.tcp import start_tcp
 
-    server = await start_tcp(broker, settings.host, port, frame_bytes_max=settings.frame_bytes_max)
+    server = await start_tcp(
+        broker,
+        settings.host,
+        port,
+        frame_bytes_max=settings.frame_bytes_max,
+        connections_max=settings.connections_max,
+    )
     return Listener(server.port, server.stop_accepting, server.close)
 
 

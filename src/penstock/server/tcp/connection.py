@@ -8,6 +8,7 @@ bounded. Whatever cannot be a frame ends the connection, after an error that say
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 UNANSWERED_MAX: Final = 4096  # requests of one connection that may be under way
 HELD_BYTES_MAX: Final = 64 << 20  # of pushes of one connection that may be under way
 WRITE_BUFFER_BYTES: Final = 1 << 20  # answers that may wait for the client to read them
+CALLS_MAX: Final = 4  # of one connection that run at a time: their answers may be large
 SMALL_BATCH_BYTES: Final = 4096  # smaller batches are copied out of what was read, so as not to keep all of that
 
 
@@ -51,6 +53,8 @@ class TcpConnection(asyncio.Protocol):
         self._is_full = False  # the client does not read its answers
         self._pending: dict[int, Pending] = {}  # leases by the correlation of their request
         self._streams: dict[int, Stream] = {}
+        self._calls = 0  # that run
+        self._later: deque[tuple[int, int, bytes]] = deque()  # requests with large answers that must wait
         self._out: list[bytes | memoryview] = []  # answers of this turn of the loop
         self._names: dict[bytes, str] = {}  # of queues, decoded and checked
 
@@ -96,6 +100,7 @@ class TcpConnection(asyncio.Protocol):
         self._set_reading()
         for stream in list(self._streams.values()):
             stream.resume()
+        self._go_on()
 
     def _set_reading(self) -> None:
         is_busy = self._unanswered > UNANSWERED_MAX or self._held_bytes > HELD_BYTES_MAX
@@ -114,16 +119,32 @@ class TcpConnection(asyncio.Protocol):
         if kind == Type.PUSH_ONE and self._greeted:
             self._push_one(correlation, data, start, stop)
             return
-        handle = _HANDLERS.get(kind)
-        if handle is None:
+        if kind not in _HANDLERS:
             raise BadRequest(f"type {kind} is no request", hint="see docs/formats/tcp.md; tasks have types 1 to 9")
         if not self._greeted and kind != Type.HELLO:
             raise BadRequest("the first frame of a connection must be HELLO")
         self._unanswered += 1
+        if kind in _LARGE and (self._later or self._must_wait(kind)):
+            self._held_bytes += stop - start
+            self._later.append((kind, correlation, data[start:stop]))
+        else:
+            self._handle(kind, correlation, memoryview(data)[start:stop])
+
+    def _handle(self, kind: int, correlation: int, body: memoryview) -> None:
         try:
-            handle(self, correlation, memoryview(data)[start:stop])
+            _HANDLERS[kind](self, correlation, body)
         except PenstockError as error:
             self._fail(correlation, error)
+
+    def _must_wait(self, kind: int) -> bool:
+        return self._is_full or (kind == Type.CALL and self._calls >= CALLS_MAX)
+
+    def _go_on(self) -> None:
+        """Take up requests that had to wait."""
+        while self._later and not self._must_wait(self._later[0][0]) and not self._is_lost:
+            kind, correlation, body = self._later.popleft()
+            self._held_bytes -= len(body)
+            self._handle(kind, correlation, memoryview(body))
 
     def _hello(self, correlation: int, body: memoryview) -> None:
         hello = requests.decode(body, requests.Hello)
@@ -206,6 +227,7 @@ class TcpConnection(asyncio.Protocol):
     def _call(self, correlation: int, body: memoryview) -> None:
         given = requests.decode(body, requests.Call)
         what = requests.decode(bytes(given.arguments), calls.arguments_of(given.name))
+        self._calls += 1
         self._server.spawn(self._called(correlation, given.name, what))
 
     async def _called(self, correlation: int, name: str, given: calls.Arguments) -> None:
@@ -219,6 +241,10 @@ class TcpConnection(asyncio.Protocol):
             self._fail(correlation, error)
         else:
             self._answer(Type.OK, correlation, requests.encode(result))
+            self._flush()  # so that the transport says when it is full
+        finally:
+            self._calls -= 1
+            self._go_on()
 
     def _ping(self, correlation: int, body: memoryview) -> None:
         self._answer(Type.PONG, correlation)
@@ -306,6 +332,7 @@ class TcpConnection(asyncio.Protocol):
     def _send_leased(self, correlation: int, reply: LeaseReply) -> None:
         body = answers.encode_leased(reply)
         self._send(frame_head(Type.LEASED, correlation, sum(map(len, body))) + body[0], *body[1:])
+        self._flush()  # so that the transport says when it is full
 
     def _told(self, correlation: int, answer: Any) -> None:
         if isinstance(answer, PenstockError):
@@ -338,6 +365,11 @@ class TcpConnection(asyncio.Protocol):
         if not self._is_lost:
             self._send(frame(Type.GOODBYE, 0))
 
+    def refuse(self, error: PenstockError) -> None:
+        """Say why, and close."""
+        self._fail(0, error)
+        self.close()
+
     def close(self) -> None:
         """Send what is ready and close."""
         self._flush()
@@ -345,6 +377,7 @@ class TcpConnection(asyncio.Protocol):
             self._transport.close()
 
 
+_LARGE: Final = (Type.LEASE, Type.CALL)  # requests whose answers may be large
 _HANDLERS: Final[dict[int, Callable[[TcpConnection, int, memoryview], None]]] = {
     Type.HELLO: TcpConnection._hello,
     Type.PUSH: TcpConnection._push,

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from penstock import limits
 from penstock.broker import Broker
+from penstock.errors import Unavailable
 from penstock.server.tcp.connection import TcpConnection
 
 BACKLOG: Final = 4096  # connections that may come at once
@@ -17,9 +18,10 @@ BACKLOG: Final = 4096  # connections that may come at once
 class TcpServer:
     """Accepts connections until it is closed."""
 
-    def __init__(self, broker: Broker, frame_bytes_max: int) -> None:
+    def __init__(self, broker: Broker, frame_bytes_max: int, connections_max: int) -> None:
         self.broker = broker
         self.frame_bytes_max = frame_bytes_max
+        self.connections_max = connections_max
         self.port = 0
         self._listener: asyncio.Server | None = None
         self._connections: set[TcpConnection] = set()
@@ -34,6 +36,9 @@ class TcpServer:
     def joined(self, connection: TcpConnection) -> None:
         self._connections.add(connection)
         self.broker.meter.connected("tcp")
+        if len(self._connections) > self.connections_max:
+            hint = "use fewer connections, or raise connections_max"
+            connection.refuse(Unavailable("too many connections", hint=hint))
 
     def left(self, connection: TcpConnection) -> None:
         self._connections.discard(connection)
@@ -65,9 +70,14 @@ class TcpServer:
 
 
 async def start_tcp(
-    broker: Broker, host: str, port: int, *, frame_bytes_max: int = limits.frame_bytes_max
+    broker: Broker,
+    host: str,
+    port: int,
+    *,
+    frame_bytes_max: int = limits.frame_bytes_max,
+    connections_max: int = limits.connections_max,
 ) -> TcpServer:
     """Listen; port 0 takes any free one, which `TcpServer.port` names."""
-    server = TcpServer(broker, frame_bytes_max)
+    server = TcpServer(broker, frame_bytes_max, connections_max)
     await server.start(host, port)
     return server
