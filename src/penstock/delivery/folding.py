@@ -31,18 +31,17 @@ def decide_folded(
     payloads: Sequence[bytes],
     producers: Sequence[Producer | None],
     now: int,
-    client: str = "",
 ) -> Folded:
     """Refuse them all, or say what they do."""
     if not any(producers):
-        return _fresh(core, queue, payloads, now, client)
+        return _fresh(core, queue, payloads, now)
     places = core.producers.find_rows(producers, queue.id)
     repeats = _repeats(producers)
     if not places and not repeats:
-        return _with_producers(_fresh(core, queue, payloads, now, client), queue.id, producers, now)
+        return _with_producers(_fresh(core, queue, payloads, now), queue.id, producers, now)
     rows = [row for row in range(len(payloads)) if row not in places and row not in repeats]
     if rows:
-        folded = _fresh(core, queue, [payloads[row] for row in rows], now, client)
+        folded = _fresh(core, queue, [payloads[row] for row in rows], now)
         folded = _with_producers(folded, queue.id, [producers[row] for row in rows], now)
         places |= {row: (folded.partition, offset) for row, offset in zip(rows, folded.offsets, strict=True)}
     else:
@@ -55,8 +54,8 @@ def decide_folded(
     return folded._replace(offsets=[places[row][1] for row in range(len(payloads))])
 
 
-def _fresh(core: Delivery, queue: Queue, payloads: Sequence[bytes], now: int, client: str) -> Folded:
-    decided = decide_push(core, queue, Batch.build(payloads), now, client=client)
+def _fresh(core: Delivery, queue: Queue, payloads: Sequence[bytes], now: int) -> Folded:
+    decided = decide_push(core, queue, Batch.build(payloads), now)
     ((partition, count, first),) = decided.push.parts
     return Folded(decided.entries, partition, range(first, first + count))
 

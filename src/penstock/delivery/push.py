@@ -40,7 +40,6 @@ def decide_push(
     now: int,
     partition: PartitionChoice = None,
     producer: Producer = (0, 0, 0),
-    client: str = "",
 ) -> Decided:
     """Refuse a push, or say what it does."""
     check_allowed(queue, batch)
