@@ -74,6 +74,8 @@ async def serving(origins=(), **options):
                 async with connect(url, **how) as link:
                     yield Talk(link)
 
+            talk.url = url  # type: ignore[attr-defined]
+
             try:
                 yield broker, sockets, talk
             finally:
