@@ -6,19 +6,17 @@ import asyncio
 import base64
 import json
 import random
-import socket
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import uvicorn
-from starlette.applications import Starlette
-from starlette.routing import WebSocketRoute
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from penstock.batch import Batch
 from penstock.errors import NotAuthorised
+from penstock.server.http.serve import start_http
+from penstock.server.http.site import HttpSettings
 from penstock.server.websocket import WebSockets
 from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
 
@@ -59,29 +57,21 @@ async def serving(origins=(), **options):
     """A broker behind a WebSocket: (broker, sockets, how to connect)."""
     async with broker_on(**options) as broker:
         sockets = WebSockets(broker, origins)
-        app = Starlette(routes=[WebSocketRoute("/api/v1/stream", sockets.serve)])
-        config = uvicorn.Config(
-            app, ws="websockets-sansio", ws_max_size=MESSAGE_BYTES_MAX, lifespan="off", log_config=None
-        )
-        server = uvicorn.Server(config)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            task = asyncio.ensure_future(server.serve([listener]))
-            url = f"ws://127.0.0.1:{listener.getsockname()[1]}/api/v1/stream"
-            await until(lambda: server.started)
+        settings = HttpSettings(port=0, cors_origins=tuple(origins), request_bytes_max=MESSAGE_BYTES_MAX)
+        server = await start_http(broker, settings, stream=sockets.serve)
+        url = f"ws://127.0.0.1:{server.port}/api/v1/stream"
 
-            @asynccontextmanager
-            async def talk(**how):
-                async with connect(url, **how) as link:
-                    yield Talk(link)
+        @asynccontextmanager
+        async def talk(**how):
+            async with connect(url, **how) as link:
+                yield Talk(link)
 
-            talk.url = url  # type: ignore[attr-defined]
-
-            try:
-                yield broker, sockets, talk
-            finally:
-                await sockets.close()
-                server.should_exit = True
-                await task
+        talk.url = url  # type: ignore[attr-defined]
+        try:
+            yield broker, sockets, talk
+        finally:
+            await sockets.close()
+            await server.close()
 
 
 async def push(broker, queue, *payloads):
