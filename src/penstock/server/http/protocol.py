@@ -102,8 +102,13 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _time_out(self) -> None:
-        if self.url and (self._current is None or self._current.response_complete):
-            self._refuse(BadRequest("the request did not arrive in time", hint="send it faster, or in smaller parts"))
+        late = BadRequest("the request did not arrive in time", hint="send it faster, or in smaller parts")
+        current = self._current
+        if isinstance(current, Exchange) and current is self.cycle and not current.is_whole:
+            current.refuse(late)
+            current.run()
+        elif self.url and self._is_idle():
+            self._refuse(late)
         else:
             self.transport.close()
 
