@@ -164,7 +164,7 @@ def leased(*pieces: Piece) -> LeaseReply:
     return LeaseReply("mail", "default", 2**64 - 1, 123, pieces, sum(len(piece.offsets) for piece in pieces))
 
 
-def rows_of(reply: LeaseReply) -> list[tuple]:
+def rows_of(reply: LeaseReply) -> list[tuple[object, ...]]:
     return [
         (piece.partition(i), offset, piece.attempt(i), piece.pushed(i), payload, piece.batch.key(piece.row(i)))
         for piece in reply.pieces

@@ -8,9 +8,10 @@ from typing import Any, Final, NamedTuple
 from penstock import arguments
 from penstock.batch import Batch
 from penstock.broker.access import Action
+from penstock.broker.fitting import fitting
 from penstock.embedded import Session
 from penstock.errors import BadReceipt, InvalidField
-from penstock.model import MessageId, Outcome, Receipt, check_name
+from penstock.model import Message, MessageId, Outcome, Receipt, check_name
 from penstock.requests import Operation, PushOperation, SettleOperation
 from penstock.wire import calls
 
@@ -35,18 +36,33 @@ def _told(action: Action, queue: str, run: Callable[[Session, Any], Any]) -> Han
 
 
 def _read(session: Session, given: calls.Read) -> Any:
-    return session.read(
-        given.queue,
-        arguments.partition(given.partition),
-        arguments.offset(given.offset),
-        arguments.timestamp_micros(given.timestamp),
-        arguments.read_limit(given.limit),
+    return _fitting(
+        session.read(
+            given.queue,
+            arguments.partition(given.partition),
+            arguments.offset(given.offset),
+            arguments.timestamp_micros(given.timestamp),
+            arguments.read_limit(given.limit),
+        )
     )
 
 
+def _fitting(answer: tuple[list[Message], int]) -> Any:
+    messages, ticket = answer
+    return fitting(messages), ticket
+
+
+def _peek(session: Session, given: calls.Peek) -> Any:
+    return _fitting(session.peek(given.queue, arguments.read_limit(given.limit)))
+
+
+def _delayed(session: Session, given: calls.Delayed) -> Any:
+    return _fitting(session.delayed(given.queue, arguments.read_limit(given.limit)))
+
+
 def _dead_letters(session: Session, given: calls.DeadLetters) -> Any:
-    arguments.read_limit(given.filter.limit)
-    return session.dead_letters(given.queue, given.filter)
+    arguments.redrive_limit(given.filter.limit)
+    return _fitting(session.dead_letters(given.queue, given.filter))
 
 
 def _redrive(session: Session, given: calls.Redrive) -> Any:
@@ -112,10 +128,8 @@ HANDLERS: Final[Mapping[str, Handler]] = {
     "pause": _done(ADMIN, "name", lambda session, given: session.pause(given.name, given.paused)),
     "purge": _done(ADMIN, "name", lambda session, given: session.purge(given.name)),
     "read": _told(READ, "queue", _read),
-    "peek": _told(READ, "queue", lambda session, given: session.peek(given.queue, arguments.read_limit(given.limit))),
-    "delayed": _told(
-        READ, "queue", lambda session, given: session.delayed(given.queue, arguments.read_limit(given.limit))
-    ),
+    "peek": _told(READ, "queue", _peek),
+    "delayed": _told(READ, "queue", _delayed),
     "cancel": Handler(ADMIN, _id_queue, lambda session, given: session.cancel(MessageId.parse(given.id)), False),
     "why": Handler(READ, _id_queue, lambda session, given: session.why(MessageId.parse(given.id)), True),
     "create_group": _done(

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from penstock import limits
 from penstock.broker.awaited import answer_of
 from penstock.broker.confirming import Told
+from penstock.broker.fitting import ANSWER_BYTES_MAX, fit
 from penstock.errors import PenstockError
 from penstock.model import Outcome
 from penstock.replies import LeaseReply
@@ -31,12 +33,15 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
 _RELEASE = Settling(Outcome.RELEASED)
+_ACK = Settling(Outcome.ACKED)
+SURE_TO_FIT = ANSWER_BYTES_MAX // limits.payload_bytes_max  # so many messages fit, however large
 
 
 class Pending:
     """One lease request until its answer is told."""
 
     __slots__ = (
+        "_acks",
         "_broker",
         "_group",
         "_is_answered",
@@ -54,7 +59,9 @@ class Pending:
         self._broker = broker
         self._queue = queue
         self._group = group
-        self._request = request
+        # What does not fit into an answer is given back, so it must not be acknowledged yet.
+        self._acks = request.auto_ack and request.count_max > SURE_TO_FIT
+        self._request = msgspec.structs.replace(request, auto_ack=False) if self._acks else request
         self._wait = wait
         self._told = told
         self._started = broker.clock.monotonic()
@@ -100,10 +107,22 @@ class Pending:
                 self._give_back(answer[0])
         elif isinstance(answer, PenstockError):
             self._over(answer, 0)
-        elif answer[0].count or not self._wait:
+        elif answer[0].count:
+            self._over(*self._fitted(*answer))
+        elif not self._wait:
             self._over(*answer)
         elif self._waiter is None or self._waiter.woken:
             self._watch()
+
+    def _fitted(self, reply: LeaseReply, ticket: int) -> tuple[LeaseReply, int]:
+        """What fits into an answer; the rest is given back, and what is left acknowledged if that was asked for."""
+        session = self._broker.session
+        reply, excess = fit(reply)
+        if excess:
+            session.settle(excess, _RELEASE)
+        if self._acks:
+            ticket = session.settle_lease(reply.nonce, _ACK) or ticket
+        return reply, ticket
 
     def _watch(self) -> None:
         """Get in line, and ask once more: something may have come since the last time."""
