@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 import penstock
+from penstock import Penstock
 from penstock.cli import completion, contexts, target
 from penstock.cli.app import app
 from penstock.cli.exits import CommandError
@@ -61,7 +62,12 @@ def test_the_url_comes_first_then_the_context_then_this_machine(run, monkeypatch
 def test_the_environment_names_the_broker(ps, run, monkeypatch):
     asked = []
     connect = penstock.connect
-    monkeypatch.setattr(penstock, "connect", lambda url, **options: (asked.append(url), connect(url))[1])
+
+    def noted(url: str, **options: object) -> Penstock:
+        asked.append(url)
+        return connect(url)
+
+    monkeypatch.setattr(penstock, "connect", noted)
     monkeypatch.setenv("PENSTOCK_URL", "elsewhere:1")
     run("queues")
     monkeypatch.delenv("PENSTOCK_URL")
@@ -180,7 +186,7 @@ def paths() -> list[list[str]]:
     from typer.main import get_command
 
     found: list[list[str]] = []
-    waiting = [([], get_command(app))]
+    waiting: list[tuple[list[str], Any]] = [([], get_command(app))]
     while waiting:
         path, command = waiting.pop()
         found.append(path)
@@ -193,9 +199,8 @@ def test_json_is_offered_by_every_command_that_answers():
 
     silent = {"demo", "completion"}
     for path in paths():
-        command = get_command(app)
+        command: Any = get_command(app)
         for word in path:
-            command = command.commands[word]  # type: ignore[attr-defined]
+            command = command.commands[word]
         if not getattr(command, "commands", {}) and not silent & set(path):
             assert any("--json" in parameter.opts for parameter in command.params), path
-    assert json.dumps(paths())

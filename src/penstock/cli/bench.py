@@ -6,6 +6,7 @@ It works in a queue of its own, which it deletes. Everything it counts was confi
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -17,7 +18,7 @@ import typer
 from penstock.cli import output
 from penstock.cli.exits import CommandError
 from penstock.cli.options import AsJson, ContextOption, Url, seconds_option
-from penstock.cli.target import address, is_directory, require_directory
+from penstock.cli.target import CLIENT, address, is_directory, require_directory
 
 if TYPE_CHECKING:
     from penstock.aio import Penstock, Queue
@@ -75,7 +76,11 @@ async def _measured(
 ) -> list[Measure]:
     from penstock import aio
 
-    async with aio.open(where) if is_directory(where) else aio.connect(where) as ps:
+    async with (
+        aio.open(where)
+        if is_directory(where)
+        else aio.connect(where, client=CLIENT, token=os.environ.get("PENSTOCK_TOKEN")) as ps
+    ):
         queue = await ps.create_queue(f"bench-{secrets.token_hex(4)}")
         try:
             return await _rows(queue, seconds, concurrency, size, batch, tell)

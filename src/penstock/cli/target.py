@@ -7,6 +7,7 @@ machine. What has no scheme is a data directory, opened in this process; `host:p
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,7 +44,7 @@ def opened(url: str | None, context: str | None = None, *, is_made: bool = False
 
     where = address(url, context)
     if not is_directory(where):
-        with penstock.connect(where, client=CLIENT) as ps:
+        with penstock.connect(where, client=CLIENT, token=os.environ.get("PENSTOCK_TOKEN")) as ps:
             yield ps
         return
     require_directory(where, is_made=is_made)
