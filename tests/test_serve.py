@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import grpc
 import pytest
 
 import penstock
@@ -44,7 +46,7 @@ def test_it_says_where_it_listens_serves_and_stops_cleanly(tmp_path):
 
         assert served.ready["durability"] == "fsync"
         assert served.ready["data"] == "./data"
-        assert [line["event"] for line in served.logs()] == ["ready", "stopping", "stopped"]
+        assert [line["event"] for line in served.logs()] == ["opening", "ready", "stopping", "stopped"]
     with penstock.open(tmp_path / "data") as ps:
         stats = ps.queue("mail").stats()
         assert (stats.groups["default"].acked, stats.groups["default"].ready) == (2, 0)
@@ -193,6 +195,25 @@ def test_a_configuration_file_that_is_not_there_is_an_error(tmp_path):
 
     assert refused.returncode == 1
     assert "nowhere.toml: cannot be read" in refused.stderr
+
+
+def test_it_may_have_as_many_connections_as_the_user_is_allowed(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, hard), hard))
+    try:
+        with Served(tmp_path, *QUIET) as served:
+            assert resource.prlimit(served.process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+            assert served.stop() == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_all_protocols_are_served_together_and_stop_together(tmp_path):
+    with Served(tmp_path, "--http-port", "0", "--grpc-port", "0") as served:
+        assert list(served.ready["addresses"]) == ["tcp", "http", "grpc"]
+        with grpc.insecure_channel(f"127.0.0.1:{served.port('grpc')}") as channel:
+            grpc.channel_ready_future(channel).result(PATIENCE_SECONDS)
+        assert served.stop() == 0
 
 
 def test_flags_win_over_the_environment_and_that_over_the_file(tmp_path):

@@ -8,8 +8,10 @@ and then nothing that is in memory may be told any more, so the process leaves a
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
+import resource
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -55,6 +57,7 @@ class Server:
         """Open and listen; on failure nothing is left open."""
         settings = self._settings
         check_ports(settings)
+        logger.info("opening", extra={"data": settings.data})  # after a crash this may take a while
         self._session = await asyncio.to_thread(open_session, settings)
         try:
             self.broker = Broker(self._session, meter=Meter(self._session.shard.clock.now()))
@@ -142,6 +145,8 @@ async def serve(
     started = await server.start()
     logger.info("ready", extra={"data": started.data, **{a.protocol: a.url for a in started.addresses}})
     ready(started)
+    gc.collect()
+    gc.freeze()  # what is there now stays: looking through it again and again finds nothing
     try:
         await server.wait()
     except PenstockError:
@@ -166,12 +171,20 @@ def _on_signals(server: Server, reload: Callable[[], object]) -> None:
     loop.add_signal_handler(signal.SIGHUP, reload)
 
 
+def raise_file_limit() -> None:
+    """As many open files as this user may have: every connection is one, and the usual limit is 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):  # some systems name a limit that they do not allow
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def run(
     settings: Settings,
     ready: Callable[[Started], object] = lambda started: None,
     reload: Callable[[], object] = lambda: None,
 ) -> None:
     """`serve` on an event loop of its own: uvloop where there is one."""
+    raise_file_limit()
     factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     with suppress(ImportError):
         import uvloop
