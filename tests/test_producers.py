@@ -16,7 +16,7 @@ from penstock.batch import Batch
 from penstock.checkpointing import Checkpointer
 from penstock.delivery.entries import Answered, Produced, ProducerSet, Push, decode, decode_push_one, encode
 from penstock.delivery.producers import ROW, Producers
-from penstock.errors import InvalidField, LeaseLost, ProducerFenced, QueueFull
+from penstock.errors import InvalidField, LeaseLost, ProducerFenced, QueueFull, TooLarge
 from penstock.model import Message, MessageId, Outcome, Receipt
 from penstock.repair import Report, diagnose, repair
 from penstock.requests import LeaseRequest, Producer, PushOperation, SettleOperation, Settling
@@ -280,6 +280,18 @@ def test_a_transaction_that_is_repeated_does_nothing_and_answers_the_same(system
     assert system.session.stats("done")[0].ready == 2
     with pytest.raises(LeaseLost):
         transact(system, (ME, 0, 1), steps)
+
+
+def test_ids_that_would_not_fit_into_the_frame_are_refused_before_anything_happens(system, monkeypatch):
+    monkeypatch.setattr(limits, "frame_bytes_max", limits.MIB + 20_000)
+    keyed = [Message(payload=b"", dedup_key=str(number % 500)) for number in range(600)]
+
+    with pytest.raises(TooLarge):
+        system.push(keyed, (ME, 0, 0))
+    with pytest.raises(TooLarge):
+        transact(system, (ME, 0, 0), [PushOperation("mail", Batch.build(keyed))])
+    assert system.session.queues()[0] == []
+    assert len(system.push(keyed, None)) == 600
 
 
 # repair

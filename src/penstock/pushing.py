@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from penstock import limits
 from penstock.batch import Batch, layout
 from penstock.delivery import admin, delays
 from penstock.delivery.entries import Entry, Int64s, PartitionsAdded, Push, QueueDeleted, QueueSet, encode_push_one
 from penstock.delivery.folding import decide_folded
 from penstock.delivery.log import SPECIAL, Queue
-from penstock.delivery.producers import NOBODY, answered, check_producer, ids_of
+from penstock.delivery.producers import NOBODY, answer_bytes_max, answered, check_producer, ids_of
 from penstock.delivery.push import Decided, decide_push
 from penstock.delivery.rates import charge
 from penstock.engine import Engine, Ticket
-from penstock.errors import DiskFull
+from penstock.errors import DiskFull, TooLarge
 from penstock.model import Durability, MessageId, QueueOptions
 from penstock.replies import PushReply
 from penstock.requests import PartitionChoice, Producer
@@ -58,6 +59,8 @@ class Pushing(Engine):
             self.tick(now, self.clock.monotonic())  # what has expired makes room
         try:
             decided = decide_push(self.core, queue, batch, now, partition, producer or NOBODY)
+            if producer is not None and decided.duplicates:
+                _check_frame(queue, decided.push)
             if queue.push_limits is not None:
                 charge([(queue, decided.push)], client, now)
         except BaseException:
@@ -177,6 +180,13 @@ class Pushing(Engine):
     def push_reply(self, queue: Queue, batch: Batch, decided: Decided) -> PushReply:
         parts = _named_parts(queue, decided.push, decided.entries)
         return PushReply(queue.name, batch.count, parts, decided.duplicates)
+
+
+def _check_frame(queue: Queue, push: Push) -> None:
+    """The ids of duplicates go into the frame too."""
+    size = len(push.batch) + answer_bytes_max(queue, push)
+    if size > limits.frame_bytes_max - limits.MIB:
+        raise TooLarge(f"the batch and the ids of its messages take {size:,} bytes", hint="split it into smaller ones")
 
 
 def _named_parts(queue: Queue, push: Push, entries: Sequence[Entry]) -> list[tuple[str, int, int, Int64s | None]]:

@@ -14,7 +14,7 @@ from penstock import limits
 from penstock.delivery import settle
 from penstock.delivery.entries import Entry, Push
 from penstock.delivery.log import Queue
-from penstock.delivery.producers import answered, check_producer, ids_of
+from penstock.delivery.producers import answer_bytes_max, answered, check_producer, ids_of
 from penstock.delivery.push import Decided, decide_push
 from penstock.delivery.rates import charge
 from penstock.engine import Ticket
@@ -49,8 +49,9 @@ def _transact(
     try:
         _create_queues(shard, operations, now, entries)
         _check_lengths(shard, operations)
-        found = [_decide(shard, each, now)[0] for each in operations]
-        _check_frame(found)
+        decisions = [_decide(shard, each, now) for each in operations]
+        found = [decided for decided, _ in decisions]
+        _check_frame(found, _answer_bytes(shard, [about for _, about in decisions]) if producer is not None else 0)
         charge(_pushes(shard, found), client, now)
     except BaseException:
         shard.undo_create(entries)
@@ -104,9 +105,14 @@ def _check_receipts(operations: Sequence[Operation]) -> None:
             raise LeaseLost(f"receipt {receipt} is settled {count} times in one transaction")
 
 
-def _check_frame(found: list[list[Entry]]) -> None:
-    """All of it must fit into one frame; beside messages nothing is large."""
-    size = sum(len(each.batch) for entries in found for each in entries if isinstance(each, Push))
+def _answer_bytes(shard: Shard, decisions: list[Decided | list[settle.Chosen]]) -> int:
+    pushes = [each.push for each in decisions if isinstance(each, Decided)]
+    return sum(answer_bytes_max(shard.core.queues[push.queue], push) for push in pushes)
+
+
+def _check_frame(found: list[list[Entry]], answer_bytes: int) -> None:
+    """All of it must fit into one frame; beside messages, and their ids for a producer, nothing is large."""
+    size = sum(len(each.batch) for entries in found for each in entries if isinstance(each, Push)) + answer_bytes
     if size > limits.frame_bytes_max - limits.MIB:
         raise TooLarge(f"the transaction holds {size:,} bytes of messages", hint="split it into smaller ones")
 

@@ -18,7 +18,7 @@ import hashlib
 import struct
 from collections.abc import Iterable, Sequence
 from heapq import nsmallest
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
@@ -28,6 +28,9 @@ from penstock.delivery.entries import Answered, IdRun, Int32s, Part, Produced, P
 from penstock.errors import InvalidField, ProducerFenced
 from penstock.model import MessageId, check_name
 from penstock.requests import Producer
+
+if TYPE_CHECKING:
+    from penstock.delivery.log import Queue
 
 ROW: Final = struct.Struct("<QqIII")
 ROWS: Final = np.dtype(
@@ -253,6 +256,14 @@ def answered(queue: int, producer: Producer, now: int, pushes: Iterable[Sequence
     """The entry that remembers the ids of each push."""
     id, epoch, sequence = producer
     return Answered(queue, id, epoch, sequence, now, [_runs_of(ids) for ids in pushes])
+
+
+def answer_bytes_max(queue: Queue, push: Push) -> int:
+    """What the ids of a push may add to its frame, in `Answered`. Those of one partition follow each other."""
+    if push.rows is None:
+        return 0
+    partition_bytes = limits.name_length_max if queue.options.partitions == "named" else 8
+    return len(push.rows) * (len(queue.name) + partition_bytes + 16)
 
 
 def _runs_of(ids: Sequence[MessageId]) -> list[IdRun]:
