@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
-import tempfile
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
-from google.protobuf import descriptor_pb2, struct_pb2
+from google.protobuf import struct_pb2
 from google.protobuf.timestamp_pb2 import Timestamp
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from penstock.batch import Batch
 from penstock.errors import NotAuthorised
 from penstock.server.grpc import start_grpc
 from penstock.server.grpc.generated import queues_pb2
-from protos import compile as protos
 from tests.support.grpc_stub import Stub
 from tests.support.serving import broker_on, on_uvloop, until
 
@@ -429,51 +422,3 @@ async def test_whoever_may_not_is_told_so():
         assert await refused(stub.ListQueues(pb.ListQueuesRequest())) == denied
         assert await refused(stub.Consume(pb.StreamOpen(queue="q")).read()) == denied
         assert await refused(stub.WatchEvents(pb.WatchEventsRequest()).read()) == denied
-
-
-@on_uvloop
-async def test_reflection_lists_the_service_and_health_answers():
-    async with serving() as stub:
-        asked = reflection_pb2.ServerReflectionRequest(list_services="")
-        call = reflection_pb2_grpc.ServerReflectionStub(stub.channel).ServerReflectionInfo(iter([asked]))
-        listed = {service.name for service in (await call.read()).list_services_response.service}
-        check = health_pb2_grpc.HealthStub(stub.channel).Check
-        health = await check(health_pb2.HealthCheckRequest(service="penstock.v1.Queues"))
-
-        assert {"penstock.v1.Queues", "grpc.health.v1.Health"} <= listed
-        assert health.status == health_pb2.HealthCheckResponse.SERVING
-
-
-def test_the_compiled_form_is_that_of_the_sources():
-    compiled = (protos.OUT / "queues.binpb").read_bytes()
-    with tempfile.TemporaryDirectory() as folder:
-        fresh = protos.compile_descriptors(Path(folder) / "queues.binpb")
-        types = protos.compile_types(Path(folder)).read_text(encoding="utf-8")
-    read = descriptor_pb2.FileDescriptorSet.FromString
-
-    assert read(compiled) == read(fresh), "run `make proto`"
-    known = (protos.OUT / "queues_pb2.pyi").read_text(encoding="utf-8")
-    assert [line for line in types.splitlines() if line.startswith("class ") and line not in known] == []
-
-
-def test_every_method_has_a_handler():
-    from penstock.server.grpc.service import STREAMED, UNARY
-
-    methods = {method.name for method in pb.DESCRIPTOR.services_by_name["Queues"].methods}
-
-    assert methods == {*UNARY, *STREAMED, "Stream"}
-
-
-def test_without_the_extra_the_error_says_what_to_install():
-    script = """
-import asyncio, sys
-sys.modules["grpc"] = None
-import penstock.server, penstock.server.grpc
-try:
-    asyncio.run(penstock.server.grpc.start_grpc(None, "127.0.0.1", 0))
-except penstock.PenstockError as error:
-    print(error)
-"""
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-
-    assert "penstock[grpc]" in told

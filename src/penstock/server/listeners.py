@@ -155,8 +155,4 @@ async def _start_grpc(broker: Broker, settings: Settings, port: int) -> Listener
             raise
         logger.info("gRPC is off", extra={"reason": str(error)})
         return None
-    return Listener(server.port, _nothing, lambda: server.close(GRPC_GRACE_SECONDS))
-
-
-def _nothing() -> None:
-    """A server that is asked to end, and then ends."""
+    return Listener(server.port, server.stop_accepting, lambda: server.close(GRPC_GRACE_SECONDS))

@@ -33,6 +33,15 @@ def batch_of(request: pb.PushRequest) -> Batch:
     return Batch.build(payloads) if _are_plain(request, payloads) else _with_fields(messages, payloads)
 
 
+def carry_trace(request: pb.PushRequest, trace: str) -> None:
+    """Give the trace of a call to the messages that bring none of their own; a batch is taken as it is."""
+    for payload in request.payloads:
+        request.messages.add(payload=payload)
+    del request.payloads[:]
+    for message in request.messages:
+        message.trace = message.trace or trace
+
+
 def _with_fields(messages: list[pb.NewMessage], contents: list[bytes]) -> Batch:
     """Messages with more than a payload. A column that nobody set is known by its being empty throughout."""
     priorities, delays, ttls, attempts, kinds, keys, dedup_keys, traces, partitions, headers = map(

@@ -5,10 +5,12 @@ Requests are parsed here rather than by gRPC, so that bytes which are no message
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, NoReturn
+from urllib.parse import unquote
 
 import grpc
 import grpc.aio
@@ -24,9 +26,9 @@ from penstock.server.grpc import settling, streams
 from penstock.server.grpc.calls import SIMPLE, options_of, queue_of
 from penstock.server.grpc.generated import queues_pb2 as pb
 from penstock.server.grpc.leasing import RESPONSE_BYTES, lease_request, lease_responses, receipts_in
-from penstock.server.grpc.pushing import batch_of, partition_of, push_response
+from penstock.server.grpc.pushing import batch_of, carry_trace, partition_of, push_response
 from penstock.server.grpc.values import durability_of, group_of
-from penstock.wire import calls
+from penstock.wire import calls, trace
 from penstock.wire.errors import grpc_status, to_reply
 
 logger: Final = logging.getLogger("penstock.server.grpc")
@@ -114,7 +116,10 @@ class Handlers:
 
     async def _unary(self, name: str, kind: Any, data: bytes, context: Any) -> Any:
         try:
-            return await UNARY[name](self._broker, _client_of(context), streams.parse(kind, data))
+            request = streams.parse(kind, data)
+            if name == "Push" and (parent := trace.carried(_metadata(context).get("traceparent"))):
+                carry_trace(request, parent)
+            return await UNARY[name](self._broker, _client_of(context), request)
         except Exception as error:  # noqa: BLE001 - a fault is logged, and the client told that there is one
             await _abort(context, name, error)
 
@@ -136,11 +141,15 @@ def _bytes(message: Any) -> bytes:
     return data
 
 
+def _metadata(context: Any) -> dict[str, str]:
+    return {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
+
+
 def _client_of(context: Any) -> Client:
     """Who calls. A peer reads `ipv4:127.0.0.1:51234`, `ipv6:%5B::1%5D:51234` or `unix:`."""
-    named = dict(context.invocation_metadata() or ())
-    address = context.peer().partition(":")[2].rpartition(":")[0]
-    return Client(Principal(), str(named.get("penstock-client") or named.get("user-agent") or ""), address, "grpc")
+    named = _metadata(context)
+    address = unquote(context.peer().partition(":")[2].rpartition(":")[0]).strip("[]")
+    return Client(Principal(), named.get("penstock-client") or named.get("user-agent", ""), address, "grpc")
 
 
 async def _abort(context: Any, method: str, error: Exception) -> NoReturn:
@@ -171,6 +180,11 @@ class GrpcServer:
         self.port = port
         self._server = server
         self._checks = checks
+        self._closing: asyncio.Future[None] | None = None
+
+    def stop_accepting(self) -> None:
+        """Tell those who check that it ends. Calls are still answered: a broker that drains refuses most of them."""
+        self._closing = asyncio.ensure_future(self._checks.enter_graceful_shutdown())
 
     async def close(self, grace: float = 0.0) -> None:
         """Take no more calls; those under way have `grace` seconds to end. Drain the broker first."""
