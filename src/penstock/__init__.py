@@ -132,14 +132,16 @@ def connect(
     batch_max: int = 1_000,
     timeout: float = 30.0,
     connect_seconds: float = 5.0,
+    rate_limit_seconds: float | None = None,
     clock: Clock | None = None,
     rng: random.Random | None = None,
 ) -> Penstock:
     """Connect to a broker: `penstock://host:port`; several URLs, in a list or separated by commas, are tried in turn.
 
     `client` is a name for this program, for the broker's metrics and logs. A call fails with `Unavailable` when
-    it is not answered within `timeout` seconds, connecting at first within `connect_seconds`. With `linger_ms`,
-    concurrent pushes are sent together, at most `batch_max` at a time. A `producer` name lets a successor take over:
+    it is not answered within `timeout` seconds, connecting at first within `connect_seconds`. A limit that says when it
+    will have room is waited for, up to `rate_limit_seconds` (`timeout` when None). With `linger_ms`, concurrent pushes
+    are sent together, at most `batch_max` at a time. A `producer` name lets a successor take over:
     whoever connected with it before can push no more. docs/client.md has the details.
     """
     from penstock.client.sync import Penstock
@@ -155,6 +157,7 @@ def connect(
         batch_max=batch_max,
         timeout=timeout,
         connect_seconds=connect_seconds,
+        rate_limit_seconds=rate_limit_seconds,
         clock=clock,
         rng=rng,
     )

@@ -59,6 +59,7 @@ def connect(
     batch_max: int = 1_000,
     timeout: float = 30.0,
     connect_seconds: float = 5.0,
+    rate_limit_seconds: float | None = None,
     clock: Clock | None = None,
     rng: random.Random | None = None,
 ) -> Penstock:
@@ -72,6 +73,7 @@ def connect(
         batch_max=batch_max,
         timeout=timeout,
         connect_seconds=connect_seconds,
+        rate_limit_seconds=rate_limit_seconds,
         clock=clock,
         rng=rng,
     )

@@ -7,7 +7,7 @@ import pytest
 from penstock.clock import ManualClock
 from tests.behaviour.ways import WAYS
 
-EVERYWHERE = ["memory", "file", "sealed"]
+EVERYWHERE = ["memory", "file", "sealed", "tcp"]
 
 
 @pytest.fixture

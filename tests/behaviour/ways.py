@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock import Penstock, arguments
+from penstock import Penstock, arguments, connect
 from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.model import Outcome, Receipt
 from penstock.storage.disk import Disk
 from tests.behaviour.accounts import check_accounts
+from tests.support.brokers import BrokerThread
 from tests.support.forgetful import ForgetfulDisk
 
 JOURNAL_FILE_BYTES = 1 << 17
@@ -154,4 +155,36 @@ class SealingSession(Session):
         return sum(p.end for queue in self.shard.core.queues.values() for p in queue.partitions)
 
 
-WAYS: dict[str, type[Way]] = {"memory": Way, "file": FileWay, "sealed": SealedWay, "forgetful": ForgetfulWay}
+class TcpWay(FileWay):
+    """A broker on a socket, on a directory of the real disk; `session` is the broker's own."""
+
+    def __init__(self, directory: Path, clock: ManualClock) -> None:
+        super().__init__(directory, clock)
+        self.brokers: list[BrokerThread] = []
+        self.clients: list[Penstock] = []
+
+    def start(self) -> Penstock:
+        self.opened.append(self.make())
+        self.brokers.append(BrokerThread(self.session))
+        self.clients.append(connect(self.brokers[-1].url, rate_limit_seconds=0))
+        return self.clients[-1]
+
+    def restart(self) -> Penstock:
+        self.brokers[-1].stop()
+        return super().restart()
+
+    def stop(self) -> None:
+        for client in self.clients:
+            client.close()
+        for broker in self.brokers:
+            broker.stop()
+        super().stop()
+
+
+WAYS: dict[str, type[Way]] = {
+    "memory": Way,
+    "file": FileWay,
+    "sealed": SealedWay,
+    "forgetful": ForgetfulWay,
+    "tcp": TcpWay,
+}

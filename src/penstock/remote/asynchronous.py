@@ -127,7 +127,9 @@ class AsyncSession(Operations):
     def _tell(self, request: Request, answer: Any) -> None:
         if isinstance(answer, RateLimited):
             wait = answer.retry_after_seconds
-            if self.loop.time() + wait < request.deadline and not self._is_closed:
+            # As much of its time has passed as is not left until its deadline.
+            passed = self.settings.timeout_seconds + request.wait_seconds - (request.deadline - self.loop.time())
+            if passed + wait < min(self.settings.timeout_seconds, self.settings.rate_limit_seconds):
                 request.renew()
                 self.loop.call_later(wait, self.submit, request)
                 return

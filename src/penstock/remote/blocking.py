@@ -89,12 +89,13 @@ class Session(Operations):
 
     def _ask(self, request: Request) -> Any:
         deadline = self.deadline(request)
+        patience = self._shared.micros(self._settings.rate_limit_seconds)
         while True:
             try:
                 with self.line() as line:
                     return line.ask(request, deadline)
             except RateLimited as error:
-                if self._shared.left(deadline) < error.retry_after_seconds:
+                if self._shared.left(min(deadline, patience)) < error.retry_after_seconds:
                     raise
                 if self._shared.closing.wait(error.retry_after_seconds):
                     raise Closed("this Penstock is closed") from None

@@ -14,7 +14,7 @@ import struct
 from typing import Any, Final
 
 from penstock import limits
-from penstock.errors import LeaseLost, PenstockError, Unavailable
+from penstock.errors import LeaseLost, PenstockError, TooLarge, Unavailable
 from penstock.model import Outcome
 from penstock.remote import request as asking
 from penstock.remote.producer import Producer
@@ -24,7 +24,7 @@ from penstock.requests import Settling
 from penstock.wire.answers import decode_leased
 from penstock.wire.errors import ErrorReply, to_error
 from penstock.wire.frames import Buffer, Splitter, Type, frame, frame_head
-from penstock.wire.requests import decode
+from penstock.wire.requests import Welcome, decode
 
 ANSWERS: Final = {
     Type.PUSH_ONE: Type.PLACED,
@@ -47,6 +47,7 @@ class Exchange:
     def __init__(self, producer: Producer | None) -> None:
         self.producer = producer
         self.is_leaving = False  # the broker has said goodbye
+        self.frame_bytes_max = limits.frame_bytes_max  # as the broker says in its welcome
         self.pending: dict[int, Request] = {}
         self._abandoned: dict[int, None] = {}  # leases that nobody waits for
         self._correlation = 0
@@ -60,17 +61,20 @@ class Exchange:
         self.refused = None
 
     def put(self, request: Request) -> list[Buffer]:
-        """Note a request; the bytes to send."""
+        """Note a request; the bytes to send, none if the broker would not take them."""
         self._correlation = self._correlation % (CORRELATIONS - 1) + 1
         request.correlation = self._correlation
         if request.is_numbered and not request.sequence and self.producer is not None:
             request.producer = self.producer
             request.sequence = self.producer.take()
         body = request.encode(request.sequence)
+        size = sum(map(len, body))
+        if size + 5 > self.frame_bytes_max:
+            tell(request, TooLarge(f"a request of {size:,} bytes is over the limit of {self.frame_bytes_max:,}"))
+            return []
         self.pending[self._correlation] = request
         request.sent += 1
-        head = frame_head(request.kind, self._correlation, sum(map(len, body)))
-        return [head + body[0], *body[1:]]
+        return [frame_head(request.kind, self._correlation, size) + body[0], *body[1:]]
 
     def received(self, data: bytes) -> list[Buffer]:
         """Tell the answers in these bytes; returns what must be sent in turn. `Garbled`: drop the connection."""
@@ -104,6 +108,8 @@ class Exchange:
         else:
             self.pending[request.correlation] = request
             raise ValueError(f"an answer of type {kind} to a request of type {request.kind}")
+        if isinstance(answer, Welcome):
+            self.frame_bytes_max = answer.frame_bytes_max
         tell(request, answer)
 
     def _unasked(self, kind: int, correlation: int, body: memoryview) -> list[Buffer]:

@@ -185,6 +185,8 @@ class Line:
 
     def _write(self, data: list[Buffer], deadline: int) -> None:
         assert self._socket is not None
+        if not data:
+            return
         try:
             self._socket.settimeout(max(0.001, self._shared.left(deadline)))
             self._socket.sendall(data[0] if len(data) == 1 else b"".join(data))

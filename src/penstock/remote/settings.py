@@ -26,6 +26,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     batch_max: int
     timeout_seconds: float
     connect_seconds: float
+    rate_limit_seconds: float  # how long to wait for a limit that says when it will have room
     backoff_seconds: float
     backoff_seconds_max: float
     clock: Clock
@@ -46,6 +47,7 @@ def settings(
     batch_max: int = 1_000,
     timeout: float = 30.0,
     connect_seconds: float = 5.0,
+    rate_limit_seconds: float | None = None,
     backoff_seconds: float = 0.05,
     backoff_seconds_max: float = 2.0,
     clock: Clock | None = None,
@@ -61,6 +63,9 @@ def settings(
         batch_max=_count(batch_max),
         timeout_seconds=check_seconds(timeout, "timeout"),
         connect_seconds=check_seconds(connect_seconds, "connect_seconds"),
+        rate_limit_seconds=check_seconds(
+            timeout if rate_limit_seconds is None else rate_limit_seconds, "rate_limit_seconds"
+        ),
         backoff_seconds=check_seconds(backoff_seconds, "backoff_seconds"),
         backoff_seconds_max=check_seconds(backoff_seconds_max, "backoff_seconds_max"),
         clock=clock or SystemClock(),
