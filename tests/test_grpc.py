@@ -146,7 +146,7 @@ async def test_a_cancelled_or_late_lease_stops_waiting_and_holds_nothing():
 async def test_a_lease_that_would_be_too_large_is_cut_and_the_rest_given_back():
     async with serving() as stub:
         await stub.Push(pb.PushRequest(queue="q", payloads=[bytes(100)] * 10))
-        leased = await stub.Lease(pb.LeaseRequest(queue="q", max=10, max_bytes=350))
+        leased = await stub.Lease(pb.LeaseRequest(queue="q", max=10, max_bytes=900))
         rest = await stub.Lease(pb.LeaseRequest(queue="q", max=10))
 
         assert len(leased.deliveries) == 3

@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from penstock import arguments, limits
 from penstock.batch import CONTENT_TYPE, HEADERS, KEY, PRIORITY, TRACE
 from penstock.broker import StreamRequest
 from penstock.errors import InvalidField
-from penstock.model import Outcome, Receipt
+from penstock.model import Outcome
 from penstock.replies import LeaseReply, Piece
 from penstock.requests import LeaseRequest, Settling
 from penstock.server.grpc.generated import queues_pb2 as pb
 from penstock.server.grpc.values import group_of, seconds, timestamp
+from penstock.server.splitting import split
 
-RESPONSE_BYTES: Final = 3 * limits.MIB  # of payloads: what clients take unless told otherwise is 4 MiB, with the rest
+RESPONSE_BYTES: Final = 3 * limits.MIB  # about: clients take 4 MiB unless told otherwise
 STREAM_BATCH: Final = 100
 
 
@@ -48,19 +48,20 @@ def stream_request(opening: pb.StreamOpen) -> StreamRequest:
 
 
 def lease_responses(reply: LeaseReply, bytes_max: int = RESPONSE_BYTES) -> Iterator[pb.LeaseResponse]:
-    """A lease in answers of about so many bytes, each with one delivery at least; one empty answer for no lease."""
-    lease_id = f"{reply.nonce:016x}" if reply.nonce else ""
-    ends = timestamp(reply.expires_at) if reply.nonce else None
-    response, size = pb.LeaseResponse(lease_id=lease_id, expires_at=ends), 0
+    """A lease in answers of about so many bytes."""
+    return map(lease_response, split(reply, bytes_max))
+
+
+def lease_response(reply: LeaseReply) -> pb.LeaseResponse:
+    """A lease as one answer; an empty one when nothing was leased."""
+    if not reply.nonce:
+        return pb.LeaseResponse()
+    response = pb.LeaseResponse(lease_id=f"{reply.nonce:016x}", expires_at=timestamp(reply.expires_at))
     for piece in reply.pieces:
         columns = _Columns(reply, piece)
         for index, payload in enumerate(piece.payloads()):
-            if size and size + len(payload) > bytes_max:
-                yield response
-                response, size = pb.LeaseResponse(lease_id=lease_id, expires_at=ends), 0
             columns.add(response, index, payload)
-            size += len(payload) + 1
-    yield response
+    return response
 
 
 class _Columns:
@@ -99,11 +100,6 @@ class _Columns:
         return found
 
 
-def receipts_in(response: pb.LeaseResponse) -> list[Receipt]:
-    """The proofs of all deliveries in an answer."""
-    return [Receipt.parse(delivery.receipt) for delivery in response.deliveries]
-
-
 def settling(settlement: pb.Settlement) -> Settling:
     """How deliveries are to end."""
     match settlement.WhichOneof("how"):
@@ -124,8 +120,3 @@ def settling(settlement: pb.Settlement) -> Settling:
 def lease_seconds(request: pb.ExtendRequest) -> float:
     """How long to hold on from now."""
     return arguments.extension(request.lease_ms / 1000)
-
-
-def expiry(instant: int) -> Timestamp:
-    """When a lease ends."""
-    return timestamp(instant)

@@ -25,14 +25,17 @@ from penstock.requests import Settling
 from penstock.server.grpc import settling, streams
 from penstock.server.grpc.calls import SIMPLE, options_of, queue_of
 from penstock.server.grpc.generated import queues_pb2 as pb
-from penstock.server.grpc.leasing import RESPONSE_BYTES, lease_request, lease_responses, receipts_in
+from penstock.server.grpc.leasing import RESPONSE_BYTES, lease_request, lease_response
 from penstock.server.grpc.pushing import batch_of, carry_trace, partition_of, push_response
 from penstock.server.grpc.values import durability_of, group_of
+from penstock.server.splitting import receipts_in, split
 from penstock.wire import calls, trace
 from penstock.wire.errors import grpc_status, to_reply
 
 logger: Final = logging.getLogger("penstock.server.grpc")
 SERVICE: Final = "penstock.v1.Queues"
+CALLS_MAX: Final = 10_000  # at a time
+KEEPALIVE_MS: Final = 20_000
 RELEASE: Final = Settling(Outcome.RELEASED)
 
 Unary = Callable[[Broker, Client, Any], Awaitable[Any]]
@@ -49,12 +52,16 @@ async def _lease(broker: Broker, client: Client, request: pb.LeaseRequest) -> pb
     wait = arguments.wait_seconds(request.wait_ms / 1000)
     group = check_name(group_of(request), "group")
     reply = await broker.leased(client, request.queue, group, asked, wait)
-    if request.auto_ack:  # these are settled: all of them must go
-        return next(lease_responses(reply, 1 << 62))
-    first, *more = lease_responses(reply, request.max_bytes or RESPONSE_BYTES)
-    for response in more:
-        await broker.settled_each(client, receipts_in(response), RELEASE)
-    return first
+    if request.auto_ack or not reply.count:  # what is settled already must go, all of it
+        return lease_response(reply)
+    first, *more = split(reply, request.max_bytes or RESPONSE_BYTES)
+    for part in more:
+        broker.settle_each(client, receipts_in(part), RELEASE, _nobody)
+    return lease_response(first)
+
+
+def _nobody(answer: Any) -> None:
+    """Nobody is told: a lease that is lost meanwhile needs no giving back."""
 
 
 async def _settle(broker: Broker, client: Client, request: pb.SettleRequest) -> pb.SettleResponse:
@@ -198,8 +205,12 @@ async def start(broker: Broker, host: str, port: int, request_bytes_max: int) ->
         options=[
             ("grpc.max_receive_message_length", request_bytes_max),
             ("grpc.max_send_message_length", -1),  # what is sent is bounded by what was asked for
+            ("grpc.keepalive_time_ms", KEEPALIVE_MS),  # a client that vanished without a word is found out
+            ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MS // 4),
             ("grpc.so_reuseport", 0),  # two brokers on one port would share its calls at random
-        ]
+        ],
+        maximum_concurrent_rpcs=CALLS_MAX,
     )
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, Handlers(broker).all()),))
     checks = health.aio.HealthServicer()
