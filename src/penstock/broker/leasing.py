@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,6 +25,7 @@ from penstock.broker.awaited import answer_of
 from penstock.broker.confirming import Told
 from penstock.broker.fitting import ANSWER_BYTES_MAX, fit
 from penstock.errors import PenstockError
+from penstock.materialise import sealed_extents
 from penstock.model import Outcome
 from penstock.replies import LeaseReply
 from penstock.requests import LeaseRequest, Settling
@@ -94,12 +96,18 @@ class Pending:
         if session.needs_files(self._queue, self._group):
             self._broker.in_thread(self._lease_and_load, self._answered)
             return
-        self._answered(answer_of(lambda: session.lease(self._queue, self._group, self._request)))
+        answer = answer_of(lambda: session.lease(self._queue, self._group, self._request))
+        if not isinstance(answer, PenstockError) and sealed_extents(answer[0].pieces):
+            # What time has just brought back may lie in a segment too.
+            self._broker.in_thread(partial(self._load, *answer), self._answered)
+            return
+        self._answered(answer)
 
     def _lease_and_load(self) -> tuple[LeaseReply, int]:
-        session = self._broker.session
-        reply, ticket = session.lease(self._queue, self._group, self._request)
-        return msgspec.structs.replace(reply, pieces=session.loaded(reply.pieces)), ticket
+        return self._load(*self._broker.session.lease(self._queue, self._group, self._request))
+
+    def _load(self, reply: LeaseReply, ticket: int) -> tuple[LeaseReply, int]:
+        return msgspec.structs.replace(reply, pieces=self._broker.session.loaded(reply.pieces)), ticket
 
     def _answered(self, answer: Any) -> None:
         if self.is_over or self._is_answered:
