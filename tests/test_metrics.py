@@ -167,6 +167,16 @@ def test_what_the_meter_counts_is_shown():
     assert meter.connections_open == 1
 
 
+def test_a_label_may_hold_anything():
+    meter, session = Meter(), Session(None, clock=ManualClock(), rng=random.Random(1), background=False)
+    odd = 'a"b\\c\nd é {x="y"}'
+    meter.refused(odd, "invalid_name")
+
+    found = scrape(Metrics(session.shard, meter))
+
+    assert found[key("penstock_refused_requests_total", queue=odd, code="invalid_name")] == 1
+
+
 def test_names_nobody_has_heard_of_do_not_fill_the_memory():
     meter = Meter()
     for number in range(3 * limits.metrics_series_max):

@@ -62,7 +62,7 @@ def test_metrics_are_served(served):
 
     assert status == 200
     assert headers["content-type"].startswith("text/plain; version=")
-    assert 'penstock_pushed_messages_total{protocol="http",queue="mail"} 1.0' in text
+    assert 'penstock_pushed_messages_total{queue="mail",protocol="http"} 1\n' in text
 
 
 def test_a_profile_is_taken_only_where_it_is_allowed(served, tmp_path):
@@ -128,7 +128,7 @@ def test_a_long_poll_is_answered_and_pushes_under_way_are_confirmed_when_it_drai
     for thread in threads:
         thread.start()
     started.wait()
-    while "penstock_waiting_leases 1.0" not in ask(own, "/metrics")[2]:
+    while "penstock_waiting_leases 1\n" not in ask(own, "/metrics")[2]:
         pass
     own.process.send_signal(signal.SIGTERM)
     for thread in threads:

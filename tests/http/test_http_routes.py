@@ -187,7 +187,7 @@ def test_metrics_count_what_came_by_http(mail):
     text = mail.http.get("/metrics")
 
     assert text.headers["content-type"].startswith("text/plain")
-    assert 'penstock_pushed_messages_total{protocol="http",queue="mail"} 2.0' in text.text
+    assert 'penstock_pushed_messages_total{queue="mail",protocol="http"} 2\n' in text.text
 
 
 def test_a_profile_is_taken_only_where_it_is_enabled(serve):

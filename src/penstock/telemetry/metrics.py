@@ -8,26 +8,17 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from prometheus_client import CONTENT_TYPE_LATEST, ProcessCollector
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-    Metric,
-)
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import generate_latest
 
 from penstock.shard import Shard
-from penstock.telemetry.meter import Histogram, Meter
-from penstock.telemetry.names import FAMILIES
+from penstock.telemetry.meter import Meter
 from penstock.telemetry.state import OUTCOMES, PAUSE_SECONDS, GroupRow, group_rows
+from penstock.telemetry.text import CONTENT_TYPE, histograms, numbers
 from penstock.version import VERSION
-
-Rows = Iterable[tuple[tuple[str, ...], float]]  # (values of the labels, the number)
 
 _GAUGES_OF_GROUP: Final = ("ready", "leased", "delayed", "dead", "lag")
 
@@ -38,24 +29,25 @@ class Metrics:
     def __init__(self, shard: Shard, meter: Meter) -> None:
         self._shard = shard
         self._meter = meter
-        self._process = ProcessCollector(registry=None)
+        self._process = CollectorRegistry()
+        ProcessCollector(registry=self._process)
         shard.commit.around = self._timed
 
     def render(self) -> tuple[bytes, str]:
         """The text, and its content type."""
         parts = []
-        for family in self.collect():
-            parts.append(generate_latest(_Registry(family)))
+        for family in self.families():
+            parts.append(family.encode())
             time.sleep(PAUSE_SECONDS)
-        return b"".join(parts), CONTENT_TYPE_LATEST
+        parts.append(generate_latest(self._process))
+        return b"".join(parts), CONTENT_TYPE
 
-    def collect(self) -> Iterator[Metric]:
-        """Every family, those of the process too."""
+    def families(self) -> Iterator[str]:
+        """The text of each family but those of the process."""
         yield from self._counted()
         yield from self._of_groups(group_rows(self._shard))
         yield from self._of_shard()
         yield from self._of_connections()
-        yield from self._process.collect()
 
     def _timed(self, sync: Callable[[], None]) -> None:
         clock = self._shard.clock
@@ -63,37 +55,37 @@ class Metrics:
         sync()
         self._meter.took("commit", (clock.monotonic() - began) / 1e6)
 
-    def _counted(self) -> Iterator[Metric]:
+    def _counted(self) -> Iterator[str]:
         meter = self._meter
         pushes = list(meter.pushes.items())
-        yield _numbers("penstock_pushed_messages", ((labels, counts[0]) for labels, counts in pushes))
-        yield _numbers("penstock_pushed_bytes", ((labels, counts[1]) for labels, counts in pushes))
+        yield numbers("penstock_pushed_messages", ((labels, counts[0]) for labels, counts in pushes))
+        yield numbers("penstock_pushed_bytes", ((labels, counts[1]) for labels, counts in pushes))
         deliveries, refusals = list(meter.deliveries.items()), list(meter.refusals.items())
-        yield _numbers("penstock_delivered_messages", ((labels, counts[0]) for labels, counts in deliveries))
-        yield _numbers("penstock_refused_requests", ((labels, counts[0]) for labels, counts in refusals))
+        yield numbers("penstock_delivered_messages", ((labels, counts[0]) for labels, counts in deliveries))
+        yield numbers("penstock_refused_requests", ((labels, counts[0]) for labels, counts in refusals))
         for operation, histogram in meter.durations.items():
-            yield _histograms(f"penstock_{operation}_duration_seconds", [((), histogram)])
+            yield histograms(f"penstock_{operation}_duration_seconds", [((), histogram)])
         waits = [((queue,), histogram) for queue, histogram in list(meter.waits.items())]
-        yield _histograms("penstock_delivery_latency_seconds", waits)
+        yield histograms("penstock_delivery_latency_seconds", waits)
 
-    def _of_groups(self, rows: dict[tuple[str, str], GroupRow]) -> Iterator[Metric]:
+    def _of_groups(self, rows: dict[tuple[str, str], GroupRow]) -> Iterator[str]:
         for name in _GAUGES_OF_GROUP:
-            yield _numbers(f"penstock_{name}_messages", ((labels, getattr(row, name)) for labels, row in rows.items()))
+            yield numbers(f"penstock_{name}_messages", ((labels, getattr(row, name)) for labels, row in rows.items()))
         now = self._shard.clock.now()
         ages = ((labels, max(0, now - row.oldest_at) / 1e6 if row.oldest_at else 0.0) for labels, row in rows.items())
-        yield _numbers("penstock_oldest_unsettled_age_seconds", ages)
+        yield numbers("penstock_oldest_unsettled_age_seconds", ages)
         outcomes = (
             ((*labels, OUTCOMES[outcome]), count)
             for labels, row in rows.items()
             for outcome, count in enumerate(row.outcomes)
             if count
         )
-        yield _numbers("penstock_settled_messages", outcomes)
+        yield numbers("penstock_settled_messages", outcomes)
 
-    def _of_shard(self) -> Iterator[Metric]:
+    def _of_shard(self) -> Iterator[str]:
         journal, store, queues = self._shard.journal, self._shard.store, list(self._shard.core.queues.values())
         segments = store.files() if store is not None else []
-        numbers: dict[str, float] = {
+        found: dict[str, float] = {
             "penstock_queues": len(queues),
             "penstock_partitions": sum(len(queue.partitions) for queue in queues),
             "penstock_journal_frames": journal.sequence,
@@ -102,41 +94,13 @@ class Metrics:
             "penstock_journal_files": len(journal.full_files()) + 1,
             "penstock_segment_bytes": sum(file.bytes for file in segments),
             "penstock_segment_files": len(segments),
-            "penstock_disk_full": journal.disk_full,
+            "penstock_disk_full": int(journal.disk_full),
             "penstock_waiting_leases": len(self._shard.waiters),
         }
-        yield from (_numbers(name, [((), number)]) for name, number in numbers.items())
+        yield from (numbers(name, [((), number)]) for name, number in found.items())
 
-    def _of_connections(self) -> Iterator[Metric]:
+    def _of_connections(self) -> Iterator[str]:
         connections = list(self._meter.connections.items())
-        yield _numbers("penstock_connections", (((protocol,), counts[0]) for protocol, counts in connections))
-        yield _numbers("penstock_accepted_connections", (((protocol,), counts[1]) for protocol, counts in connections))
-        build = {"version": VERSION, "python": platform.python_version()}
-        yield InfoMetricFamily("penstock_build", FAMILIES["penstock_build"].help, value=build)
-
-
-class _Registry:
-    """A registry of one family: what `generate_latest` wants to be given."""
-
-    def __init__(self, family: Metric) -> None:
-        self._family = family
-
-    def collect(self) -> list[Metric]:
-        return [self._family]
-
-
-def _numbers(name: str, rows: Rows) -> Metric:
-    family = FAMILIES[name]
-    kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
-    metric = kind(name, family.help, labels=family.labels)
-    for labels, number in rows:
-        metric.add_metric(labels, number)
-    return metric
-
-
-def _histograms(name: str, rows: Iterable[tuple[tuple[str, ...], Histogram]]) -> Metric:
-    family = FAMILIES[name]
-    metric = HistogramMetricFamily(name, family.help, labels=family.labels)
-    for labels, histogram in rows:
-        metric.add_metric(labels, histogram.cumulated(), histogram.sum_seconds)
-    return metric
+        yield numbers("penstock_connections", (((protocol,), counts[0]) for protocol, counts in connections))
+        yield numbers("penstock_accepted_connections", (((protocol,), counts[1]) for protocol, counts in connections))
+        yield numbers("penstock_build", [((VERSION, platform.python_version()), 1)])
