@@ -70,7 +70,7 @@ def test_a_queue_is_made_with_any_option_and_changed(ps, run):
     assert run("queues", "update", "orders", "--ttl-seconds", "2d", "--json").json["options"]["ttl_seconds"] == 172_800
     assert ps.queue("orders").options.partitions == 8
     shown = run("queues", "show", "orders").out
-    assert "lease_seconds    300.0" in shown
+    assert "lease_seconds    5m00s" in shown
     assert "8 partitions" in shown
     assert set(run("queues", "show", "orders", "--json").json["options"]) == set(DEFAULTS)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import msgspec
 import typer
@@ -33,6 +33,7 @@ def with_queue_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+TYPES: dict[str, Any] = {field.name: field.type for field in msgspec.structs.fields(QueueOptions)}
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in msgspec.structs.fields(QueueOptions)}
 
 
@@ -47,17 +48,34 @@ def parsed(given: dict[str, str]) -> dict[str, Any]:
 
 
 def _parameter(name: str) -> inspect.Parameter:
-    default = DEFAULTS[name]
-    shown = "none" if default is None else str(default).lower() if isinstance(default, bool) else f"{default}"
-    option = typer.Option(flag(name), metavar=_metavar(name), help=f"[default: {shown}]", rich_help_panel=PANEL)
+    about = f"{_choices(name)}[default: {shown(name, DEFAULTS[name])}]"
+    option = typer.Option(flag(name), metavar=_metavar(name), help=about, rich_help_panel=PANEL)
     annotation = Annotated[str | None, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def shown(name: str, value: Any) -> str:
+    """The value of an option, for people."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if name.endswith("_seconds"):
+        return human.duration(value) if value else "0s"
+    return human.size(value) if name.endswith("_bytes") else str(value)
 
 
 def _metavar(name: str) -> str:
     if name.endswith("_seconds"):
         return "DURATION"
     return "SIZE" if name.endswith("_bytes") else "VALUE"
+
+
+def _choices(name: str) -> str:
+    """The words that an option takes, if it takes nothing else."""
+    kind = TYPES[name]
+    if kind is bool:
+        return "true, false "
+    words = [word for part in (kind, *get_args(kind)) for word in get_args(part) if isinstance(word, str)]
+    return "" if int in get_args(kind) or not words else f"{', '.join(dict.fromkeys(words))} "
 
 
 def _value(name: str, text: str) -> Any:

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from penstock.cli import human, output, shapes
-from penstock.cli.flags import DEFAULTS, with_queue_options
+from penstock.cli.flags import DEFAULTS, shown, with_queue_options
 from penstock.cli.options import AsJson, ContextOption, QueueName, Url, Yes
 from penstock.cli.stats import sampled, write_queue
 from penstock.cli.target import opened
@@ -57,7 +57,7 @@ def show(queue: QueueName, url: Url = None, context: ContextOption = None, as_js
     changed = {name: value for name, value in options.items() if value != DEFAULTS[name]}
     output.write("")
     if changed:
-        rows = [(name, _spelt(value), _spelt(DEFAULTS[name])) for name, value in changed.items()]
+        rows = [(name, shown(name, value), shown(name, DEFAULTS[name])) for name, value in changed.items()]
         output.write(output.table(("option", "value", "default"), rows, text_columns=3))
     else:
         output.write("[dim]all options have their defaults[/]")
@@ -148,7 +148,3 @@ def _row(found: QueueStats, now: datetime) -> tuple[Any, ...]:
         human.size(found.bytes_stored),
         "paused" if found.paused else human.EMPTY,
     )
-
-
-def _spelt(value: Any) -> str:
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
