@@ -64,7 +64,8 @@ def workers(count: int, work: Callable[[], Awaitable[int]], seconds: float) -> A
         async def one() -> None:
             nonlocal done
             while perf_counter() < end:
-                done += await work()
+                did = await work()  # not `done += await …`: that reads `done` before it waits
+                done += did
 
         started = perf_counter()
         await asyncio.gather(*[one() for _ in range(count)])
