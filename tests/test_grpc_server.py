@@ -8,13 +8,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from penstock.server.grpc.generated import queues_pb2
+from penstock.server.grpc.pushing import batch_of
 from protos import compile as protos
 from tests.support.serving import on_uvloop
+from tests.test_cost import calls
 from tests.test_grpc import serving
 
 pb: Any = queues_pb2
@@ -54,6 +57,23 @@ async def test_the_trace_of_a_call_is_carried_to_the_consumer():
         leased = await stub.Lease(pb.LeaseRequest(queue="q", max=3))
 
         assert [delivery.trace for delivery in leased.deliveries] == [parent, parent, own]
+
+
+@pytest.mark.parametrize(
+    ("request_of", "ceiling"),
+    [
+        (lambda payloads: pb.PushRequest(queue="q", payloads=payloads), 200),
+        (lambda payloads: pb.PushRequest(queue="q", messages=[pb.NewMessage(payload=each) for each in payloads]), 300),
+        (lambda payloads: pb.PushRequest(queue="q", messages=[pb.NewMessage(payload=b"", key="k")] * 1000), 4_500),
+    ],
+    ids=["payloads", "messages", "messages with keys"],
+)
+def test_a_thousand_messages_become_a_batch_without_work_for_each(request_of, ceiling):
+    data = request_of([b"%0100d" % number for number in range(1_000)]).SerializeToString()
+    request = pb.PushRequest.FromString(data)
+    batch_of(request)
+
+    assert calls(lambda _: batch_of(request), None) < ceiling  # type: ignore[arg-type]
 
 
 def test_the_compiled_form_is_that_of_the_sources():

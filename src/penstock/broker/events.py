@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -189,7 +190,8 @@ class Events:
         instant = to_datetime(at or self._shard.clock.now())
         self._noted.append((self._shard.core.sequence, Event(kind, instant, queue, group)))
         if len(self._noted) == 1:
-            self._loop.call_soon_threadsafe(self._tell_soon)
+            with suppress(RuntimeError):  # the loop is closed: nobody is left to tell, and what happens must go on
+                self._loop.call_soon_threadsafe(self._tell_soon)
 
     def _tell_soon(self) -> None:
         if self._telling is None:
