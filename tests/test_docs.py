@@ -123,7 +123,7 @@ def test_every_promise_names_tests_that_exist():
 
 def has_test(path: str, name: str) -> bool:
     return (ROOT / path).is_file() and re.search(
-        rf"^((def|class) {name}\b|{name} = )", text_of(path), re.MULTILINE
+        rf"^((async def|def|class) {name}\b|{name} = )", text_of(path), re.MULTILINE
     ) is not None
 
 
