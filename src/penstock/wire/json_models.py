@@ -44,12 +44,6 @@ class PlainMessage(Struct, forbid_unknown_fields=True, gc=False):
     payload: Raw
 
 
-class PlainPush(Struct, forbid_unknown_fields=True, gc=False):
-    """Messages that are nothing but JSON."""
-
-    messages: list[PlainMessage]
-
-
 class NewMessage(Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A message to push. `payload` is JSON, kept byte for byte; `payload_base64` is for bytes; exactly one of them."""
 
@@ -80,6 +74,13 @@ class ProducerSequence(Request):
     id: Hex64
     epoch: Id63
     sequence: Id63
+
+
+class PlainPush(Struct, forbid_unknown_fields=True, gc=False):
+    """Messages that are nothing but JSON."""
+
+    messages: list[PlainMessage]
+    producer: ProducerSequence | None = None
 
 
 class Push(Request):
@@ -184,13 +185,21 @@ class ReleasePart(Request, tag_field="type", tag="release"):
     receipts: Receipts
 
 
-Part = PushPart | AckPart | NackPart | RejectPart | ReleasePart
+class SnoozePart(Request, tag_field="type", tag="snooze"):
+    """Deliveries that come again after a time, not counted."""
+
+    receipts: Receipts
+    delay_ms: Delay
+
+
+Part = PushPart | AckPart | NackPart | RejectPart | ReleasePart | SnoozePart
 
 
 class Transaction(Request):
     """Pushes and settles over any queues: all of it happens, or nothing."""
 
     operations: Annotated[list[Part], Meta(min_length=1, max_length=limits.lease_messages_max)]
+    producer: ProducerSequence | None = None
 
 
 # groups, members, producers, dead letters
@@ -243,6 +252,20 @@ class LetterChoice(Request):
     until: Instant | None = None
     ids: list[str] | None = None
     limit: Annotated[int, Meta(ge=1, le=2**62)] = 1_000_000
+    from_offset: Offset = 0
+
+
+class LetterSearch(LetterChoice):
+    """Which dead letters to list, in pages: the next one begins behind the last offset of this one."""
+
+    limit: Limit = 100
+
+
+class LetterReplacement(Request):
+    """Messages that take the place of dead letters, which are settled by it."""
+
+    ids: Annotated[list[str], Meta(min_length=1, max_length=limits.lease_messages_max)]
+    messages: Messages
 
 
 class Redrive(LetterChoice):

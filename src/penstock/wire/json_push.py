@@ -21,7 +21,7 @@ from penstock.errors import InputError, InvalidField
 from penstock.model import CONTENT_TYPE_NAMES, ContentType, Durability, to_micros
 from penstock.requests import PartitionChoice
 from penstock.wire.json_errors import Reader, placed
-from penstock.wire.json_models import NewMessage, PlainPush, Push
+from penstock.wire.json_models import NewMessage, PlainPush, ProducerSequence, Push
 
 _plain: Final = msgspec.json.Decoder(PlainPush).decode
 _full: Final = Reader(Push)
@@ -43,16 +43,20 @@ def read_push(body: bytes, trace: str | None = None) -> PushRequest:
     """The messages of a push. `trace` is for those that bring none of their own."""
     if trace is None:
         try:
-            messages = _plain(body).messages
+            plain = _plain(body)
         except (msgspec.DecodeError, RecursionError):
-            messages = []  # the full reader finds out what it is
-        if messages and (body.isascii() or _is_utf8(body)):
-            return PushRequest(_plain_batch([message.payload for message in messages]))
+            plain = None  # the full reader finds out what it is
+        if plain is not None and plain.messages and (body.isascii() or _is_utf8(body)):
+            batch = _plain_batch([message.payload for message in plain.messages])
+            return PushRequest(batch, producer=producer_of(plain.producer))
     push = _full.read(body)
     batch = batch_of(push.messages, "messages", trace)
-    who = push.producer
-    producer = None if who is None else (int(who.id, 16), who.epoch, who.sequence)
-    return PushRequest(batch, batch.partitions, push.durability, producer)
+    return PushRequest(batch, batch.partitions, push.durability, producer_of(push.producer))
+
+
+def producer_of(given: ProducerSequence | None) -> Producer | None:
+    """Who pushes, and which of its pushes this is."""
+    return None if given is None else (int(given.id, 16), given.epoch, given.sequence)
 
 
 def _is_utf8(body: bytes) -> bool:

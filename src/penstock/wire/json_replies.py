@@ -25,14 +25,14 @@ from penstock.wire.errors import to_reply
 encode: Final = msgspec.json.Encoder().encode
 _raw: Final = msgspec.json.Decoder(msgspec.Raw).decode
 _NOTHING: Final = b'{"lease_id":null,"expires_at":null,"messages":[]}'
-_TEXT: Final = b',"content_type":"' + CONTENT_TYPE_NAMES[ContentType.TEXT].encode() + b'"'
+# The content type of a payload in base64; bytes need not say so.
+_KINDS: Final = {kind: b',"content_type":"%b"' % name.encode() for kind, name in CONTENT_TYPE_NAMES.items() if kind}
 
 
 def is_json(payload: bytes) -> bool:
-    """Whether bytes may stand where a JSON value is wanted."""
+    """Whether bytes may stand where a JSON value is wanted, and come back as they are: no space around them."""
     try:
-        _raw(payload)
-        return payload.isascii() or bool(payload.decode())
+        return len(memoryview(_raw(payload))) == len(payload) and (payload.isascii() or bool(payload.decode()))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
 
@@ -137,17 +137,18 @@ def _full_rows(reply: LeaseReply, piece: Piece, payloads: Sequence[bytes], expir
         _fixed(batch.priority, rows, limits.priority_default),
         repeat(piece.attempts, count) if isinstance(piece.attempts, int) else piece.attempts,
         _pushed(piece),
-        [b"" if trace is None else b',"trace":%b' % encode(trace) for trace in _texts(batch, layout.TRACE, rows)],
+        _named(b"trace", _texts(batch, layout.TRACE, rows)),
+        _named(b"dedup_key", _texts(batch, layout.DEDUP_KEY, rows)),
         strict=True,
     )
     queue, nonce = reply.queue.encode(), b"%016x" % reply.nonce
-    for offset, partition, content, key, headers, priority, attempt, pushed_at, trace in columns:
+    for offset, partition, content, key, headers, priority, attempt, pushed_at, trace, dedup_key in columns:
         yield (
             b'{"id":"%b/%b/%d",%b,"key":%b,"headers":%b,"priority":%d,"attempt":%d,"receipt":"%b:%b:%d:%d:%b",'
-            b'"pushed_at":%b,"expires_at":%b%b}'
+            b'"pushed_at":%b,"expires_at":%b%b%b}'
         ) % (
             *(queue, partition, offset, content, key, headers, priority, attempt),
-            *(queue, partition, offset, attempt, nonce, pushed_at, expires_at, trace),
+            *(queue, partition, offset, attempt, nonce, pushed_at, expires_at, trace, dedup_key),
         )
 
 
@@ -175,8 +176,13 @@ def content_of(payload: bytes, kind: int) -> bytes:
         return b'"payload":%b' % payload
     return b'"payload_base64":"%b"%b' % (
         b2a_base64(payload, newline=False),
-        _TEXT if kind == ContentType.TEXT else b"",
+        _KINDS.get(ContentType(kind), b""),
     )
+
+
+def _named(name: bytes, values: Sequence[str | None]) -> list[bytes]:
+    """Fields that only those have that say something."""
+    return [b"" if value is None else b',"%b":%b' % (name, encode(value)) for value in values]
 
 
 def _index(rows: Any) -> Any:

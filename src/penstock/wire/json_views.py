@@ -57,6 +57,7 @@ class DeliveryView(Struct, kw_only=True):
     pushed_at: datetime
     expires_at: datetime
     trace: str | UnsetType = UNSET
+    dedup_key: str | UnsetType = UNSET
 
 
 class LeaseView(Struct):
@@ -213,6 +214,12 @@ class RedriveView(Struct):
     """How many dead letters went back."""
 
     redriven: int
+
+
+class SealView(Struct):
+    """How many messages were written to the history."""
+
+    sealed: int
 
 
 class StatusView(Struct):

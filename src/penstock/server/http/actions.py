@@ -17,7 +17,7 @@ from penstock.wire import calls
 from penstock.wire import json_models as models
 from penstock.wire import json_views as views
 from penstock.wire.json_options import changes_of, view_of
-from penstock.wire.json_push import batch_of
+from penstock.wire.json_push import batch_of, producer_of
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -163,7 +163,8 @@ async def transact(asked: Asked) -> views.TransactionView:
     steps: list[calls.PushStep | calls.SettleStep] = []
     for index, part in enumerate(asked.body.operations):
         steps += _steps(part, f"operations[{index}]")
-    ids = iter(await asked.call("transact", calls.Transact(steps)))
+    producer = producer_of(asked.body.producer)
+    ids = iter(await asked.broker.transacted(asked.client, calls.Transact(steps), producer))
     return views.TransactionView([_result(part, ids) for part in asked.body.operations])
 
 
@@ -176,6 +177,8 @@ def _steps(part: models.Part, place: str) -> list[calls.PushStep | calls.SettleS
     if isinstance(part, models.NackPart):
         outcome, error = Outcome.RETRIED, part.error
         delay = None if part.delay_ms is None else part.delay_ms / 1000
+    elif isinstance(part, models.SnoozePart):
+        outcome, delay = Outcome.SNOOZED, part.delay_ms / 1000
     elif isinstance(part, models.RejectPart):
         outcome, error = Outcome.REJECTED, part.reason
     elif isinstance(part, models.ReleasePart):
@@ -252,6 +255,17 @@ async def dead_letters(asked: Asked) -> views.MessagesView:
     return _messages(await asked.call("dead_letters", calls.DeadLetters(asked.queue, _filter(asked.query))))
 
 
+async def search_dead_letters(asked: Asked) -> views.MessagesView:
+    """POST /api/v1/queues/{queue}/dlq/search."""
+    return _messages(await asked.call("dead_letters", calls.DeadLetters(asked.queue, _filter(asked.body))))
+
+
+async def replace_letters(asked: Asked) -> None:
+    """POST /api/v1/queues/{queue}/dlq/replace."""
+    batch = batch_of(asked.body.messages, "messages")
+    await asked.call("replace_letters", calls.ReplaceLetters(asked.queue, asked.body.ids, bytes(batch.data)))
+
+
 async def redrive(asked: Asked) -> views.RedriveView:
     """POST /api/v1/queues/{queue}/dlq/redrive."""
     given = calls.Redrive(asked.queue, _filter(asked.body), asked.body.rate)
@@ -261,6 +275,24 @@ async def redrive(asked: Asked) -> views.RedriveView:
 async def purge_dead_letters(asked: Asked) -> None:
     """DELETE /api/v1/queues/{queue}/dlq."""
     await asked.call("purge_dead_letters", calls.PurgeDeadLetters(asked.queue))
+
+
+# the broker itself
+
+
+async def info(asked: Asked) -> Any:
+    """GET /api/v1/info."""
+    return await asked.call("info", calls.Info())
+
+
+async def seal(asked: Asked) -> views.SealView:
+    """POST /api/v1/seal."""
+    return views.SealView(await asked.call("seal", calls.Seal()))
+
+
+async def compact(asked: Asked) -> Any:
+    """POST /api/v1/compact."""
+    return await asked.call("compact", calls.Compact())
 
 
 def _filter(choice: models.LetterChoice) -> LetterFilter:
@@ -274,4 +306,5 @@ def _filter(choice: models.LetterChoice) -> LetterFilter:
         until=choice.until,
         ids=None if ids is None else frozenset(map(MessageId.parse, ids)),
         limit=choice.limit,
+        from_offset=choice.from_offset,
     )

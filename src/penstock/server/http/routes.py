@@ -10,8 +10,9 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 from msgspec import Meta
 
 from penstock.broker.health import Readiness
-from penstock.model import QueueStats
+from penstock.model import Freed, QueueStats
 from penstock.server.http import actions, probes
+from penstock.wire import calls
 from penstock.wire import json_models as models
 from penstock.wire import json_views as views
 from penstock.wire.json_options import NewQueue, OptionsChange, QueueView
@@ -68,6 +69,7 @@ class LettersQuery(models.Request):
     since: models.Instant | None = None
     until: models.Instant | None = None
     limit: models.Limit = 100
+    from_offset: models.Offset = 0
 
 
 class LeaveQuery(models.Request):
@@ -243,9 +245,24 @@ OF_DEAD_LETTERS: Final = (
         errors=(*IN_QUEUE, "invalid_field", "conflict"),
         is_body_optional=True,
     ),
+    Route(
+        *("POST", f"{_QUEUE}/dlq/search", "Dead letters, by more than fits into a URL", actions.search_dead_letters),
+        body=models.LetterSearch,
+        result=views.MessagesView,
+        errors=(*IN_QUEUE, "invalid_field"),
+        is_body_optional=True,
+    ),
+    Route(
+        *("POST", f"{_QUEUE}/dlq/replace", "Push edited messages in place of dead letters", actions.replace_letters),
+        body=models.LetterReplacement,
+        errors=(*IN_QUEUE, *PUSHING, "message_not_found", "conflict"),
+    ),
     Route("DELETE", f"{_QUEUE}/dlq", "Throw the dead letters away", actions.purge_dead_letters, errors=IN_QUEUE),
 )
 OF_BROKER: Final = (
+    Route("GET", "/api/v1/info", "Who answers here", actions.info, result=calls.ServerInfo),
+    Route("POST", "/api/v1/seal", "Write everything so far to the history", actions.seal, result=views.SealView),
+    Route("POST", "/api/v1/compact", "Apply retention now", actions.compact, result=Freed),
     Route("GET", "/api/v1/stats", "Counters of all queues", actions.all_stats, result=views.StatsView),
     Route("GET", "/api/v1/health", "How the broker is, in numbers", probes.health, result=probes.HealthView),
     Route("GET", "/livez", "Is the process worth keeping?", probes.livez, result=views.StatusView),
