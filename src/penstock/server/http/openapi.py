@@ -13,11 +13,12 @@ from penstock.wire.errors import CLASSES, http_status
 from penstock.wire.json_views import ErrorView
 
 REF: Final = "#/components/schemas/{name}"
+NAME: Final = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"}
 PARAMETERS: Final = {
-    "queue": ("The name of a queue.", {"type": "string"}),
-    "group": ("The name of a group.", {"type": "string"}),
-    "member": ("The name of a member of the group.", {"type": "string"}),
-    "partition": ("The name or the number of a partition.", {"type": "string"}),
+    "queue": ("The name of a queue.", NAME),
+    "group": ("The name of a group.", NAME),
+    "member": ("The name of a member of the group.", NAME),
+    "partition": ("The name or the number of a partition.", NAME),
     "offset": ("The offset of a message in its partition.", {"type": "integer", "minimum": 0}),
 }
 DESCRIPTION: Final = """\
