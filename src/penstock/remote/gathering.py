@@ -10,8 +10,8 @@ A batch that is refused is pushed again one message at a time: nobody fails for 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
 
 from penstock import limits
 from penstock.batch import Batch
@@ -21,14 +21,23 @@ from penstock.remote import request as asking
 from penstock.remote.request import Request
 from penstock.replies import PushReply
 
-if TYPE_CHECKING:
-    from penstock.remote.asynchronous import AsyncSession
-
 UNDER_WAY_MAX: Final = 2  # batches of one queue: one under way while the other fills
 BYTES_MAX: Final = limits.batch_bytes_max // 2
 BUFFER_MAX: Final = 20_000  # messages that may wait to be sent
 
 IdFuture = asyncio.Future[MessageId]
+
+
+class Sender(Protocol):
+    """What a gatherer needs of a session."""
+
+    loop: Any
+
+    def submit(self, request: Request) -> None: ...
+
+    async def answered(self) -> None: ...
+
+    async def room(self) -> None: ...
 
 
 class Basket:
@@ -48,8 +57,17 @@ class Basket:
 class Gatherer:
     """See the module's rules."""
 
-    def __init__(self, session: AsyncSession, linger_seconds: float, batch_max: int) -> None:
+    def __init__(
+        self,
+        session: Sender,
+        linger_seconds: float,
+        batch_max: int,
+        push: Callable[..., Request] = asking.push,
+        push_one: Callable[..., Request] = asking.push_one,
+    ) -> None:
         self._session = session
+        self._push_request = push
+        self._push_one_request = push_one
         self._linger = linger_seconds
         self._batch_max = batch_max
         self._baskets: dict[str, Basket] = {}
@@ -106,7 +124,7 @@ class Gatherer:
         basket.payloads, basket.futures, basket.bytes = [], [], 0
         basket.under_way += 1
         self._buffered -= len(payloads)
-        request = asking.push(basket.queue, Batch.build(payloads), None, None)
+        request = self._push_request(basket.queue, Batch.build(payloads), None, None)
         request.then = lambda _, answer: self._told(basket, payloads, futures, answer)
         self._session.submit(request)
 
@@ -129,7 +147,7 @@ class Gatherer:
         async def push() -> None:
             for payload, future in zip(payloads, futures, strict=True):
                 await self._session.room()
-                request = asking.push_one(queue, payload)
+                request = self._push_one_request(queue, payload)
                 request.future = future
                 self._session.submit(request)
 

@@ -1,7 +1,8 @@
 """What a session offers beside the hot paths, as calls over the wire; the shells say how one is made and awaited.
 
 `_told` makes a call that answers with something, `_done` one that does not. For the blocking shell that is (result,
-ticket) or a ticket, for the asyncio shell an awaitable: so everything here answers with `Any`.
+ticket) or a ticket, for the asyncio shell an awaitable: so everything here answers with `Any`. `_call` and `_transact`
+make the request in the language of the protocol.
 """
 
 from __future__ import annotations
@@ -31,106 +32,112 @@ class Operations:
     def _plainly(self, request: Request) -> Any:
         """The result with no ticket."""
 
+    def _call(self, arguments: calls.Arguments) -> Request:
+        return call(arguments)
+
+    def _transact(self, operations: Sequence[Operation]) -> Request:
+        return transact(operations)
+
     def loaded(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
         """What came over the wire is here."""
         return pieces
 
     def transact(self, operations: Sequence[Operation]) -> Any:
-        return self._told(transact(operations))
+        return self._told(self._transact(operations))
 
     # browsing
 
     def read(self, queue: str, partition: int | str, offset: int | None, timestamp: int | None, limit: int) -> Any:
-        return self._told(call(calls.Read(queue, partition, offset, instant(timestamp), limit)))
+        return self._told(self._call(calls.Read(queue, partition, offset, instant(timestamp), limit)))
 
     def peek(self, queue: str, limit: int) -> Any:
-        return self._told(call(calls.Peek(queue, limit)))
+        return self._told(self._call(calls.Peek(queue, limit)))
 
     def delayed(self, queue: str, limit: int) -> Any:
-        return self._told(call(calls.Delayed(queue, limit)))
+        return self._told(self._call(calls.Delayed(queue, limit)))
 
     def cancel(self, id: MessageId) -> Any:
-        return self._done(call(calls.Cancel(str(id))))
+        return self._done(self._call(calls.Cancel(str(id))))
 
     def why(self, id: MessageId) -> Any:
-        return self._told(call(calls.Why(str(id))))
+        return self._told(self._call(calls.Why(str(id))))
 
     def stats(self, queue: str) -> Any:
-        return self._told(call(calls.Stats(queue)))
+        return self._told(self._call(calls.Stats(queue)))
 
     # queues and groups
 
     def create_queue(self, name: str, options: Mapping[str, Any], *, exist_ok: bool) -> Any:
         queue_options(options)  # refused here, in words about the value as it was given
-        return self._done(call(calls.CreateQueue(name, dict(options), exist_ok)))
+        return self._done(self._call(calls.CreateQueue(name, dict(options), exist_ok)))
 
     def update_queue(self, name: str, changes: Mapping[str, Any]) -> Any:
         queue_options(changes)
-        return self._done(call(calls.UpdateQueue(name, dict(changes))))
+        return self._done(self._call(calls.UpdateQueue(name, dict(changes))))
 
     def delete_queue(self, name: str) -> Any:
-        return self._done(call(calls.DeleteQueue(name)))
+        return self._done(self._call(calls.DeleteQueue(name)))
 
     def queues(self) -> Any:
-        return self._told(call(calls.Queues()))
+        return self._told(self._call(calls.Queues()))
 
     def options(self, name: str) -> Any:
-        return self._told(call(calls.Options(name)))
+        return self._told(self._call(calls.Options(name)))
 
     def pause(self, name: str, paused: bool) -> Any:
-        return self._done(call(calls.Pause(name, paused)))
+        return self._done(self._call(calls.Pause(name, paused)))
 
     def purge(self, name: str) -> Any:
-        return self._done(call(calls.Purge(name)))
+        return self._done(self._call(calls.Purge(name)))
 
     def create_group(self, queue: str, group: str, start: Position) -> Any:
-        return self._done(call(calls.CreateGroup(queue, group, position(start))))
+        return self._done(self._call(calls.CreateGroup(queue, group, position(start))))
 
     def delete_group(self, queue: str, group: str) -> Any:
-        return self._done(call(calls.DeleteGroup(queue, group)))
+        return self._done(self._call(calls.DeleteGroup(queue, group)))
 
     def seek(self, queue: str, group: str, to: Position, partition: int | str | None) -> Any:
-        return self._done(call(calls.Seek(queue, group, position(to), partition)))
+        return self._done(self._call(calls.Seek(queue, group, position(to), partition)))
 
     def groups(self, queue: str) -> Any:
-        return self._told(call(calls.Groups(queue)))
+        return self._told(self._call(calls.Groups(queue)))
 
     # members of groups
 
     def join(self, queue: str, group: str, member: str, session_seconds: float) -> Any:
-        return self._told(call(calls.Join(queue, group, member, session_seconds)))
+        return self._told(self._call(calls.Join(queue, group, member, session_seconds)))
 
     def heartbeat(self, queue: str, group: str, member: str, generation: int, held: Sequence[str]) -> Any:
-        return self._told(call(calls.Heartbeat(queue, group, member, generation, list(held))))
+        return self._told(self._call(calls.Heartbeat(queue, group, member, generation, list(held))))
 
     def leave(self, queue: str, group: str, member: str, generation: int) -> Any:
-        return self._done(call(calls.Leave(queue, group, member, generation)))
+        return self._done(self._call(calls.Leave(queue, group, member, generation)))
 
     def members(self, queue: str, group: str) -> Any:
-        return self._told(call(calls.Members(queue, group)))
+        return self._told(self._call(calls.Members(queue, group)))
 
     # dead letters
 
     def dead_letters(self, queue: str, wanted: LetterFilter) -> Any:
-        return self._told(call(calls.DeadLetters(queue, wanted)))
+        return self._told(self._call(calls.DeadLetters(queue, wanted)))
 
     def redrive(self, queue: str, wanted: LetterFilter, per_second: float | None) -> Any:
-        return self._told(call(calls.Redrive(queue, wanted, per_second)))
+        return self._told(self._call(calls.Redrive(queue, wanted, per_second)))
 
     def replace_letters(self, queue: str, ids: Sequence[MessageId], batch: Batch) -> Any:
-        return self._done(call(calls.ReplaceLetters(queue, [str(id) for id in ids], bytes(batch.data))))
+        return self._done(self._call(calls.ReplaceLetters(queue, [str(id) for id in ids], bytes(batch.data))))
 
     def purge_dead_letters(self, queue: str) -> Any:
-        return self._done(call(calls.PurgeDeadLetters(queue)))
+        return self._done(self._call(calls.PurgeDeadLetters(queue)))
 
     # the broker itself
 
     def compact(self) -> Any:
-        return self._plainly(call(calls.Compact()))
+        return self._plainly(self._call(calls.Compact()))
 
     def seal(self) -> Any:
-        return self._plainly(call(calls.Seal()))
+        return self._plainly(self._call(calls.Seal()))
 
     def info(self) -> Any:
         """Who answers."""
-        return self._plainly(call(calls.Info()))
+        return self._plainly(self._call(calls.Info()))

@@ -217,7 +217,7 @@ class RedriveView(Struct):
 
 
 class SealView(Struct):
-    """How many messages were written to the history."""
+    """How many journal files went into the history."""
 
     sealed: int
 
