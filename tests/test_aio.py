@@ -13,7 +13,9 @@ import penstock
 from penstock import Message, aio
 from penstock.client import asynchronous, sync
 from penstock.clock import ManualClock
+from penstock.embedded import Session
 from penstock.errors import Closed, LeaseLost, QueueFull, QueueNotFound
+from tests.support.brokers import BrokerThread
 
 SECONDS = 20  # nothing here takes that long; a hang fails instead of hanging
 
@@ -28,10 +30,19 @@ def on_a_loop(test):
     return run
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(params=["memory", "file", "tcp"])
 def opened(request, tmp_path):
     """What `async with` enters."""
-    return aio.open_in_memory() if request.param == "memory" else aio.open(tmp_path / "data")
+    if request.param != "tcp":
+        yield aio.open_in_memory() if request.param == "memory" else aio.open(tmp_path / "data")
+        return
+    session = Session(tmp_path / "data")
+    broker = BrokerThread(session)
+    ps = aio.connect(broker.url)
+    ps.shard = session.shard
+    yield ps
+    broker.stop()
+    session.close()
 
 
 async def drain(queue, **options):
@@ -344,7 +355,8 @@ async def test_what_was_awaited_is_there_after_closing(tmp_path):
 
 def waiters(ps):
     """How many leases wait."""
-    return sum(map(len, ps._session.shard.waiters._by_queue.values()))
+    shard = getattr(ps, "shard", None) or ps._session.shard
+    return sum(map(len, shard.waiters._by_queue.values()))
 
 
 async def until(condition):

@@ -76,8 +76,9 @@ async def hand_out(leased: Leased) -> AsyncGenerator[Delivery]:
     """One by one; the end of the lease confirms all acks."""
     pipeline = leased.session.pipeline()
     current: Delivery | None = None
+    deliveries = iter(leased)
     try:
-        for delivery in leased:
+        for delivery in deliveries:
             current = delivery
             yield delivery
             current = None
@@ -87,7 +88,9 @@ async def hand_out(leased: Leased) -> AsyncGenerator[Delivery]:
         # No awaiting here: the loop may be closing. The settles are made durable by whoever commits next.
         if current is not None and not current.settled:
             pipeline.settle((current.proof,), LEFT)
-        pipeline.settle_lease(leased.nonce, RELEASE)
+        # By their receipts, since settles may overtake each other: the lease as a whole would include the one at hand.
+        if rest := [delivery.proof for delivery in deliveries]:
+            pipeline.settle(rest, RELEASE)
         raise
     await pipeline.confirm()
 

@@ -46,8 +46,9 @@ def _hand_out(leased: Leased) -> Iterator[Delivery]:
     """One by one. Acks are not waited for singly: the end of the lease confirms them all."""
     pipeline = leased.session.pipeline()
     current: Delivery | None = None
+    deliveries = iter(leased)
     try:
-        for delivery in leased:
+        for delivery in deliveries:
             current = delivery
             yield delivery
             current = None
@@ -56,7 +57,9 @@ def _hand_out(leased: Leased) -> Iterator[Delivery]:
     except GeneratorExit:
         if current is not None and not current.settled:
             pipeline.settle((current.proof,), LEFT)
-        pipeline.settle_lease(leased.nonce, RELEASE)
+        # By their receipts, since settles may overtake each other: the lease as a whole would include the one at hand.
+        if rest := [delivery.proof for delivery in deliveries]:
+            pipeline.settle(rest, RELEASE)
         raise
     finally:
         pipeline.confirm()

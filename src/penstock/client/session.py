@@ -4,7 +4,7 @@ The blocking face holds a `Session`. Its methods answer with a result and a tick
 returns when what the ticket stands for cannot be undone. The asyncio face holds an `AsyncSession`, whose methods are
 awaited and answer with what is confirmed. Neither knows what is behind it.
 
-A pipeline is for settles that are not waited for one by one, in the order they were made. A lease that was lost
+A pipeline is for settles that are not waited for one by one; they may overtake each other. A lease that was lost
 meanwhile is no error there; anything else is raised by `confirm`, or before.
 """
 
@@ -36,8 +36,6 @@ class Pipeline(Protocol):
     """Settles on their way."""
 
     def settle(self, receipts: Sequence[Receipt], how: Settling) -> None: ...
-
-    def settle_lease(self, nonce: int, how: Settling) -> None: ...
 
     def confirm(self) -> None:
         """Return when all of them are durable."""
@@ -153,8 +151,6 @@ class AsyncPipeline(Protocol):
     """Settles on their way; making one awaits nothing, since the loop may be about to close."""
 
     def settle(self, receipts: Sequence[Receipt], how: Settling) -> None: ...
-
-    def settle_lease(self, nonce: int, how: Settling) -> None: ...
 
     async def confirm(self) -> None:
         """Return when all of them are durable."""

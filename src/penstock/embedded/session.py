@@ -58,10 +58,6 @@ class Pipeline:
         with suppress(LeaseLost):
             self._ticket = self._session.settle(receipts, how)
 
-    def settle_lease(self, nonce: int, how: Settling) -> None:
-        with suppress(LeaseLost):
-            self._ticket = self._session.settle_lease(nonce, how)
-
     def confirm(self) -> None:
         self._session.confirm(self._ticket)
 

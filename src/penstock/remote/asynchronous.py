@@ -313,9 +313,6 @@ class AsyncPipeline:
     def settle(self, receipts: Sequence[Receipt], how: Settling) -> None:
         self._send(asking.settle(receipts, 0, how))
 
-    def settle_lease(self, nonce: int, how: Settling) -> None:
-        self._send(asking.settle((), nonce, how))
-
     async def confirm(self) -> None:
         while self._unanswered:
             await self._session.answered()

@@ -166,9 +166,6 @@ class Pipeline:
     def settle(self, receipts: Sequence[Receipt], how: Settling) -> None:
         self._send(asking.settle(receipts, 0, how))
 
-    def settle_lease(self, nonce: int, how: Settling) -> None:
-        self._send(asking.settle((), nonce, how))
-
     def confirm(self) -> None:
         line, self._line = self._line, None
         if line is not None:

@@ -11,7 +11,7 @@ import threading
 from contextlib import suppress
 from typing import Any, Final
 
-from penstock.errors import Closed, PenstockError, Unavailable
+from penstock.errors import BadRequest, Closed, PenstockError, Unavailable
 from penstock.remote import request as asking
 from penstock.remote.exchange import Exchange, Garbled, tell
 from penstock.remote.producer import Producer, nameless
@@ -250,4 +250,7 @@ def check_protocol(welcome: Any) -> None:
     """Refuse a broker that speaks another version than it was asked for."""
     version = getattr(welcome, "protocol", PROTOCOL_VERSION)
     if version != PROTOCOL_VERSION:
-        raise Unavailable(f"the broker speaks protocol {version}, this client {PROTOCOL_VERSION}")
+        raise BadRequest(
+            f"the broker speaks protocol {version}, this client {PROTOCOL_VERSION}",
+            hint="install the version of penstock that the broker has",
+        )

@@ -1,0 +1,221 @@
+"""Operations other than pushing, leasing and settling, as requests over HTTP: one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
+
+import msgspec
+
+from penstock.model import Freed, MessageId, PartitionLag, QueueOptions, QueueStats, Reason, to_micros
+from penstock.remote.http_request import HttpRequest, path_of
+from penstock.remote.request import REPEATABLE, Again
+from penstock.replies import Member, Membership
+from penstock.requests import LetterFilter
+from penstock.wire import calls
+from penstock.wire import json_views as views
+from penstock.wire.json_client import message_of, messages_of
+from penstock.wire.json_options import NAMES, QueueView, changes_of, json_name
+
+_QUEUES: Final = "/api/v1/queues"
+
+
+class Shape(NamedTuple):
+    """How an operation looks over HTTP. `kind` is what the body of the answer holds, `result` what is made of it."""
+
+    method: str
+    path: Callable[[Any], str]
+    body: Callable[[Any], Any] | None = None
+    query: Callable[[Any], Mapping[str, Any]] | None = None
+    kind: Any = None
+    result: Callable[[Any], Any] = lambda view: view
+
+
+def call(given: calls.Arguments) -> HttpRequest:
+    """The request that asks for an operation."""
+    shape = SHAPES[type(given)]
+    path = shape.path(given)
+    if shape.query is not None:
+        path += "?" + urlencode({name: value for name, value in shape.query(given).items() if value is not None})
+    body = shape.body
+    is_repeatable = calls.NAMES[type(given)] in REPEATABLE or getattr(given, "exist_ok", False)
+    return HttpRequest(
+        shape.method,
+        path,
+        None if body is None else lambda _: body(given),
+        None if shape.kind is None else lambda answer: shape.result(msgspec.json.decode(answer, type=shape.kind)),
+        Again.ALWAYS if is_repeatable else Again.NEVER,
+    )
+
+
+# what is asked
+
+
+def _within(*parts: str) -> Callable[[Any], str]:
+    """A path of the queue and these parts; one that is a field of the arguments stands for its value."""
+    return lambda given: path_of(_queue(given), *(getattr(given, part, part) for part in parts))
+
+
+def _queue(given: Any) -> str:
+    return str(given.name if hasattr(given, "name") else given.queue)
+
+
+def _message(*more: str) -> Callable[[Any], str]:
+    def path(given: Any) -> str:
+        id = MessageId.parse(given.id)
+        return path_of(id.queue, "messages", id.partition, id.offset, *more)
+
+    return path
+
+
+def _options(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        json_name(name): value * 1000 if name.endswith("_seconds") and value is not None else value
+        for name, value in options.items()
+    }
+
+
+def _letters(wanted: LetterFilter) -> dict[str, Any]:
+    ids = None if wanted.ids is None else sorted(map(str, wanted.ids))
+    fields = msgspec.structs.asdict(wanted) | {"ids": ids}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _read_query(given: calls.Read) -> dict[str, Any]:
+    return {
+        "partition": given.partition,
+        "offset": given.offset,
+        "timestamp": given.timestamp,
+        "limit": given.limit,
+    }
+
+
+# what is answered
+
+
+def _messages(view: views.MessagesView) -> Any:
+    return [message_of(each) for each in view.messages]
+
+
+def _queue_options(view: Any) -> QueueOptions:
+    # Milliseconds and back may be off by the last bit.
+    options = changes_of(view)
+    return QueueOptions(
+        **{name: round(each, 9) if isinstance(each, float) else each for name, each in options.items()}
+    )
+
+
+def _groups(view: views.GroupsView) -> dict[str, list[PartitionLag]]:
+    return {group.name: [_lag(each) for each in group.partitions] for group in view.groups}
+
+
+def _lag(view: views.LagView) -> PartitionLag:
+    return PartitionLag(*msgspec.structs.astuple(view))
+
+
+def _membership(view: views.MembershipView) -> Membership:
+    return Membership(view.member, view.generation, view.assigned, view.revoking, view.heartbeat_ms / 1000)
+
+
+def _members(view: views.MembersView) -> list[Member]:
+    return [
+        Member(each.member, each.generation, each.partitions, to_micros(each.last_heartbeat_at, "last_heartbeat_at"))
+        for each in view.members
+    ]
+
+
+def _get(path: Callable[[Any], str], kind: Any, result: Callable[[Any], Any], query: Any = None) -> Shape:
+    return Shape("GET", path, None, query, kind, result)
+
+
+def _limit(given: Any) -> dict[str, int]:
+    return {"limit": given.limit}
+
+
+def _nothing(given: Any) -> dict[str, Any]:
+    return {}
+
+
+SHAPES: Final[dict[type[calls.Arguments], Shape]] = {
+    calls.Queues: _get(lambda given: _QUEUES, views.QueuesView, lambda view: [each.name for each in view.queues]),
+    calls.CreateQueue: Shape(
+        "POST",
+        lambda given: _QUEUES,
+        lambda given: {"name": given.name, **_options(given.options)},
+        lambda given: {"exist_ok": str(given.exist_ok).lower()},
+    ),
+    calls.UpdateQueue: Shape("PATCH", _within(), lambda given: _options(given.changes)),
+    calls.DeleteQueue: Shape("DELETE", _within()),
+    calls.Options: _get(_within(), QueueView, _queue_options),
+    calls.Stats: _get(_within("stats"), QueueStats, lambda view: view),
+    calls.Pause: Shape("POST", lambda given: path_of(given.name, "pause" if given.paused else "resume")),
+    calls.Purge: Shape("POST", _within("purge")),
+    calls.Read: _get(_within("messages"), views.MessagesView, _messages, _read_query),
+    calls.Peek: _get(_within("peek"), views.MessagesView, _messages, _limit),
+    calls.Delayed: _get(_within("delayed"), views.MessagesView, _messages, _limit),
+    calls.Cancel: Shape("DELETE", _message()),
+    calls.Why: _get(
+        _message("why"),
+        views.ReasonsView,
+        lambda view: [Reason(each.group, each.code, each.text) for each in view.reasons],
+    ),
+    calls.CreateGroup: Shape(
+        "POST", _within("groups"), lambda given: {"name": given.group, "start": given.start}
+    ),
+    calls.DeleteGroup: Shape("DELETE", lambda given: path_of(given.queue, "groups", given.group)),
+    calls.Seek: Shape(
+        "POST",
+        lambda given: path_of(given.queue, "groups", given.group, "seek"),
+        lambda given: {"to": given.to, "partition": given.partition},
+    ),
+    calls.Groups: _get(_within("groups"), views.GroupsView, _groups),
+    calls.Join: Shape(
+        "POST",
+        lambda given: path_of(given.queue, "groups", given.group, "members"),
+        lambda given: {"member": given.member, "session_ms": given.session_seconds * 1000},
+        None,
+        views.MembershipView,
+        _membership,
+    ),
+    calls.Heartbeat: Shape(
+        "POST",
+        lambda given: path_of(given.queue, "groups", given.group, "members", given.member, "heartbeat"),
+        lambda given: {"generation": given.generation, "held": given.held},
+        None,
+        views.MembershipView,
+        _membership,
+    ),
+    calls.Leave: Shape(
+        "DELETE",
+        lambda given: path_of(given.queue, "groups", given.group, "members", given.member),
+        None,
+        lambda given: {"generation": given.generation},
+    ),
+    calls.Members: _get(
+        lambda given: path_of(given.queue, "groups", given.group, "members"), views.MembersView, _members
+    ),
+    calls.DeadLetters: Shape(
+        "POST", _within("dlq", "search"), lambda given: _letters(given.filter), None, views.MessagesView, _messages
+    ),
+    calls.Redrive: Shape(
+        "POST",
+        _within("dlq", "redrive"),
+        lambda given: _letters(given.filter) | ({} if given.rate is None else {"rate": given.rate}),
+        None,
+        views.RedriveView,
+        lambda view: view.redriven,
+    ),
+    calls.PurgeDeadLetters: Shape("DELETE", _within("dlq")),
+    calls.Seal: Shape("POST", lambda given: "/api/v1/seal", None, None, views.SealView, lambda view: view.sealed),
+    calls.Compact: Shape("POST", lambda given: "/api/v1/compact", kind=Freed),
+    calls.InitProducer: Shape(
+        "POST",
+        lambda given: "/api/v1/producers",
+        lambda given: {"name": given.name},
+        None,
+        views.ProducerView,
+        lambda view: (int(view.id, 16), view.epoch),
+    ),
+    calls.Info: Shape("GET", lambda given: "/api/v1/info", kind=calls.ServerInfo),
+}
