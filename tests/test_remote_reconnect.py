@@ -122,13 +122,11 @@ def test_an_operation_that_must_not_be_done_twice_says_that_nobody_knows(cut, se
 
 def test_an_ack_whose_answer_is_lost_is_made_again_and_finds_itself_done(cut, session):
     session.push_bytes("mail", b"a")
-    proxy = cut()
-    with connect(proxy.url) as ps:
-        leased = ps.queue("mail").lease(1)
-        down = proxy.bytes[0][1]
-        leased.release()
+    session.push_bytes("mail", b"b")
+    _, down = size_of(cut, lambda ps: ps.queue("mail").lease(1))
     with connect(cut((EVERYTHING, down + 1)).url) as ps:
         leased = ps.queue("mail").lease(1)
+        assert leased.payloads() == [b"b"]
         with pytest.raises(LeaseLost, match="first try"):
             leased.ack()
 
