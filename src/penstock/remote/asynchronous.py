@@ -32,6 +32,7 @@ from penstock.requests import LeaseRequest, PartitionChoice, Settling
 from penstock.wire.frames import Buffer
 
 OVERDUE_CHECK_SECONDS: Final = 0.25
+JOINED_MIN: Final = 8
 
 
 class AsyncSession(Operations):
@@ -252,7 +253,8 @@ class AsyncSession(Operations):
     def _flush(self) -> None:
         out, self._out = self._out, []
         if out and self._transport is not None:
-            self._transport.writelines(out)
+            # Many small frames are cheaper to send as one; large ones are not copied.
+            self._transport.writelines(out if len(out) < JOINED_MIN else [b"".join(out)])
 
     # messages
 

@@ -8,7 +8,10 @@ from typing import Any, Final
 from penstock.remote.settings import Settings
 
 # scheme: where its sessions live. They are loaded when first used.
-SESSIONS: Final = {"penstock": ("penstock.remote.blocking", "penstock.remote.asynchronous")}
+SESSIONS: Final = {
+    "penstock": ("penstock.remote.blocking", "penstock.remote.asynchronous"),
+    "http": ("penstock.remote.http_blocking", "penstock.remote.http_asynchronous"),
+}
 
 
 def session(settings: Settings) -> Any:

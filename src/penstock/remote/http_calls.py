@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from penstock.batch import Batch
 from penstock.model import Freed, MessageId, PartitionLag, QueueOptions, QueueStats, Reason, to_micros
 from penstock.remote.http_request import HttpRequest, path_of
 from penstock.remote.request import REPEATABLE, Again
@@ -16,7 +17,7 @@ from penstock.requests import LetterFilter
 from penstock.wire import calls
 from penstock.wire import json_views as views
 from penstock.wire.json_client import message_of, messages_of
-from penstock.wire.json_options import NAMES, QueueView, changes_of, json_name
+from penstock.wire.json_options import QueueView, changes_of, json_name
 
 _QUEUES: Final = "/api/v1/queues"
 
@@ -52,13 +53,16 @@ def call(given: calls.Arguments) -> HttpRequest:
 # what is asked
 
 
-def _within(*parts: str) -> Callable[[Any], str]:
-    """A path of the queue and these parts; one that is a field of the arguments stands for its value."""
-    return lambda given: path_of(_queue(given), *(getattr(given, part, part) for part in parts))
+def _in_queue(*parts: str) -> Callable[[Any], str]:
+    return lambda given: path_of(given.name if hasattr(given, "name") else given.queue, *parts)
 
 
-def _queue(given: Any) -> str:
-    return str(given.name if hasattr(given, "name") else given.queue)
+def _in_group(*parts: str) -> Callable[[Any], str]:
+    return lambda given: path_of(given.queue, "groups", given.group, *parts)
+
+
+def _of_member(*parts: str) -> Callable[[Any], str]:
+    return lambda given: path_of(given.queue, "groups", given.group, "members", given.member, *parts)
 
 
 def _message(*more: str) -> Callable[[Any], str]:
@@ -101,9 +105,7 @@ def _messages(view: views.MessagesView) -> Any:
 def _queue_options(view: Any) -> QueueOptions:
     # Milliseconds and back may be off by the last bit.
     options = changes_of(view)
-    return QueueOptions(
-        **{name: round(each, 9) if isinstance(each, float) else each for name, each in options.items()}
-    )
+    return QueueOptions(**{name: round(each, 9) if isinstance(each, float) else each for name, each in options.items()})
 
 
 def _groups(view: views.GroupsView) -> dict[str, list[PartitionLag]]:
@@ -133,8 +135,8 @@ def _limit(given: Any) -> dict[str, int]:
     return {"limit": given.limit}
 
 
-def _nothing(given: Any) -> dict[str, Any]:
-    return {}
+def _replacement(given: calls.ReplaceLetters) -> dict[str, Any]:
+    return {"ids": given.ids, "messages": messages_of(Batch(given.batch), None)}
 
 
 SHAPES: Final[dict[type[calls.Arguments], Shape]] = {
@@ -145,34 +147,32 @@ SHAPES: Final[dict[type[calls.Arguments], Shape]] = {
         lambda given: {"name": given.name, **_options(given.options)},
         lambda given: {"exist_ok": str(given.exist_ok).lower()},
     ),
-    calls.UpdateQueue: Shape("PATCH", _within(), lambda given: _options(given.changes)),
-    calls.DeleteQueue: Shape("DELETE", _within()),
-    calls.Options: _get(_within(), QueueView, _queue_options),
-    calls.Stats: _get(_within("stats"), QueueStats, lambda view: view),
+    calls.UpdateQueue: Shape("PATCH", _in_queue(), lambda given: _options(given.changes)),
+    calls.DeleteQueue: Shape("DELETE", _in_queue()),
+    calls.Options: _get(_in_queue(), QueueView, _queue_options),
+    calls.Stats: _get(_in_queue("stats"), QueueStats, lambda view: view),
     calls.Pause: Shape("POST", lambda given: path_of(given.name, "pause" if given.paused else "resume")),
-    calls.Purge: Shape("POST", _within("purge")),
-    calls.Read: _get(_within("messages"), views.MessagesView, _messages, _read_query),
-    calls.Peek: _get(_within("peek"), views.MessagesView, _messages, _limit),
-    calls.Delayed: _get(_within("delayed"), views.MessagesView, _messages, _limit),
+    calls.Purge: Shape("POST", _in_queue("purge")),
+    calls.Read: _get(_in_queue("messages"), views.MessagesView, _messages, _read_query),
+    calls.Peek: _get(_in_queue("peek"), views.MessagesView, _messages, _limit),
+    calls.Delayed: _get(_in_queue("delayed"), views.MessagesView, _messages, _limit),
     calls.Cancel: Shape("DELETE", _message()),
     calls.Why: _get(
         _message("why"),
         views.ReasonsView,
         lambda view: [Reason(each.group, each.code, each.text) for each in view.reasons],
     ),
-    calls.CreateGroup: Shape(
-        "POST", _within("groups"), lambda given: {"name": given.group, "start": given.start}
-    ),
-    calls.DeleteGroup: Shape("DELETE", lambda given: path_of(given.queue, "groups", given.group)),
+    calls.CreateGroup: Shape("POST", _in_queue("groups"), lambda given: {"name": given.group, "start": given.start}),
+    calls.DeleteGroup: Shape("DELETE", _in_group()),
     calls.Seek: Shape(
         "POST",
-        lambda given: path_of(given.queue, "groups", given.group, "seek"),
+        _in_group("seek"),
         lambda given: {"to": given.to, "partition": given.partition},
     ),
-    calls.Groups: _get(_within("groups"), views.GroupsView, _groups),
+    calls.Groups: _get(_in_queue("groups"), views.GroupsView, _groups),
     calls.Join: Shape(
         "POST",
-        lambda given: path_of(given.queue, "groups", given.group, "members"),
+        _in_group("members"),
         lambda given: {"member": given.member, "session_ms": given.session_seconds * 1000},
         None,
         views.MembershipView,
@@ -180,7 +180,7 @@ SHAPES: Final[dict[type[calls.Arguments], Shape]] = {
     ),
     calls.Heartbeat: Shape(
         "POST",
-        lambda given: path_of(given.queue, "groups", given.group, "members", given.member, "heartbeat"),
+        _of_member("heartbeat"),
         lambda given: {"generation": given.generation, "held": given.held},
         None,
         views.MembershipView,
@@ -188,25 +188,24 @@ SHAPES: Final[dict[type[calls.Arguments], Shape]] = {
     ),
     calls.Leave: Shape(
         "DELETE",
-        lambda given: path_of(given.queue, "groups", given.group, "members", given.member),
+        _of_member(),
         None,
         lambda given: {"generation": given.generation},
     ),
-    calls.Members: _get(
-        lambda given: path_of(given.queue, "groups", given.group, "members"), views.MembersView, _members
-    ),
+    calls.Members: _get(_in_group("members"), views.MembersView, _members),
     calls.DeadLetters: Shape(
-        "POST", _within("dlq", "search"), lambda given: _letters(given.filter), None, views.MessagesView, _messages
+        "POST", _in_queue("dlq", "search"), lambda given: _letters(given.filter), None, views.MessagesView, _messages
     ),
     calls.Redrive: Shape(
         "POST",
-        _within("dlq", "redrive"),
+        _in_queue("dlq", "redrive"),
         lambda given: _letters(given.filter) | ({} if given.rate is None else {"rate": given.rate}),
         None,
         views.RedriveView,
         lambda view: view.redriven,
     ),
-    calls.PurgeDeadLetters: Shape("DELETE", _within("dlq")),
+    calls.ReplaceLetters: Shape("POST", _in_queue("dlq", "replace"), _replacement),
+    calls.PurgeDeadLetters: Shape("DELETE", _in_queue("dlq")),
     calls.Seal: Shape("POST", lambda given: "/api/v1/seal", None, None, views.SealView, lambda view: view.sealed),
     calls.Compact: Shape("POST", lambda given: "/api/v1/compact", kind=Freed),
     calls.InitProducer: Shape(

@@ -50,7 +50,12 @@ class HttpRequest(Request):
             return () if body is None else (encode(body(self._number())),)
 
         super().__init__(
-            Type.CALL, encoded, read or _nothing, again, is_numbered=is_numbered, wait_seconds=wait_seconds  # type: ignore[arg-type]
+            Type.CALL,
+            encoded,
+            read or _nothing,
+            again,
+            is_numbered=is_numbered,
+            wait_seconds=wait_seconds,  # type: ignore[arg-type]
         )
         self.method = method
         self.path = path
@@ -175,5 +180,3 @@ def _given(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _nothing(body: bytes) -> None:
     return None
-
-

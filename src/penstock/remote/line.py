@@ -14,7 +14,7 @@ from typing import Any, Final
 from penstock.errors import BadRequest, Closed, PenstockError, Unavailable
 from penstock.remote import request as asking
 from penstock.remote.exchange import Exchange, Garbled, tell
-from penstock.remote.producer import Producer, nameless
+from penstock.remote.producer import Producer, SharedProducer, nameless
 from penstock.remote.request import PENDING, Request
 from penstock.remote.settings import Settings
 from penstock.wire import calls
@@ -149,7 +149,7 @@ class Line:
             with shared.naming:
                 if shared.producer is None:
                     id, epoch = self._asked(asking.call(calls.InitProducer(settings.producer)), deadline)
-                    shared.producer = Producer(id, epoch)
+                    shared.producer = SharedProducer(id, epoch)
             self.exchange.producer = shared.producer
             self._asked(asking.hello(settings.token, settings.client, shared.producer), deadline)
 

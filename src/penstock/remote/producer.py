@@ -16,34 +16,47 @@ UNDER_WAY_MAX: Final = limits.producer_window // 2
 
 
 class Producer:
-    """An id, an epoch, and the sequences under way. Safe to share between threads."""
+    """An id, an epoch, and the sequences under way. Of one thread, which asks `has_room` before it takes."""
 
     def __init__(self, id: int, epoch: int) -> None:
         self.id = id
         self.epoch = epoch
         self._next = 1
         self._under_way: dict[int, None] = {}  # in the order they were taken, which is theirs
-        self._changed = threading.Condition()
 
     def has_room(self) -> bool:
         """Whether one more sequence may be taken."""
         return not self._under_way or self._next - next(iter(self._under_way)) < UNDER_WAY_MAX
 
     def take(self) -> int:
-        """The next sequence; waits for room."""
-        with self._changed:
-            while not self.has_room():
-                self._changed.wait()
-            sequence = self._next
-            self._next += 1
-            self._under_way[sequence] = None
-            return sequence
+        """The next sequence."""
+        sequence = self._next
+        self._next = sequence + 1
+        self._under_way[sequence] = None
+        return sequence
 
     def done(self, sequence: int) -> None:
         """The answer to this one is known, or nobody asks for it any more."""
+        self._under_way.pop(sequence, None)
+
+
+class SharedProducer(Producer):
+    """The same for many threads; taking a sequence waits for room."""
+
+    def __init__(self, id: int, epoch: int) -> None:
+        super().__init__(id, epoch)
+        self._changed = threading.Condition()
+
+    def take(self) -> int:
         with self._changed:
-            self._under_way.pop(sequence, None)
-            self._changed.notify()
+            while not self.has_room():
+                self._changed.wait()
+            return super().take()
+
+    def done(self, sequence: int) -> None:
+        with self._changed:
+            super().done(sequence)
+            self._changed.notify_all()
 
 
 def nameless(rng: random.Random) -> Producer:

@@ -1,4 +1,4 @@
-"""Where brokers are: `penstock://host:port`, one or several."""
+"""Where brokers are: `penstock://host:port` or `http://host:port`, one or several."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from penstock.errors import InvalidField
 
-PORTS: Final = {"penstock": 7710}
+PORTS: Final = {"penstock": 7710, "http": 7711}
 _HINT: Final = "a URL reads penstock://host:port, such as penstock://localhost:7710; several are separated by commas"
 
 
