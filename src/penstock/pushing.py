@@ -19,7 +19,7 @@ from penstock.delivery.push import Decided, decide_push
 from penstock.delivery.rates import charge
 from penstock.engine import Engine, Ticket
 from penstock.errors import DiskFull, TooLarge
-from penstock.model import Durability, MessageId, QueueOptions
+from penstock.model import ContentType, Durability, MessageId, QueueOptions
 from penstock.replies import PushReply
 from penstock.requests import PartitionChoice, Producer
 
@@ -89,7 +89,12 @@ class Pushing(Engine):
         return PushReply(name, count, _named_parts(queue, push, ()), {})
 
     def push_folded(
-        self, name: str, payloads: Sequence[bytes], producers: Sequence[Producer | None], client: str = ""
+        self,
+        name: str,
+        payloads: Sequence[bytes],
+        producers: Sequence[Producer | None],
+        client: str = "",
+        content_type: ContentType = ContentType.BYTES,
     ) -> tuple[tuple[str, Sequence[int]], Ticket]:
         """Single messages that came together, as one batch to one partition: its name, and the offset of each.
 
@@ -97,17 +102,22 @@ class Pushing(Engine):
         """
         if not self.throttle.is_set():
             self.throttle.wait()
-        return self.run(lambda: self._push_folded(name, payloads, producers, client))
+        return self.run(lambda: self._push_folded(name, payloads, producers, client, content_type))
 
     def _push_folded(
-        self, name: str, payloads: Sequence[bytes], producers: Sequence[Producer | None], client: str
+        self,
+        name: str,
+        payloads: Sequence[bytes],
+        producers: Sequence[Producer | None],
+        client: str,
+        content_type: ContentType,
     ) -> tuple[tuple[str, Sequence[int]], Ticket]:
         now = self.begin_push()
         queue, created = self.queue_for_push(name, now)
         if queue.options.max_length is not None:
             self.tick(now, self.clock.monotonic())
         try:
-            entries, number, offsets = decide_folded(self.core, queue, payloads, producers, now)
+            entries, number, offsets = decide_folded(self.core, queue, payloads, producers, now, content_type)
             if queue.push_limits is not None:
                 charge([(queue, each) for each in entries if isinstance(each, Push)], client, now)
         except BaseException:

@@ -14,6 +14,7 @@ from penstock.batch.layout import (
     TTL,
 )
 from penstock.batch.one import encode_one, encode_one_with
+from penstock.batch.plain import encode_plain
 
 __all__ = [
     "CONTENT_TYPE",
@@ -29,4 +30,5 @@ __all__ = [
     "Batch",
     "encode_one",
     "encode_one_with",
+    "encode_plain",
 ]

@@ -14,12 +14,13 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from penstock.batch import layout
-from penstock.batch.build import encode_items, seal_columns
+from penstock.batch.build import encode_items
 from penstock.batch.check import check, check_header
 from penstock.batch.columns import Binary, Headers, Int64s, Text, pad
 from penstock.batch.compression import decompress
 from penstock.batch.fields import Partitions
 from penstock.batch.layout import BOUNDS, HEADER_BYTES, PAYLOAD, SHAPE, Buffer
+from penstock.batch.sealing import seal_columns
 from penstock.errors import InvalidField
 from penstock.model import ContentType
 

@@ -8,12 +8,11 @@ from typing import Any
 from penstock import limits
 from penstock.batch import fields, layout
 from penstock.batch.columns import Binary
-from penstock.batch.compression import compress
 from penstock.batch.fields import Partitions
-from penstock.batch.layout import OFFSET, Buffer
-from penstock.batch.one import encode_one
 from penstock.batch.payloads import payloads_of
-from penstock.batch.rules import check_batch_bytes, check_count, check_lengths
+from penstock.batch.plain import encode_plain
+from penstock.batch.rules import check_count
+from penstock.batch.sealing import seal_columns
 from penstock.model import Message
 
 
@@ -22,19 +21,14 @@ def encode_items(items: Sequence[Any], *, small: bool) -> tuple[bytes, Partition
     check_count(len(items))
     kinds = list(map(type, items))
     if kinds.count(bytes) == len(items):
-        return _encode_bytes(items, small), None
+        plain = seal_columns(0, [], _payloads(items), small=True) if small or not items else encode_plain(items)
+        return plain, None
     if Message in kinds:
         messages = [item if type(item) is Message else Message(payload=item) for item in items]
         return _encode_messages(messages, small), fields.partitions([message.partition for message in messages])
     contents, content_types = payloads_of(items)
     flag, column = fields.fixed(layout.CONTENT_TYPE, content_types)
     return seal_columns(flag, column, _payloads(contents), small=small), None
-
-
-def _encode_bytes(items: Sequence[bytes], small: bool) -> bytes:
-    if len(items) == 1 and not small:
-        return fields.each(encode_one, items)[0]
-    return seal_columns(0, [], _payloads(items), small=small)
 
 
 def _encode_messages(messages: list[Message], small: bool) -> bytes:
@@ -58,17 +52,3 @@ def _encode_messages(messages: list[Message], small: bool) -> bytes:
 
 def _payloads(contents: Sequence[bytes]) -> Binary:
     return fields.binary(contents, "payload", limits.payload_bytes_max)
-
-
-def seal_columns(flags: int, columns: list[Buffer], payloads: Binary, *, small: bool = False) -> bytes:
-    """The bytes of a batch, within its limits; its payload compressed when that is wanted and pays."""
-    count, blob = len(payloads.offsets) - 1, payloads.blob
-    if len(blob) > limits.payload_bytes_max:  # otherwise no single payload can be over it
-        check_lengths(payloads.lengths(), "payload", limits.payload_bytes_max)
-    columns_bytes = layout.HEADER_BYTES + sum(map(len, columns)) + layout.offsets_bytes(count)
-    check_batch_bytes(columns_bytes + layout.padded(len(blob)))
-    offsets = payloads.rebased().astype(OFFSET, copy=False).tobytes()
-    compressed = compress(blob) if small else None
-    if compressed is None:
-        return layout.seal(count, flags, columns, offsets, blob)
-    return layout.seal(count, flags, columns, offsets, compressed, layout.ZSTD, len(blob))

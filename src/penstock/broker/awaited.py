@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from penstock.batch import Batch
 from penstock.broker.access import Client
-from penstock.broker.confirming import Told, resolve
+from penstock.broker.answers import Told, raised, resolve
 from penstock.broker.folding import Producer
-from penstock.errors import Internal, PenstockError
+from penstock.errors import PenstockError
 from penstock.model import Durability, Receipt
 from penstock.replies import LeaseReply, PushReply
 from penstock.requests import LeaseRequest, PartitionChoice, Settling
 
 if TYPE_CHECKING:
     from penstock.broker.leasing import Pending
-
-logger: Final = logging.getLogger("penstock.broker")
 
 
 class Awaited:
@@ -56,7 +53,7 @@ class Awaited:
         future: asyncio.Future[Any] = self.loop.create_future()
         pending = self.lease(client, queue, group, request, wait_seconds, partial(resolve, future))
         try:
-            reply: LeaseReply = _raised(await future)
+            reply: LeaseReply = raised(await future)
         except asyncio.CancelledError:
             pending.cancel()
             raise
@@ -85,21 +82,4 @@ class Awaited:
     async def _awaited(self, operation: Callable[[Told], None]) -> Any:
         future: asyncio.Future[Any] = self.loop.create_future()
         operation(partial(resolve, future))
-        return _raised(await future)
-
-
-def answer_of(work: Callable[[], Any]) -> Any:
-    """The result of some work, or the error as a value."""
-    try:
-        return work()
-    except PenstockError as error:
-        return error
-    except Exception:
-        logger.exception("a fault in the broker")
-        return Internal("the broker failed")
-
-
-def _raised(answer: Any) -> Any:
-    if isinstance(answer, PenstockError):
-        raise answer
-    return answer
+        return raised(await future)

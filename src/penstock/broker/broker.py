@@ -19,15 +19,16 @@ import msgspec
 from penstock.batch import Batch
 from penstock.broker import calls
 from penstock.broker.access import Action, Authorise, Client, allow_all
-from penstock.broker.awaited import Awaited, answer_of
-from penstock.broker.confirming import Confirmer, Told
+from penstock.broker.answers import Told, answer_of
+from penstock.broker.awaited import Awaited
+from penstock.broker.confirming import Confirmer
 from penstock.broker.events import Events, Listener
-from penstock.broker.folding import Folder, Producer
+from penstock.broker.folding import Folder, Kind, Producer
 from penstock.broker.leasing import Pending
 from penstock.broker.streaming import Stream, StreamRequest
 from penstock.embedded import Session
 from penstock.errors import BadRequest, PenstockError, Unavailable
-from penstock.model import Durability, Outcome, Receipt
+from penstock.model import ContentType, Durability, Outcome, Receipt
 from penstock.replies import LeaseReply
 from penstock.requests import LeaseRequest, PartitionChoice, Settling
 from penstock.telemetry import Meter
@@ -54,22 +55,32 @@ class Broker(Awaited):
         self.streams: set[Stream] = set()
         self.events = Events(session)
         self.is_draining = False
-        self._folder = Folder(self.loop, self.shard.push_folded, self._after_fold, self.confirmer.is_syncing)
+        self._folder = Folder(
+            self.loop, self.shard.push_folded, self._after_fold, self.confirmer.is_syncing, self._stored
+        )
         self.confirmer.on_sync = self._folder.flush
         self._held: deque[Callable[[], None]] = deque()  # pushes while the sealer is behind
 
     # pushing
 
-    def push_one(self, client: Client, queue: str, payload: bytes, producer: Producer | None, told: Told) -> None:
+    def push_one(
+        self,
+        client: Client,
+        queue: str,
+        payload: bytes,
+        producer: Producer | None,
+        told: Told,
+        content_type: ContentType = ContentType.BYTES,
+    ) -> None:
         """One message without options, folded with those that arrive together; `told((partition, offset))`."""
         refused = self._refused(client, Action.PUSH, queue)
         if refused is not None:
             told(refused)
         elif self._held or not self.shard.throttle.is_set():
-            self._hold(partial(self.push_one, client, queue, payload, producer, told))
+            self._hold(partial(self.push_one, client, queue, payload, producer, told, content_type))
         else:
-            self.meter.pushed(queue, client.protocol, 1, len(payload))
-            self._folder.add(queue, client.identity, payload, producer, told)
+            kind = (queue, client.identity, client.protocol, content_type)
+            self._folder.add(kind, payload, producer, told)
 
     def push(
         self,
@@ -98,6 +109,9 @@ class Broker(Awaited):
         reply, ticket = answer
         self.meter.pushed(queue, client.protocol, batch.count, batch.payload_bytes)
         self.confirmer.after(ticket, partial(self._timed, "push", started, told), reply)
+
+    def _stored(self, kind: Kind, messages: int, nbytes: int) -> None:
+        self.meter.pushed(kind[0], kind[2], messages, nbytes)
 
     def _after_fold(self, ticket: int, told: Told, answer: Any) -> None:
         self.confirmer.after(ticket, partial(self._timed, "push", self.clock.monotonic(), told), answer)

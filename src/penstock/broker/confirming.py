@@ -14,17 +14,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from penstock.broker.answers import Told, resolve
 from penstock.errors import PenstockError
 from penstock.journal import outcome_unknown
 from penstock.shard import Shard
-
-Told = Callable[[Any], object]
-
-
-def resolve(future: asyncio.Future[Any], answer: Any) -> None:
-    """Hand an answer to whoever awaits it, unless they have gone."""
-    if not future.done():
-        future.set_result(answer)
 
 
 class Confirmer:

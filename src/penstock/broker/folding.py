@@ -14,18 +14,20 @@ from itertools import repeat
 from typing import Any, Final
 
 from penstock import limits
-from penstock.broker.confirming import Told
+from penstock.broker.answers import Told, answer_of
 from penstock.errors import PenstockError
+from penstock.model import ContentType
 
 Producer = tuple[int, int, int]  # id, epoch, sequence
 # Where messages went: one partition for all or one each, and an offset each.
 Folded = tuple[str | list[str], Sequence[int]]
 FOLD_MIN: Final = 16  # so many are worth a batch of their own although a sync is under way
-PushFolded = Callable[[str, Sequence[bytes], Sequence[Producer | None], str], tuple[Folded, int]]
+PushFolded = Callable[[str, Sequence[bytes], Sequence[Producer | None], str, ContentType], tuple[Folded, int]]
+Kind = tuple[str, str, str, ContentType]  # queue, client, protocol, content type: the same for a whole fold
 
 
 class _Fold:
-    """Pushes to one queue by one client identity, side by side."""
+    """Pushes of one kind, side by side."""
 
     __slots__ = ("bytes", "payloads", "producers", "told")
 
@@ -45,21 +47,23 @@ class Folder:
         push: PushFolded,
         after: Callable[[int, Told, Any], None],
         is_syncing: Callable[[], bool],
+        stored: Callable[[Kind, int, int], None],
     ) -> None:
         self._loop = loop
         self._push = push
         self._after = after
         self._is_syncing = is_syncing
+        self._stored = stored  # told of each fold that was: its kind, messages, bytes
         self._count = 0  # of messages gathered
-        self._folds: dict[tuple[str, str], _Fold] = {}
+        self._folds: dict[Kind, _Fold] = {}
 
-    def add(self, queue: str, client: str, payload: bytes, producer: Producer | None, told: Told) -> None:
+    def add(self, kind: Kind, payload: bytes, producer: Producer | None, told: Told) -> None:
         """One message; `told((partition, offset))` when it is durable."""
-        fold = self._folds.get((queue, client))
+        fold = self._folds.get(kind)
         if fold is None:
             if not self._folds:
                 self._loop.call_soon(self._turn_ends)
-            fold = self._folds[queue, client] = _Fold()
+            fold = self._folds[kind] = _Fold()
         fold.payloads.append(payload)
         fold.producers.append(producer)
         fold.told.append(told)
@@ -80,25 +84,26 @@ class Folder:
             return
         folds, self._folds = self._folds, {}
         self._count = 0
-        for (queue, client), fold in folds.items():
-            self._push_fold(queue, client, fold)
+        for kind, fold in folds.items():
+            self._push_fold(kind, fold)
 
-    def _push_fold(self, queue: str, client: str, fold: _Fold) -> None:
-        try:
-            placed, ticket = self._push(queue, fold.payloads, fold.producers, client)
-        except PenstockError as error:
-            if len(fold.told) == 1:
-                fold.told[0](error)
-            else:
-                self._push_singly(queue, client, fold)
-            return
-        self._after(ticket, partial(_tell, fold.told, placed), None)
+    def _push_fold(self, kind: Kind, fold: _Fold) -> None:
+        queue, client, _, content_type = kind
+        answer = answer_of(lambda: self._push(queue, fold.payloads, fold.producers, client, content_type))
+        if not isinstance(answer, PenstockError):
+            placed, ticket = answer
+            self._stored(kind, len(fold.told), sum(map(len, fold.payloads)))
+            self._after(ticket, partial(_tell, fold.told, placed), None)
+        elif len(fold.told) == 1:
+            fold.told[0](answer)
+        else:
+            self._push_singly(kind, fold)
 
-    def _push_singly(self, queue: str, client: str, fold: _Fold) -> None:
+    def _push_singly(self, kind: Kind, fold: _Fold) -> None:
         for payload, producer, told in zip(fold.payloads, fold.producers, fold.told, strict=True):
             one = _Fold()
             one.payloads, one.producers, one.told = [payload], [producer], [told]
-            self._push_fold(queue, client, one)
+            self._push_fold(kind, one)
 
 
 def _tell(told: list[Told], placed: Folded, failed: PenstockError | None) -> None:

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from penstock import limits
-from penstock.broker.awaited import answer_of
-from penstock.broker.confirming import Told
+from penstock.broker.answers import Told, answer_of
 from penstock.broker.fitting import ANSWER_BYTES_MAX, fit
 from penstock.errors import PenstockError
 from penstock.materialise import sealed_extents

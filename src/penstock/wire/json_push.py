@@ -15,8 +15,8 @@ from msgspec import UNSET
 
 from penstock import limits
 from penstock.batch import Batch, encode_one_with, fields, layout
-from penstock.batch.build import seal_columns
 from penstock.batch.layout import PADS, Buffer
+from penstock.batch.sealing import seal_columns
 from penstock.errors import InputError, InvalidField
 from penstock.model import CONTENT_TYPE_NAMES, ContentType, Durability, to_micros
 from penstock.requests import PartitionChoice
@@ -41,14 +41,10 @@ class PushRequest(msgspec.Struct, frozen=True, gc=False):
 
 def read_push(body: bytes, trace: str | None = None) -> PushRequest:
     """The messages of a push. `trace` is for those that bring none of their own."""
-    if trace is None:
-        try:
-            plain = _plain(body)
-        except (msgspec.DecodeError, RecursionError):
-            plain = None  # the full reader finds out what it is
-        if plain is not None and plain.messages and (body.isascii() or _is_utf8(body)):
-            batch = _plain_batch([message.payload for message in plain.messages])
-            return PushRequest(batch, producer=producer_of(plain.producer))
+    plain = read_plain(body) if trace is None else None
+    if plain is not None and plain.messages:
+        batch = _plain_batch([message.payload for message in plain.messages])
+        return PushRequest(batch, producer=producer_of(plain.producer))
     push = _full.read(body)
     batch = batch_of(push.messages, "messages", trace)
     return PushRequest(batch, batch.partitions, push.durability, producer_of(push.producer))
@@ -57,6 +53,15 @@ def read_push(body: bytes, trace: str | None = None) -> PushRequest:
 def producer_of(given: ProducerSequence | None) -> Producer | None:
     """Who pushes, and which of its pushes this is."""
     return None if given is None else (int(given.id, 16), given.epoch, given.sequence)
+
+
+def read_plain(body: bytes) -> PlainPush | None:
+    """A push of messages that are nothing but JSON; None when there is more to them, or something is wrong."""
+    try:
+        plain = _plain(body)
+    except (msgspec.DecodeError, RecursionError):
+        return None  # the full reader finds out what it is
+    return plain if body.isascii() or _is_utf8(body) else None
 
 
 def _is_utf8(body: bytes) -> bool:

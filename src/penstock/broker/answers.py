@@ -1,0 +1,38 @@
+"""Answers as values: what callbacks are told, and what coroutines await."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from penstock.errors import Internal, PenstockError
+
+logger: Final = logging.getLogger("penstock.broker")
+
+Told = Callable[[Any], object]  # called once, with the answer or with a PenstockError
+
+
+def answer_of(work: Callable[[], Any]) -> Any:
+    """The result of some work, or the error as a value: a fault in one request must not take the others down."""
+    try:
+        return work()
+    except PenstockError as error:
+        return error
+    except Exception:
+        logger.exception("a fault in the broker")
+        return Internal("the broker failed")
+
+
+def raised(answer: Any) -> Any:
+    """An answer that is no error."""
+    if isinstance(answer, PenstockError):
+        raise answer
+    return answer
+
+
+def resolve(future: asyncio.Future[Any], answer: Any) -> None:
+    """Hand an answer to whoever awaits it, unless they have gone."""
+    if not future.done():
+        future.set_result(answer)
