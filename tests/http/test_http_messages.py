@@ -10,7 +10,7 @@ import pytest
 
 from penstock.batch import Batch
 from penstock.model import ContentType, Message
-from tests.support.http import HttpThread
+from tests.support.http import HttpThread, request
 
 PUSH = "/api/v1/queues/mail/messages"
 
@@ -247,3 +247,24 @@ def test_two_groups_lease_the_same_messages(server):
     server.push("mail", 1)
 
     assert len(server.lease("mail", group="a")) == len(server.lease("mail", group="b", consumer="me")) == 1
+
+
+def test_a_lease_that_is_too_large_for_one_response_gives_the_rest_back(serve):
+    server = serve(request_bytes_max=100_000)
+    for _ in range(5):
+        server.push("mail", "x" * 30_000)
+
+    first, second = server.lease("mail"), server.lease("mail")
+
+    assert [message["id"] for message in first + second] == [f"mail/0/{offset}" for offset in range(5)]
+    assert {message["attempt"] for message in first + second} == {1}
+
+
+def test_single_messages_of_both_kinds_that_come_together_keep_their_kind(server):
+    with server.connect() as one, server.connect() as two:
+        for client, content in ((one, b'"payload":1'), (two, b'"payload_base64":"AAE="')):
+            client.send(request("POST", PUSH, b'{"messages":[{' + content + b"}]}"))
+        assert {one.answer().status, two.answer().status} == {201}
+
+    contents = {message.get("payload") or message.get("payload_base64") for message in server.lease("mail")}
+    assert contents == {1, "AAE="}

@@ -76,6 +76,7 @@ def _cut(piece: Piece, first: int, end: int) -> Piece:
         partitions=piece.partitions if isinstance(piece.partitions, str) else piece.partitions[first:end],
         offsets=piece.offsets[first:end],
         attempts=piece.attempts if isinstance(piece.attempts, int) else _some(piece.attempts, first, end),
+        pushed_at=_some(piece.pushed_at, first, end) if isinstance(piece.pushed_at, Sequence) else piece.pushed_at,
     )
 
 

@@ -73,6 +73,11 @@ def push_reply(reply: PushReply) -> bytes:
     return f'{{"results":[{",".join(results)}]}}'.encode()
 
 
+def push_one_reply(queue: str, place: tuple[str, int]) -> bytes:
+    """The same for one message, in the partition and at the offset of `place`."""
+    return f'{{"results":[{{"id":"{queue}/{place[0]}/{place[1]}","status":"queued"}}]}}'.encode()
+
+
 # leases
 
 

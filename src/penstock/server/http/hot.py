@@ -15,19 +15,30 @@ import msgspec
 
 from penstock import arguments
 from penstock.errors import BadReceipt, InvalidField, PenstockError
-from penstock.model import Outcome, Receipt, check_name
+from penstock.model import ContentType, Outcome, Receipt, check_name
+from penstock.replies import LeaseReply
 from penstock.requests import Settling
 from penstock.server.http.exchange import Exchange
+from penstock.server.splitting import receipts_in, size_of, split
 from penstock.wire import json_models as models
 from penstock.wire import trace
 from penstock.wire.errors import http_status
 from penstock.wire.json_errors import Reader
-from penstock.wire.json_push import read_push
-from penstock.wire.json_replies import encode, error_fields, instant, lease_reply, push_reply, settle_reply
+from penstock.wire.json_push import producer_of, read_plain, read_push
+from penstock.wire.json_replies import (
+    encode,
+    error_fields,
+    instant,
+    lease_reply,
+    push_one_reply,
+    push_reply,
+    settle_reply,
+)
 
 API: Final = b"/api/v1/"
 QUEUES: Final = b"/api/v1/queues/"
 ROUTES_KEPT_MAX: Final = 4096
+FOLDED_BYTES_MAX: Final = 4096  # a small body may hold a single message, which is pushed together with others
 
 Run = Callable[[Exchange], None]
 Match = tuple[Run, str]
@@ -37,11 +48,17 @@ _lease: Final = Reader(models.Lease)
 
 def push(exchange: Exchange) -> None:
     """POST /api/v1/queues/{queue}/messages."""
-    asked = read_push(exchange.body, trace.carried(exchange.traceparent))
+    body, traced, broker = exchange.body, trace.carried(exchange.traceparent), exchange.site.broker
+    if traced is None and len(body) < FOLDED_BYTES_MAX:
+        plain = read_plain(body)
+        if plain is not None and len(plain.messages) == 1:
+            payload, producer = bytes(plain.messages[0].payload), producer_of(plain.producer)
+            placed = partial(exchange.answer, status=201, encode=partial(push_one_reply, exchange.queue))
+            broker.push_one(exchange.client, exchange.queue, payload, producer, placed, ContentType.JSON)
+            return
+    asked = read_push(body, traced)
     told = partial(exchange.answer, status=201, encode=push_reply)
-    exchange.site.broker.push(
-        exchange.client, exchange.queue, asked.batch, asked.partition, asked.durability, asked.producer, told
-    )
+    broker.push(exchange.client, exchange.queue, asked.batch, asked.partition, asked.durability, asked.producer, told)
 
 
 def lease(exchange: Exchange) -> None:
@@ -51,12 +68,29 @@ def lease(exchange: Exchange) -> None:
     request = arguments.lease_request(asked.max, seconds, asked.consumer, asked.partitions, asked.auto_ack)
     client = exchange.client
     request = msgspec.structs.replace(request, member=asked.member, generation=asked.generation, client=client.identity)
-    told = partial(exchange.answer, status=200, encode=lease_reply)
+    encode = partial(_leased, exchange) if not asked.auto_ack else lease_reply
+    told = partial(exchange.answer, status=200, encode=encode)
     pending = exchange.site.broker.lease(
         client, exchange.queue, check_name(asked.group, "group"), request, asked.wait_ms / 1000, told
     )
     if not pending.is_over:
         exchange.pending = pending
+
+
+def _leased(exchange: Exchange, reply: LeaseReply) -> bytes:
+    """As much of a lease as one response may hold; the rest is given back and comes with the next."""
+    bytes_max = exchange.site.settings.request_bytes_max
+    if size_of(reply) <= bytes_max:
+        return lease_reply(reply)
+    first, *rest = split(reply, bytes_max)
+    if rest:
+        receipts = [receipt for part in rest for receipt in receipts_in(part)]
+        exchange.site.broker.settle(exchange.client, receipts, _RELEASE, _ignore)
+    return lease_reply(first)
+
+
+def _ignore(told: object) -> None:
+    """Nobody waits for it."""
 
 
 # settling
