@@ -14,6 +14,9 @@ class Principal(msgspec.Struct, frozen=True):
     name: str = "anonymous"
 
 
+ANONYMOUS = Principal()
+
+
 class Client(msgspec.Struct, frozen=True):
     """Where a request comes from: one per connection, or per request where connections mean nothing."""
 
@@ -21,11 +24,11 @@ class Client(msgspec.Struct, frozen=True):
     name: str  # what the program calls itself
     address: str
     protocol: str
+    identity: str = ""  # whose tokens a limit per client takes: the principal's, or the address's if nobody has a name
 
-    @property
-    def identity(self) -> str:
-        """Whose tokens a limit per client takes: the principal's, or those of the address when nobody has a name."""
-        return self.principal.name if self.principal.name != ANONYMOUS.name else self.address
+    def __post_init__(self) -> None:
+        who = self.principal.name if self.principal != ANONYMOUS else self.address
+        msgspec.structs.force_setattr(self, "identity", who)
 
 
 class Action(StrEnum):
@@ -41,7 +44,6 @@ class Action(StrEnum):
 
 # (who, what, queue): raises `NotAuthorised`. The queue is "" when the broker itself is meant.
 Authorise = Callable[[Principal, Action, str], None]
-ANONYMOUS = Principal()
 
 
 def allow_all(principal: Principal, action: Action, queue: str) -> None:

@@ -82,6 +82,10 @@ class Splitter:
                 return b"", []
             data = b"".join(self._parts)
             self._parts = []
+        if len(data) >= HEAD.size:
+            length, kind, correlation = HEAD.unpack_from(data)
+            if length + 4 == len(data) <= self._frame_bytes_max and kind >= BINARY_FROM:
+                return data, [(kind, correlation, HEAD.size, len(data))]  # one frame, as it mostly is
         cuts: list[Cut] = []
         position = 0
         for cut in self._cut(data):

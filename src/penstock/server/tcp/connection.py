@@ -32,6 +32,8 @@ UNANSWERED_MAX: Final = 4096  # requests of one connection that may be under way
 HELD_BYTES_MAX: Final = 64 << 20  # of pushes of one connection that may be under way
 WRITE_BUFFER_BYTES: Final = 1 << 20  # answers that may wait for the client to read them
 CALLS_MAX: Final = 4  # of one connection that run at a time: their answers may be large
+PUSH_ONE: Final = int(Type.PUSH_ONE)  # looking an enumeration up costs more than all else about it
+PLACED: Final = int(Type.PLACED)
 SMALL_BATCH_BYTES: Final = 4096  # smaller batches are copied out of what was read, so as not to keep all of that
 
 
@@ -83,7 +85,7 @@ class TcpConnection(asyncio.Protocol):
                 self._request(kind, correlation, whole, start, stop)
         except BadRequest as error:
             self._fail(0, error)
-            self._flush()
+            self.flush()
             self._transport.close()
             return
         if self._unanswered > UNANSWERED_MAX or self._held_bytes > HELD_BYTES_MAX:
@@ -116,7 +118,7 @@ class TcpConnection(asyncio.Protocol):
     # requests
 
     def _request(self, kind: int, correlation: int, data: bytes, start: int, stop: int) -> None:
-        if kind == Type.PUSH_ONE and self._greeted:
+        if kind == PUSH_ONE and self._greeted:
             self._push_one(correlation, data, start, stop)
             return
         if kind not in _HANDLERS:
@@ -241,7 +243,7 @@ class TcpConnection(asyncio.Protocol):
             self._fail(correlation, error)
         else:
             self._answer(Type.OK, correlation, requests.encode(result))
-            self._flush()  # so that the transport says when it is full
+            self.flush()  # so that the transport says when it is full
         finally:
             self._calls -= 1
             self._go_on()
@@ -310,7 +312,7 @@ class TcpConnection(asyncio.Protocol):
             self._fail(correlation, answer)
         else:
             partition, offset = answer
-            self._answer(Type.PLACED, correlation, answers.encode_placed(partition.encode(), offset))
+            self._answer(PLACED, correlation, answers.encode_placed(partition.encode(), offset))
 
     def _pushed(self, correlation: int, held: int, answer: PushReply | PenstockError) -> None:
         self._held_bytes -= held
@@ -332,7 +334,7 @@ class TcpConnection(asyncio.Protocol):
     def _send_leased(self, correlation: int, reply: LeaseReply) -> None:
         body = answers.encode_leased(reply)
         self._send(frame_head(Type.LEASED, correlation, sum(map(len, body))) + body[0], *body[1:])
-        self._flush()  # so that the transport says when it is full
+        self.flush()  # so that the transport says when it is full
 
     def _told(self, correlation: int, answer: Any) -> None:
         if isinstance(answer, PenstockError):
@@ -352,10 +354,11 @@ class TcpConnection(asyncio.Protocol):
     def _send(self, *data: bytes | memoryview) -> None:
         """Answers of one turn of the loop leave together: one system call for all of them."""
         if not self._out and not self._is_lost:
-            self._broker.loop.call_soon(self._flush)
+            self._server.flush_soon(self)
         self._out += data
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Let the answers of this turn leave."""
         out, self._out = self._out, []
         if out and not self._is_lost and not self._transport.is_closing():
             self._transport.writelines(out)
@@ -372,7 +375,7 @@ class TcpConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Send what is ready and close."""
-        self._flush()
+        self.flush()
         if not self._is_lost:
             self._transport.close()
 

@@ -25,6 +25,7 @@ class TcpServer:
         self.port = 0
         self._listener: asyncio.Server | None = None
         self._connections: set[TcpConnection] = set()
+        self._unsent: list[TcpConnection] = []  # connections with answers of this turn of the loop
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, host: str, port: int) -> None:
@@ -43,6 +44,17 @@ class TcpServer:
     def left(self, connection: TcpConnection) -> None:
         self._connections.discard(connection)
         self.broker.meter.disconnected("tcp")
+
+    def flush_soon(self, connection: TcpConnection) -> None:
+        """Have the connection's answers sent at the end of this turn of the loop."""
+        if not self._unsent:
+            self.broker.loop.call_soon(self._flush)
+        self._unsent.append(connection)
+
+    def _flush(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        for connection in unsent:
+            connection.flush()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine on behalf of a connection."""
