@@ -75,6 +75,13 @@ def test_a_queue_is_made_with_any_option_and_changed(ps, run):
     assert set(run("queues", "show", "orders", "--json").json["options"]) == set(DEFAULTS)
 
 
+def test_none_is_a_word_where_it_is_a_choice_and_nothing_elsewhere(ps, run):
+    assert run("queues", "create", "orders", "--ordering", "none", "--durability", "none").code == 0
+    assert run("queues", "update", "orders", "--retention-bytes", "none").code == 0
+    options = ps.queue("orders").options
+    assert (options.ordering, options.durability, options.retention_bytes) == ("none", None, None)
+
+
 def test_every_option_has_a_flag(run):
     shown = run("queues", "create", "--help").out
     assert [name for name in DEFAULTS if flag(name)[:20] not in shown] == []

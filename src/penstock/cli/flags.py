@@ -74,12 +74,19 @@ def _choices(name: str) -> str:
     kind = TYPES[name]
     if kind is bool:
         return "true, false "
-    words = [word for part in (kind, *get_args(kind)) for word in get_args(part) if isinstance(word, str)]
-    return "" if int in get_args(kind) or not words else f"{', '.join(dict.fromkeys(words))} "
+    words = _words(name)
+    return "" if int in get_args(kind) or not words else f"{', '.join(words)} "
+
+
+def _words(name: str) -> list[str]:
+    """The words in the type of an option, which may be a choice, or a choice or nothing."""
+    kind = TYPES[name]
+    found = (word for part in (kind, *get_args(kind)) for word in get_args(part) if isinstance(word, str))
+    return list(dict.fromkeys(found))
 
 
 def _value(name: str, text: str) -> Any:
-    if text.lower() in ("none", "null"):
+    if text.lower() == "none" and "none" not in _words(name):
         return None
     if name.endswith("_seconds"):
         return human.seconds(text)

@@ -160,6 +160,8 @@ def excerpt(payload: bytes, width: int) -> str:
         if error.reason != "unexpected end of data" or len(payload) <= width * 4:
             return _cut(payload[:width].hex(" "), width)
         text = payload[: error.start].decode()
+    if text.isprintable():
+        return _cut(text, width)
     return _cut("".join(char if char.isprintable() else repr(char)[1:-1] for char in text), width)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.markup import escape
 
 from penstock.cli import human, output, shapes
@@ -68,8 +69,9 @@ def lease(
             raise nothing_there(
                 f"nothing is ready in {queue!r} for group {group!r}", f"'penstock stats {queue}' shows why"
             )
+        paper = output.console()
         for delivery in leased:
-            write_delivery(delivery, group, is_held=end == "hold", payload_only=payload_only, as_json=as_json)
+            write_delivery(delivery, group, paper, is_held=end == "hold", payload_only=payload_only, as_json=as_json)
         finish(leased, end, delay, error)
 
 
@@ -88,7 +90,9 @@ def finish(leased: Leased, end: str, delay: float | None, error: str) -> None:
         leased.release()
 
 
-def write_delivery(delivery: Delivery, group: str, *, is_held: bool, payload_only: bool, as_json: bool) -> None:
+def write_delivery(
+    delivery: Delivery, group: str, paper: Console, *, is_held: bool, payload_only: bool, as_json: bool
+) -> None:
     """One delivery: a line about it, its receipt if it is of use, and the payload."""
     if as_json:
         output.write_json_line(shapes.delivery(delivery, group))
@@ -98,8 +102,8 @@ def write_delivery(delivery: Delivery, group: str, *, is_held: bool, payload_onl
         about += [f"key {delivery.key}"] if delivery.key is not None else []
         about += [f"priority {delivery.priority}"] if delivery.priority != 128 else []
         about += [f"{name}={value}" for name, value in delivery.headers.items()]
-        output.write(f"[bold]{escape(str(delivery.id))}[/] [dim]{escape(', '.join(about))}[/]")
+        output.write(f"[bold]{escape(str(delivery.id))}[/] [dim]{escape(', '.join(about))}[/]", paper)
         if is_held:
             until = human.until(delivery.expires_at)
-            output.write(f"[dim]receipt[/] {escape(delivery.receipt)} [dim](lease ends {until})[/]")
+            output.write(f"[dim]receipt[/] {escape(delivery.receipt)} [dim](lease ends {until})[/]", paper)
     output.write_bytes(delivery.payload)

@@ -132,6 +132,9 @@ def write_message(message: Message, paper: Console, *, payload_only: bool, as_js
     else:
         assert message.pushed_at is not None
         at = message.pushed_at.astimezone(UTC).strftime("%H:%M:%S.%f")[:-3]
+        text = human.excerpt(shapes.content(message), len(message.payload) * 4)
+        if not paper.is_terminal:  # layout takes its time, and a pipe may want millions of lines
+            output.write_plain(f"{at} {message.id} {'' if message.key is None else f'{message.key} '}{text}")
+            return
         key = "" if message.key is None else f" [cyan]{escape(message.key)}[/]"
-        text = escape(human.excerpt(shapes.content(message), len(message.payload) * 4))
-        output.write(f"[dim]{at}[/] [bold]{escape(str(message.id))}[/]{key} {text}", paper)
+        output.write(f"[dim]{at}[/] [bold]{escape(str(message.id))}[/]{key} {escape(text)}", paper)
