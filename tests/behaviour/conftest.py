@@ -7,7 +7,7 @@ import pytest
 from penstock.clock import ManualClock
 from tests.behaviour.ways import WAYS
 
-EVERYWHERE = ["memory", "file", "sealed", "tcp"]
+EVERYWHERE = ["memory", "file", "sealed", "tcp", "http"]
 
 
 @pytest.fixture

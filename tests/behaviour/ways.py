@@ -155,8 +155,10 @@ class SealingSession(Session):
         return sum(p.end for queue in self.shard.core.queues.values() for p in queue.partitions)
 
 
-class TcpWay(FileWay):
-    """A broker on a socket, on a directory of the real disk; `session` is the broker's own."""
+class BrokerWay(Way):
+    """A broker on a socket; `session` is the broker's own."""
+
+    protocol: str
 
     def __init__(self, directory: Path, clock: ManualClock) -> None:
         super().__init__(directory, clock)
@@ -165,7 +167,7 @@ class TcpWay(FileWay):
 
     def start(self) -> Penstock:
         self.opened.append(self.make())
-        self.brokers.append(BrokerThread(self.session))
+        self.brokers.append(BrokerThread(self.session, protocol=self.protocol))
         self.clients.append(connect(self.brokers[-1].url, rate_limit_seconds=0))
         return self.clients[-1]
 
@@ -181,10 +183,23 @@ class TcpWay(FileWay):
         super().stop()
 
 
+class TcpWay(BrokerWay, FileWay):
+    """Over TCP, on a directory of the real disk."""
+
+    protocol = "penstock"
+
+
+class HttpWay(BrokerWay, ForgetfulWay):
+    """Over HTTP, on a disk in memory: what is on a real one is seen over TCP."""
+
+    protocol = "http"
+
+
 WAYS: dict[str, type[Way]] = {
     "memory": Way,
     "file": FileWay,
     "sealed": SealedWay,
     "forgetful": ForgetfulWay,
     "tcp": TcpWay,
+    "http": HttpWay,
 }

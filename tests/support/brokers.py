@@ -9,27 +9,30 @@ from typing import Any, TypeVar
 
 from penstock.broker import Broker
 from penstock.embedded import Session
-from penstock.server.tcp import TcpServer, start_tcp
+from penstock.server.http.serve import start_http
+from penstock.server.http.site import HttpSettings
+from penstock.server.tcp import start_tcp
 
 T = TypeVar("T")
 SECONDS = 20  # nothing here takes that long
 
 
 class BrokerThread:
-    """Serves a session over TCP until it is stopped; the session stays open."""
+    """Serves a session over TCP, or HTTP, until it is stopped; the session stays open."""
 
-    def __init__(self, session: Session, port: int = 0) -> None:
+    def __init__(self, session: Session, port: int = 0, protocol: str = "penstock") -> None:
         self.session = session
+        self.protocol = protocol
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="broker", daemon=True)
         self._thread.start()
         self.broker: Broker
-        self.server: TcpServer
+        self.server: Any
         self.run(self._start(port))
 
     @property
     def url(self) -> str:
-        return f"penstock://127.0.0.1:{self.server.port}"
+        return f"{self.protocol}://127.0.0.1:{self.server.port}"
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """A coroutine, on the broker's loop."""
@@ -39,8 +42,12 @@ class BrokerThread:
         """End every connection without a word."""
 
         async def abort() -> None:
-            for connection in list(self.server._connections):
-                connection._transport.abort()
+            if self.protocol == "http":
+                transports = [connection.transport for connection in self.server._state.connections]
+            else:
+                transports = [connection._transport for connection in self.server._connections]
+            for transport in transports:
+                transport.abort()
 
         self.run(abort())
 
@@ -54,7 +61,10 @@ class BrokerThread:
 
     async def _start(self, port: int) -> None:
         self.broker = Broker(self.session)
-        self.server = await start_tcp(self.broker, "127.0.0.1", port)
+        if self.protocol == "http":
+            self.server = await start_http(self.broker, HttpSettings(port=port))
+        else:
+            self.server = await start_tcp(self.broker, "127.0.0.1", port)
 
     async def _stop(self) -> None:
         await self.server.close()

@@ -105,7 +105,9 @@ def _messages(view: views.MessagesView) -> Any:
 def _queue_options(view: Any) -> QueueOptions:
     # Milliseconds and back may be off by the last bit.
     options = changes_of(view)
-    return QueueOptions(**{name: round(each, 9) if isinstance(each, float) else each for name, each in options.items()})
+    for name, value in options.items():
+        options[name] = round(value, 9) if isinstance(value, float) else value
+    return QueueOptions(**options)
 
 
 def _groups(view: views.GroupsView) -> dict[str, list[PartitionLag]]:

@@ -49,14 +49,8 @@ class HttpRequest(Request):
         def encoded(sequence: int) -> Sequence[bytes]:
             return () if body is None else (encode(body(self._number())),)
 
-        super().__init__(
-            Type.CALL,
-            encoded,
-            read or _nothing,
-            again,
-            is_numbered=is_numbered,
-            wait_seconds=wait_seconds,  # type: ignore[arg-type]
-        )
+        reader: Any = read or _nothing
+        super().__init__(Type.CALL, encoded, reader, again, is_numbered=is_numbered, wait_seconds=wait_seconds)
         self.method = method
         self.path = path
 
@@ -77,7 +71,8 @@ def push_one(queue: str, payload: bytes) -> HttpRequest:
     read = request.read
 
     def read_id(body: Any) -> MessageId:
-        return read(body).ids()[0]
+        ids: list[MessageId] = read(body).ids()
+        return ids[0]
 
     request.read = read_id
     return request

@@ -1,0 +1,183 @@
+"""The session of the blocking face over HTTP: a pool of connections, one for each request under way."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+from weakref import WeakSet
+
+import httpx
+
+from penstock import limits
+from penstock.batch import Batch, encode_one
+from penstock.errors import Closed, LeaseLost, PenstockError
+from penstock.model import Durability, MessageId, Receipt
+from penstock.remote import http_request as asking
+from penstock.remote.gathering_threads import Gatherer
+from penstock.remote.http_calls import call
+from penstock.remote.http_exchange import Exchange, Failure, Pause, Reply, Send, Step
+from penstock.remote.http_request import HttpRequest
+from penstock.remote.http_transport import arguments, failure, parameters
+from penstock.remote.operations import Operations
+from penstock.remote.producer import SharedProducer
+from penstock.remote.settings import Settings
+from penstock.replies import LeaseReply, PushReply
+from penstock.requests import LeaseRequest, Operation, PartitionChoice, Settling
+from penstock.wire import calls
+
+
+class Session(Operations):
+    """See the module's rules. Makes sure at once that a broker is there."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._exchange = Exchange(settings)
+        self._http = httpx.Client(**arguments(self._exchange.headers()))
+        self._closing = threading.Event()
+        self._streams: WeakSet[Any] = WeakSet()  # connections, to be woken when the session is closed
+        self._gatherer = None if settings.linger_seconds is None else Gatherer(settings, self._push_payloads)
+        try:
+            self._ask(call(calls.Info()), settings.connect_seconds)
+            self._exchange.producer = self._producer(settings)
+        except BaseException:
+            self._http.close()
+            raise
+
+    def _producer(self, settings: Settings) -> SharedProducer:
+        if not settings.producer:
+            return SharedProducer(settings.rng.getrandbits(62) + 1, 1)
+        return SharedProducer(*self._ask(call(calls.InitProducer(settings.producer))))
+
+    def confirm(self, ticket: int) -> None:
+        """What a broker answers is confirmed already."""
+
+    def close(self) -> None:
+        """Wait for pushes that are gathered, then hang up; calls that wait end with `Closed`."""
+        if self._gatherer is not None:
+            self._gatherer.close()
+        self._closing.set()
+        for stream in list(self._streams):
+            with suppress(OSError, AttributeError):
+                stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+        self._http.close()
+
+    # requests
+
+    def _ask(self, request: HttpRequest, seconds: float | None = None) -> Any:
+        steps = self._exchange.conversation(request, seconds)
+        heard: Reply | Failure | None = None
+        try:
+            while True:
+                heard = self._do(steps.send(heard))
+        except StopIteration as end:
+            return end.value
+        finally:
+            steps.close()
+
+    def _do(self, step: Step) -> Reply | Failure | None:
+        if self._closing.is_set():
+            raise Closed("this Penstock is closed", hint="connect again with penstock.connect()")
+        if isinstance(step, Send):
+            return self._send(step)
+        if isinstance(step, Pause) and self._closing.wait(step.seconds):
+            raise Closed("this Penstock is closed")
+        return None
+
+    def _send(self, step: Send) -> Reply | Failure:
+        try:
+            response = self._http.request(**parameters(step), extensions={"trace": self._note})
+        except httpx.TransportError as error:
+            self._check_open()
+            return failure(error)
+        except RuntimeError:
+            self._check_open()  # closed between our look and the request
+            raise
+        return Reply(response.status_code, response.content)
+
+    def _check_open(self) -> None:
+        if self._closing.is_set():
+            raise Closed("this Penstock is closed")
+
+    def _note(self, event: str, about: dict[str, Any]) -> None:
+        """Called by httpx as a request goes on."""
+        if event == "connection.connect_tcp.complete":
+            self._streams.add(about["return_value"])
+
+    def _call(self, arguments: calls.Arguments) -> HttpRequest:
+        return call(arguments)
+
+    def _transact(self, operations: Sequence[Operation]) -> HttpRequest:
+        return asking.transact(operations)
+
+    def _told(self, request: Any) -> tuple[Any, int]:
+        return self._ask(request), 0
+
+    def _done(self, request: Any) -> int:
+        self._ask(request)
+        return 0
+
+    def _plainly(self, request: Any) -> Any:
+        return self._ask(request)
+
+    # messages
+
+    def push_bytes(self, queue: str, payload: bytes) -> tuple[MessageId, int]:
+        if len(payload) > limits.payload_bytes_max:
+            encode_one(payload)  # refuses it
+        if self._gatherer is not None:
+            return self._gatherer.push(queue, payload), 0
+        return self._ask(asking.push_one(queue, payload)), 0
+
+    def push_one(self, queue: str, data: bytes, durability: Durability | None) -> tuple[MessageId, int]:
+        reply: PushReply = self._ask(asking.push(queue, Batch(data), None, durability))
+        return reply.ids()[0], 0
+
+    def push(
+        self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None
+    ) -> tuple[PushReply, int]:
+        return self._ask(asking.push(queue, batch, partition, durability)), 0
+
+    def _push_payloads(self, queue: str, payloads: list[bytes]) -> Sequence[MessageId]:
+        reply: PushReply = self._ask(asking.push(queue, Batch.build(payloads), None, None))
+        return reply.ids()
+
+    def lease(self, queue: str, group: str, request: LeaseRequest) -> tuple[LeaseReply, int]:
+        return self._ask(asking.lease(queue, group, request, 0.0)), 0
+
+    def lease_waiting(self, queue: str, group: str, request: LeaseRequest, seconds: float) -> tuple[LeaseReply, int]:
+        return self._ask(asking.lease(queue, group, request, seconds)), 0
+
+    def settle(self, receipts: Sequence[Receipt], how: Settling) -> int:
+        return self._done(asking.settle(receipts, 0, how))
+
+    def settle_lease(self, nonce: int, how: Settling) -> int:
+        return self._done(asking.settle((), nonce, how))
+
+    def extend(self, nonce: int, seconds: float) -> int:
+        expires_at: int = self._ask(asking.extend(nonce, seconds))
+        return expires_at
+
+    def pipeline(self) -> Pipeline:
+        return Pipeline(self)
+
+
+class Pipeline:
+    """Settles, each sent and answered before the next: HTTP has nothing better for one thread."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._failure: PenstockError | None = None
+
+    def settle(self, receipts: Sequence[Receipt], how: Settling) -> None:
+        try:
+            self._session.settle(receipts, how)
+        except LeaseLost:
+            pass
+        except PenstockError as error:
+            self._failure = self._failure or error
+
+    def confirm(self) -> None:
+        if self._failure is not None:
+            raise self._failure
