@@ -58,7 +58,7 @@ class AsyncSession(Operations):
     async def start(self) -> None:
         """Connect, or say why not."""
         self.loop = asyncio.get_running_loop()
-        if self._transport is None:
+        while self._transport is None:
             self._made(await self._connector.connect(self.settings.connect_seconds))
 
     async def close(self) -> None:
@@ -184,18 +184,18 @@ class AsyncSession(Operations):
 
     async def _reconnect(self) -> None:
         try:
-            while self._waiting and not self._is_closed:
+            while self._waiting and self._transport is None and not self._is_closed:
                 longest = max(each.deadline for each in self._waiting) - self.loop.time()
                 try:
                     self._made(await self._connector.connect(max(0.0, longest)))
                 except PenstockError as error:
                     self._fail_all(error)
-                else:
-                    break
         finally:
             self._connecting = None
 
     def _made(self, transport: asyncio.Transport) -> None:
+        if transport.is_closing():
+            return  # lost as soon as it was made
         self._transport = transport
         self._is_full = False
         self._go_on()
