@@ -8,6 +8,7 @@ batch said so, and nobody has looked.
 from __future__ import annotations
 
 from binascii import b2a_base64
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, Final
@@ -33,6 +34,16 @@ def is_json(payload: bytes) -> bool:
     """Whether bytes may stand where a JSON value is wanted, and come back as they are: no space around them."""
     try:
         return len(memoryview(_raw(payload))) == len(payload) and (payload.isascii() or bool(payload.decode()))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+
+
+def are_json(payloads: Sequence[bytes]) -> bool:
+    """The same of many."""
+    try:
+        deque(map(_raw, payloads), maxlen=0)
+        everything = b",".join(payloads)
+        return everything.isascii() or bool(everything.decode())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
 
@@ -106,7 +117,7 @@ def _one_kind(piece: Piece, payloads: Sequence[bytes]) -> ContentType | None:
     if column is None:
         return ContentType.BYTES
     kinds = set(column[_index(piece.rows)].tolist())
-    if kinds == {ContentType.JSON} and all(map(is_json, payloads)):
+    if kinds == {ContentType.JSON} and are_json(payloads):
         return ContentType.JSON
     return ContentType.BYTES if kinds == {ContentType.BYTES} else None
 
@@ -123,9 +134,8 @@ def _plain_rows(
         f'"pushed_at":{instant(piece.pushed(0)).decode()},"expires_at":{expires_at.decode()}}}'
     ).encode()
     contents = payloads if kind == ContentType.JSON else [b2a_base64(each, newline=False) for each in payloads]
-    return (
-        template % (offset, content, offset) for offset, content in zip(_listed(piece.offsets), contents, strict=True)
-    )
+    offsets = _listed(piece.offsets)
+    return map(template.__mod__, zip(offsets, contents, offsets, strict=True))
 
 
 def _full_rows(reply: LeaseReply, piece: Piece, payloads: Sequence[bytes], expires_at: bytes) -> Iterator[bytes]:
