@@ -78,14 +78,23 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (typer.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has seen enough; Python would complain about it once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
+        return _unread()
+    except SystemExit as left:
+        # The parser makes an exit of its own out of a broken pipe.
+        if isinstance(left.__context__, BrokenPipeError):
+            return _unread()
+        raise
     except Exception as error:  # noqa: BLE001 - the last stop before a traceback
         code, name, message, hint = explained(error, command_of(words))
         output.write_error(name, message, hint, as_json="--json" in words)
         return code
     return code if isinstance(code, int) else OK
+
+
+def _unread() -> int:
+    """Whoever read our output has seen enough; Python would complain about it once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return OK
 
 
 def command_of(words: Sequence[str]) -> str:
