@@ -15,10 +15,12 @@ import pytest
 
 from penstock import errors, limits
 from penstock.model import Outcome, QueueOptions
+from tests.support.served import QUIET, Served
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+BROKER = "penstock://localhost:7710"  # where the README's broker is
 DECISIONS = sorted((DOCS / "decisions").glob("[0-9]*.md"))
 
 
@@ -150,5 +152,14 @@ def test_importing_penstock_does_not_load_the_command_line():
 @pytest.mark.parametrize("number", range(len(python_blocks("README.md"))))
 def test_the_code_in_the_readme_runs(number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    block = python_blocks("README.md")[number]
 
-    exec(compile(python_blocks("README.md")[number], f"README.md, block {number}", "exec"), {"__name__": "__main__"})
+    if BROKER in block:
+        with Served(tmp_path, "--data", "data", *QUIET) as served:
+            run_block(block.replace(BROKER, f"penstock://localhost:{served.port()}"), number)
+    else:
+        run_block(block, number)
+
+
+def run_block(block: str, number: int) -> None:
+    exec(compile(block, f"README.md, block {number}", "exec"), {"__name__": "__main__"})
