@@ -40,7 +40,7 @@ def is_json(payload: bytes) -> bool:
 def are_json(payloads: Sequence[bytes]) -> bool:
     """The same of many."""
     try:
-        if sum(map(len, map(memoryview, map(_raw, payloads)))) < sum(map(len, payloads)):
+        if sum([len(memoryview(value)) for value in map(_raw, payloads)]) < sum(map(len, payloads)):
             return False
         everything = b",".join(payloads)
         return everything.isascii() or bool(everything.decode())
