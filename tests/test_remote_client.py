@@ -288,12 +288,13 @@ def test_a_cancelled_lease_leaves_nothing_leased(broker, session):
             await ps.queue("mail").push(b"a")
             # One that is cancelled while its answer is on the way: what comes is given back.
             racing = asyncio.create_task(ps.queue("mail").lease(1))
-            await until(lambda: session.stats("mail")[0].leased == 1)
+            await asyncio.sleep(0)
             racing.cancel()
             await asyncio.gather(racing, return_exceptions=True)
-            await until(lambda: session.stats("mail")[0].ready == 1)
+            assert racing.cancelled()
+            return (await ps.queue("mail").lease(1, wait=SECONDS)).payloads()
 
-    on_a_loop(lease())
+    assert on_a_loop(lease()) == [b"a"]
 
 
 def test_closing_ends_a_call_that_waits(broker, session):
@@ -329,3 +330,44 @@ def test_a_client_may_be_used_without_being_entered(broker, session):
 
     on_a_loop(push())
     assert session.stats("mail")[0].messages == 1
+
+
+def test_a_loop_body_that_takes_longer_than_the_lease_keeps_it(broker, session):
+    session.push_bytes("mail", b"a")
+    extended = threading.Event()
+    extend = session.extend
+
+    def noticed(*call):
+        extended.set()
+        return extend(*call)
+
+    session.extend = noticed
+    with penstock.connect(broker.url) as ps:
+        queue = ps.queue("mail")
+        for delivery in queue.consume(lease_seconds=0.2, idle_seconds=0.01):
+            assert extended.wait(SECONDS)
+            assert delivery.attempt == 1
+
+        assert queue.stats().acked == 1
+
+
+def test_consuming_tasks_keep_their_leases_too(broker, session):
+    session.push_bytes("mail", b"a")
+    extended = threading.Event()
+    extend = session.extend
+
+    def noticed(*call):
+        extended.set()
+        return extend(*call)
+
+    session.extend = noticed
+
+    async def consume():
+        async with aio.connect(broker.url) as ps:
+            queue = ps.queue("mail")
+            async for delivery in queue.consume(lease_seconds=0.2, idle_seconds=0.01):
+                await until(extended.is_set)
+                assert delivery.attempt == 1
+            return await queue.stats()
+
+    assert on_a_loop(consume()).acked == 1

@@ -10,7 +10,7 @@ from penstock import arguments
 from penstock.client.delivery import BaseDelivery, BaseLeased
 from penstock.client.session import AsyncSession
 from penstock.client.settlings import ACK, LEFT, RELEASE
-from penstock.errors import LeaseLost
+from penstock.errors import StateError, Unavailable
 from penstock.model import Outcome
 from penstock.requests import Settling
 
@@ -100,10 +100,11 @@ async def kept_alive(leased: Leased, seconds: float) -> AsyncIterator[None]:
     """Extend a lease at half its time, until the block ends or the lease does."""
 
     async def extend() -> None:
-        with suppress(LeaseLost):
+        with suppress(StateError):  # the lease is over, or the handle closed
             while True:
                 await asyncio.sleep(seconds / 2)
-                await leased.extend(seconds)
+                with suppress(Unavailable):  # the broker may be back in time
+                    await leased.extend(seconds)
 
     keeper = asyncio.create_task(extend())
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock import limits
 from penstock.client.settlings import ACK, LEFT, RELEASE
-from penstock.errors import LeaseLost
+from penstock.errors import StateError, Unavailable
 
 if TYPE_CHECKING:
     from penstock.client.sync import Queue
@@ -71,9 +71,10 @@ def kept_alive(leased: Leased, seconds: float) -> Iterator[None]:
     over = threading.Event()
 
     def extend() -> None:
-        with suppress(LeaseLost):
+        with suppress(StateError):  # the lease is over, or the handle closed
             while not over.wait(seconds / 2):
-                leased.extend(seconds)
+                with suppress(Unavailable):  # the broker may be back in time
+                    leased.extend(seconds)
 
     keeper = threading.Thread(target=extend, name="penstock-lease", daemon=True)
     keeper.start()
