@@ -40,7 +40,7 @@ class AsyncSession(Operations):
         self.loop: Any = None  # an event loop, from the first use on
         self._settings = settings
         self._exchange = Exchange(settings)
-        self._http = httpx.AsyncClient(**arguments(self._exchange.headers()))
+        self._http = self._client()
         self._starting = asyncio.Lock()
         self._closing = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()  # what must be over before the session is closed
@@ -56,8 +56,16 @@ class AsyncSession(Operations):
         async with self._starting:
             if self._exchange.producer is None:
                 self.loop = asyncio.get_running_loop()
-                await self._converse(call(calls.Info()), self._settings.connect_seconds)
-                self._exchange.producer = await self._producer()
+                try:
+                    await self._converse(call(calls.Info()), self._settings.connect_seconds)
+                    self._exchange.producer = await self._producer()
+                except BaseException:
+                    failed, self._http = self._http, self._client()
+                    await failed.aclose()
+                    raise
+
+    def _client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(**arguments(self._exchange.headers()))
 
     async def _producer(self) -> Producer:
         if not self._settings.producer:
@@ -191,6 +199,8 @@ class AsyncSession(Operations):
     async def push(
         self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None
     ) -> PushReply:
+        if not batch.count:
+            return PushReply(queue, 0, (), {})
         reply: PushReply = await self.ask(asking.push(queue, batch, partition, durability))
         return reply
 

@@ -137,6 +137,8 @@ class Session(Operations):
     def push(
         self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None
     ) -> tuple[PushReply, int]:
+        if not batch.count:
+            return PushReply(queue, 0, (), {}), 0
         return self._ask(asking.push(queue, batch, partition, durability)), 0
 
     def _push_payloads(self, queue: str, payloads: list[bytes]) -> Sequence[MessageId]:

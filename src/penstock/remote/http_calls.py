@@ -13,7 +13,7 @@ from penstock.model import Freed, MessageId, PartitionLag, QueueOptions, QueueSt
 from penstock.remote.http_request import HttpRequest, path_of
 from penstock.remote.request import REPEATABLE, Again
 from penstock.replies import Member, Membership
-from penstock.requests import LetterFilter
+from penstock.requests import LetterFilter, check_session_seconds
 from penstock.wire import calls
 from penstock.wire import json_views as views
 from penstock.wire.json_client import message_of, messages_of
@@ -175,7 +175,7 @@ SHAPES: Final[dict[type[calls.Arguments], Shape]] = {
     calls.Join: Shape(
         "POST",
         _in_group("members"),
-        lambda given: {"member": given.member, "session_ms": given.session_seconds * 1000},
+        lambda given: {"member": given.member, "session_ms": check_session_seconds(given.session_seconds) * 1000},
         None,
         views.MembershipView,
         _membership,

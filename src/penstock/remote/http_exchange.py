@@ -3,7 +3,7 @@
 `conversation` is a generator: it yields what to do next, and is sent what came of it.
 
     Send ──▶ Reply ── rate limited ──▶ Pause ──▶ Send, as a new one
-      │        └───── anything else: the end
+      │        └───── anything else: the end, unless the broker is stopping
       └────▶ Failure ── may be sent again ──▶ Send to the next address; Pause when all have failed
                 └────── otherwise: nobody knows whether it happened
     Room ──▶ before a push, while too many are under way; threads wait for it when they take their number
@@ -28,6 +28,7 @@ from penstock.wire.errors import ErrorReply, to_error
 from penstock.wire.json_views import ErrorView
 
 SECONDS_MIN: Final = 0.001
+GATEWAY: Final = (502, 503, 504)  # what something between us and a broker says when the broker is not there
 
 
 class Send(NamedTuple):
@@ -87,26 +88,26 @@ class Exchange:
         return headers
 
     def conversation(self, request: HttpRequest, seconds: float | None = None) -> Conversation:
-        """See the module's rules. The answer is returned; its error, if it is one, is raised."""
+        """The answer is returned; its error, if it is one, is raised."""
         settings = self.settings
         deadline = self._after((settings.timeout_seconds if seconds is None else seconds) + request.wait_seconds)
         patience = min(deadline, self._after(settings.rate_limit_seconds))
-        failures = 0
+        failures: list[Failure] = []
         try:
             while True:
                 yield from self._number(request)
-                heard = yield self._send(request, deadline)
-                if isinstance(heard, Reply):
-                    answer = self._answer(request, heard)
-                    if not isinstance(answer, PenstockError):
-                        return answer
+                address = self.settings.addresses[self._place]
+                heard = yield self._send(request, address, deadline)
+                answer = self._answer(request, address, heard) if isinstance(heard, Reply) else heard
+                if isinstance(answer, Failure):
+                    failures.append(answer)
+                    pause = self._again(request, address, failures, deadline)
+                elif isinstance(answer, PenstockError):
                     pause = self._polite_pause(answer, patience)
                     self._done(request)
                     request.renew()
                 else:
-                    assert heard is not None
-                    failures += 1
-                    pause = self._again(request, heard, failures, deadline)
+                    return answer
                 if pause:
                     yield Pause(pause)
         finally:
@@ -119,26 +120,29 @@ class Exchange:
             request.sequence = self.producer.take()
             request.producer = self.producer
 
-    def _send(self, request: HttpRequest, deadline: int) -> Send:
+    def _send(self, request: HttpRequest, address: Address, deadline: int) -> Send:
         left = max(SECONDS_MIN, self._left(deadline))
         connect_seconds = min(left, self.settings.connect_seconds)
         body = b"".join(request.encode(request.sequence)) or None
-        return Send(self.address, request.method, request.path, body, connect_seconds, left)
+        return Send(address, request.method, request.path, body, connect_seconds, left)
 
-    def _answer(self, request: HttpRequest, reply: Reply) -> Any:
+    def _answer(self, request: HttpRequest, address: Address, reply: Reply) -> Any:
         try:
             if reply.status < 300:
                 return request.read(reply.body)  # type: ignore[arg-type]
             error = self._decode(reply.body).error
         except (msgspec.DecodeError, InputError, ValueError, IndexError) as fault:
+            if reply.status in GATEWAY:
+                return Failure(f"status {reply.status}", was_sent=True)
             return Unavailable(
-                f"what comes from {self.address} is no broker's answer: status {reply.status}, {fault}",
+                f"what comes from {address} is no broker's answer: status {reply.status}, {fault}",
                 hint="is this the HTTP port of a broker, or is something in between?",
             )
-        request.sent += 1
         wait = 0.0 if error.retry_after_ms is msgspec.UNSET else error.retry_after_ms / 1000
         told = to_error(ErrorReply(error.code, error.message, error.hint, wait))
-        if request.again is Again.SETTLE and request.sent > 1 and isinstance(told, LeaseLost):
+        if isinstance(told, Unavailable):
+            return Failure(told.message, was_sent=False)  # a broker that is stopping has done nothing
+        if request.again is Again.SETTLE and request.sent and isinstance(told, LeaseLost):
             return LeaseLost(
                 "the connection was lost before the answer came: the first try settled this, or its lease is over"
             )
@@ -150,28 +154,25 @@ class Exchange:
             raise error
         return error.retry_after_seconds
 
-    def _again(self, request: HttpRequest, failure: Failure, failures: int, deadline: int) -> float:
+    def _again(self, request: HttpRequest, address: Address, failures: list[Failure], deadline: int) -> float:
         """How long to wait before sending again what was not answered; raises when that is of no use."""
-        settings, address = self.settings, self.address
+        settings, failure = self.settings, failures[-1]
         if failure.is_late and failure.was_sent:
+            before = f"; before that: {failures[-2].why}" if len(failures) > 1 else ""
             raise Unavailable(
-                f"the broker does not answer: {address}, in {settings.timeout_seconds:g} s; "
-                "the operation may or may not have happened"
+                f"the broker does not answer in time: {address}{before}; the operation may or may not have happened"
             )
         if failure.was_sent:
             request.sent += 1
             if request.again is Again.NEVER:
                 raise unknown(f"the connection to {address} was lost: {failure.why}")
-        self._place = (self._place + 1) % len(settings.addresses)
-        rounds, turn = divmod(failures, len(settings.addresses))
+        if address == settings.addresses[self._place]:  # otherwise somebody else has moved on already
+            self._place = (self._place + 1) % len(settings.addresses)
+        rounds, turn = divmod(len(failures), len(settings.addresses))
         pause = 0.0 if turn else settings.backoff(rounds - 1)
         if self._left(deadline) <= pause:
             raise Unavailable(f"no broker answers at {address}: {failure.why}")
         return pause
-
-    @property
-    def address(self) -> Address:
-        return self.settings.addresses[self._place]
 
     @staticmethod
     def _done(request: HttpRequest) -> None:

@@ -22,7 +22,7 @@ Ttl = Annotated[float, Meta(ge=0.001, le=limits.delay_seconds_max * 1000)]
 LeaseMs = Annotated[float, Meta(ge=1, le=limits.lease_seconds_max * 1000)]
 PriorityName = Literal["background", "low", "normal", "high", "critical"]
 Priority = Annotated[int, Meta(ge=0, le=limits.priority_max)] | PriorityName
-Partition = Annotated[int, Meta(ge=0, le=2**31 - 1)] | Annotated[str, Meta(min_length=1, max_length=128)]
+Partition = Annotated[int, Meta(ge=0, le=2**31 - 1)] | str
 Limit = Annotated[int, Meta(ge=1, le=limits.lease_messages_max)]
 Offset = Annotated[int, Meta(ge=0, le=2**62)]
 Receipts = Annotated[list[str], Meta(min_length=1, max_length=limits.lease_messages_max)]

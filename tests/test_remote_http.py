@@ -1,0 +1,453 @@
+"""The client over HTTP: connections that are lost at any point, brokers that are none, time-outs, batching, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+
+import penstock
+from penstock import Message, aio
+from penstock.embedded import Session
+from penstock.errors import Closed, InvalidField, LeaseLost, PenstockError, ProducerFenced, RateLimited, Unavailable
+from tests.support.brokers import BrokerThread
+from tests.support.cutting import EVERYTHING, CuttingProxy, NoPause
+
+SECONDS = 20
+
+
+@pytest.fixture
+def session():
+    opened = Session(None, durability="os", rng=random.Random(1))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def broker(session):
+    running = BrokerThread(session, protocol="http")
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def cut(broker):
+    """A wire to the broker whose first connections are cut."""
+    proxies = []
+
+    def make(*limits):
+        proxies.append(CuttingProxy(broker.server.port, list(limits)))
+        return proxies[-1].url.replace("penstock://", "http://")
+
+    yield make
+    for proxy in proxies:
+        proxy.close()
+
+
+def connect(url, **options):
+    return penstock.connect(url, rng=NoPause(7), timeout=SECONDS, connect_seconds=SECONDS, **options)
+
+
+def payloads(session, queue):
+    return [message.payload for message in session.read(queue, 0, None, None, 100)[0]]
+
+
+def waiters(session):
+    return sum(map(len, session.shard.waiters._by_queue.values()))
+
+
+def on_a_loop(work):
+    return asyncio.run(asyncio.wait_for(work, SECONDS))
+
+
+async def until(condition):
+    while not condition():  # noqa: ASYNC110  what is waited for happens in another thread, which has no event for it
+        await asyncio.sleep(0)
+
+
+class Script:
+    """A server that answers the requests of each connection as it is told, and hangs up where it is told None."""
+
+    def __init__(self, *connections: list[bytes | None]) -> None:
+        self._connections = connections
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        self.heard: list[bytes] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            for answers in self._connections:
+                client, _ = self._listener.accept()
+                self._open.append(client)
+                for answer in answers:
+                    self.heard.append(self._request(client))
+                    client.sendall(answer) if answer is not None else client.shutdown(socket.SHUT_RDWR)
+
+    @staticmethod
+    def _request(client: socket.socket) -> bytes:
+        head, body, length = b"", b"", 0
+        while not head or len(body) < length:
+            body += client.recv(1 << 16) or b"\r\n\r\n"
+            if not head and b"\r\n\r\n" in body:
+                head, _, body = body.partition(b"\r\n\r\n")
+                found = re.search(rb"content-length: (\d+)", head.lower())
+                length = int(found[1]) if found else 0
+        return head + b"\r\n\r\n" + body
+
+    def close(self) -> None:
+        for each in (self._listener, *self._open):
+            each.close()
+
+
+@pytest.fixture
+def script():
+    made = []
+
+    def make(*connections):
+        made.append(Script(*connections))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.close()
+
+
+def response(status: str, body: bytes) -> bytes:
+    return b"HTTP/1.1 %b\r\ncontent-length: %d\r\n\r\n%b" % (status.encode(), len(body), body)
+
+
+INFO = response("200 OK", b'{"version": "1", "durability": "os", "queues": 0}')
+LEASE = response(
+    "200 OK",
+    b'{"lease_id": "00000000000000ff", "expires_at": "2030-01-01T00:00:00Z", "messages": [{"id": "mail/0/0",'
+    b'"payload": 1, "key": null, "headers": {}, "priority": 128, "attempt": 1, "receipt": "",'
+    b'"pushed_at": "2030-01-01T00:00:00Z"}]}',
+)
+LEASE_LOST = response("409 Conflict", b'{"error": {"code": "lease_lost", "message": "over", "hint": ""}}')
+STOPPING = response("503 Service Unavailable", b'{"error": {"code": "unavailable", "message": "stopping", "hint": ""}}')
+PUSHED = response("201 Created", b'{"results": [{"id": "mail/0/7", "status": "queued"}]}')
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+CUTS = [0, 1, 60, *range(120, 700, 40)]
+
+
+@pytest.mark.parametrize("bytes_cut", CUTS)
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_a_push_over_a_wire_that_is_cut_anywhere_is_stored_once(cut, session, way, bytes_cut):
+    limit = (bytes_cut, EVERYTHING) if way == "up" else (EVERYTHING, bytes_cut)
+    with connect(cut(limit)) as ps:
+        id = ps.queue("mail").push(b"a")
+        second = ps.queue("mail").push_many([b"b", Message(payload={"c": 1}, key="k")])
+
+    assert payloads(session, "mail") == [b"a", b"b", b'{"c":1}']
+    assert [each.offset for each in (id, *second.ids)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("bytes_cut", CUTS)
+def test_tasks_whose_wires_are_cut_anywhere_store_each_message_once(cut, session, bytes_cut):
+    async def push():
+        async with aio.connect(cut(*[(EVERYTHING, bytes_cut)] * 4), rng=NoPause(7), connect_seconds=SECONDS) as ps:
+            return await asyncio.gather(*(ps.queue("mail").push(str(number).encode()) for number in range(10)))
+
+    ids = on_a_loop(push())
+
+    assert sorted(int(each) for each in payloads(session, "mail")) == list(range(10))
+    assert sorted(id.offset for id in ids) == list(range(10))
+
+
+@pytest.mark.parametrize("bytes_cut", range(200, 500, 30))
+def test_a_transaction_over_a_wire_that_is_cut_happens_once(broker, cut, session, bytes_cut):
+    with connect(broker.url) as ps, connect(cut((EVERYTHING, bytes_cut), (EVERYTHING, bytes_cut))) as other:
+        ps.queue("source").push(b"a")
+        (delivery,) = ps.queue("source").lease(1)
+        with other.transaction() as tx:
+            tx.ack(delivery)
+            tx.push("sink", b"out")
+
+        assert [str(id) for ids in tx.ids for id in ids] == ["sink/0/0"]
+        assert ps.queue("source").stats().acked == 1
+    assert payloads(session, "sink") == [b"out"]
+
+
+def test_an_operation_that_must_not_be_done_twice_says_that_nobody_knows(script):
+    server = script([INFO, None], [INFO])
+    with connect(server.url) as ps, pytest.raises(Unavailable, match="may or may not"):
+        ps.queue("mail").purge()
+
+    assert len(server.heard) == 2
+
+
+def test_an_ack_whose_answer_is_lost_is_made_again_and_finds_itself_done(script):
+    server = script([INFO, LEASE, None], [LEASE_LOST])
+    with connect(server.url) as ps:
+        leased = ps.queue("mail").lease(1)
+        with pytest.raises(LeaseLost, match="first try"):
+            leased.ack()
+
+    assert server.heard[2] == server.heard[3]
+
+
+def test_a_broker_that_stops_and_a_gateway_without_one_are_tried_again(script):
+    server = script([INFO, STOPPING, response("502 Bad Gateway", b"<html>"), PUSHED])
+    with connect(server.url) as ps:
+        assert str(ps.queue("mail").push(b"a")) == "mail/0/7"
+
+    assert server.heard[1].partition(b"\r\n\r\n")[2] == server.heard[3].partition(b"\r\n\r\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (b"\xff" * 64 + b"\r\n\r\n", "illegal status line"),
+        (response("200 OK", b"<html>hello</html>"), "no broker's answer"),
+        (response("404 Not Found", b"nothing here"), "status 404"),
+        (response("503 Service Unavailable", b"not yet"), "status 503"),
+        (response("200 OK", b'{"another": "service"}'), "no broker's answer"),
+    ],
+    ids=["garbage", "a page", "nothing there", "a gateway", "another service"],
+)
+def test_what_is_no_broker_is_told_apart(script, answer, text):
+    server = script(*[[answer]] * 1_000)
+    with pytest.raises(Unavailable, match=text):
+        penstock.connect(server.url, connect_seconds=0.05)
+
+    async def enter():
+        async with aio.connect(server.url, connect_seconds=0.05):
+            pass
+
+    with pytest.raises(Unavailable, match=text):
+        on_a_loop(enter())
+
+
+def test_a_broker_that_is_not_there_is_named_in_the_error():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    with pytest.raises(Unavailable, match=url):
+        penstock.connect(url, connect_seconds=0.05)
+
+    with pytest.raises(Unavailable, match=url):
+        on_a_loop(aio.connect(url, connect_seconds=0.05).queue("mail").push(b"a"))
+
+
+@pytest.mark.parametrize("url", ["http://", "http://h:99999", "http://h/path", "http://h,penstock://h", "http://u:p@h"])
+def test_a_wrong_url_is_refused(url):
+    with pytest.raises(InvalidField, match="url"):
+        penstock.connect(url)
+
+
+def test_a_broker_that_does_not_answer_is_not_waited_for_for_ever(script):
+    server = script([INFO, b""], [INFO, b""])
+    with penstock.connect(server.url, timeout=0.05) as ps, pytest.raises(Unavailable, match="does not answer"):
+        ps.queue("mail").push(b"a")
+
+    async def push():
+        async with aio.connect(server.url, timeout=0.05) as ps:
+            await ps.queue("mail").push(b"a")
+
+    with pytest.raises(Unavailable, match="does not answer"):
+        on_a_loop(push())
+
+
+def test_who_asks_is_in_the_headers(script):
+    server = script([INFO], [INFO])
+    penstock.connect(server.url, token="secret", client="importer").close()
+    penstock.connect(server.url).close()
+
+    named, nameless = (heard.lower() for heard in server.heard)
+    assert b"authorization: bearer secret\r\n" in named
+    assert b"user-agent: importer\r\n" in named
+    assert b"user-agent: penstock/" in nameless
+    assert b"authorization" not in nameless
+
+
+def test_a_client_goes_on_when_its_broker_comes_back(session):
+    first = BrokerThread(session, protocol="http")
+    port = first.server.port
+    with connect(first.url) as ps:
+        queue = ps.queue("mail")
+        queue.push(b"a")
+        first.stop()
+        again = BrokerThread(session, port, protocol="http")
+        queue.push(b"b")
+        queue.purge()
+
+        assert payloads(session, "mail") == [b"a", b"b"]
+        again.stop()
+
+
+def test_a_client_fails_over_when_its_broker_stops(broker, session):
+    first = BrokerThread(session, protocol="http")
+    urls = [first.url, broker.url]
+
+    async def push():
+        async with aio.connect(urls, rng=NoPause(8)) as ps:
+            await ps.queue("mail").push(b"a")
+            await asyncio.to_thread(first.stop)
+            await ps.queue("mail").push(b"b")
+
+    on_a_loop(push())
+    with connect(",".join(urls)) as ps:
+        ps.queue("mail").push(b"c")
+
+    assert payloads(session, "mail") == [b"a", b"b", b"c"]
+
+
+def test_a_successor_of_the_same_name_fences_a_producer(broker, session):
+    async def succeed():
+        async with aio.connect(broker.url, producer="importer") as second:
+            await second.queue("mail").push(b"b")
+
+    with connect(broker.url, producer="importer") as first:
+        first.queue("mail").push(b"a")
+        on_a_loop(succeed())
+        with pytest.raises(ProducerFenced):
+            first.queue("mail").push(b"c")
+
+    assert payloads(session, "mail") == [b"a", b"b"]
+
+
+def test_threads_that_push_together_share_batches(broker, session):
+    with connect(broker.url, linger_ms=5) as ps, ThreadPoolExecutor(16) as threads:
+        queue = ps.queue("mail")
+        ids = list(threads.map(lambda number: queue.push(str(number).encode()), range(200)))
+
+    found = session.read("mail", 0, None, None, 500)[0]
+    assert all(found[id.offset].payload == str(number).encode() for number, id in enumerate(ids))
+    assert len(session.shard.core.by_name["mail"].partitions[0].extents) < 200
+
+
+def test_tasks_that_push_together_share_batches_and_closing_sends_the_rest(broker, session):
+    async def push():
+        ps = aio.connect(broker.url, linger_ms=10_000, batch_max=100)
+        tasks = [asyncio.create_task(ps.queue("mail").push(str(number).encode())) for number in range(950)]
+        await asyncio.sleep(0)
+        await ps.close()
+        return await asyncio.gather(*tasks)
+
+    ids = on_a_loop(push())
+
+    found = session.read("mail", 0, None, None, 1_500)[0]
+    assert all(found[id.offset].payload == str(number).encode() for number, id in enumerate(ids))
+    assert len(session.shard.core.by_name["mail"].partitions[0].extents) <= 12
+
+
+def test_more_pushes_than_a_producer_may_have_under_way_wait_their_turn(broker, session, monkeypatch):
+    monkeypatch.setattr("penstock.remote.producer.UNDER_WAY_MAX", 4)
+
+    async def push():
+        async with aio.connect(broker.url) as ps:
+            return await asyncio.gather(*(ps.queue("mail").push(b"a") for _ in range(40)))
+
+    assert sorted(id.offset for id in on_a_loop(push())) == list(range(40))
+
+
+def test_a_limit_is_waited_for_politely_unless_that_takes_too_long(broker, session):
+    session.create_queue("mail", {"push_per_second": 50, "push_burst": 1}, exist_ok=False)
+    session.create_queue("slow", {"push_per_second": 0.01, "push_burst": 1}, exist_ok=False)
+
+    async def push():
+        async with aio.connect(broker.url) as ps:
+            await asyncio.gather(*(ps.queue("mail").push(b"a") for _ in range(3)))
+
+    on_a_loop(push())
+    with connect(broker.url, rate_limit_seconds=1) as ps:
+        ps.queue("mail").push(b"a")
+        ps.queue("slow").push(b"a")
+        with pytest.raises(RateLimited):
+            ps.queue("slow").push(b"b")
+
+    assert session.stats("mail")[0].messages == 4
+
+
+def test_a_cancelled_lease_leaves_nothing_leased(broker, session):
+    session.create_queue("mail", {}, exist_ok=False)
+
+    async def lease():
+        async with aio.connect(broker.url) as ps:
+            task = asyncio.create_task(ps.queue("mail").lease(1, wait=SECONDS))
+            await until(lambda: waiters(session) == 1)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await until(lambda: waiters(session) == 0)
+            await ps.queue("mail").push(b"a")
+            assert (await ps.queue("mail").lease(1)).payloads() == [b"a"]
+
+    on_a_loop(lease())
+
+
+def test_closing_ends_calls_that_wait(broker, session):
+    session.create_queue("mail", {}, exist_ok=False)
+    ps = connect(broker.url)
+    caught: list[PenstockError] = []
+
+    def wait():
+        try:
+            ps.queue("mail").lease(1, wait=SECONDS)
+        except PenstockError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    on_a_loop(until(lambda: waiters(session) == 1))
+    ps.close()
+    thread.join(SECONDS)
+
+    assert [type(error) for error in caught] == [Closed]
+    with pytest.raises(Closed):
+        ps.queue("mail").push(b"a")
+    ps.close()
+
+
+def test_closing_ends_tasks_that_wait(broker, session):
+    session.create_queue("mail", {}, exist_ok=False)
+
+    async def close():
+        ps = aio.connect(broker.url)
+        task = asyncio.create_task(ps.queue("mail").lease(1, wait=SECONDS))
+        await until(lambda: waiters(session) == 1)
+        await ps.close()
+        with pytest.raises(Closed):
+            await task
+        with pytest.raises(Closed):
+            await ps.queue("mail").push(b"a")
+
+    on_a_loop(close())
+
+
+def test_tasks_consume_until_nothing_comes(broker, session):
+    async def consume():
+        async with aio.connect(broker.url) as ps:
+            queue = ps.queue("mail")
+            await queue.push_many([str(number).encode() for number in range(25)])
+            return [int(each.payload) async for each in queue.consume(batch=10, idle_seconds=0.01)]
+
+    assert on_a_loop(consume()) == list(range(25))
+    assert session.stats("mail")[0].acked == 25
+
+
+def test_whatever_a_message_holds_comes_back(broker, session):
+    kinds = [
+        Message(payload=b"\x00\xff", key="k\u2028", headers={"h": "\ud55c"}, trace=TRACE, dedup_key="d"),
+        Message(payload={"a": [1, 2.50]}, priority="high", max_attempts=3),
+        Message(payload="text", ttl=3600.000001),
+        Message(payload=b' {"spaced": 1}\n', content_type=penstock.ContentType.JSON),
+        Message(payload=b"not json", content_type=penstock.ContentType.JSON),
+    ]
+    with connect(broker.url) as ps:
+        queue = ps.queue("mail")
+        queue.push_many(kinds)
+        assert queue.read(limit=9) == session.read("mail", 0, None, None, 9)[0]
+        leased = {each.id.offset: each for each in queue.lease(9)}
+
+    for message in session.read("mail", 0, None, None, 9)[0]:
+        delivery = leased[message.id.offset]
+        for name in ("payload", "key", "trace", "dedup_key", "content_type", "priority", "pushed_at"):
+            assert getattr(delivery, name) == getattr(message, name)
+        assert delivery.headers == (message.headers or {})
