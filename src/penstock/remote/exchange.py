@@ -5,6 +5,7 @@
           lost() ── may be sent again ──▶ to be put again, with the same sequence
                └─── otherwise ──────────▶ told(Unavailable): nobody knows whether it happened
 
+A broker that stops refuses new work: such a request has not happened, and is put again on the next connection.
 An answer that nobody waits for any more is dropped; messages that come with it are given back at once.
 """
 
@@ -49,6 +50,7 @@ class Exchange:
         self.is_leaving = False  # the broker has said goodbye
         self.frame_bytes_max = limits.frame_bytes_max  # as the broker says in its welcome
         self.pending: dict[int, Request] = {}
+        self.turned_away: dict[int, Request] = {}  # by a broker that is leaving: for the next connection
         self._abandoned: dict[int, None] = {}  # leases that nobody waits for
         self._correlation = 0
         self._splitter = Splitter(2 * limits.frame_bytes_max)
@@ -95,6 +97,10 @@ class Exchange:
     def _answered(self, request: Request, kind: int, body: memoryview) -> None:
         if kind == Type.ERROR:
             answer: Any = to_error(decode(body, ErrorReply))
+            if self.is_leaving and isinstance(answer, Unavailable):
+                request.sent -= 1
+                self.turned_away[request.correlation] = request
+                return
             if request.again is Again.SETTLE and request.sent > 1 and isinstance(answer, LeaseLost):
                 answer = LeaseLost(
                     "the connection was lost before the answer came: the first try settled this, or its lease is over"
@@ -128,10 +134,11 @@ class Exchange:
 
     def abandon(self, request: Request) -> list[Buffer]:
         """Nobody waits for this one any more; what to send about it."""
-        if self.pending.pop(request.correlation, None) is None:
+        is_turned_away = self.turned_away.pop(request.correlation, None) is not None
+        if self.pending.pop(request.correlation, None) is None and not is_turned_away:
             return []
         _done(request)
-        if request.kind != Type.LEASE:
+        if is_turned_away or request.kind != Type.LEASE:
             return []
         self._abandoned[request.correlation] = None
         if len(self._abandoned) > ABANDONED_MAX:
@@ -140,19 +147,20 @@ class Exchange:
 
     def lost(self, why: str) -> list[Request]:
         """The connection is gone. The requests to put again, in their order; all others have been told."""
+        again, self.turned_away = self.turned_away, {}
         pending, self.pending = self.pending, {}
         self._abandoned = {}
-        again = []
-        for request in pending.values():
+        for correlation, request in pending.items():
             if request.kind == Type.HELLO or request.again is Again.NEVER:
                 tell(request, self.refused or unknown(why))
             else:
-                again.append(request)
-        return again
+                again[correlation] = request
+        return [again[correlation] for correlation in sorted(again)]
 
     def fail(self, error: PenstockError) -> None:
         """Nobody will answer any more."""
-        pending, self.pending = self.pending, {}
+        pending, self.pending = self.pending | self.turned_away, {}
+        self.turned_away = {}
         for request in pending.values():
             tell(request, error)
 

@@ -162,6 +162,7 @@ class Line:
             data = self._socket.recv(READ_BYTES)
             if not data:
                 self.exchange.pending.clear()
+                self.exchange.turned_away.clear()
                 raise self.exchange.refused or OSError("the connection was closed at once")
             self.exchange.received(data)
         if isinstance(request.answer, PenstockError):
@@ -215,7 +216,9 @@ class Line:
         except Garbled as error:
             self._fail(Unavailable(f"what comes from {self._address} is not the protocol of a broker: {error}"))
         else:
-            if replies:
+            if self.exchange.turned_away and not self.exchange.pending:
+                self._lost("the broker is stopping", deadline)
+            elif replies:
                 self._write(replies, deadline)
 
     def _lost(self, why: str, deadline: int) -> None:

@@ -1,0 +1,247 @@
+"""A wire that is cut at every byte of an exchange, and brokers that stop: what a client asked for happens once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import aio
+from penstock.client.asynchronous import Penstock as AsyncPenstock
+from penstock.client.settlings import ACK
+from penstock.client.sync import Penstock
+from penstock.clock import ManualClock
+from penstock.embedded import Session
+from penstock.errors import LeaseLost, Unavailable
+from penstock.model import Outcome
+from penstock.remote import request as asking
+from penstock.remote.exchange import Exchange
+from penstock.remote.producer import Producer
+from penstock.remote.request import PENDING
+from penstock.requests import LeaseRequest, Settling
+from penstock.wire import calls
+from penstock.wire.errors import to_reply
+from penstock.wire.frames import Type, frame
+from penstock.wire.requests import Welcome, encode
+from tests.support.brokers import BrokerThread
+from tests.support.cutting import EVERYTHING, CuttingProxy, NoPause
+from tests.support.dose import dose
+
+SECONDS = 20
+STEP = dose(ci=3, nightly=1)
+WELCOME = frame(Type.OK, 1, encode(Welcome(1, "script", 1 << 20)))
+STOPPING = encode(to_reply(Unavailable("the broker is stopping")))
+Limit = tuple[int, int]
+seeds = count()  # every client is a producer of its own
+
+
+class World:
+    """A broker in memory, and clients whose first connection is cut somewhere."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.session = Session(None, durability="os", rng=random.Random(1), clock=self.clock, background=False)
+        self.broker = BrokerThread(self.session)
+        self.numbers = count()
+
+    def close(self) -> None:
+        self.broker.stop()
+        self.session.close()
+
+    def queue(self) -> str:
+        """A name that is new."""
+        return f"queue-{next(self.numbers)}"
+
+    def payloads(self, queue: str) -> list[Any]:
+        return [message.payload for message in self.session.read(queue, 0, None, None, 100)[0]]
+
+    @contextmanager
+    def cut(self, *limits: Limit) -> Iterator[CuttingProxy]:
+        proxy = CuttingProxy(self.broker.server.port, list(limits))
+        try:
+            yield proxy
+        finally:
+            proxy.close()
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.close()
+
+
+def blocking(proxy: CuttingProxy, work: Callable[[Penstock], Any]) -> Any:
+    with penstock.connect(proxy.url, rng=NoPause(next(seeds)), timeout=SECONDS, connect_seconds=SECONDS) as ps:
+        return work(ps)
+
+
+def on_a_loop(proxy: CuttingProxy, work: Callable[[AsyncPenstock], Any]) -> Any:
+    async def run() -> Any:
+        async with aio.connect(proxy.url, rng=NoPause(next(seeds)), timeout=SECONDS, connect_seconds=SECONDS) as ps:
+            return await work(ps)
+
+    return asyncio.run(asyncio.wait_for(run(), SECONDS))
+
+
+FACES = [blocking, on_a_loop]
+
+
+def every_cut(world: World, face: Any, work: Callable[[Any], Any]) -> Iterator[Limit]:
+    """Every byte of both directions, as many as pass when nothing is cut; in CI every third."""
+    with world.cut() as proxy:
+        face(proxy, work)
+        up, down = (max(each[way] for each in proxy.bytes) for way in (0, 1))
+    yield from ((number, EVERYTHING) for number in range(0, up + 1, STEP))
+    yield from ((EVERYTHING, number) for number in range(0, down + 1, STEP))
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_push_is_stored_once_wherever_the_wire_is_cut(world, face):
+    def push(queue):
+        return lambda ps: ps.queue(queue).push(b"a")
+
+    for limit in every_cut(world, face, push(world.queue())):
+        queue = world.queue()
+        with world.cut(limit, limit) as proxy:
+            assert str(face(proxy, push(queue))) == f"{queue}/0/0"
+        assert world.payloads(queue) == [b"a"], limit
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_batch_is_stored_once_wherever_the_wire_is_cut(world, face):
+    def push(queue):
+        return lambda ps: ps.queue(queue).push_many([b"a", b"b", b"c"])
+
+    for limit in every_cut(world, face, push(world.queue())):
+        queue = world.queue()
+        with world.cut(limit, limit) as proxy:
+            assert [id.offset for id in face(proxy, push(queue)).ids] == [0, 1, 2]
+        assert world.payloads(queue) == [b"a", b"b", b"c"], limit
+
+
+def transact(face: Any, delivery: Any, sink: str) -> Callable[[Any], Any]:
+    def with_threads(ps: Penstock) -> Any:
+        with ps.transaction() as tx:
+            tx.ack(delivery)
+            tx.push(sink, b"out")
+        return tx.ids
+
+    async def with_tasks(ps: AsyncPenstock) -> Any:
+        async with ps.transaction() as tx:
+            tx.ack(delivery)
+            tx.push(sink, b"out")
+        return tx.ids
+
+    return with_threads if face is blocking else with_tasks
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_transaction_happens_once_wherever_the_wire_is_cut(world, face):
+    with penstock.connect(world.broker.url) as ps:
+
+        def delivery() -> tuple[str, Any]:
+            source = world.queue()
+            ps.queue(source).push(b"in")
+            return source, ps.queue(source).lease(1)[0]
+
+        for limit in every_cut(world, face, transact(face, delivery()[1], world.queue())):
+            (source, held), sink = delivery(), world.queue()
+            with world.cut(limit, limit) as proxy:
+                assert [str(id) for (id,) in face(proxy, transact(face, held, sink))] == [f"{sink}/0/0"]
+            assert ps.queue(source).stats().acked == 1, limit
+            assert world.payloads(sink) == [b"out"], limit
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("how", [ACK, Settling(Outcome.REJECTED)])
+def test_a_settle_counts_once_wherever_the_wire_is_cut(world, face, how):
+    """When its answer is lost the second try finds the lease gone, and says what that may mean."""
+    session = world.session
+
+    def settle(queue):
+        session.push_bytes(queue, b"a")
+        nonce = session.lease(queue, "default", LeaseRequest())[0].nonce
+        return lambda ps: ps._session.settle_lease(nonce, how)
+
+    for limit in every_cut(world, face, settle(world.queue())):
+        queue = world.queue()
+        with world.cut(limit) as proxy, suppress(LeaseLost):
+            face(proxy, settle(queue))
+        account = session.stats(queue)[0].groups["default"]
+        assert (account.acked, account.dead, account.leased) == ((1, 0, 0) if how is ACK else (0, 1, 0)), limit
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_lease_whose_answer_is_cut_is_made_again_and_nothing_is_leased_for_ever(world, face):
+    def lease(queue):
+        world.session.push_bytes(queue, b"a")
+        world.session.push_bytes(queue, b"b")
+        return lambda ps: ps.queue(queue).lease(1, lease_seconds=30)
+
+    for limit in every_cut(world, face, lease(world.queue())):
+        queue = world.queue()
+        with world.cut(limit) as proxy:
+            leased = face(proxy, lease(queue))
+        stats = world.session.stats(queue)[0]
+        assert leased.payloads() in ([b"a"], [b"b"]), limit
+        assert stats.leased == (1 if leased.payloads() == [b"a"] else 2), limit
+    world.clock.advance(seconds=31)
+    world.session.timekeeper.tick()
+    assert not world.session.shard.core.leases
+
+
+# brokers that stop
+
+
+def test_what_a_broker_refuses_because_it_stops_is_asked_of_the_next():
+    exchange = Exchange(Producer(1, 1))
+    waiting, refused = asking.lease("mail", "default", LeaseRequest(), 5.0), asking.call(calls.Purge("mail"))
+    exchange.put(waiting)
+    exchange.put(refused)
+
+    exchange.received(frame(Type.GOODBYE, 0) + frame(Type.ERROR, refused.correlation, STOPPING))
+
+    assert refused.answer is PENDING
+    assert exchange.lost("it has gone") == [waiting, refused]
+
+
+@contextmanager
+def stopping() -> Iterator[str]:
+    """The URL of a broker that stops as soon as somebody asks something of it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    client, _ = listener.accept()
+                    with client:
+                        for answer in (WELCOME, frame(Type.GOODBYE, 0) + frame(Type.ERROR, 2, STOPPING)):
+                            client.recv(1 << 16)
+                            client.sendall(answer)
+                        client.recv(1 << 16)  # until the client hangs up
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"penstock://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_nobody_notices_that_a_broker_stops_while_they_push(world):
+    with stopping() as url:
+        urls = [url, world.broker.url]
+        with penstock.connect(urls, rng=NoPause(next(seeds))) as ps:
+            assert str(ps.queue("mail").push(b"a")) == "mail/0/0"
+
+        async def push() -> Any:
+            async with aio.connect(urls, rng=NoPause(next(seeds))) as ps:
+                return await ps.queue("mail").push(b"b")
+
+        assert str(asyncio.run(asyncio.wait_for(push(), SECONDS))) == "mail/0/1"
