@@ -38,6 +38,20 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
     def partition(self, index: int) -> str:
         return self.partitions if isinstance(self.partitions, str) else self.partitions[index]
 
+    def part(self, first: int, end: int) -> Piece:
+        """Some of its deliveries."""
+        if first == 0 and end == len(self.offsets):
+            return self
+        rows = self.rows
+        return Piece(
+            self.batch,
+            slice(rows.start + first, rows.start + end) if isinstance(rows, slice) else rows[first:end],
+            self.partitions if isinstance(self.partitions, str) else self.partitions[first:end],
+            self.offsets[first:end],
+            self.attempts if isinstance(self.attempts, int) else self.attempts[first:end],
+            self.pushed_at[first:end] if isinstance(self.pushed_at, Sequence) else self.pushed_at,
+        )
+
     def payloads(self) -> list[bytes]:
         """One for each delivery, in order."""
         if len(self.offsets) == 1:

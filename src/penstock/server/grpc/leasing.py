@@ -10,13 +10,13 @@ import msgspec
 from penstock import arguments, limits
 from penstock.batch import CONTENT_TYPE, HEADERS, KEY, PRIORITY, TRACE
 from penstock.broker import StreamRequest
+from penstock.broker.fitting import split
 from penstock.errors import InvalidField
 from penstock.model import Outcome
 from penstock.replies import LeaseReply, Piece
 from penstock.requests import LeaseRequest, Settling
 from penstock.server.grpc.generated import queues_pb2 as pb
 from penstock.server.grpc.values import group_of, seconds, timestamp
-from penstock.server.splitting import split
 
 RESPONSE_BYTES: Final = 3 * limits.MIB  # about: clients take 4 MiB unless told otherwise
 STREAM_BATCH: Final = 100

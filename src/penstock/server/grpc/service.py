@@ -19,6 +19,7 @@ from grpc_reflection.v1alpha import reflection
 
 from penstock import arguments
 from penstock.broker import Broker, Client, Principal
+from penstock.broker.fitting import receipts_in, split
 from penstock.errors import Internal, PenstockError, Unavailable
 from penstock.model import Outcome, check_name
 from penstock.requests import Settling
@@ -28,7 +29,6 @@ from penstock.server.grpc.generated import queues_pb2 as pb
 from penstock.server.grpc.leasing import RESPONSE_BYTES, lease_request, lease_response
 from penstock.server.grpc.pushing import batch_of, carry_trace, partition_of, push_response
 from penstock.server.grpc.values import durability_of, group_of
-from penstock.server.splitting import receipts_in, split
 from penstock.wire import calls, trace
 from penstock.wire.errors import grpc_status, to_reply
 

@@ -9,6 +9,7 @@ import grpc.aio
 
 from penstock.broker import Broker, Client, Stream
 from penstock.broker.events import INTERVAL_SECONDS_DEFAULT, Event
+from penstock.broker.fitting import size_of
 from penstock.errors import BadRequest, InvalidField, PenstockError
 from penstock.model import to_micros
 from penstock.replies import LeaseReply
@@ -18,7 +19,6 @@ from penstock.server.grpc.leasing import lease_responses, stream_request
 from penstock.server.grpc.settling import extend, settle
 from penstock.server.grpc.values import error_of, timestamp
 from penstock.server.outbox import Outbox
-from penstock.server.splitting import size_of
 
 CREDIT_ENDLESS: Final = 1 << 31
 SMALL: Final = 256  # about the size of an answer without payloads

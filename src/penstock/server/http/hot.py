@@ -14,12 +14,12 @@ import httptools
 import msgspec
 
 from penstock import arguments
+from penstock.broker.fitting import receipts_in, size_of, split
 from penstock.errors import BadReceipt, InvalidField, PenstockError
 from penstock.model import ContentType, Outcome, Receipt, check_name
 from penstock.replies import LeaseReply
 from penstock.requests import Settling
 from penstock.server.http.exchange import Exchange
-from penstock.server.splitting import receipts_in, size_of, split
 from penstock.wire import json_models as models
 from penstock.wire import trace
 from penstock.wire.errors import http_status

@@ -18,10 +18,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from penstock.broker import Broker, Client, Stream, StreamRequest
 from penstock.broker.events import Listener
+from penstock.broker.fitting import size_of, split
 from penstock.errors import Internal, InvalidField, PenstockError
 from penstock.replies import LeaseReply
 from penstock.server.outbox import Outbox
-from penstock.server.splitting import size_of, split
 from penstock.server.websocket.words import HOW, by_lease, event_json, extension, id_of, proofs_of, read, unknown
 from penstock.wire import json_stream as stream
 from penstock.wire.json_push import batch_of
