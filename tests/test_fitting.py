@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from penstock import Message
 from penstock.batch import Batch
+from penstock.broker.fitting import OVERHEAD_BYTES, receipts_in, size_of, split
 from penstock.embedded import Session
 from penstock.model import Outcome
 from penstock.requests import LeaseRequest, Settling
-from penstock.server.splitting import OVERHEAD_BYTES, receipts_in, size_of, split
 
 
 @given(st.lists(st.lists(st.integers(0, 300), min_size=1, max_size=6), min_size=1, max_size=6), st.integers(1, 2000))
