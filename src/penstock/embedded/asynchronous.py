@@ -208,9 +208,7 @@ class AsyncSession:
     async def join(self, queue: str, group: str, member: str, session_seconds: float) -> Membership:
         return await self._told(self.session.join, queue, group, member, session_seconds)
 
-    async def heartbeat(
-        self, queue: str, group: str, member: str, generation: int, held: Sequence[str]
-    ) -> Membership:
+    async def heartbeat(self, queue: str, group: str, member: str, generation: int, held: Sequence[str]) -> Membership:
         return await self._told(self.session.heartbeat, queue, group, member, generation, held)
 
     async def leave(self, queue: str, group: str, member: str, generation: int) -> None:
