@@ -22,7 +22,7 @@ from penstock.remote.gathering import Gatherer, resolve
 from penstock.remote.http_calls import call
 from penstock.remote.http_exchange import Exchange, Failure, Pause, Reply, Send, Step
 from penstock.remote.http_request import HttpRequest
-from penstock.remote.http_transport import arguments, failure, parameters
+from penstock.remote.http_transport import ARGUMENTS, failure, http_request
 from penstock.remote.operations import Operations
 from penstock.remote.producer import Producer, nameless
 from penstock.remote.settings import Settings
@@ -30,6 +30,7 @@ from penstock.replies import LeaseReply, PushReply
 from penstock.requests import LeaseRequest, Operation, PartitionChoice, Settling
 from penstock.wire import calls
 
+AT_ONCE_MAX: Final = 8  # requests, of those that do not wait for messages to come: each takes a connection
 TASKS_MAX: Final = 64  # requests under way that nobody awaits
 
 
@@ -40,7 +41,9 @@ class AsyncSession(Operations):
         self.loop: Any = None  # an event loop, from the first use on
         self._settings = settings
         self._exchange = Exchange(settings)
-        self._http = self._client()
+        self._http = httpx.AsyncHTTPTransport(**ARGUMENTS)
+        self._headers = self._exchange.headers()
+        self._places = asyncio.Semaphore(AT_ONCE_MAX)
         self._starting = asyncio.Lock()
         self._closing = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()  # what must be over before the session is closed
@@ -60,12 +63,8 @@ class AsyncSession(Operations):
                     await self._converse(call(calls.Info()), self._settings.connect_seconds)
                     self._exchange.producer = await self._producer()
                 except BaseException:
-                    failed, self._http = self._http, self._client()
-                    await failed.aclose()
+                    await self._http.aclose()  # which may be used again
                     raise
-
-    def _client(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(**arguments(self._exchange.headers()))
 
     async def _producer(self) -> Producer:
         if not self._settings.producer:
@@ -92,7 +91,10 @@ class AsyncSession(Operations):
             if self._exchange.producer is None:
                 self._check_open()
                 await self.start()
-            return await self._converse(request)
+            if request.wait_seconds:
+                return await self._converse(request)
+            async with self._places:
+                return await self._converse(request)
         finally:
             self._pushes -= request.is_numbered
             self._wake()
@@ -122,11 +124,12 @@ class AsyncSession(Operations):
 
     async def _send(self, step: Send) -> Reply | Failure:
         try:
-            response = await self._http.request(**parameters(step))
+            response = await self._http.handle_async_request(http_request(step, self._headers))
+            body = await response.aread()
         except httpx.TransportError as error:
             self._check_open()
             return failure(error)
-        return Reply(response.status_code, response.content)
+        return Reply(response.status_code, body)
 
     def _check_open(self) -> None:
         if self._closing.is_set():
@@ -223,16 +226,16 @@ class AsyncSession(Operations):
 
 
 class AsyncPipeline:
-    """Settles on their way, one after the other; making one awaits nothing."""
+    """Settles on their way; making one awaits nothing. What comes while a request is under way goes with the next."""
 
     def __init__(self, session: AsyncSession) -> None:
         self._session = session
-        self._waiting: deque[HttpRequest] = deque()
+        self._waiting: deque[tuple[Sequence[Receipt], Settling]] = deque()
         self._sender: asyncio.Task[None] | None = None
         self._failure: PenstockError | None = None
 
     def settle(self, receipts: Sequence[Receipt], how: Settling) -> None:
-        self._waiting.append(asking.settle(receipts, 0, how))
+        self._waiting.append((receipts, how))
         if self._sender is None:
             self._sender = self._session.spawn(self._run())
 
@@ -246,10 +249,20 @@ class AsyncPipeline:
         try:
             while self._waiting:
                 try:
-                    await self._session.ask(self._waiting.popleft())
+                    await self._session.ask(asking.settle_each(*self._next()))
                 except LeaseLost:
                     pass
                 except PenstockError as error:
                     self._failure = self._failure or error
         finally:
             self._sender = None
+
+    def _next(self) -> tuple[Sequence[Receipt], Settling]:
+        """All that wait and end alike, as far as one request takes them."""
+        first, how = self._waiting.popleft()
+        receipts = list(first)
+        while self._waiting and self._waiting[0][1] == how:
+            if len(receipts) + len(self._waiting[0][0]) > limits.lease_messages_max:
+                break
+            receipts += self._waiting.popleft()[0]
+        return receipts, how

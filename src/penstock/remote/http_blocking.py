@@ -20,7 +20,7 @@ from penstock.remote.gathering_threads import Gatherer
 from penstock.remote.http_calls import call
 from penstock.remote.http_exchange import Exchange, Failure, Pause, Reply, Send, Step
 from penstock.remote.http_request import HttpRequest
-from penstock.remote.http_transport import arguments, failure, parameters
+from penstock.remote.http_transport import ARGUMENTS, failure, http_request
 from penstock.remote.operations import Operations
 from penstock.remote.producer import SharedProducer
 from penstock.remote.settings import Settings
@@ -34,12 +34,13 @@ class Session(Operations):
 
     def __init__(self, settings: Settings) -> None:
         self._exchange = Exchange(settings)
-        self._http = httpx.Client(**arguments(self._exchange.headers()))
+        self._http = httpx.HTTPTransport(**ARGUMENTS)
+        self._headers = self._exchange.headers()
         self._closing = threading.Event()
         self._streams: WeakSet[Any] = WeakSet()  # connections, to be woken when the session is closed
         self._gatherer = None if settings.linger_seconds is None else Gatherer(settings, self._push_payloads)
         try:
-            self._ask(call(calls.Info()), settings.connect_seconds)
+            self.ask(call(calls.Info()), settings.connect_seconds)
             self._exchange.producer = self._producer(settings)
         except BaseException:
             self._http.close()
@@ -48,7 +49,7 @@ class Session(Operations):
     def _producer(self, settings: Settings) -> SharedProducer:
         if not settings.producer:
             return SharedProducer(settings.rng.getrandbits(62) + 1, 1)
-        return SharedProducer(*self._ask(call(calls.InitProducer(settings.producer))))
+        return SharedProducer(*self.ask(call(calls.InitProducer(settings.producer))))
 
     def confirm(self, ticket: int) -> None:
         """What a broker answers is confirmed already."""
@@ -65,7 +66,8 @@ class Session(Operations):
 
     # requests
 
-    def _ask(self, request: HttpRequest, seconds: float | None = None) -> Any:
+    def ask(self, request: HttpRequest, seconds: float | None = None) -> Any:
+        """The answer; its error, if it is one, is raised."""
         steps = self._exchange.conversation(request, seconds)
         heard: Reply | Failure | None = None
         try:
@@ -87,14 +89,12 @@ class Session(Operations):
 
     def _send(self, step: Send) -> Reply | Failure:
         try:
-            response = self._http.request(**parameters(step), extensions={"trace": self._note})
+            response = self._http.handle_request(http_request(step, self._headers, trace=self._note))
+            body = response.read()
         except httpx.TransportError as error:
             self._check_open()
             return failure(error)
-        except RuntimeError:
-            self._check_open()  # closed between our look and the request
-            raise
-        return Reply(response.status_code, response.content)
+        return Reply(response.status_code, body)
 
     def _check_open(self) -> None:
         if self._closing.is_set():
@@ -112,14 +112,14 @@ class Session(Operations):
         return asking.transact(operations)
 
     def _told(self, request: Any) -> tuple[Any, int]:
-        return self._ask(request), 0
+        return self.ask(request), 0
 
     def _done(self, request: Any) -> int:
-        self._ask(request)
+        self.ask(request)
         return 0
 
     def _plainly(self, request: Any) -> Any:
-        return self._ask(request)
+        return self.ask(request)
 
     # messages
 
@@ -128,10 +128,10 @@ class Session(Operations):
             encode_one(payload)  # refuses it
         if self._gatherer is not None:
             return self._gatherer.push(queue, payload), 0
-        return self._ask(asking.push_one(queue, payload)), 0
+        return self.ask(asking.push_one(queue, payload)), 0
 
     def push_one(self, queue: str, data: bytes, durability: Durability | None) -> tuple[MessageId, int]:
-        reply: PushReply = self._ask(asking.push(queue, Batch(data), None, durability))
+        reply: PushReply = self.ask(asking.push(queue, Batch(data), None, durability))
         return reply.ids()[0], 0
 
     def push(
@@ -139,17 +139,17 @@ class Session(Operations):
     ) -> tuple[PushReply, int]:
         if not batch.count:
             return PushReply(queue, 0, (), {}), 0
-        return self._ask(asking.push(queue, batch, partition, durability)), 0
+        return self.ask(asking.push(queue, batch, partition, durability)), 0
 
     def _push_payloads(self, queue: str, payloads: list[bytes]) -> Sequence[MessageId]:
-        reply: PushReply = self._ask(asking.push(queue, Batch.build(payloads), None, None))
+        reply: PushReply = self.ask(asking.push(queue, Batch.build(payloads), None, None))
         return reply.ids()
 
     def lease(self, queue: str, group: str, request: LeaseRequest) -> tuple[LeaseReply, int]:
-        return self._ask(asking.lease(queue, group, request, 0.0)), 0
+        return self.ask(asking.lease(queue, group, request, 0.0)), 0
 
     def lease_waiting(self, queue: str, group: str, request: LeaseRequest, seconds: float) -> tuple[LeaseReply, int]:
-        return self._ask(asking.lease(queue, group, request, seconds)), 0
+        return self.ask(asking.lease(queue, group, request, seconds)), 0
 
     def settle(self, receipts: Sequence[Receipt], how: Settling) -> int:
         return self._done(asking.settle(receipts, 0, how))
@@ -158,7 +158,7 @@ class Session(Operations):
         return self._done(asking.settle((), nonce, how))
 
     def extend(self, nonce: int, seconds: float) -> int:
-        expires_at: int = self._ask(asking.extend(nonce, seconds))
+        expires_at: int = self.ask(asking.extend(nonce, seconds))
         return expires_at
 
     def pipeline(self) -> Pipeline:
@@ -174,7 +174,7 @@ class Pipeline:
 
     def settle(self, receipts: Sequence[Receipt], how: Settling) -> None:
         try:
-            self._session.settle(receipts, how)
+            self._session.ask(asking.settle_each(receipts, how))
         except LeaseLost:
             pass
         except PenstockError as error:

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from penstock.batch import Batch
-from penstock.model import Freed, MessageId, PartitionLag, QueueOptions, QueueStats, Reason, to_micros
+from penstock.model import Freed, MessageId, PartitionLag, QueueOptions, QueueStats, Reason
 from penstock.remote.http_request import HttpRequest, path_of
 from penstock.remote.request import REPEATABLE, Again
 from penstock.replies import Member, Membership
@@ -123,10 +123,7 @@ def _membership(view: views.MembershipView) -> Membership:
 
 
 def _members(view: views.MembersView) -> list[Member]:
-    return [
-        Member(each.member, each.generation, each.partitions, to_micros(each.last_heartbeat_at, "last_heartbeat_at"))
-        for each in view.members
-    ]
+    return view.members
 
 
 def _get(path: Callable[[Any], str], kind: Any, result: Callable[[Any], Any], query: Any = None) -> Shape:

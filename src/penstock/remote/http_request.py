@@ -9,9 +9,11 @@ from urllib.parse import quote
 import msgspec
 
 from penstock.batch import Batch, encode_one
+from penstock.errors import LeaseLost, PenstockError
 from penstock.model import Durability, MessageId, Outcome, Receipt, to_micros
 from penstock.remote.request import Again, Request
 from penstock.requests import LeaseRequest, Operation, PartitionChoice, PushOperation, Settling
+from penstock.wire.errors import ErrorReply, to_error
 from penstock.wire.frames import Type
 from penstock.wire.json_client import messages_of, read_leased, read_pushed
 from penstock.wire.json_views import SettleResults, TransactionView
@@ -120,6 +122,12 @@ def settle(receipts: Sequence[Receipt], nonce: int, how: Settling) -> HttpReques
     return HttpRequest("POST", f"/api/v1/{SETTLING[how.outcome][0]}", lambda _: asked, again=Again.SETTLE)
 
 
+def settle_each(receipts: Sequence[Receipt], how: Settling) -> HttpRequest:
+    """Deliveries to be ended, each for itself. A lost lease is no error; the first that is one is the answer."""
+    asked = {"receipts": list(map(str, receipts)), **_how(how)}
+    return HttpRequest("POST", f"/api/v1/{SETTLING[how.outcome][0]}", lambda _: asked, _read_settled, Again.SETTLE)
+
+
 def extend(nonce: int, seconds: float) -> HttpRequest:
     """A lease to be held longer; when it ends now, µs."""
     asked = {"lease_id": f"{nonce:016x}", "lease_ms": seconds * 1000}
@@ -154,6 +162,13 @@ def _how(how: Settling) -> dict[str, Any]:
 
 _settled: Final = msgspec.json.Decoder(SettleResults).decode
 _transacted: Final = msgspec.json.Decoder(TransactionView).decode
+
+
+def _read_settled(body: bytes) -> PenstockError | None:
+    for result in _settled(body).results:
+        if result.error and result.error.code != LeaseLost.code:
+            return to_error(ErrorReply(result.error.code, result.error.message, result.error.hint))
+    return None
 
 
 def _read_extended(body: bytes) -> int:

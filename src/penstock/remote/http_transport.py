@@ -13,19 +13,21 @@ LIMITS: Final = httpx.Limits(max_connections=None, max_keepalive_connections=16,
 UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
-def arguments(headers: dict[str, str]) -> dict[str, Any]:
-    """Arguments of a client. Nothing from the environment: a proxy between us and a broker must be asked for."""
-    return {"headers": headers, "limits": LIMITS, "trust_env": False, "verify": False}
+# Nothing from the environment: a proxy between us and a broker must be asked for.
+ARGUMENTS: Final[dict[str, Any]] = {"limits": LIMITS, "trust_env": False, "verify": False}
 
 
-def parameters(step: Send) -> dict[str, Any]:
-    """Arguments of one request."""
-    return {
-        "method": step.method,
-        "url": f"{step.address}{step.path}",
-        "content": step.body,
-        "timeout": httpx.Timeout(step.seconds, connect=step.connect_seconds),
-    }
+def http_request(step: Send, headers: dict[str, str], **extensions: Any) -> httpx.Request:
+    """A request for a transport of httpx: its client would add cookies, redirects and their cost."""
+    seconds = step.seconds
+    timeout = {"connect": step.connect_seconds, "read": seconds, "write": seconds, "pool": seconds}
+    return httpx.Request(
+        step.method,
+        f"{step.address}{step.path}",
+        headers=headers,
+        content=step.body,
+        extensions={"timeout": timeout, **extensions},
+    )
 
 
 def failure(error: httpx.TransportError) -> Failure:
