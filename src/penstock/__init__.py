@@ -136,7 +136,7 @@ def connect(
     clock: Clock | None = None,
     rng: random.Random | None = None,
 ) -> Penstock:
-    """Connect to a broker: `penstock://host:port`; several URLs, in a list or separated by commas, are tried in turn.
+    """Connect to a broker: `penstock://host:port`, or `http://host:port`; several URLs are tried in turn.
 
     `client` is a name for this program, for the broker's metrics and logs. A call fails with `Unavailable` when
     it is not answered within `timeout` seconds, connecting at first within `connect_seconds`. A limit that says when it

@@ -12,7 +12,7 @@ from penstock.batch import Batch
 from penstock.model import Freed, MessageId, PartitionLag, QueueOptions, QueueStats, Reason
 from penstock.remote.http_request import HttpRequest, path_of
 from penstock.remote.request import REPEATABLE, Again
-from penstock.replies import Member, Membership
+from penstock.replies import Membership
 from penstock.requests import LetterFilter, check_session_seconds
 from penstock.wire import calls
 from penstock.wire import json_views as views
@@ -122,10 +122,6 @@ def _membership(view: views.MembershipView) -> Membership:
     return Membership(view.member, view.generation, view.assigned, view.revoking, view.heartbeat_ms / 1000)
 
 
-def _members(view: views.MembersView) -> list[Member]:
-    return view.members
-
-
 def _get(path: Callable[[Any], str], kind: Any, result: Callable[[Any], Any], query: Any = None) -> Shape:
     return Shape("GET", path, None, query, kind, result)
 
@@ -191,7 +187,7 @@ SHAPES: Final[dict[type[calls.Arguments], Shape]] = {
         None,
         lambda given: {"generation": given.generation},
     ),
-    calls.Members: _get(_in_group("members"), views.MembersView, _members),
+    calls.Members: _get(_in_group("members"), views.MembersView, lambda view: view.members),
     calls.DeadLetters: Shape(
         "POST", _in_queue("dlq", "search"), lambda given: _letters(given.filter), None, views.MessagesView, _messages
     ),

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from penstock.errors import InvalidField
 
 PORTS: Final = {"penstock": 7710, "http": 7711}
-_HINT: Final = "a URL reads penstock://host:port, such as penstock://localhost:7710; several are separated by commas"
+_HINT: Final = "a URL is like penstock://localhost:7710 or http://localhost:7711; several are separated by commas"
 
 
 class Address(NamedTuple):
