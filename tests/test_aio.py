@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from contextlib import aclosing
 from functools import wraps
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.errors import Closed, LeaseLost, QueueFull, QueueNotFound
 from tests.support.brokers import BrokerThread
+from tests.support.inside import session_of
 
 SECONDS = 20  # nothing here takes that long; a hang fails instead of hanging
 
@@ -38,7 +40,7 @@ def opened(request, tmp_path):
         return
     session = Session(tmp_path / "data")
     broker = BrokerThread(session)
-    ps = aio.connect(broker.url)
+    ps: Any = aio.connect(broker.url)
     ps.shard = session.shard
     yield ps
     broker.stop()
@@ -179,7 +181,7 @@ async def test_a_transaction_is_whole_or_nothing(opened):
 async def test_many_tasks_share_their_syncs(tmp_path, monkeypatch):
     async with aio.open(tmp_path / "data") as ps:
         queue = await ps.create_queue("mail")
-        journal = ps._session.shard.journal
+        journal = session_of(ps).shard.journal
         syncs: list[int] = []
         sync_once = journal.sync
 
@@ -307,7 +309,7 @@ async def test_sealed_messages_are_read_off_the_loop(tmp_path):
     async with aio.open(tmp_path / "data") as ps:
         queue = ps.queue("mail")
         await queue.push_many([Message(payload=str(n).encode(), key=str(n), priority=n % 3) for n in range(100)])
-        await asyncio.to_thread(ps._session.session.seal)
+        await asyncio.to_thread(session_of(ps).seal)
         seen = await drain(queue)
 
         assert sorted(int(p) for p in seen) == list(range(100))

@@ -21,6 +21,7 @@ from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.requests import Producer
 from penstock.shard import Shard
+from tests.support.inside import session_of
 
 # Calls per 1,000 messages: (in memory, in a file with durability os).
 CEILINGS: dict[str, tuple[int, int]] = {
@@ -62,7 +63,7 @@ def push_folded_by_ten(queue: Queue) -> None:
 
 def shard_of(queue: Queue) -> Shard:
     """What a broker uses; no face does."""
-    shard: Shard = queue._session.shard
+    shard: Shard = session_of(queue).shard
     return shard
 
 

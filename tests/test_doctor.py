@@ -17,6 +17,7 @@ from penstock.verify import verify
 from tests.support.damaged import FILE_BYTES, Image, contents_of, disk_of, make_image, opened, settled_of
 from tests.support.dose import dose
 from tests.support.forgetful import ForgetfulDisk, PowerCut
+from tests.support.inside import session_of
 
 FLIPS = dose(60, 300)
 WOUNDS = dose(24, 240)
@@ -128,7 +129,7 @@ def check_repaired(whole: Image, disk: ForgetfulDisk, report: Report, what: str)
         assert not unnamed, f"{what}: lost and not named: {unnamed}"
         kept = {id for id in contents if any(covers(loss, id) for loss in report.losses if loss.is_certain)}
         assert not kept, f"{what}: named as lost and still there: {kept}"
-        check_ends(whole, ps._session.shard.core, known, what)
+        check_ends(whole, session_of(ps).shard.core, known, what)
         check_settled(whole, settled_of(ps, whole.ends), report, what)
     assert verify(disk, whole.now).problems == [], what
     assert diagnose(disk, whole.now).is_sound, what

@@ -14,6 +14,7 @@ from penstock.embedded import Session
 from penstock.model import Message
 from tests.support.accounts import assert_accounts
 from tests.support.dose import dose
+from tests.support.inside import session_of
 from tests.support.killed import QUEUE
 
 ROOT = Path(__file__).parent.parent
@@ -87,4 +88,4 @@ def check(directory: Path, told: Told) -> None:
         assert sorted(kept) == list(range(len(kept)))
         waiting = {offset_of(message) for message in queue.peek(limit=100_000)}
         assert not waiting & set(told.acked), "acknowledged, and waiting again"
-        assert_accounts(ps._session.shard)
+        assert_accounts(session_of(ps).shard)

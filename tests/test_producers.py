@@ -5,7 +5,8 @@ restart, a power cut, a checkpoint and a seal.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -255,7 +256,7 @@ def test_a_named_producer_that_was_forgotten_gets_a_later_epoch_all_the_same(sys
 # transactions
 
 
-def transact(system: System, producer: Producer | None, steps: list[object]) -> list[list[MessageId]]:
+def transact(system: System, producer: Producer | None, steps: Sequence[Any]) -> list[list[MessageId]]:
     ids, ticket = system.session.transact(steps, producer)
     system.session.shard.confirm(ticket)
     return ids
@@ -334,7 +335,7 @@ def test_whoever_sends_a_lost_message_again_is_not_told_that_it_is_known(system)
 
 
 def test_entries_of_producers_survive_the_journal():
-    entries = [
+    entries: list[Any] = [
         Produced(3, 4, 5, 6, Produced.ROW.pack(1 << 63, 8, 9, 0)),
         ProducerSet((1 << 64) - 1, 2, 3),
         Answered(0, 1, 2, 3, 4, [[("mail", "0", 5, 2)], []]),

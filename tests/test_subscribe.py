@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, aclosing, closing, contextmanager
+from typing import Any
 
 import pytest
 
@@ -231,7 +232,7 @@ def test_a_zombie_is_fenced_and_joins_again(ps, queue):
 def test_what_was_not_begun_is_given_back_when_its_partition_goes(ps, queue, beats):
     session = ps._session
     queue.push_many(messages(8))
-    revoked = []
+    revoked: list[Any] = []
     with closing(queue.subscribe(GROUP, "one", session_seconds=0.3, on_revoked=revoked.append)) as deliveries:
         assert next(deliveries).partition == "0"
         two, _ = session.join("orders", GROUP, "two", 10)
@@ -300,7 +301,7 @@ def test_after_a_restart_of_the_broker_members_join_again_by_themselves(tmp_path
         ps = penstock.connect(broker.url)
         queue = ps.create_queue("orders", partitions=4)
         queue.push_many([Message(payload=b"a", partition=0), Message(payload=b"b", partition=0)])
-        deliveries = queue.subscribe(GROUP, "one", batch=1)
+        deliveries: Any = queue.subscribe(GROUP, "one", batch=1)
         assert next(deliveries).payload == b"a"
         before = queue.members(GROUP)[0].generation
     with serving(tmp_path / "data", port), ps, closing(deliveries):
@@ -312,7 +313,8 @@ def test_a_lost_connection_is_not_the_end_of_a_membership(tmp_path):
     with serving(tmp_path / "data") as broker, penstock.connect(broker.url) as ps:
         queue = ps.create_queue("orders")
         queue.push_many([b"a", b"b"])
-        with closing(queue.subscribe(GROUP, "one", batch=1)) as deliveries:
+        subscribed: Any = queue.subscribe(GROUP, "one", batch=1)
+        with closing(subscribed) as deliveries:
             first = next(deliveries)
             joined = queue.members(GROUP)[0].generation
             broker.cut()

@@ -14,10 +14,11 @@ import pytest
 
 import penstock
 from penstock import Message
-from penstock.client.sync import Leased
+from penstock.client.sync_delivery import Leased
 from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.errors import Closed, LeaseLost, QueueNotFound
+from tests.support.inside import session_of
 
 SECONDS = 20  # nothing here takes that long; a hang fails instead of hanging
 
@@ -133,7 +134,7 @@ def test_messages_of_one_key_keep_their_order_under_many_threads(ps, pool):
 def test_threads_share_their_syncs(tmp_path, pool, monkeypatch):
     with penstock.open(tmp_path / "data") as ps:
         queue = ps.create_queue("mail")
-        journal = ps._session.shard.journal
+        journal = session_of(ps).shard.journal
         syncs: list[int] = []
         sync_once = journal.sync
 
@@ -421,7 +422,7 @@ def test_a_lease_runs_out_while_nobody_calls(ps):
 def test_interval_syncs_by_itself(tmp_path, monkeypatch, per_push):
     with penstock.open(tmp_path / "data", durability="fsync" if per_push else "interval", sync_seconds=0.01) as ps:
         queue = ps.create_queue("mail")
-        journal = ps._session.shard.journal
+        journal = session_of(ps).shard.journal
         synced = threading.Event()
         sync_once = journal.sync
 

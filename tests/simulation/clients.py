@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.batch import Batch
-from penstock.client.sync import Leased
+from penstock.client.sync_delivery import Leased
 from penstock.embedded import Session
 from penstock.model import Message, MessageId, Outcome, Receipt
 from penstock.requests import (

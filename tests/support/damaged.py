@@ -13,6 +13,7 @@ from penstock.embedded import Session
 from penstock.model import MessageId
 from tests.support.forgetful import ForgetfulDisk
 from tests.support.inode import Inode
+from tests.support.inside import session_of
 
 FILE_BYTES = 1 << 17
 
@@ -41,7 +42,7 @@ def make_image(*, is_killed: bool, disk: ForgetfulDisk | None = None) -> Image:
     """Two seals, a checkpoint, and frames after it; then a clean stop, or none."""
     disk = disk or ForgetfulDisk()
     ps = opened(disk)
-    clock = ps._session.shard.clock
+    clock = session_of(ps).shard.clock
     assert isinstance(clock, ManualClock)
     ps.create_queue("orders", partitions=2, max_attempts=2, backoff_base_seconds=0)
     ps.queue("orders").create_group("audit")
@@ -50,10 +51,12 @@ def make_image(*, is_killed: bool, disk: ForgetfulDisk | None = None) -> Image:
     _work(ps, clock, 1)
     ps._session.seal()
     _work(ps, clock, 2)
-    ps._session.checkpoint()
+    session_of(ps).checkpoint()
     _work(ps, clock, 3)
     contents = contents_of(ps)
-    ends = {(queue.name, p.name): p.end for queue in ps._session.shard.core.queues.values() for p in queue.partitions}
+    ends = {
+        (queue.name, p.name): p.end for queue in session_of(ps).shard.core.queues.values() for p in queue.partitions
+    }
     settled = settled_of(ps, ends)
     if not is_killed:
         ps.close()
@@ -94,7 +97,7 @@ def _work(ps: Penstock, clock: ManualClock, part: int) -> None:
 def contents_of(ps: Penstock) -> dict[MessageId, bytes]:
     """Every message that can be read."""
     found: dict[MessageId, bytes] = {}
-    for queue in list(ps._session.shard.core.queues.values()):
+    for queue in list(session_of(ps).shard.core.queues.values()):
         for partition in queue.partitions:
             for message in ps.queue(queue.name).read(partition.name, limit=10_000) if queue.partitions else ():
                 assert message.id is not None
@@ -112,7 +115,7 @@ def settled_of(ps: Penstock, ends: dict[tuple[str, str], int]) -> dict[tuple[str
             for offset in range(progress.start, ends.get((queue.name, progress.partition.name), 0))
             if progress.state_of(offset) == SETTLED
         }
-        for queue in ps._session.shard.core.queues.values()
+        for queue in session_of(ps).shard.core.queues.values()
         for group in queue.groups.values()
     }
 

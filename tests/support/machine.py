@@ -15,7 +15,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.client.sync import Delivery, Leased, Penstock, Queue
+from penstock.client.sync import Penstock, Queue
+from penstock.client.sync_delivery import Delivery, Leased
 from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.errors import LeaseLost, MessageNotFound
