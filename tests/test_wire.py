@@ -78,6 +78,8 @@ def test_a_frame_over_the_limit_is_refused_by_its_length_alone():
 def test_http_on_this_port_is_named():
     with pytest.raises(BadRequest, match="this is HTTP"):
         Splitter(1 << 25).feed(b"GET / HTTP/1.1\r\n\r\n")
+    with pytest.raises(BadRequest, match="HTTP is spoken there"):
+        Splitter(1 << 25).feed(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
 @pytest.mark.parametrize("data", [b"\0\0\0\0\x11", b"\0\0\0\4\x11", b"\0\0\0\0\1"])

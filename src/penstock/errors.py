@@ -130,28 +130,28 @@ class QueueNotFound(StateError):
     """No queue has this name."""
 
     code = "queue_not_found"
-    hint_default = "push to it or call create_queue() first"
+    hint_default = "push to it or create it first; check the spelling"
 
 
 class QueueExists(StateError):
     """The queue is there already, with other options."""
 
     code = "queue_exists"
-    hint_default = "use update_queue() to change its options, or pass exist_ok=True"
+    hint_default = "update it to change its options, or say exist_ok if the same options will do"
 
 
 class GroupNotFound(StateError):
     """The queue has no group of this name."""
 
     code = "group_not_found"
-    hint_default = "create it with create_group(), or lease with it once"
+    hint_default = "create it, or lease with it once"
 
 
 class GroupExists(StateError):
     """The group is there already."""
 
     code = "group_exists"
-    hint_default = "use seek() to move an existing group"
+    hint_default = "seek moves an existing group"
 
 
 class MessageNotFound(StateError):

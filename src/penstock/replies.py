@@ -6,6 +6,7 @@ Replies hold columns and rows, not messages: an id, a payload or a receipt is ma
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Protocol
 
 import msgspec
@@ -126,4 +127,4 @@ class Member(msgspec.Struct, frozen=True):
     member: str
     generation: int
     partitions: list[str]
-    last_heartbeat_at: int  # µs UTC
+    last_heartbeat_at: datetime

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
 from pathlib import Path
 
@@ -18,8 +20,10 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from penstock.server.http import examples
 from penstock.server.http.openapi import document
-from penstock.server.http.routes import ROUTES
+from penstock.server.http.routes import PROFILE, ROUTES
+from penstock.wire.json_errors import Reader
 from penstock.wire.json_options import NAMES
 from tests.support.dose import dose
 from tests.support.http import HttpThread
@@ -71,13 +75,38 @@ def test_the_page_for_people_lists_every_route_and_loads_nothing(server):
     assert not re.search(r"<script|src=|https?://", page.text)
 
 
+def test_every_body_has_an_example_and_it_is_a_sound_one():
+    bodies = {route.name: route.body for route in ROUTES if route.body is not None}
+    routes = {route.name for route in (*ROUTES, PROFILE)}
+
+    assert set(examples.BODIES) == set(bodies)
+    assert set(examples.QUERIES) <= routes
+    for name, kind in bodies.items():
+        Reader(kind).read(json.dumps(examples.BODIES[name]).encode())
+
+
+def test_the_page_shows_a_command_for_every_route(server):
+    page = html.unescape(server.http.get("/docs").text)
+
+    assert "<pre>curl localhost:7711/api/v1/queues/orders/pause -X POST</pre>" in page
+    assert """<pre>curl localhost:7711/api/v1/queues/orders -X PATCH -d '{"max_attempts": 10}'</pre>""" in page
+    assert "<pre>curl 'localhost:7711/api/v1/queues/orders/peek?limit=5'</pre>" in page
+    assert page.count("<pre>curl ") == len(ROUTES)
+
+
+def test_the_front_door_leads_to_the_page(server):
+    found = server.http.get("/", follow_redirects=False)
+
+    assert (found.status_code, found.headers["location"]) == (307, "/docs")
+
+
 def test_every_route_is_documented_with_an_example():
     text = DOCS.read_text(encoding="utf-8")
-    examples = "\n".join(re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    commands = "\n".join(re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
     described = set(re.findall(r"^### `(\w+) (\S+)`$", text, re.MULTILINE))
 
     assert described == {(route.method, route.path) for route in ROUTES} | {("GET", "/debug/profile")}
-    assert [route.path for route in ROUTES if not re.search(shape(route.path), examples)] == []
+    assert [route.path for route in ROUTES if not re.search(shape(route.path), commands)] == []
 
 
 def shape(path: str) -> str:

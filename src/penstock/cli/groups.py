@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from penstock.cli import human, output
 from penstock.cli.exits import nothing_there
 from penstock.cli.options import AsJson, ContextOption, GroupName, Partition, QueueName, Url, Yes
 from penstock.cli.target import opened
-from penstock.model import to_datetime
-
-if TYPE_CHECKING:
-    from penstock.replies import Member
 
 app = typer.Typer(help="Consumer groups: list, members, create, delete.", no_args_is_help=True)
 
@@ -60,11 +55,9 @@ def members(
     with opened(url, context) as ps:
         found = ps.queue(queue).members(group)
     if as_json:
-        output.write_json([_member(each) for each in found])
+        output.write_json(found)
     elif found:
-        rows = [
-            (each.member, human.age(to_datetime(each.last_heartbeat_at)), ", ".join(each.partitions)) for each in found
-        ]
+        rows = [(each.member, human.age(each.last_heartbeat_at), ", ".join(each.partitions)) for each in found]
         output.write(output.table(("member", "heard", "partitions"), rows, has_excerpt=True))
     else:
         raise nothing_there(f"group {group!r} of {queue!r} has no members", "only subscribers are members")
@@ -103,11 +96,6 @@ def delete(
     output.done(
         f"group {group} of {queue} is deleted", {"queue": queue, "name": group, "status": "deleted"}, as_json=as_json
     )
-
-
-def _member(found: Member) -> dict[str, Any]:
-    heard_at = to_datetime(found.last_heartbeat_at)
-    return {**msgspec.structs.asdict(found), "last_heartbeat_at": heard_at}
 
 
 def seek(

@@ -14,7 +14,7 @@ from penstock.delivery.group import Group
 from penstock.delivery.membership import Roster
 from penstock.engine import EVERYONE, GIVEN_UP, Ticket
 from penstock.errors import InvalidField, MemberFenced
-from penstock.model import Outcome, check_name
+from penstock.model import Outcome, check_name, to_datetime
 from penstock.replies import Member, Membership
 from penstock.requests import Settling, check_session_seconds
 from penstock.shard import Shard
@@ -82,7 +82,10 @@ def members(shard: Shard, queue: str, group: str) -> tuple[list[Member], Ticket]
             return []
         return [
             Member(
-                member, roster.generation, _names(found, seat.owned | seat.revoking), now - (monotonic - seat.seen_at)
+                member,
+                roster.generation,
+                _names(found, seat.owned | seat.revoking),
+                to_datetime(now - (monotonic - seat.seen_at)),
             )
             for member, seat in roster.seats.items()
         ]

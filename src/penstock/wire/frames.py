@@ -112,9 +112,15 @@ class Splitter:
 
     def _check(self, length: int, kind: int, data: bytes, position: int) -> None:
         if length > self._frame_bytes_max:
-            if data[position : position + 4] in _HTTP_METHODS:
+            first = data[position : position + 4]
+            if first in _HTTP_METHODS:
                 raise BadRequest(
                     "this is HTTP, on the port of the TCP protocol", hint="HTTP has a port of its own: 7711"
+                )
+            if first == b"HTTP":
+                raise BadRequest(
+                    "HTTP is spoken there, not the TCP protocol",
+                    hint="the URL of an HTTP port begins with http://; the TCP port is 7710 unless set otherwise",
                 )
             raise BadRequest(f"a frame of {length:,} bytes is over the limit of {self._frame_bytes_max:,}")
         if length < (1 if kind < BINARY_FROM else 5):

@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from penstock.model import CONTENT_TYPE_NAMES, ContentType, Message, PartitionLag, QueueStats, to_datetime
+from penstock.model import CONTENT_TYPE_NAMES, ContentType, Message, PartitionLag, QueueStats
 from penstock.replies import Member, Membership
 from penstock.wire.json_models import MediaType
 from penstock.wire.json_replies import is_json
@@ -161,19 +161,10 @@ class MembershipView(Struct):
     heartbeat_ms: float
 
 
-class MemberView(Struct):
-    """A member of a group, as others see it."""
-
-    member: str
-    generation: int
-    partitions: list[str]
-    last_heartbeat_at: datetime
-
-
 class MembersView(Struct):
     """All members of a group."""
 
-    members: list[MemberView]
+    members: list[Member]
 
 
 class ReasonView(Struct):
@@ -265,8 +256,3 @@ def membership_view(given: Membership) -> MembershipView:
     return MembershipView(
         given.member, given.generation, given.assigned, given.revoking, given.heartbeat_seconds * 1000
     )
-
-
-def member_view(given: Member) -> MemberView:
-    """A member as others see it."""
-    return MemberView(given.member, given.generation, given.partitions, to_datetime(given.last_heartbeat_at))

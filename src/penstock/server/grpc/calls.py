@@ -211,7 +211,7 @@ def _members(found: list[Member]) -> pb.ListMembersResponse:
                 member=each.member,
                 generation=each.generation,
                 partitions=each.partitions,
-                last_heartbeat_at=timestamp(each.last_heartbeat_at),
+                last_heartbeat_at=timestamp(to_micros(each.last_heartbeat_at, "last_heartbeat_at")),
             )
             for each in found
         ]

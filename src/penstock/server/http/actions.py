@@ -224,7 +224,7 @@ async def seek(asked: Asked) -> None:
 async def members(asked: Asked) -> views.MembersView:
     """GET /api/v1/queues/{queue}/groups/{group}/members."""
     found = await asked.call("members", calls.Members(asked.queue, asked.path["group"]))
-    return views.MembersView([views.member_view(each) for each in found])
+    return views.MembersView(found)
 
 
 async def join(asked: Asked) -> views.MembershipView:

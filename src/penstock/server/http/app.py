@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route as StarletteRoute
 from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -46,6 +46,7 @@ def make_app(site: Site, metrics: Metrics | None = None, stream: Stream | None =
     resources: list[Any] = [StarletteRoute(path, Resource(site, metrics, found)) for path, found in by_path.items()]
     resources.append(StarletteRoute("/openapi.json", _page("application/json", _openapi, routes)))
     resources.append(StarletteRoute("/docs", _page("text/html", _docs, routes)))
+    resources.append(StarletteRoute("/", _front))
     if stream is not None:
         resources.append(WebSocketRoute("/api/v1/stream", stream))
     app = Starlette(
@@ -206,6 +207,11 @@ async def _http_error(request: Request, error: Exception) -> Response:
     if status == 404:
         return _refused(404, "not_found", f"there is nothing at {request.url.path!r}")
     return Response(error_body(BadRequest(str(error))), status, media_type="application/json")
+
+
+async def _front(request: Request) -> Response:
+    """Who types the address that the broker prints finds what can be done here."""
+    return RedirectResponse("/docs")
 
 
 Routes = tuple[Route, ...]

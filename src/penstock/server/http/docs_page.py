@@ -6,18 +6,24 @@ import json
 from html import escape
 from typing import Any, Final
 
+from penstock.server.http.examples import command
+
 _STYLE: Final = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 h2 { margin-top: 2.5rem; text-transform: capitalize; }
 details { border: 1px solid var(--line); border-radius: .4rem; margin: .4rem 0; }
-summary { padding: .5rem .8rem; cursor: pointer; }
+summary { padding: .5rem .8rem; cursor: pointer; overflow-wrap: anywhere; }
 details > div { padding: 0 .8rem .8rem; }
 code, pre { font: 14px/1.4 ui-monospace, monospace; }
 pre { background: var(--soft); padding: .6rem; overflow: auto; border-radius: .4rem; }
+h4 { margin: 1rem 0 .4rem; }
 table { border-collapse: collapse; width: 100%; }
 td, th { text-align: left; vertical-align: top; padding: .25rem .5rem; border-top: 1px solid var(--line); }
-.method { display: inline-block; min-width: 4rem; font-weight: 700; }
+td { overflow-wrap: anywhere; }
+td:first-child { min-width: 7rem; }
+nav a { margin-right: 1rem; white-space: nowrap; text-transform: capitalize; }
+.method { display: inline-block; min-width: 4.6rem; font-weight: 700; }
 .what { opacity: .75; }
 """
 
@@ -26,7 +32,9 @@ def render(document: dict[str, Any]) -> bytes:
     """The page that shows an OpenAPI document."""
     info = document["info"]
     schemas = document["components"]["schemas"]
-    sections = "".join(_section(tag["name"], document["paths"], schemas) for tag in document["tags"])
+    tags = [tag["name"] for tag in document["tags"]]
+    links = "".join(f'<a href="#{_anchor(tag)}">{escape(tag)}</a>' for tag in tags)
+    sections = "".join(_section(tag, document["paths"], schemas) for tag in tags)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -34,7 +42,7 @@ def render(document: dict[str, Any]) -> bytes:
         f"<h1>{escape(info['title'])} HTTP API</h1>"
         f"<p>{_prose(info['description'])}</p>"
         f'<p>Version {escape(info["version"])}. For programs: <a href="/openapi.json">openapi.json</a>.</p>'
-        f"{sections}</body></html>"
+        f"<nav>{links}</nav>{sections}</body></html>"
     ).encode()
 
 
@@ -45,11 +53,16 @@ def _section(tag: str, paths: dict[str, Any], schemas: dict[str, Any]) -> str:
         for method, operation in methods.items()
         if tag in operation["tags"]
     )
-    return f"<h2>{escape(tag)}</h2>{operations}"
+    return f'<h2 id="{_anchor(tag)}">{escape(tag)}</h2>{operations}'
+
+
+def _anchor(tag: str) -> str:
+    return tag.replace(" ", "-")
 
 
 def _operation(method: str, path: str, operation: dict[str, Any], schemas: dict[str, Any]) -> str:
-    parts = [_parameters(operation.get("parameters", []))]
+    example = command(operation["operationId"], method.upper(), path)
+    parts = [f"<pre>{escape(example)}</pre>", _parameters(operation.get("parameters", []))]
     body = operation.get("requestBody")
     if body is not None:
         schema = body["content"]["application/json"]["schema"]
@@ -127,11 +140,16 @@ def _type(schema: dict[str, Any]) -> str:
     kind = str(schema.get("type", "any JSON"))
     if kind == "array":
         return f"list of {_type(schema.get('items', {}))}"
-    limits = [f"{word} {schema[name]:,}" for name, word in _LIMITS.items() if name in schema]
+    limits = [f"{word} {_number(schema[name])}" for name, word in _LIMITS.items() if schema.get(name, ANY) < ANY]
     details = [*filter(None, [schema.get("format"), schema.get("contentEncoding")]), *limits]
     return f"{kind} ({', '.join(details)})" if details else kind
 
 
+def _number(value: float) -> str:
+    return f"{int(value):,}" if value == int(value) else str(value)
+
+
+ANY: Final = 1 << 53  # a limit from here on is only that of the machine
 _LIMITS: Final = {"minimum": "from", "exclusiveMinimum": "over", "maximum": "to", "maxLength": "up to"}
 
 

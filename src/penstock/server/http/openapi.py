@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.server.http.examples import BODIES
 from penstock.server.http.routes import COMMON, SECTIONS, Nothing, Route
 from penstock.version import VERSION
 from penstock.wire.errors import CLASSES, http_status
@@ -24,7 +25,8 @@ PARAMETERS: Final = {
 DESCRIPTION: Final = """\
 A durable queue over HTTP. `payload` is JSON and comes back byte for byte; `payload_base64` is for bytes. Durations are
 `*_ms`, instants are RFC 3339. Every error is `{"error": {"code", "message", "hint"}}`, its code the same in every
-protocol. `X-Request-Id` is repeated in the response, or made up."""
+protocol. `X-Request-Id` is repeated in the response, or made up. Streams and live events: a WebSocket at
+`/api/v1/stream`."""
 
 
 def document(routes: tuple[Route, ...]) -> dict[str, Any]:
@@ -54,7 +56,7 @@ def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:
-        content = {"application/json": {"schema": _schema(route.body)}}
+        content = {"application/json": {"schema": _schema(route.body), "example": BODIES[route.name]}}
         operation["requestBody"] = {"required": not route.is_body_optional, "content": content}
     return operation
 
@@ -115,5 +117,5 @@ def _response(route: Route) -> dict[str, Any]:
 
 
 def _error(codes: list[str]) -> dict[str, Any]:
-    meanings = "; ".join(f"`{code}`: {(CLASSES[code].__doc__ or '').splitlines()[0]}" for code in codes)
+    meanings = "; ".join(f"`{code}`: {(CLASSES[code].__doc__ or '').splitlines()[0].rstrip('.')}" for code in codes)
     return {"description": meanings, "content": {"application/json": {"schema": _schema(ErrorView)}}}
