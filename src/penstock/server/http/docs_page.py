@@ -16,11 +16,10 @@ details { border: 1px solid var(--line); border-radius: .4rem; margin: .4rem 0; 
 summary { padding: .5rem .8rem; cursor: pointer; overflow-wrap: anywhere; }
 details > div { padding: 0 .8rem .8rem; }
 code, pre { font: 14px/1.4 ui-monospace, monospace; }
-pre { background: var(--soft); padding: .6rem; overflow: auto; border-radius: .4rem; }
+pre { background: var(--soft); padding: .6rem; white-space: pre-wrap; overflow-wrap: anywhere; border-radius: .4rem; }
 h4 { margin: 1rem 0 .4rem; }
 table { border-collapse: collapse; width: 100%; }
 td, th { text-align: left; vertical-align: top; padding: .25rem .5rem; border-top: 1px solid var(--line); }
-td { overflow-wrap: anywhere; }
 td:first-child { min-width: 7rem; }
 nav a { margin-right: 1rem; white-space: nowrap; text-transform: capitalize; }
 .method { display: inline-block; min-width: 4.6rem; font-weight: 700; }
@@ -33,7 +32,7 @@ def render(document: dict[str, Any]) -> bytes:
     info = document["info"]
     schemas = document["components"]["schemas"]
     tags = [tag["name"] for tag in document["tags"]]
-    links = "".join(f'<a href="#{_anchor(tag)}">{escape(tag)}</a>' for tag in tags)
+    links = " ".join(f'<a href="#{_anchor(tag)}">{escape(tag)}</a>' for tag in tags)
     sections = "".join(_section(tag, document["paths"], schemas) for tag in tags)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
