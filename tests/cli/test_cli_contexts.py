@@ -112,6 +112,22 @@ def test_the_exit_code_tells_who_can_do_something_about_it(error, code, run, mon
     assert set(run("queues", "--json").json["error"]) == {"code", "message", "hint"}
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("groups", "mail"), "penstock groups list mail"),
+        (("dlq", "mail"), "penstock dlq list mail"),
+        (("queues", "mail"), "penstock queues show mail"),
+        (("seek", "mail", "default", "-1h"), "comes after '--'"),
+        (("queues", "lst"), "penstock queues --help"),
+    ],
+)
+def test_a_command_line_that_is_nearly_right_is_told_what_would_be(words, hint, run):
+    result = run(*words)
+    assert result.code == 1
+    assert hint in result.err
+
+
 def test_ctrl_c_leaves_quietly(run, monkeypatch):
     def interrupted(url: str, **options: object) -> None:
         raise KeyboardInterrupt

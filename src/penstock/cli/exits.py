@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from penstock.errors import (
@@ -34,6 +35,9 @@ HINTS: Final[dict[type[PenstockError], str]] = {
     Unavailable: "check that the broker runs ('penstock serve') and the address is right (--url, PENSTOCK_URL)",
 }
 
+# Whoever names a queue where a command should be wants to see it.
+MEANT: Final = {"penstock queues": "show", "penstock groups": "list", "penstock dlq": "list"}
+
 
 class CommandError(Exception):
     """An error that only a command line has; told like every other."""
@@ -56,7 +60,7 @@ def explained(error: Exception, command: str) -> tuple[int, str, str, str]:
     if isinstance(error, CommandError):
         return error.exit_code, error.code, error.message, error.hint
     if isinstance(error, FileNotFoundError):
-        return NOTHING_THERE, "nothing_there", str(error), "check the path; penstock.open() makes a new directory"
+        return NOTHING_THERE, "nothing_there", str(error), "check the path; 'penstock push' and 'penstock serve' make a new directory"
     if isinstance(error, PenstockError):
         is_default = error.hint == error.hint_default
         return (
@@ -67,8 +71,19 @@ def explained(error: Exception, command: str) -> tuple[int, str, str, str]:
         )
     usage: Any = getattr(error, "format_message", None)
     if usage is not None:
-        return USER_ERROR, "usage", usage().rstrip("."), f"try '{command} --help'"
+        message = usage().rstrip(".")
+        return USER_ERROR, "usage", message, _meant(command, message) or f"try '{command} --help'"
     return SERVER_ERROR, "defect", f"{type(error).__name__}: {error}", "this is a defect of Penstock; please report it"
+
+
+def _meant(command: str, message: str) -> str:
+    """What one may have meant by words that are no command line."""
+    name = re.fullmatch(r"No such command '(.+)'", message)
+    if name and command in MEANT:
+        return f"did you mean '{command} {MEANT[command]} {name[1]}'? '{command} --help' lists the commands"
+    if re.match(r"No such option: -\d", message):
+        return f"what begins with a dash and is no option comes after '--', as in '{command} … -- -1h'"
+    return ""
 
 
 def exit_code(error: PenstockError) -> int:
