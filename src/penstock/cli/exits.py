@@ -60,7 +60,8 @@ def explained(error: Exception, command: str) -> tuple[int, str, str, str]:
     if isinstance(error, CommandError):
         return error.exit_code, error.code, error.message, error.hint
     if isinstance(error, FileNotFoundError):
-        return NOTHING_THERE, "nothing_there", str(error), "check the path; 'penstock push' and 'penstock serve' make a new directory"
+        hint = "check the path; 'penstock push' and 'penstock serve' make a new directory"
+        return NOTHING_THERE, "nothing_there", str(error), hint
     if isinstance(error, PenstockError):
         is_default = error.hint == error.hint_default
         return (
