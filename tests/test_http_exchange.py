@@ -55,6 +55,7 @@ def test_a_request_has_its_method_path_and_body(exchange):
     (step,), id = held(exchange, asking.push_one("mail", b"a"), PUSHED)
 
     assert isinstance(step, Send)
+    assert step.body is not None
     assert (str(step.address), step.method, step.path) == ("http://one:7711", "POST", "/api/v1/queues/mail/messages")
     assert b'"payload_base64":"YQ=="' in step.body
     assert b'"producer":{"id":"0000000000000005","epoch":1,"sequence":1}' in step.body
