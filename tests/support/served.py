@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -33,7 +34,7 @@ class Served:
             )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, f"it did not start: {self.log_path.read_text()}"
+        assert '"addresses"' in line, f"it did not start: {line} {self.log_path.read_text()}"
         self.ready: dict[str, Any] = json.loads(line)
 
     def port(self, protocol: str = "tcp") -> int:
@@ -76,6 +77,10 @@ class Caller:
         except BaseException:
             self.close()
             raise
+
+    def has_more(self, seconds: float) -> bool:
+        """Whether something comes within so long."""
+        return bool(select.select([self._socket], [], [], seconds)[0])
 
     def send(self, kind: int, body: bytes) -> int:
         """Send a request; its correlation."""

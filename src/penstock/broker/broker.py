@@ -247,7 +247,8 @@ class Broker(Awaited):
         handler = calls.HANDLERS.get(name)
         if handler is None:
             raise BadRequest(f"call: there is no operation {name!r}")
-        refused = self._refused(client, handler.action, handler.queue(given))
+        only_looks = handler.action in (Action.READ, Action.MONITOR)
+        refused = self._refused(client, handler.action, handler.queue(given), even_draining=only_looks)
         if refused is not None:
             raise refused
         self._folder.flush()
@@ -262,8 +263,10 @@ class Broker(Awaited):
 
     async def transacted(self, client: Client, given: Transact, producer: Producer | None) -> Any:
         """Pushes and settles, all or nothing; the ids of each push."""
-        for action, queue in calls.queues_of(given):
-            refused = self._refused(client, action, queue)
+        wanted = calls.queues_of(given)
+        finishes = any(action is Action.SETTLE for action, _ in wanted)  # what was begun before the drain
+        for action, queue in wanted:
+            refused = self._refused(client, action, queue, even_draining=finishes)
             if refused is not None:
                 raise refused
         self._folder.flush()

@@ -5,7 +5,8 @@
                           nobody waits any more, or refused: no connection
 
 Requests that cannot be sent yet wait in order; so do pushes while too many are under way. Frames of one turn of the
-loop leave together. A request that is not answered in time fails; nothing else does.
+loop leave together. A request that is not answered in time fails; nothing else does. A broker that is stopping is left
+at once when there is another to go to; otherwise it closes, when what it has handed out is settled.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from penstock.requests import LeaseRequest, PartitionChoice, Settling
 from penstock.wire.frames import Buffer
 
 OVERDUE_CHECK_SECONDS: Final = 0.25
+FLUSHED_MIN: Final = 16  # so many leave at once: the broker works on them while the next ones are made
 JOINED_MIN: Final = 8
 
 
@@ -68,7 +70,7 @@ class AsyncSession(Operations):
         if self.loop is not None:
             if self._gatherer is not None:
                 await self._gatherer.close()
-            while any(each.is_numbered for each in (*self.exchange.pending.values(), *self._waiting)):
+            while any(each.is_numbered for each in (*self.exchange.unanswered(), *self._waiting)):
                 await self.answered()
         self._is_closed = True
         if self._connecting is not None:
@@ -92,7 +94,8 @@ class AsyncSession(Operations):
             if not self._is_checking:
                 self._is_checking = True
                 loop.call_later(OVERDUE_CHECK_SECONDS, self._check_overdue)
-        if self._transport is None or self._waiting or not self._may_send(request):
+        is_first = request.finishes or not self._waiting
+        if self._transport is None or not is_first or not self._may_send(request):
             self._waiting.append(request)
             self._go_on()
         else:
@@ -120,7 +123,8 @@ class AsyncSession(Operations):
     def _may_send(self, request: Request) -> bool:
         producer = self.exchange.producer
         is_new = request.is_numbered and not request.sequence
-        return not self.exchange.is_leaving and (not is_new or producer is None or producer.has_room())
+        is_taken = request.finishes or not self.exchange.is_leaving
+        return is_taken and (not is_new or producer is None or producer.has_room())
 
     def _put(self, request: Request) -> None:
         self._write(self.exchange.put(request))
@@ -171,12 +175,12 @@ class AsyncSession(Operations):
 
     def _check_overdue(self) -> None:
         now = self.loop.time()
-        late = [each for each in (*self.exchange.pending.values(), *self._waiting) if each.deadline < now]
+        late = [each for each in (*self.exchange.unanswered(), *self._waiting) if each.deadline < now]
         for request in late:
             self._abandon(request)
             error = self._connector.failure if self._transport is None else None
             tell(request, error or Unavailable(f"the broker does not answer: {self._connector.address}"))
-        self._is_checking = bool(self.exchange.pending or self._waiting)
+        self._is_checking = bool(self.exchange.unanswered() or self._waiting)
         if self._is_checking:
             self.loop.call_later(OVERDUE_CHECK_SECONDS, self._check_overdue)
 
@@ -209,7 +213,8 @@ class AsyncSession(Operations):
             self._hang_up(Unavailable(f"what comes from {place} is not the protocol of a broker: {error}"))
             return
         self._write(replies)
-        if self.exchange.is_leaving and not self.exchange.pending and self._transport is not None:
+        is_over = self.exchange.is_leaving and not self.exchange.pending
+        if is_over and self._transport is not None and len(self.settings.addresses) > 1:
             self._connector.drop()
             self.lost(None)
 
@@ -249,6 +254,8 @@ class AsyncSession(Operations):
             if not self._out:
                 self.loop.call_soon(self._flush)
             self._out += data
+            if len(self._out) >= FLUSHED_MIN:
+                self._flush()
 
     def _flush(self) -> None:
         out, self._out = self._out, []

@@ -1,7 +1,7 @@
 """The session of the blocking face over TCP: a connection per concurrent caller.
 
 A caller takes a line that is free, or a new one, and gives it back. What waits long, such as a lease, holds its line
-and nobody else's.
+and nobody else's. Lines to a broker that is stopping are kept for settling what it has handed out.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Session(Operations):
         self._shared = Shared(settings)
         self._lock = threading.Lock()
         self._idle: list[Line] = []
+        self._leaving: list[Line] = []  # free too; their broker has said goodbye
         self._busy: set[Line] = set()
         self._gatherer = None if settings.linger_seconds is None else Gatherer(settings, self._push_payloads)
         with self.line() as line:
@@ -50,7 +51,7 @@ class Session(Operations):
             self._gatherer.close()
         self._shared.closing.set()
         with self._lock:
-            idle, self._idle = self._idle, []
+            idle, self._idle, self._leaving = self._idle + self._leaving, [], []
             busy = list(self._busy)
         for line in idle:
             line.close()
@@ -60,27 +61,34 @@ class Session(Operations):
     # lines
 
     @contextmanager
-    def line(self) -> Iterator[Line]:
+    def line(self, finishes: bool = False) -> Iterator[Line]:
         """A line for the block."""
-        line = self.take()
+        line = self.take(finishes)
         try:
             yield line
         finally:
             self.give(line)
 
-    def take(self) -> Line:
-        if self._shared.closing.is_set():
-            raise Closed("this Penstock is closed", hint="connect again with penstock.connect()")
-        with self._lock:
-            line = self._idle.pop() if self._idle else Line(self._shared)
-            self._busy.add(line)
-            return line
+    def take(self, finishes: bool = False) -> Line:
+        """A line; with `finishes` one to the broker that the leases are from, as long as that listens."""
+        while True:
+            if self._shared.closing.is_set():
+                raise Closed("this Penstock is closed", hint="connect again with penstock.connect()")
+            with self._lock:
+                free = self._leaving if finishes and self._leaving else self._idle
+                line = free.pop() if free else Line(self._shared)
+                self._busy.add(line)
+            line.listen()
+            if finishes or not line.is_leaving:
+                return line
+            self.give(line)
 
     def give(self, line: Line) -> None:
         with self._lock:
             self._busy.discard(line)
-            if line.is_usable and len(self._idle) < IDLE_MAX and not self._shared.closing.is_set():
-                self._idle.append(line)
+            free = self._leaving if line.is_leaving else self._idle
+            if line.is_usable and len(free) < IDLE_MAX and not self._shared.closing.is_set():
+                free.append(line)
                 return
         line.close()
 
@@ -92,7 +100,7 @@ class Session(Operations):
         patience = self._shared.micros(self._settings.rate_limit_seconds)
         while True:
             try:
-                with self.line() as line:
+                with self.line(request.finishes) as line:
                     return line.ask(request, deadline)
             except RateLimited as error:
                 if self._shared.left(min(deadline, patience)) < error.retry_after_seconds:
@@ -180,7 +188,7 @@ class Pipeline:
         request.told = self._note
         deadline = self._session.deadline(request)
         if self._line is None:
-            self._line = self._session.take()
+            self._line = self._session.take(finishes=True)
         self._line.send(request, deadline)
         if len(self._line.exchange.pending) >= UNANSWERED_MAX:
             self._line.drain(deadline)

@@ -132,6 +132,10 @@ class Exchange:
     def _given_back(self, reply: LeaseReply) -> list[Buffer]:
         return self.put(asking.settle((), reply.nonce, _RELEASE)) if reply.nonce else []
 
+    def unanswered(self) -> list[Request]:
+        """All that somebody waits for, those that a leaving broker has turned away among them."""
+        return [*self.pending.values(), *self.turned_away.values()]
+
     def abandon(self, request: Request) -> list[Buffer]:
         """Nobody waits for this one any more; what to send about it."""
         is_turned_away = self.turned_away.pop(request.correlation, None) is not None
@@ -159,9 +163,9 @@ class Exchange:
 
     def fail(self, error: PenstockError) -> None:
         """Nobody will answer any more."""
-        pending, self.pending = self.pending | self.turned_away, {}
-        self.turned_away = {}
-        for request in pending.values():
+        unanswered = self.unanswered()
+        self.pending, self.turned_away = {}, {}
+        for request in unanswered:
             tell(request, error)
 
 

@@ -63,8 +63,6 @@ class Line:
 
     def send(self, request: Request, deadline: int) -> None:
         """Send without waiting for the answer; `drain` does."""
-        if self._socket is not None and not self.exchange.pending and self._is_stale():
-            self.close()
         if self._socket is None:
             self.open(deadline)
         self._write(self.exchange.put(request), deadline)
@@ -102,7 +100,12 @@ class Line:
     @property
     def is_usable(self) -> bool:
         """Whether it is worth keeping."""
-        return self._socket is not None and not self.exchange.is_leaving and not self.exchange.pending
+        return self._socket is not None and not self.exchange.pending
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the broker at the other end stops, and takes only what ends or keeps leases."""
+        return self._socket is not None and self.exchange.is_leaving
 
     # connecting
 
@@ -172,17 +175,17 @@ class Line:
 
     # sending and reading
 
-    def _is_stale(self) -> bool:
-        """Whether the broker has hung up or said goodbye while nobody listened."""
-        assert self._socket is not None
-        if not self._poll.poll(0):
-            return False
+    def listen(self) -> None:
+        """Hear whether the broker has hung up or said goodbye while nobody listened."""
+        if self._socket is None or not self._poll.poll(0):
+            return
         try:
             data = self._socket.recv(READ_BYTES)
             self.exchange.received(data)
         except (OSError, Garbled):
-            return True
-        return not data or self.exchange.is_leaving
+            data = b""
+        if not data:
+            self.close()
 
     def _write(self, data: list[Buffer], deadline: int) -> None:
         assert self._socket is not None

@@ -35,8 +35,8 @@ class Request:
     """One request until it is answered. `told` is called with the answer, or with a `PenstockError` as a value."""
 
     __slots__ = (
-        "again", "answer", "correlation", "deadline", "encode", "future", "is_numbered", "kind", "producer", "read",
-        "sent", "sequence", "then", "told", "wait_seconds",
+        "again", "answer", "correlation", "deadline", "encode", "finishes", "future", "is_numbered", "kind",
+        "producer", "read", "sent", "sequence", "then", "told", "wait_seconds",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +47,7 @@ class Request:
         again: Again = Again.ALWAYS,
         *,
         is_numbered: bool = False,
+        finishes: bool = False,
         wait_seconds: float = 0.0,
     ) -> None:
         self.kind = kind
@@ -54,6 +55,7 @@ class Request:
         self.read = read
         self.again = again
         self.is_numbered = is_numbered
+        self.finishes = finishes  # it is about leases that are held: only the broker that gave them can do it
         self.wait_seconds = wait_seconds  # how long the broker may take before it answers
         self.producer: Producer | None = None  # whose sequence it has
         self.sequence = 0
@@ -130,13 +132,13 @@ def settle(receipts: Sequence[Receipt], nonce: int, how: Settling) -> Request:
     body = requests.encode(
         requests.Settle(int(how.outcome), how.delay_seconds, how.error, nonce, [] if nonce else list(receipts))
     )
-    return Request(Type.SETTLE, lambda _: (body,), _nothing, Again.SETTLE)
+    return Request(Type.SETTLE, lambda _: (body,), _nothing, Again.SETTLE, finishes=True)
 
 
 def extend(nonce: int, seconds: float) -> Request:
     """A lease to be held longer."""
     body = requests.encode(requests.Extend(nonce, seconds))
-    return Request(Type.EXTEND, lambda _: (body,), _reader(int))
+    return Request(Type.EXTEND, lambda _: (body,), _reader(int), finishes=True)
 
 
 def cancel(correlation: int) -> bytes:
@@ -151,7 +153,9 @@ def call(arguments: calls.Arguments) -> Request:
     body = requests.encode(requests.Call(name, msgspec.Raw(requests.encode(arguments))))
     is_repeatable = name in REPEATABLE or (isinstance(arguments, calls.CreateQueue) and arguments.exist_ok)
     again = Again.ALWAYS if is_repeatable else Again.NEVER
-    return Request(Type.CALL, lambda _: (body,), _nothing if result is None else _reader(result), again)
+    finishes = isinstance(arguments, calls.Options)  # consumers ask how long a lease is when they have it
+    read = _nothing if result is None else _reader(result)
+    return Request(Type.CALL, lambda _: (body,), read, again, finishes=finishes)
 
 
 def transact(operations: Sequence[Operation]) -> Request:
@@ -167,7 +171,8 @@ def transact(operations: Sequence[Operation]) -> Request:
         given = requests.encode(calls.Transact(steps, sequence))
         return (requests.encode(requests.Call("transact", msgspec.Raw(given))),)
 
-    return Request(Type.CALL, encode, _reader(calls.result_of("transact")), is_numbered=True)
+    finishes = any(isinstance(each, calls.SettleStep) for each in steps)
+    return Request(Type.CALL, encode, _reader(calls.result_of("transact")), is_numbered=True, finishes=finishes)
 
 
 def position(to: Position) -> calls.PositionOnWire:

@@ -1,0 +1,68 @@
+"""A broker in a process of its own that is killed and started again, always on the same port and directory."""
+
+from __future__ import annotations
+
+import random
+import signal
+import socket
+import threading
+from pathlib import Path
+from typing import Self
+
+from tests.support.served import QUIET, Served
+
+PORTS = range(20_000, 32_000)  # below those that the system gives to clients: a client must not take the port meanwhile
+
+
+def free_port(rng: random.Random) -> int:
+    """A port that nobody listens on."""
+    while True:
+        port = rng.choice(PORTS)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+class Restarting:
+    """One address, one process after another. `up` is set while there is one that listens."""
+
+    def __init__(self, folder: Path, rng: random.Random, *flags: str) -> None:
+        self.port = free_port(rng)
+        self.up = threading.Event()
+        self._folder = folder
+        self._flags = ("--tcp-port", str(self.port), *QUIET, *flags)
+        self._served: Served | None = None
+
+    @property
+    def url(self) -> str:
+        return f"penstock://127.0.0.1:{self.port}"
+
+    @property
+    def served(self) -> Served:
+        assert self._served is not None
+        return self._served
+
+    def start(self) -> None:
+        self._served = Served(self._folder, *self._flags)
+        self.up.set()
+
+    def kill(self) -> None:
+        """Without a warning."""
+        self.up.clear()
+        assert self.served.stop(signal.SIGKILL) == -signal.SIGKILL
+
+    def stop(self) -> int:
+        """In good order; the exit code."""
+        self.up.clear()
+        return self.served.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.served.__exit__(*details)

@@ -1,0 +1,61 @@
+"""A real broker under clients of every kind, ended again and again: by kill -9, and in good order.
+
+The clients know nothing of it: they reconnect and go on. What they were told must be true in the end.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tests.support import crowd
+from tests.support.crowd import Crowd
+from tests.support.dose import dose
+from tests.support.recorded import Record, attempts_have_causes, problems
+from tests.support.restarting import Restarting
+
+CYCLES = 8  # on one directory
+ROUNDS = dose(ci=1, nightly=125)
+OPERATIONS_MAX = 2000  # between two ends
+
+
+@pytest.mark.parametrize("seed", range(ROUNDS))
+def test_what_clients_were_told_holds_over_kill_9(tmp_path, seed):
+    rng = random.Random(seed)
+    with Restarting(tmp_path, rng) as broker:
+        record = run(broker, rng, broker.kill)
+
+    assert problems(record.history) == []
+
+
+@pytest.mark.parametrize("seed", range(ROUNDS))
+def test_a_broker_that_stops_in_good_order_costs_nobody_an_attempt(tmp_path, seed):
+    rng = random.Random(seed)
+    codes = []
+    with Restarting(tmp_path, rng) as broker:
+        record = run(broker, rng, lambda: codes.append(broker.stop()))
+        assert broker.stop() == 0
+
+    assert set(codes) == {0}
+    assert problems(record.history, attempts_have_causes) == []
+    assert [line for line in broker.served.logs() if line["level"] not in ("info", "debug")] == []
+
+
+def run(broker: Restarting, rng: random.Random, end: Callable[[], object]) -> Record:
+    """Let the crowd work; end the broker at random moments; see what is left."""
+    record = crowd.record()
+    crowd.prepare(broker.url)
+    people = Crowd(broker, record)
+    people.start()
+    for _ in range(CYCLES):
+        record.until(more=rng.randint(1, OPERATIONS_MAX))
+        end()
+        broker.start()
+    record.until(more=OPERATIONS_MAX)
+    people.stop()
+    end()
+    broker.start()
+    crowd.drain(broker.url, record)
+    return record
