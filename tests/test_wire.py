@@ -55,8 +55,14 @@ def test_every_type_is_on_the_page():
     assert documented == {str(kind.value): kind.name for kind in Type}
 
 
-def test_every_call_is_on_the_page():
-    assert {name for name in calls.CALLS if f"`{name}`" not in PAGE} == set()
+def test_every_call_is_on_the_page_with_its_arguments():
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", PAGE, re.MULTILINE))
+    shown = {name: re.sub(r" \[.*?\]+", "", arguments).split(", ") for name, arguments in rows.items()}
+
+    assert shown == {
+        name: [field.name for field in msgspec.structs.fields(kind)] or ["none"]
+        for name, (kind, _) in calls.CALLS.items()
+    }
 
 
 def test_a_stream_is_cut_into_the_same_frames_wherever_it_is_split():
