@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import msgspec
@@ -102,6 +103,15 @@ def test_decisions_are_numbered_without_gaps_and_listed():
 
     assert [int(page.name[:4]) for page in DECISIONS] == list(range(1, len(DECISIONS) + 1))
     assert [page.name for page in DECISIONS if f"({page.name})" not in index] == []
+
+
+def test_every_dependency_says_why_it_is_there():
+    project = tomllib.loads(text_of("pyproject.toml"))["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["grpc"]]
+    names = {re.split(r"[^\w-]", requirement, maxsplit=1)[0] for requirement in wanted}
+    page = text_of("docs/decisions/0004-dependencies.md")
+
+    assert {name for name in names if f"**{name}**" not in page} == set()
 
 
 @pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
