@@ -95,7 +95,8 @@ def _writer(sink: Any, kind: str, table: pa.Table) -> pq.ParquetWriter:
 def _shrinks(payloads: pa.ChunkedArray) -> bool:
     """Whether zstd would pay, judged by a sample: payloads that are compressed or encrypted already only cost time."""
     rows = np.linspace(0, len(payloads) - 1, SAMPLE_ROWS).astype(np.int64)
-    sample = b"".join(value[:SAMPLE_BYTES] for value in payloads.take(pa.array(rows)).to_pylist())
+    # One by one: `take` would first copy all of them into one array.
+    sample = b"".join(payloads[row].as_py()[:SAMPLE_BYTES] for row in rows.tolist())
     compressed = pa.compress(sample, codec="zstd", asbytes=True)
     return len(compressed) <= len(sample) * (1 - limits.compression_saving_min)
 
