@@ -69,7 +69,7 @@ class Splitter:
 
     def __init__(self, frame_bytes_max: int) -> None:
         self._frame_bytes_max = frame_bytes_max
-        self._parts: list[bytes] = []
+        self._parts: list[Buffer] = []
         self._kept = 0  # bytes in the parts
         self._wanted = 0  # bytes until the frame that has begun is whole, as far as is known
 
@@ -92,7 +92,7 @@ class Splitter:
             cuts.append(cut)
             position = cut[3]
         if position < len(data):
-            self._keep(data[position:] if position else data)
+            self._keep(memoryview(data)[position:])
         return data, cuts
 
     def _cut(self, data: bytes) -> Iterator[Cut]:
@@ -126,7 +126,7 @@ class Splitter:
         if length < (1 if kind < BINARY_FROM else 5):
             raise BadRequest(f"a frame of type {kind} cannot be {length} bytes long")
 
-    def _keep(self, rest: bytes) -> None:
+    def _keep(self, rest: memoryview) -> None:
         self._parts = [rest]
         self._kept = len(rest)
         self._wanted = JSON_HEAD_BYTES
