@@ -294,6 +294,25 @@ def test_a_client_goes_on_when_its_broker_comes_back(session):
         again.stop()
 
 
+def test_a_client_that_found_no_broker_may_be_used_when_there_is_one(session):
+    first = BrokerThread(session, protocol="http")
+    url, port = first.url, first.server.port
+    first.stop()
+
+    async def push():
+        ps = aio.connect(url, connect_seconds=SECONDS, clock=HastyClock(), rng=NoPause(1))
+        with pytest.raises(Unavailable):
+            await ps.queue("mail").push(b"a")
+        second = await asyncio.to_thread(BrokerThread, session, port, "http")
+        await ps.queue("mail").push(b"b")
+        await ps.close()
+        await asyncio.to_thread(second.stop)
+
+    on_a_loop(push())
+
+    assert payloads(session, "mail") == [b"b"]
+
+
 def test_a_client_fails_over_when_its_broker_stops(broker, session):
     first = BrokerThread(session, protocol="http")
     urls = [first.url, broker.url]
