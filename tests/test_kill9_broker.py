@@ -5,11 +5,13 @@ The clients know nothing of it: they reconnect and go on. What they were told mu
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 
 import pytest
 
+from penstock.embedded import Session
 from tests.support import crowd
 from tests.support.crowd import Crowd
 from tests.support.dose import dose
@@ -41,6 +43,10 @@ def test_a_broker_that_stops_in_good_order_costs_nobody_an_attempt(tmp_path, see
     assert set(codes) == {0}
     assert problems(record.history, attempts_have_causes) == []
     assert [line for line in broker.served.logs() if line["level"] not in ("info", "debug")] == []
+    checkpointed = json.loads((tmp_path / "data/checkpoints/manifest.json").read_text())["sequence"]
+    session = Session(tmp_path / "data", background=False)
+    assert session.shard.journal.sequence <= checkpointed + 1  # nothing to be read again; opening notes that it was
+    session.close()
 
 
 def run(broker: Restarting, rng: random.Random, end: Callable[[], object]) -> Record:

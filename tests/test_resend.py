@@ -214,34 +214,70 @@ def test_what_a_broker_refuses_because_it_stops_is_asked_of_the_next():
     assert exchange.lost("it has gone") == [waiting, refused]
 
 
-@contextmanager
-def stopping() -> Iterator[str]:
+def stopping() -> str:
     """The URL of a broker that stops as soon as somebody asks something of it."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    listener = socket.create_server(("127.0.0.1", 0))
 
-        def serve() -> None:
-            with suppress(OSError):
-                while True:
-                    client, _ = listener.accept()
-                    with client:
-                        for answer in (WELCOME, frame(Type.GOODBYE, 0) + frame(Type.ERROR, 2, STOPPING)):
-                            client.recv(1 << 16)
-                            client.sendall(answer)
-                        client.recv(1 << 16)  # until the client hangs up
+    def serve() -> None:
+        client, _ = listener.accept()
+        listener.close()
+        with client:
+            for answer in (WELCOME, frame(Type.GOODBYE, 0) + frame(Type.ERROR, 2, STOPPING)):
+                client.recv(1 << 16)
+                client.sendall(answer)
+            client.recv(1 << 16)  # until the client hangs up
 
-        threading.Thread(target=serve, daemon=True).start()
-        yield f"penstock://127.0.0.1:{listener.getsockname()[1]}"
-        listener.shutdown(socket.SHUT_RDWR)
+    url = f"penstock://127.0.0.1:{listener.getsockname()[1]}"
+    threading.Thread(target=serve, daemon=True).start()
+    return url
 
 
 def test_nobody_notices_that_a_broker_stops_while_they_push(world):
-    with stopping() as url:
-        urls = [url, world.broker.url]
-        with penstock.connect(urls, rng=NoPause(next(seeds))) as ps:
-            assert str(ps.queue("mail").push(b"a")) == "mail/0/0"
+    with penstock.connect([stopping(), world.broker.url], rng=NoPause(next(seeds))) as ps:
+        assert str(ps.queue("mail").push(b"a")) == "mail/0/0"
 
-        async def push() -> Any:
-            async with aio.connect(urls, rng=NoPause(next(seeds))) as ps:
-                return await ps.queue("mail").push(b"b")
+    async def push() -> Any:
+        async with aio.connect([stopping(), world.broker.url], rng=NoPause(next(seeds))) as ps:
+            return await ps.queue("mail").push(b"b")
 
-        assert str(asyncio.run(asyncio.wait_for(push(), SECONDS))) == "mail/0/1"
+    assert str(asyncio.run(asyncio.wait_for(push(), SECONDS))) == "mail/0/1"
+
+
+def drain(world: World) -> None:
+    async def stop() -> None:
+        world.broker.server.stop_accepting()
+        await world.broker.broker.drain()
+
+    world.broker.run(stop())
+
+
+def test_whoever_holds_messages_settles_them_with_the_broker_that_stops(world):
+    with penstock.connect(world.broker.url) as ps:
+        ps.queue("mail").push_many([b"a", b"b", b"c"])
+        first, second, third = ps.queue("mail").lease(3)
+        drain(world)
+        first.ack()
+        second.extend(60)
+        with ps.transaction() as tx:
+            tx.ack(second)
+            tx.push("results", b"r")
+        third.nack()
+
+    assert world.session.stats("mail")[0].acked == 2
+    assert world.payloads("results") == [b"r"]
+
+
+def test_tasks_that_hold_messages_settle_them_with_the_broker_that_stops(world):
+    async def work() -> None:
+        async with aio.connect(world.broker.url, timeout=1) as ps:
+            await ps.queue("mail").push_many([b"a", b"b"])
+            first, second = await ps.queue("mail").lease(2)
+            await asyncio.to_thread(drain, world)
+            late = asyncio.create_task(ps.queue("mail").push(b"late"))  # has to wait for the next broker
+            await first.ack()
+            await second.ack()
+            with pytest.raises(Unavailable):
+                await late
+
+    asyncio.run(asyncio.wait_for(work(), SECONDS))
+    assert world.session.stats("mail")[0].acked == 2

@@ -276,6 +276,18 @@ async def test_whoever_does_not_say_hello_first_is_sent_away():
 
 
 @on_uvloop
+async def test_whoever_does_not_say_hello_in_time_is_sent_away():
+    async with serving(None) as place:
+        place.server.hello_seconds = 0.01
+        good, silent, halfway = await place.peer(), await place.peer(hello=False), await place.peer(hello=False)
+        halfway.send(frame(Type.HELLO, 1, requests.encode(requests.Hello(1)))[:-1])
+
+        assert await silent.farewell() == ("bad_request", True)
+        assert await halfway.farewell() == ("bad_request", True)
+        assert await good.push_one(b"a") == ("0", 0)
+
+
+@on_uvloop
 async def test_a_frame_over_the_limit_is_refused_before_it_is_kept(tmp_path):
     async with serving(tmp_path, frame_bytes_max=1000) as place:
         peer = await place.peer()

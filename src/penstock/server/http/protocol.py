@@ -309,9 +309,15 @@ class HttpProtocol(HttpToolsProtocol):
             self._advance()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """The client sends no more. It may still want its answer, unless it waits for one that may take long."""
+        """The client sends no more. It may still want its answer, unless that may take long or cannot be given."""
         current = self._current
-        if self._is_idle() or (isinstance(current, Exchange) and current.pending is not None):
+        if self._is_idle():
+            return False
+        if isinstance(current, Exchange):
+            is_hopeless = not current.is_whole or current.pending is not None
+        else:
+            is_hopeless = current.more_body
+        if is_hopeless:
             return False
         self.cycle.keep_alive = False
         return True

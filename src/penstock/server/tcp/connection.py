@@ -20,6 +20,7 @@ from penstock.broker.calls import settling
 from penstock.errors import BadRequest, PenstockError
 from penstock.model import check_name
 from penstock.replies import LeaseReply, PushReply
+from penstock.server.tcp.parting import part
 from penstock.version import VERSION
 from penstock.wire import answers, calls, requests
 from penstock.wire.errors import to_reply
@@ -47,7 +48,7 @@ class TcpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._client = Client(Principal(), "", "", "tcp")
         self._producer: tuple[int, int] | None = None
-        self._greeted = False
+        self.is_greeted = False
         self._is_lost = False
         self._unanswered = 0
         self._held_bytes = 0
@@ -84,9 +85,7 @@ class TcpConnection(asyncio.Protocol):
             for kind, correlation, start, stop in cuts:
                 self._request(kind, correlation, whole, start, stop)
         except BadRequest as error:
-            self._fail(0, error)
-            self.flush()
-            self._transport.close()
+            self.refuse(error)
             return
         if self._unanswered > UNANSWERED_MAX or self._held_bytes > HELD_BYTES_MAX:
             self._set_reading()
@@ -118,12 +117,12 @@ class TcpConnection(asyncio.Protocol):
     # requests
 
     def _request(self, kind: int, correlation: int, data: bytes, start: int, stop: int) -> None:
-        if kind == PUSH_ONE and self._greeted:
+        if kind == PUSH_ONE and self.is_greeted:
             self._push_one(correlation, data, start, stop)
             return
         if kind not in _HANDLERS:
             raise BadRequest(f"type {kind} is no request", hint="see docs/formats/tcp.md; tasks have types 1 to 9")
-        if not self._greeted and kind != Type.HELLO:
+        if not self.is_greeted and kind != Type.HELLO:
             raise BadRequest("the first frame of a connection must be HELLO")
         self._unanswered += 1
         if kind in _LARGE and (self._later or self._must_wait(kind)):
@@ -154,7 +153,7 @@ class TcpConnection(asyncio.Protocol):
             raise BadRequest(f"protocol {hello.protocol} is not spoken here, {PROTOCOL_VERSION} is")
         self._client = Client(Principal(), hello.client[: limits.name_length_max], self._client.address, "tcp")
         self._producer = (hello.producer, hello.epoch) if hello.producer else None
-        self._greeted = True
+        self.is_greeted = True
         welcome = requests.Welcome(PROTOCOL_VERSION, f"penstock/{VERSION}", self._server.frame_bytes_max)
         self._answer(Type.OK, correlation, requests.encode(welcome))
 
@@ -371,7 +370,9 @@ class TcpConnection(asyncio.Protocol):
     def refuse(self, error: PenstockError) -> None:
         """Say why, and close."""
         self._fail(0, error)
-        self.close()
+        self.flush()
+        if part(self._transport, self._broker.loop):
+            self.connection_lost(None)
 
     def close(self) -> None:
         """Send what is ready and close."""

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from penstock import limits
 from penstock.broker import Broker
-from penstock.errors import Unavailable
+from penstock.errors import BadRequest, Unavailable
 from penstock.server.tcp.connection import TcpConnection
 
 BACKLOG: Final = 4096  # connections that may come at once
+HELLO_SECONDS: Final = 15.0  # for a client to say who it is
 
 
 class TcpServer:
@@ -22,6 +23,7 @@ class TcpServer:
         self.broker = broker
         self.frame_bytes_max = frame_bytes_max
         self.connections_max = connections_max
+        self.hello_seconds = HELLO_SECONDS
         self.port = 0
         self._listener: asyncio.Server | None = None
         self._connections: set[TcpConnection] = set()
@@ -40,6 +42,12 @@ class TcpServer:
         if len(self._connections) > self.connections_max:
             hint = "use fewer connections, or raise connections_max"
             connection.refuse(Unavailable("too many connections", hint=hint))
+        else:
+            self.broker.loop.call_later(self.hello_seconds, self._check_greeted, connection)
+
+    def _check_greeted(self, connection: TcpConnection) -> None:
+        if connection in self._connections and not connection.is_greeted:
+            connection.refuse(BadRequest(f"no HELLO came within {self.hello_seconds:g} s"))
 
     def left(self, connection: TcpConnection) -> None:
         self._connections.discard(connection)

@@ -1,0 +1,37 @@
+"""Sending a client away so that it learns why.
+
+A connection that is closed on bytes that nobody has read is reset, and the reason that was sent is lost with it. So the
+client is sent the end, and heard out for a moment: until it closes too, or has had its time, or does not stop talking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+SECONDS_MAX: Final = 1.0
+BYTES_MAX: Final = 1 << 20
+
+
+class Parting(asyncio.Protocol):
+    """Hears, and does nothing."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._bytes += len(data)
+        if self._bytes > BYTES_MAX:
+            self._transport.abort()
+
+
+def part(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> bool:
+    """End a connection whose last bytes have been written; its protocol hears no more of it. False: it has ended."""
+    if transport.is_closing():
+        return False
+    transport.set_protocol(Parting(transport))
+    transport.resume_reading()
+    transport.write_eof()
+    loop.call_later(SECONDS_MAX, transport.close)
+    return True
