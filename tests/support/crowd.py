@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 import penstock
 import penstock.aio
@@ -26,7 +26,6 @@ from penstock.wire.requests import Credit, OpenStream, encode
 from penstock.wire.requests import Settle as SettleOnWire
 from tests.simulation.history import OK, UNKNOWN, Got, Place, Row, Settle
 from tests.support.recorded import Record, place_of, sent
-from tests.support.restarting import Restarting
 from tests.support.served import Caller
 
 JOBS, RESULTS = "jobs", "results"
@@ -55,10 +54,22 @@ def prepare(url: str) -> None:
                 queue.create_group(group)
 
 
+class Broker(Protocol):
+    """Where to find one. `up` is set while it listens."""
+
+    up: threading.Event
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+
 class Crowd:
     """Everybody together. `stop` ends the producers first, and the consumers when the broker can be asked."""
 
-    def __init__(self, broker: Restarting, record: Record) -> None:
+    def __init__(self, broker: Broker, record: Record) -> None:
         self._broker = broker
         self._record = record
         self._over = threading.Event()

@@ -31,11 +31,15 @@ class Restarting:
     """One address, one process after another. `up` is set while there is one that listens."""
 
     def __init__(self, folder: Path, rng: random.Random, *flags: str) -> None:
-        self.port = free_port(rng)
+        self._port = free_port(rng)
         self.up = threading.Event()
         self._folder = folder
-        self._flags = ("--tcp-port", str(self.port), *QUIET, *flags)
+        self._flags = ("--tcp-port", str(self._port), *QUIET, *flags)
         self._served: Served | None = None
+
+    @property
+    def port(self) -> int:
+        return self._port
 
     @property
     def url(self) -> str:
