@@ -141,6 +141,21 @@ def test_a_long_poll_is_answered_and_pushes_under_way_are_confirmed_when_it_drai
         assert ps.queue("other").stats().groups["default"].messages >= len(confirmed)
 
 
+def test_who_holds_messages_over_http_may_settle_them_on_a_new_connection_while_it_drains(own):
+    assert push(own, "a") == 201
+    receipt = json.loads(ask(own, "/api/v1/queues/mail/lease", {"max": 1})[2])["messages"][0]["receipt"]
+    with Caller(own.port()):  # somebody is there, so it is worth waiting
+        own.process.send_signal(signal.SIGTERM)
+        while ask(own, "/readyz")[0] == 200:
+            pass
+        assert push(own, "b") == 503
+        assert ask(own, "/api/v1/ack", {"receipts": [receipt]})[0] == 200
+
+    assert own.ended() == 0
+    with penstock.open(own.log_path.parent / "data") as ps:
+        assert ps.queue("mail").stats().groups["default"].acked == 1
+
+
 def test_no_more_connections_than_allowed(tmp_path):
     with Served(tmp_path, "--http-port", "off", "--grpc-port", "off", "--connections-max", "2") as served:
         with Caller(served.port()) as one, Caller(served.port()) as two:

@@ -6,7 +6,6 @@ and told together. What cannot be imported because its extra is not installed is
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 import socket
@@ -129,20 +128,17 @@ async def _start_http(broker: Broker, settings: Settings, port: int, metrics: Me
     )
     sockets = WebSockets(broker, settings.cors_origins)
     server = await start_http(broker, wanted, metrics=metrics, stream=sockets.serve)
-    draining: list[asyncio.Task[None]] = []
-
-    def stop_accepting() -> None:
-        sockets.goodbye()
-        draining.append(broker.loop.create_task(server.drain(settings.drain_seconds)))
 
     async def close() -> None:
         try:
             await sockets.close()
-            await asyncio.gather(*draining)
+            await server.drain(settings.drain_seconds)
         finally:
             await server.close()
 
-    return Listener(server.port, stop_accepting, close)
+    # Over HTTP a lease outlives the connection that it came by. So this port stays open for those who settle; the
+    # broker refuses everything else meanwhile.
+    return Listener(server.port, sockets.goodbye, close)
 
 
 async def _start_grpc(broker: Broker, settings: Settings, port: int) -> Listener | None:
