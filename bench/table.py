@@ -18,6 +18,8 @@ def number(value: float | None, unit: str) -> str:
         return "–"
     if unit == "s":
         return f"{value:.3f} s"
+    if unit == "ms":
+        return f"{value:.2f} ms"
     if unit == "MB":
         return f"{value:,.0f} MB"
     return f"{value:,.0f} {unit}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import cycle
 from pathlib import Path
 from time import perf_counter
@@ -11,7 +12,7 @@ import uvloop
 import penstock
 from bench.measure import Row, Scale, interleaved
 from bench.server import peers
-from bench.server.load import SECONDS, workers
+from bench.server.load import workers
 from bench.server.process import Running, broker
 from bench.workload import BATCH, lists
 
@@ -53,26 +54,24 @@ def leased(scale: Scale) -> list[Row]:
     """Every payload is looked at."""
     peer, name = peers.best("W4")
 
-    async def fill(url: str) -> None:
-        payloads = cycle(lists())
-        async with penstock.aio.connect(url) as ps:
-            for _ in range(scale(2_000)):
-                await ps.queue("bench").push_many(next(payloads))
+    batches = scale(1_000)
 
     async def work(url: str) -> float:
+        payloads = cycle(lists())
         async with penstock.aio.connect(url) as ps:
             queue = ps.queue("bench")
+            for _ in range(batches):
+                await queue.push_many(next(payloads))
+            started = perf_counter()
+            await asyncio.gather(*[drain(queue) for _ in range(LEASES_UNDER_WAY)])
+            return batches * BATCH / (perf_counter() - started)
 
-            async def one() -> int:
-                leased = await queue.lease(BATCH)
-                count = len(leased.payloads())
-                await leased.ack()
-                return count
-
-            return await workers(LEASES_UNDER_WAY, one, SECONDS / 10)
+    async def drain(queue: penstock.aio.Queue) -> None:
+        while leased := await queue.lease(BATCH):
+            leased.payloads()
+            await leased.ack()
 
     with broker() as served:
-        uvloop.run(fill(served.url))
         (rate,) = interleaved(lambda: uvloop.run(work(served.url)), rounds=3)
     floor = None if peer is None else 4 * peer
     return [Row("TCP, lease(1000) + ack, 2 under way, fsync", rate, "/s", peer, name, floor, "4 × the best peer, W4")]
