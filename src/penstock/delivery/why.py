@@ -27,7 +27,7 @@ def _why(core: Delivery, group: Group, partition: Partition, offset: int, now: i
     if state == LEASED:
         return _leased(group, progress, offset)
     if group.queue.paused:
-        return "paused", f"queue {group.queue.name!r} is paused; resume() lets it flow"
+        return "paused", f"queue {group.queue.name!r} is paused until it is resumed"
     if state == WAITING:
         due = to_datetime((progress.dues or {})[offset]).isoformat()
         return "retry", f"attempt {progress.attempt_next(offset)} is due at {due}"
@@ -47,7 +47,7 @@ def _settled(progress: Progress, offset: int) -> tuple[str, str]:
         return "lost", "it was in a damaged file, and a repair gave it up"
     if offset < progress.start:
         return "skipped", f"the group started reading at offset {progress.start}"
-    return "settled", "it was acknowledged, or dropped by rule"
+    return "settled", "it is done with: acknowledged, cancelled or dropped by rule"
 
 
 def _leased(group: Group, progress: Progress, offset: int) -> tuple[str, str]:
@@ -93,7 +93,8 @@ def _limited(group: Group, progress: Progress, offset: int, now: int) -> tuple[s
         limits.gate.recall()
         key = key_of(progress.partition, offset)
         if key and not limits.gate.has_room(key):
-            return "limited_by_key", f"{limits.gate.held[key]} messages of its key are in flight (key_max_in_flight)"
+            held = limits.gate.held[key]
+            return "limited_by_key", f"{held} of its key in flight, the most there may be (key_max_in_flight)"
         wait = limits.gate.wait(key, now) if key else 0
         if wait:
             when = to_datetime(now + wait).isoformat()
