@@ -33,4 +33,6 @@ def http_request(step: Send, headers: dict[str, str], **extensions: Any) -> http
 def failure(error: httpx.TransportError) -> Failure:
     """What an error means."""
     why = str(error) or type(error).__name__
+    if isinstance(error, httpx.RemoteProtocolError) and "illegal" in why:
+        why += ": what answers there is not HTTP; the URL of a TCP port begins with penstock://"
     return Failure(why, not isinstance(error, UNSENT), isinstance(error, httpx.TimeoutException))
