@@ -33,7 +33,6 @@ from penstock.requests import LeaseRequest, PartitionChoice, Settling
 from penstock.wire.frames import Buffer
 
 OVERDUE_CHECK_SECONDS: Final = 0.25
-FLUSHED_MIN: Final = 16  # so many leave at once: the broker works on them while the next ones are made
 JOINED_MIN: Final = 8
 
 
@@ -254,8 +253,6 @@ class AsyncSession(Operations):
             if not self._out:
                 self.loop.call_soon(self._flush)
             self._out += data
-            if len(self._out) >= FLUSHED_MIN:
-                self._flush()
 
     def _flush(self) -> None:
         out, self._out = self._out, []
