@@ -96,6 +96,7 @@ def test_a_full_queue_refuses(server):
     response = server.http.post(PUSH, json=BODY)
 
     assert (response.status_code, response.json()["error"]["code"]) == (429, "queue_full")
+    assert response.headers["retry-after"] == "1"
 
 
 @pytest.mark.parametrize(("error", "status"), [(NotAuthorised("no"), 403), (NotAuthenticated("who?"), 401)])

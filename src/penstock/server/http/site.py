@@ -15,7 +15,7 @@ import msgspec
 
 from penstock import limits
 from penstock.broker import Broker, Client, Principal
-from penstock.errors import PenstockError, RateLimited
+from penstock.errors import PenstockError, QueueFull, RateLimited
 from penstock.wire.errors import http_status
 from penstock.wire.json_replies import error_body
 
@@ -106,8 +106,9 @@ class Site:
 def refusal(error: PenstockError) -> tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]:
     """Status, body and headers of an error."""
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    if isinstance(error, RateLimited):
-        headers = ((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_seconds))),)
+    if isinstance(error, RateLimited | QueueFull):
+        seconds = error.retry_after_seconds if isinstance(error, RateLimited) else 0.0  # consumers decide when
+        headers = ((b"retry-after", b"%d" % max(1, math.ceil(seconds))),)
     elif error.code == "not_authenticated":
         headers = ((b"www-authenticate", b"Bearer"),)
     return http_status(error.code), error_body(error), headers
