@@ -18,7 +18,7 @@ from tests.support.dose import dose
 from tests.support.recorded import Record, attempts_have_causes, problems
 from tests.support.restarting import Restarting
 
-CYCLES = 8  # on one directory
+KILLS, STOPS = 8, 4  # on one directory
 ROUNDS = dose(ci=1, nightly=125)
 OPERATIONS_MAX = 2000  # between two ends
 
@@ -27,7 +27,7 @@ OPERATIONS_MAX = 2000  # between two ends
 def test_what_clients_were_told_holds_over_kill_9(tmp_path, seed):
     rng = random.Random(seed)
     with Restarting(tmp_path, rng) as broker:
-        record = run(broker, rng, broker.kill)
+        record = run(broker, rng, broker.kill, KILLS)
 
     assert problems(record.history) == []
 
@@ -37,7 +37,7 @@ def test_a_broker_that_stops_in_good_order_costs_nobody_an_attempt(tmp_path, see
     rng = random.Random(seed)
     codes = []
     with Restarting(tmp_path, rng) as broker:
-        record = run(broker, rng, lambda: codes.append(broker.stop()))
+        record = run(broker, rng, lambda: codes.append(broker.stop()), STOPS)
         assert broker.stop() == 0
 
     assert set(codes) == {0}
@@ -49,13 +49,13 @@ def test_a_broker_that_stops_in_good_order_costs_nobody_an_attempt(tmp_path, see
     session.close()
 
 
-def run(broker: Restarting, rng: random.Random, end: Callable[[], object]) -> Record:
+def run(broker: Restarting, rng: random.Random, end: Callable[[], object], times: int) -> Record:
     """Let the crowd work; end the broker at random moments; see what is left."""
     record = crowd.record()
     crowd.prepare(broker.url)
     people = Crowd(broker, record)
     people.start()
-    for _ in range(CYCLES):
+    for _ in range(times):
         record.until(more=rng.randint(1, OPERATIONS_MAX))
         end()
         broker.start()
