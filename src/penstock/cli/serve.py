@@ -29,49 +29,34 @@ _HINTS: Final = {
 }
 
 
+def _setting(takes: str, says: str) -> Any:
+    return typer.Option(metavar=takes, help=says)
+
+
 def _port(default: int) -> Any:
-    return typer.Option(metavar="PORT|off", help=f"0 takes any free port. [default: {default}]")
+    return _setting("PORT|off", f"0 takes any free port. [default: {default}]")
 
 
 def serve(
-    data: Annotated[str | None, typer.Option(help="The data directory. [default: ./data]", metavar="DIR")] = None,
-    host: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="The address to listen on. [default: 127.0.0.1]")
-    ] = None,
+    data: Annotated[str | None, _setting("DIR", "The data directory. [default: ./data]")] = None,
+    host: Annotated[str | None, _setting("ADDRESS", "The address to listen on. [default: 127.0.0.1]")] = None,
     tcp_port: Annotated[str | None, _port(7710)] = None,
     http_port: Annotated[str | None, _port(7711)] = None,
     grpc_port: Annotated[str | None, _port(7712)] = None,
-    durability: Annotated[
-        str | None, typer.Option(metavar="WHAT", help="fsync, interval or os. [default: fsync]")
-    ] = None,
-    sync_ms: Annotated[
-        str | None, typer.Option(metavar="MS", help="With interval: until the sync. [default: 50]")
-    ] = None,
-    log_format: Annotated[
-        str | None, typer.Option(metavar="WHAT", help="auto, json or console. [default: auto]")
-    ] = None,
-    log_level: Annotated[
-        str | None, typer.Option(metavar="WHAT", help="debug, info, warning or error. [default: info]")
-    ] = None,
-    slow_request_ms: Annotated[
-        str | None, typer.Option(metavar="MS", help="Slower requests are logged. [default: 1000]")
-    ] = None,
+    durability: Annotated[str | None, _setting("WHAT", "fsync, interval or os. [default: fsync]")] = None,
+    sync_ms: Annotated[str | None, _setting("MS", "With interval: until the sync. [default: 50]")] = None,
+    log_format: Annotated[str | None, _setting("WHAT", "auto, json or console. [default: auto]")] = None,
+    log_level: Annotated[str | None, _setting("WHAT", "debug, info, warning or error. [default: info]")] = None,
+    slow_request_ms: Annotated[str | None, _setting("MS", "Slower requests are logged. [default: 1000]")] = None,
     cors_origins: Annotated[
-        str | None, typer.Option(metavar="ORIGINS", help="Origins that may call, by commas. [default: none]")
+        str | None, _setting("ORIGINS", "Origins that may call, by commas. [default: none]")
     ] = None,
     request_bytes_max: Annotated[
-        str | None,
-        typer.Option(metavar="BYTES", help="The largest request over HTTP, gRPC or WebSocket. [default: 32 MiB]"),
+        str | None, _setting("BYTES", "The largest request over HTTP, gRPC or WebSocket. [default: 32 MiB]")
     ] = None,
-    frame_bytes_max: Annotated[
-        str | None, typer.Option(metavar="BYTES", help="The largest frame over TCP. [default: 32 MiB]")
-    ] = None,
-    connections_max: Annotated[
-        str | None, typer.Option(metavar="N", help="Connections at once. [default: 10000]")
-    ] = None,
-    drain_seconds: Annotated[
-        str | None, typer.Option(metavar="SECONDS", help="Time to finish after SIGTERM. [default: 10]")
-    ] = None,
+    frame_bytes_max: Annotated[str | None, _setting("BYTES", "The largest frame over TCP. [default: 32 MiB]")] = None,
+    connections_max: Annotated[str | None, _setting("N", "Connections at once. [default: 10000]")] = None,
+    drain_seconds: Annotated[str | None, _setting("SECONDS", "Time to finish after SIGTERM. [default: 10]")] = None,
     profile: Annotated[bool | None, typer.Option(help="Serve /debug/profile.")] = None,
     config_file: Annotated[
         Path | None,
