@@ -63,7 +63,9 @@ def bare(kind: str) -> Iterator[Running]:
 def running(command: Sequence[str]) -> Iterator[Running]:
     """A process on the first core that says in JSON when it is ready; this one moves to the others."""
     cores = sorted(os.sched_getaffinity(0))
-    started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    # A broker takes every PENSTOCK_ variable for a setting, and those of a run are none.
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    started = subprocess.Popen(command, cwd=ROOT, env=clean, stdout=subprocess.PIPE, text=True)
     if len(cores) > 1:
         os.sched_setaffinity(started.pid, {cores[0]})
         os.sched_setaffinity(0, set(cores[1:]))
