@@ -19,7 +19,8 @@ setup: $(STAMP) ## make .venv and install everything, editable
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Penstock needs Python 3.11 or newer, with venv; none was found." >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@echo "Installing Penstock and its tools into $(VENV); this is done once and takes a minute or two."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(STAMP)
 
 run: setup ## start a broker on ./data: http://localhost:7711
