@@ -266,7 +266,6 @@ class ServerInfo(msgspec.Struct, frozen=True):
     version: str
     durability: str
     queues: int
-    data: str = ""
 
 
 # name: (arguments, type of the result)
