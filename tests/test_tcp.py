@@ -243,6 +243,24 @@ async def test_a_wrong_request_gets_its_error_and_the_connection_goes_on(kind, b
         assert (await peer.ask(Type.PING, raw=b""))[0] == Type.PONG
 
 
+@pytest.mark.parametrize("name", ["call", "settle_lease"])
+@on_uvloop
+async def test_a_fault_in_one_request_is_answered_and_the_connection_goes_on(name):
+    async with serving(None) as place:
+        peer = await place.peer()
+
+        def fail(*_: object) -> None:
+            raise RuntimeError("a bug")
+
+        async def fail_later(*_: object) -> None:
+            fail()
+
+        setattr(place.broker, name, fail_later if name == "call" else fail)
+        kind, body = (Type.CALL, ["queues", {}]) if name == "call" else (Type.SETTLE, [ACKED, None, "", 7])
+        assert await peer.refused(kind, body) == "internal"
+        assert (await peer.ask(Type.PING, raw=b""))[0] == Type.PONG
+
+
 @pytest.mark.parametrize(
     "data",
     [

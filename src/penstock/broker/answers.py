@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from penstock.errors import Internal, PenstockError
@@ -18,6 +18,17 @@ def answer_of(work: Callable[[], Any]) -> Any:
     """The result of some work, or the error as a value: a fault in one request must not take the others down."""
     try:
         return work()
+    except PenstockError as error:
+        return error
+    except Exception:
+        logger.exception("a fault in the broker")
+        return Internal("the broker failed")
+
+
+async def awaited_answer_of(work: Awaitable[Any]) -> Any:
+    """The same of work that is awaited."""
+    try:
+        return await work
     except PenstockError as error:
         return error
     except Exception:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from penstock import arguments, limits
 from penstock.batch import Batch
 from penstock.broker import Client, Pending, Principal, Stream, StreamRequest
+from penstock.broker.answers import answer_of, awaited_answer_of
 from penstock.broker.calls import settling
 from penstock.errors import BadRequest, PenstockError
 from penstock.model import check_name
@@ -132,10 +133,9 @@ class TcpConnection(asyncio.Protocol):
             self._handle(kind, correlation, memoryview(data)[start:stop])
 
     def _handle(self, kind: int, correlation: int, body: memoryview) -> None:
-        try:
-            _HANDLERS[kind](self, correlation, body)
-        except PenstockError as error:
-            self._fail(correlation, error)
+        refused = answer_of(lambda: _HANDLERS[kind](self, correlation, body))
+        if isinstance(refused, PenstockError):
+            self._fail(correlation, refused)
 
     def _must_wait(self, kind: int) -> bool:
         return self._is_full or (kind == Type.CALL and self._calls >= CALLS_MAX)
@@ -232,20 +232,15 @@ class TcpConnection(asyncio.Protocol):
         self._server.spawn(self._called(correlation, given.name, what))
 
     async def _called(self, correlation: int, name: str, given: calls.Arguments) -> None:
-        try:
-            if isinstance(given, calls.Transact):
-                producer = (*self._producer, given.sequence) if given.sequence and self._producer else None
-                result = await self._broker.transacted(self._client, given, producer)
-            else:
-                result = await self._broker.call(self._client, name, given)
-        except PenstockError as error:
-            self._fail(correlation, error)
+        if isinstance(given, calls.Transact):
+            producer = (*self._producer, given.sequence) if given.sequence and self._producer else None
+            work = self._broker.transacted(self._client, given, producer)
         else:
-            self._answer(Type.OK, correlation, requests.encode(result))
-            self.flush()  # so that the transport says when it is full
-        finally:
-            self._calls -= 1
-            self._go_on()
+            work = self._broker.call(self._client, name, given)
+        self._told(correlation, await awaited_answer_of(work))
+        self.flush()  # so that the transport says when it is full
+        self._calls -= 1
+        self._go_on()
 
     def _ping(self, correlation: int, body: memoryview) -> None:
         self._answer(Type.PONG, correlation)
