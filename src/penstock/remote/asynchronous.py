@@ -28,8 +28,8 @@ from penstock.remote.operations import Operations
 from penstock.remote.producer import nameless
 from penstock.remote.request import Request
 from penstock.remote.settings import Settings
-from penstock.replies import LeaseReply, PushReply
-from penstock.requests import LeaseRequest, PartitionChoice, Settling
+from penstock.replies import PushReply
+from penstock.requests import PartitionChoice, Settling
 from penstock.wire.frames import Buffer
 
 OVERDUE_CHECK_SECONDS: Final = 0.25
@@ -289,20 +289,6 @@ class AsyncSession(Operations):
     ) -> PushReply:
         reply: PushReply = await self._push(asking.push(queue, batch, partition, durability))
         return reply
-
-    async def lease(self, queue: str, group: str, request: LeaseRequest, wait_seconds: float) -> LeaseReply:
-        reply: LeaseReply = await self.ask(asking.lease(queue, group, request, wait_seconds))
-        return reply
-
-    async def settle(self, receipts: Sequence[Receipt], how: Settling) -> None:
-        await self.ask(asking.settle(receipts, 0, how))
-
-    async def settle_lease(self, nonce: int, how: Settling) -> None:
-        await self.ask(asking.settle((), nonce, how))
-
-    async def extend(self, nonce: int, seconds: float) -> int:
-        expires_at: int = await self.ask(asking.extend(nonce, seconds))
-        return expires_at
 
     def pipeline(self) -> AsyncPipeline:
         return AsyncPipeline(self)

@@ -21,8 +21,8 @@ from penstock.remote.line import Line, Shared
 from penstock.remote.operations import Operations
 from penstock.remote.request import Request
 from penstock.remote.settings import Settings
-from penstock.replies import LeaseReply, PushReply
-from penstock.requests import LeaseRequest, PartitionChoice, Settling
+from penstock.replies import PushReply
+from penstock.requests import Settling
 
 IDLE_MAX: Final = 16  # connections kept for the next caller
 UNANSWERED_MAX: Final = 256  # settles of a pipeline before it listens
@@ -132,32 +132,13 @@ class Session(Operations):
         reply: PushReply = self._ask(asking.push(queue, Batch(data), None, durability))
         return reply.ids()[0], 0
 
-    def push(
-        self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None
-    ) -> tuple[PushReply, int]:
-        return self._ask(asking.push(queue, batch, partition, durability)), 0
-
     def _push_payloads(self, queue: str, payloads: list[bytes]) -> Sequence[MessageId]:
         if len(payloads) == 1:
             return [self._ask(asking.push_one(queue, payloads[0]))]
         reply: PushReply = self._ask(asking.push(queue, Batch.build(payloads), None, None))
         return reply.ids()
 
-    def lease(self, queue: str, group: str, request: LeaseRequest) -> tuple[LeaseReply, int]:
-        return self._ask(asking.lease(queue, group, request, 0.0)), 0
-
-    def lease_waiting(self, queue: str, group: str, request: LeaseRequest, seconds: float) -> tuple[LeaseReply, int]:
-        return self._ask(asking.lease(queue, group, request, seconds)), 0
-
-    def settle(self, receipts: Sequence[Receipt], how: Settling) -> int:
-        return self._done(asking.settle(receipts, 0, how))
-
-    def settle_lease(self, nonce: int, how: Settling) -> int:
-        return self._done(asking.settle((), nonce, how))
-
-    def extend(self, nonce: int, seconds: float) -> int:
-        expires_at: int = self._ask(asking.extend(nonce, seconds))
-        return expires_at
+    lease_waiting = Operations.lease
 
     def pipeline(self) -> Pipeline:
         return Pipeline(self)

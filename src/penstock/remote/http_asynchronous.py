@@ -26,8 +26,8 @@ from penstock.remote.http_transport import ARGUMENTS, failure, http_request
 from penstock.remote.operations import Operations
 from penstock.remote.producer import Producer, nameless
 from penstock.remote.settings import Settings
-from penstock.replies import LeaseReply, PushReply
-from penstock.requests import LeaseRequest, Operation, PartitionChoice, Settling
+from penstock.replies import PushReply
+from penstock.requests import PartitionChoice, Settling
 from penstock.wire import calls
 
 AT_ONCE_MAX: Final = 8  # requests, of those that do not wait for messages to come: each takes a connection
@@ -36,6 +36,8 @@ TASKS_MAX: Final = 64  # requests under way that nobody awaits
 
 class AsyncSession(Operations):
     """See the module's rules. Belongs to the loop on which it is first used."""
+
+    asking = asking
 
     def __init__(self, settings: Settings) -> None:
         self.loop: Any = None  # an event loop, from the first use on
@@ -177,9 +179,6 @@ class AsyncSession(Operations):
     def _call(self, arguments: calls.Arguments) -> HttpRequest:
         return call(arguments)
 
-    def _transact(self, operations: Sequence[Operation]) -> HttpRequest:
-        return asking.transact(operations)
-
     def _told(self, request: Any) -> Any:
         return self.ask(request)
 
@@ -206,20 +205,6 @@ class AsyncSession(Operations):
             return PushReply(queue, 0, (), {})
         reply: PushReply = await self.ask(asking.push(queue, batch, partition, durability))
         return reply
-
-    async def lease(self, queue: str, group: str, request: LeaseRequest, wait_seconds: float) -> LeaseReply:
-        reply: LeaseReply = await self.ask(asking.lease(queue, group, request, wait_seconds))
-        return reply
-
-    async def settle(self, receipts: Sequence[Receipt], how: Settling) -> None:
-        await self.ask(asking.settle(receipts, 0, how))
-
-    async def settle_lease(self, nonce: int, how: Settling) -> None:
-        await self.ask(asking.settle((), nonce, how))
-
-    async def extend(self, nonce: int, seconds: float) -> int:
-        expires_at: int = await self.ask(asking.extend(nonce, seconds))
-        return expires_at
 
     def pipeline(self) -> AsyncPipeline:
         return AsyncPipeline(self)

@@ -24,13 +24,15 @@ from penstock.remote.http_transport import ARGUMENTS, failure, http_request
 from penstock.remote.operations import Operations
 from penstock.remote.producer import SharedProducer
 from penstock.remote.settings import Settings
-from penstock.replies import LeaseReply, PushReply
-from penstock.requests import LeaseRequest, Operation, PartitionChoice, Settling
+from penstock.replies import PushReply
+from penstock.requests import PartitionChoice, Settling
 from penstock.wire import calls
 
 
 class Session(Operations):
     """See the module's rules. Makes sure at once that a broker is there."""
+
+    asking = asking
 
     def __init__(self, settings: Settings) -> None:
         self._exchange = Exchange(settings)
@@ -108,9 +110,6 @@ class Session(Operations):
     def _call(self, arguments: calls.Arguments) -> HttpRequest:
         return call(arguments)
 
-    def _transact(self, operations: Sequence[Operation]) -> HttpRequest:
-        return asking.transact(operations)
-
     def _told(self, request: Any) -> tuple[Any, int]:
         return self.ask(request), 0
 
@@ -139,27 +138,13 @@ class Session(Operations):
     ) -> tuple[PushReply, int]:
         if not batch.count:
             return PushReply(queue, 0, (), {}), 0
-        return self.ask(asking.push(queue, batch, partition, durability)), 0
+        return self._told(asking.push(queue, batch, partition, durability))
 
     def _push_payloads(self, queue: str, payloads: list[bytes]) -> Sequence[MessageId]:
         reply: PushReply = self.ask(asking.push(queue, Batch.build(payloads), None, None))
         return reply.ids()
 
-    def lease(self, queue: str, group: str, request: LeaseRequest) -> tuple[LeaseReply, int]:
-        return self.ask(asking.lease(queue, group, request, 0.0)), 0
-
-    def lease_waiting(self, queue: str, group: str, request: LeaseRequest, seconds: float) -> tuple[LeaseReply, int]:
-        return self.ask(asking.lease(queue, group, request, seconds)), 0
-
-    def settle(self, receipts: Sequence[Receipt], how: Settling) -> int:
-        return self._done(asking.settle(receipts, 0, how))
-
-    def settle_lease(self, nonce: int, how: Settling) -> int:
-        return self._done(asking.settle((), nonce, how))
-
-    def extend(self, nonce: int, seconds: float) -> int:
-        expires_at: int = self.ask(asking.extend(nonce, seconds))
-        return expires_at
+    lease_waiting = Operations.lease
 
     def pipeline(self) -> Pipeline:
         return Pipeline(self)

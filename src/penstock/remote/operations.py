@@ -1,8 +1,8 @@
-"""What a session offers beside the hot paths, as calls over the wire; the shells say how one is made and awaited.
+"""What a session offers over the wire, but for single pushes; the shells say how a request is sent and awaited.
 
 `_told` makes a call that answers with something, `_done` one that does not. For the blocking shell that is (result,
-ticket) or a ticket, for the asyncio shell an awaitable: so everything here answers with `Any`. `_call` and `_transact`
-make the request in the language of the protocol.
+ticket) or a ticket, for the asyncio shell an awaitable: so everything here answers with `Any`. `asking`, a module, and
+`_call` make the request in the language of the protocol.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.batch import Batch
-from penstock.model import MessageId, Position, queue_options
-from penstock.remote.request import Request, call, instant, position, transact
+from penstock.model import Durability, MessageId, Position, Receipt, queue_options
+from penstock.remote import request as tcp_requests
+from penstock.remote.request import Request, call, instant, position
 from penstock.replies import Piece
-from penstock.requests import LetterFilter, Operation
+from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice, Settling
 from penstock.wire import calls
 
 
 class Operations:
     """See the module's rules."""
+
+    asking: Any = tcp_requests
 
     @abstractmethod
     def _told(self, request: Request) -> Any: ...
@@ -35,15 +38,29 @@ class Operations:
     def _call(self, arguments: calls.Arguments) -> Request:
         return call(arguments)
 
-    def _transact(self, operations: Sequence[Operation]) -> Request:
-        return transact(operations)
+    # messages
+
+    def push(self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None) -> Any:
+        return self._told(self.asking.push(queue, batch, partition, durability))
+
+    def lease(self, queue: str, group: str, request: LeaseRequest, wait_seconds: float = 0.0) -> Any:
+        return self._told(self.asking.lease(queue, group, request, wait_seconds))
+
+    def settle(self, receipts: Sequence[Receipt], how: Settling) -> Any:
+        return self._done(self.asking.settle(receipts, 0, how))
+
+    def settle_lease(self, nonce: int, how: Settling) -> Any:
+        return self._done(self.asking.settle((), nonce, how))
+
+    def extend(self, nonce: int, seconds: float) -> Any:
+        return self._plainly(self.asking.extend(nonce, seconds))
 
     def loaded(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
         """What came over the wire is here."""
         return pieces
 
     def transact(self, operations: Sequence[Operation]) -> Any:
-        return self._told(self._transact(operations))
+        return self._told(self.asking.transact(operations))
 
     # browsing
 
