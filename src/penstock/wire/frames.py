@@ -48,8 +48,6 @@ class Type(IntEnum):
     PLACED = 39
 
 
-REQUESTS: Final = frozenset(range(Type.HELLO, Type.CANCEL + 1))
-
 # (type, correlation, where its body begins, where it ends)
 Cut = tuple[int, int, int, int]
 

@@ -260,7 +260,7 @@ class TcpConnection(asyncio.Protocol):
             given.auto_ack,
         )
         stream = self._broker.stream(
-            self._client, request, partial(self._deliver, correlation), partial(self._ended, correlation)
+            self._client, request, partial(self._send_leased, correlation), partial(self._ended, correlation)
         )
         self._streams[correlation] = stream
         if self._is_full:
@@ -287,9 +287,6 @@ class TcpConnection(asyncio.Protocol):
             stream.close()
             self._unanswered -= 1
         self._set_reading()
-
-    def _deliver(self, correlation: int, reply: LeaseReply) -> None:
-        self._send_leased(correlation, reply)
 
     def _ended(self, correlation: int, error: PenstockError | None) -> None:
         self._streams.pop(correlation, None)
