@@ -1,0 +1,1 @@
+"""What a data directory holds, read from outside without touching it: by Spark, by SQL, by whoever wants history."""

@@ -1,0 +1,1 @@
+"""Pipelines that ship with Penstock, and what is needed to write others."""

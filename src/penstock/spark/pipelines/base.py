@@ -1,0 +1,76 @@
+"""What a pipeline is: a name, typed options, and a run that gives a report.
+
+A pipeline reads tables (`Run.messages`, `Run.events`), never the live broker, and writes files below `Run.out` or
+messages to a queue. What it computes is in functions from DataFrame to DataFrame, so that others can use them; `run`
+only puts them together. A run can be repeated: what is done already is found and left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Options of a pipeline: fields with a default and a `Meta(description=…)`; the command line makes flags of them."""
+
+
+class Table(msgspec.Struct, frozen=True):
+    """Part of a report: a small table for people, whose rows are plain values."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run did: figures by name, tables to read, files it wrote, and what somebody should know."""
+
+    summary: str
+    figures: Mapping[str, Any] = {}
+    tables: Sequence[Table] = ()
+    files: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+
+class Progress(Protocol):
+    """Where a run tells how far it is."""
+
+    def step(self, what: str, done: float | None = None, total: float | None = None) -> None:
+        """Now doing `what`; with numbers when they are known."""
+
+
+class Run(Protocol):
+    """What a pipeline is given."""
+
+    spark: SparkSession
+    url: str  # a data directory or a broker
+    queues: tuple[str, ...]  # names and patterns, as given
+    since: datetime | None
+    until: datetime | None
+    options: Any  # the pipeline's own `Options`
+    out: Path  # where files go
+    progress: Progress
+
+    def messages(self, *, queues: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> DataFrame:
+        """Messages of the queues between `since` and `until` (pushed_at), only these columns."""
+
+    def events(self, *, queues: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> DataFrame:
+        """What became of them, between `since` and `until` (settled_at)."""
+
+
+class Pipeline(msgspec.Struct, frozen=True):
+    """A pipeline that can be named on the command line."""
+
+    name: str
+    summary: str  # one line
+    explanation: str  # what it reads, does and writes; for `pipeline explain`
+    options: type[Options]
+    run: Callable[[Run], Report]
