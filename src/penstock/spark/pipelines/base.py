@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Options of a pipeline: fields with a default and a `Meta(description=…)`; the command line makes flags of them."""
+    """Options of a pipeline: fields with a default and a `Meta(description=…)`; they become flags."""
 
 
 class Table(msgspec.Struct, frozen=True):
