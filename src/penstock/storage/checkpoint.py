@@ -20,7 +20,7 @@ import msgspec
 from crc32c import crc32c
 
 from penstock.errors import Damaged
-from penstock.storage.disk import Disk
+from penstock.storage.disk import Disk, ReadableDisk
 
 DIRECTORY: Final = "checkpoints"
 MANIFEST: Final = f"{DIRECTORY}/manifest.json"
@@ -60,13 +60,11 @@ class CheckpointStore:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._manifest = self._read_manifest()
+        self._manifest = _read_manifest(disk)
 
     def load(self) -> Checkpoint | None:
         """The latest checkpoint, or None when there is none. `Damaged` names the file that cannot be trusted."""
-        if self._manifest is None:
-            return None
-        return Checkpoint(self._manifest.sequence, _Parts(self._disk, self._manifest.parts))
+        return _checkpoint(self._disk, self._manifest)
 
     def part_files(self) -> dict[str, str]:
         """The file of each part of the latest checkpoint."""
@@ -105,23 +103,11 @@ class CheckpointStore:
             if f"{DIRECTORY}/{name}" not in named:
                 self._disk.remove(f"{DIRECTORY}/{name}")
 
-    def _read_manifest(self) -> Manifest | None:
-        if not self._disk.exists(MANIFEST):
-            return None
-        path = self._disk.root / MANIFEST
-        try:
-            manifest = msgspec.json.decode(self._disk.read(MANIFEST), type=Manifest)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise Damaged(f"{path} cannot be read") from None
-        if _encode(manifest) != msgspec.json.encode(manifest):
-            raise Damaged(f"{path} does not match its checksum")
-        return manifest
-
 
 class _Parts(Mapping[str, bytes]):
     """Parts by name, read when asked for."""
 
-    def __init__(self, disk: Disk, parts: dict[str, Part]) -> None:
+    def __init__(self, disk: ReadableDisk, parts: dict[str, Part]) -> None:
         self._disk = disk
         self._parts = parts
 
@@ -143,6 +129,28 @@ class _Parts(Mapping[str, bytes]):
 
     def __len__(self) -> int:
         return len(self._parts)
+
+
+def read(disk: ReadableDisk) -> Checkpoint | None:
+    """The latest checkpoint of a directory that somebody else may hold: read its parts at once, they may go."""
+    return _checkpoint(disk, _read_manifest(disk))
+
+
+def _checkpoint(disk: ReadableDisk, manifest: Manifest | None) -> Checkpoint | None:
+    return None if manifest is None else Checkpoint(manifest.sequence, _Parts(disk, manifest.parts))
+
+
+def _read_manifest(disk: ReadableDisk) -> Manifest | None:
+    if not disk.exists(MANIFEST):
+        return None
+    path = disk.root / MANIFEST
+    try:
+        manifest = msgspec.json.decode(disk.read(MANIFEST), type=Manifest)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise Damaged(f"{path} cannot be read") from None
+    if _encode(manifest) != msgspec.json.encode(manifest):
+        raise Damaged(f"{path} does not match its checksum")
+    return manifest
 
 
 def read_part_alone(data: bytes) -> bytes | None:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.errors import Damaged, NotADataDirectory, StorageError
-from penstock.storage.disk import TEMPORARY_SUFFIX, Disk
+from penstock.storage.disk import TEMPORARY_SUFFIX, Disk, ReadableDisk
 
 MARKER: Final = "PENSTOCK"
 FORMAT: Final = 1
@@ -51,7 +51,7 @@ def open_directory(disk: Disk, shard_id: Callable[[], bytes] = new_shard_id) -> 
     return identity
 
 
-def read_marker(disk: Disk) -> bytes:
+def read_marker(disk: ReadableDisk) -> bytes:
     """The shard id that the marker names."""
     return _decode(disk.read(MARKER), f"{disk.root / MARKER}")
 

@@ -50,13 +50,10 @@ class File(Protocol):
         """Let go of the file; it may be called twice."""
 
 
-class Disk(Protocol):
-    """A data directory."""
+class ReadableDisk(Protocol):
+    """A data directory to read from."""
 
     root: Path
-
-    def open(self, name: str, *, create_bytes: int | None = None) -> File:
-        """Open for reading and writing. With `create_bytes` make the file if it is missing and preallocate it."""
 
     def read(self, name: str, position: int = 0, length: int | None = None) -> bytes:
         """Bytes of a file, all of them unless told otherwise."""
@@ -69,6 +66,16 @@ class Disk(Protocol):
 
     def list(self, directory: str) -> list[str]:
         """Names in a directory, sorted, without the directory's own."""
+
+    def open_input(self, name: str) -> pa.NativeFile:
+        """The file for pyarrow's readers."""
+
+
+class Disk(ReadableDisk, Protocol):
+    """A data directory."""
+
+    def open(self, name: str, *, create_bytes: int | None = None) -> File:
+        """Open for reading and writing. With `create_bytes` make the file if it is missing and preallocate it."""
 
     def write_whole(self, name: str, data: Bytes) -> None:
         """Make or replace a file: after a crash it is there whole, or as it was before."""
@@ -90,9 +97,6 @@ class Disk(Protocol):
 
     def total_bytes(self) -> int:
         """Bytes of the whole file system."""
-
-    def open_input(self, name: str) -> pa.NativeFile:
-        """The file for pyarrow's readers."""
 
     def lock(self) -> None:
         """Take the directory for this process; `DirectoryInUse` names the one that has it."""
@@ -281,6 +285,16 @@ class RealDisk:
         path = self.root / name
         with storage_errors(path):
             return pa.OSFile(os.fspath(path), "rb")
+
+    def sync_file(self, name: str) -> None:
+        """Make what anybody has written to a file durable."""
+        path = self.root / name
+        with storage_errors(path):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                _sync_data(fd)
+            finally:
+                os.close(fd)
 
     def lock(self) -> None:
         with storage_errors(self._lock.path):

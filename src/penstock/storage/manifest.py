@@ -19,7 +19,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from penstock.errors import Damaged
-from penstock.storage.disk import Disk
+from penstock.storage.disk import ReadableDisk
 from penstock.storage.extent import Extent
 from penstock.storage.schema import FORMAT
 
@@ -114,7 +114,7 @@ def decode(data: bytes) -> Manifest:
     return Manifest(meta.sealed_sequence, meta.queues, files, _extents(table))
 
 
-def read(disk: Disk) -> Manifest | None:
+def read(disk: ReadableDisk) -> Manifest | None:
     """The manifest of a data directory, None when there is none yet. Needs no lock: any process may look."""
     try:
         return decode(disk.read(NAME))

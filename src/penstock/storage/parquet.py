@@ -19,7 +19,7 @@ from crc32c import crc32c
 from penstock import limits
 from penstock.errors import Damaged
 from penstock.storage.cache import ByteCache
-from penstock.storage.disk import Disk
+from penstock.storage.disk import Disk, ReadableDisk
 from penstock.storage.manifest import EventsOf, RowGroup, SegmentFile
 from penstock.storage.schema import FORMAT, MESSAGES, SCHEMAS, WRITING
 
@@ -104,13 +104,13 @@ def _shrinks(payloads: pa.ChunkedArray) -> bool:
 class SegmentReader:
     """Reads row groups of files that a manifest names. Safe to use from several threads."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: ReadableDisk) -> None:
         self._disk = disk
         self._footers: ByteCache[str, pq.FileMetaData] = ByteCache(limits.segment_footers_bytes)
 
     def read(self, file: SegmentFile, row_group: int, columns: Sequence[str]) -> pa.Table:
         """Some columns of one row group."""
-        footer = self._footers.get(file.name, lambda: self._footer(file))
+        footer = self.footer(file)
         start, end = file.row_group_bounds(row_group)
         with self._disk.open_input(file.name) as source:
             source.seek(start)
@@ -121,6 +121,10 @@ class SegmentReader:
                 return reader.read_row_group(row_group, columns=list(columns), use_threads=False)
             except (pa.ArrowException, OSError) as error:
                 raise Damaged(f"{file.name}: row group {row_group} cannot be read: {error}") from error
+
+    def footer(self, file: SegmentFile) -> pq.FileMetaData:
+        """What a file says about itself, statistics of its row groups included."""
+        return self._footers.get(file.name, lambda: self._footer(file))
 
     def forget(self, unwanted: Callable[[str], bool]) -> None:
         """Drop what is remembered of some files."""
