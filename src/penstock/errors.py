@@ -16,6 +16,7 @@
     │   ├── GroupNotFound           group_not_found
     │   ├── GroupExists             group_exists
     │   ├── MessageNotFound         message_not_found
+    │   ├── HistoryLost             history_lost
     │   ├── LeaseLost               lease_lost
     │   ├── QueueFull               queue_full
     │   ├── RateLimited             rate_limited
@@ -159,6 +160,13 @@ class MessageNotFound(StateError):
 
     code = "message_not_found"
     hint_default = "check the id; raise the queue's retention if it is needed for longer"
+
+
+class HistoryLost(StateError):
+    """A reader of the history wants messages that retention has removed."""
+
+    code = "history_lost"
+    hint_default = "start from what is kept, or let the reader skip what is gone (failOnDataLoss=false)"
 
 
 class LeaseLost(StateError):
