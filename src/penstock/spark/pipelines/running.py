@@ -1,0 +1,117 @@
+"""Running a pipeline: what it is given, the lock on its directory, and the account of what it did.
+
+A run reads tables through the Spark session that it was given and starts none. What it reads ends where the log was
+durable when the table was planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from penstock.clock import Clock, SystemClock
+from penstock.errors import PenstockError
+from penstock.spark.pipelines.base import Options, Pipeline, Progress, Report
+from penstock.spark.pipelines.records import Record, keep
+from penstock.spark.pipelines.state import locked
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ALL: Final = ("*",)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Silent:
+    """Progress that nobody looks at."""
+
+    def step(self, what: str, done: float | None = None, total: float | None = None) -> None:
+        """Say nothing."""
+
+
+class PipelineRun:
+    """What a pipeline is given: `Run` of base.py."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        url: str,
+        *,
+        options: Options,
+        out: Path,
+        queues: Sequence[str] = (),
+        since: datetime | None = None,
+        until: datetime | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.spark = spark
+        self.url = url
+        self.queues = tuple(queues)
+        self.since = since
+        self.until = until
+        self.options = options
+        self.out = out
+        self.progress: Progress = progress or Silent()
+
+    def messages(self, *, queues: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> DataFrame:
+        """Messages of the queues between `since` and `until` (pushed_at), only these columns."""
+        return self._table("messages", queues, columns)
+
+    def events(self, *, queues: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> DataFrame:
+        """What became of them, between `since` and `until` (settled_at)."""
+        return self._table("events", queues, columns)
+
+    def _table(self, name: str, queues: Sequence[str] | None, columns: Sequence[str] | None) -> DataFrame:
+        from penstock.spark.pipelines.sealed import sealed
+
+        wanted = tuple(self.queues if queues is None else queues) or ALL
+        found = sealed(self.spark, self.url, name, wanted, self.since, self.until)
+        return found if columns is None else found.select(*columns)
+
+
+def execute(pipeline: Pipeline, run: PipelineRun, *, clock: Clock | None = None) -> Report:
+    """Run a pipeline in its directory, alone, and note what came of it."""
+    clock = clock or SystemClock()
+    begun = clock.now()
+    with locked(run.out):
+        try:
+            report = pipeline.run(run)
+        except BaseException as error:
+            keep(run.out, _record(pipeline, run, clock, begun, error=_reason(error)))
+            raise
+        keep(run.out, _record(pipeline, run, clock, begun, report=report))
+    return report
+
+
+def default_out(name: str) -> Path:
+    """Where the files of a pipeline go when nobody says where."""
+    return Path("pipelines") / name.replace(":", ".")
+
+
+def _record(pipeline: Pipeline, run: PipelineRun, clock: Clock, begun: int, **came: Any) -> Record:
+    changed = {
+        field.name: getattr(run.options, field.name)
+        for field in msgspec.structs.fields(run.options)
+        if getattr(run.options, field.name) != field.default
+    }
+    return Record(
+        pipeline=pipeline.name,
+        url=run.url,
+        queues=run.queues,
+        since=run.since,
+        until=run.until,
+        options=changed,
+        started_at=_EPOCH + timedelta(microseconds=begun),
+        seconds=(clock.now() - begun) / 1e6,
+        **came,
+    )
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, PenstockError):
+        return error.message
+    return "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
