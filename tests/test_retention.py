@@ -84,6 +84,17 @@ def test_a_queue_that_drops_unread_messages_passes_the_floor_but_keeps_its_minim
     assert kept == {0: 25}
 
 
+def test_nothing_goes_before_it_is_archived_not_even_what_may_go_unread():
+    run = [extent(first=10 * n, at=n) for n in range(3)]
+    for drops in (False, True):
+        options = queue_options(
+            {**UNLIMITED, "retention_seconds": 0, "retention_until_archived": True, "retention_drops_unread": drops}
+        )
+        assert new_starts(options, {0: run}, {0: FAR}, NOW, archived={0: 14}) == {0: 14}
+        assert new_starts(options, {0: run}, {0: FAR}, NOW, archived={1: 14}) == {}
+        assert new_starts(options, {0: run}, {0: FAR}, NOW) == {}
+
+
 def test_a_partition_held_by_its_floor_does_not_keep_the_others_from_giving():
     extents = {0: [extent(0, at=1), extent(0, 10, at=2)], 1: [extent(1, at=3), extent(1, 10, at=4)]}
     assert starts(extents, {0: 0, 1: FAR}, retention_bytes=300) == {1: 10}

@@ -20,6 +20,7 @@ from penstock.errors import BadReceipt, InvalidField, InvalidName, UnknownOption
 
 DLQ_SUFFIX: Final = ".dlq"
 DEFAULT_GROUP: Final = "default"
+ARCHIVE_GROUP: Final = "archive"  # its progress says how far a queue is archived
 DEFAULT_PARTITION: Final = "0"
 
 Durability = Literal["fsync", "interval", "os"]
@@ -179,6 +180,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     retention_messages: int | None = None
     retention_messages_min: int = 0
     retention_drops_unread: bool = False
+    retention_until_archived: bool = False
     group_expiry_seconds: float = limits.group_expiry_seconds_default
 
 

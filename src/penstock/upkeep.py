@@ -18,7 +18,7 @@ from penstock.checkpointing import Checkpointer
 from penstock.delivery.admin import decide_trim
 from penstock.delivery.delays import is_short
 from penstock.delivery.log import Extent
-from penstock.delivery.upkeep import floors_of
+from penstock.delivery.upkeep import archived_of, floors_of
 from penstock.errors import PenstockError
 from penstock.journal import JournalFile
 from penstock.model import Freed
@@ -271,6 +271,7 @@ class Storekeeper:
                 sealed,
                 floors_of(shard.core, queue),
                 now,
+                archived=archived_of(queue),
                 tail_messages=sum(e.end - e.first for e in tail),
                 tail_bytes=sum(e.batch.payload_bytes for e in tail if e.batch is not None and e.rows is None),
             )

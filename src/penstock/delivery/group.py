@@ -14,7 +14,7 @@ from penstock import limits
 from penstock.delivery.entries import Int64s
 from penstock.delivery.lease_limits import LeaseLimits
 from penstock.delivery.progress import Progress
-from penstock.model import Outcome, QueueOptions
+from penstock.model import ARCHIVE_GROUP, Outcome, QueueOptions
 
 if TYPE_CHECKING:
     from penstock.delivery.gate import KeyGate
@@ -80,6 +80,11 @@ class Group:
         self.limits: LeaseLimits | None = None
         self.clear_lanes()
         self.set_limits(queue.options, 0)
+
+    @property
+    def is_archive(self) -> bool:
+        """Whether retention waits for this group. It may be late without harm: it neither expires nor counts as load."""
+        return self.name == ARCHIVE_GROUP and self.queue.options.retention_until_archived
 
     def set_limits(self, options: QueueOptions, now: int) -> None:
         """The limits of leases, which the options of the queue name; buckets keep what is in them."""

@@ -187,7 +187,7 @@ def _make_room(
     after: list[Entry] = []
     for group in queue.groups.values():
         excess = group.backlog + accepted - max_length
-        if excess <= 0:
+        if excess <= 0 or group.is_archive:
             continue
         if queue.options.overflow == "reject_new":
             raise QueueFull(f"queue {queue.name!r} holds {group.backlog} messages; max_length is {max_length}")

@@ -137,7 +137,7 @@ def decide_evicted(core: Delivery, now: int) -> list[Entry]:
             continue
         since = now - round(queue.options.max_wait_seconds * 1_000_000)
         for group in queue.groups.values():
-            entries = _evict_from(core, queue, group, since, now)
+            entries = [] if group.is_archive else _evict_from(core, queue, group, since, now)
             if entries:
                 return entries
     return []
@@ -198,7 +198,8 @@ def decide_forgotten(core: Delivery, now: int) -> list[Entry]:
     for queue in core.queues.values():
         for group in queue.groups.values():
             idle_max = round(queue.options.group_expiry_seconds * 1_000_000)
-            if group.name != DEFAULT_GROUP and not group.leases and now - group.active_at > idle_max:
+            is_kept = group.name == DEFAULT_GROUP or group.is_archive or group.leases
+            if not is_kept and now - group.active_at > idle_max:
                 return [GroupDeleted(queue.id, group.id)]
     return []
 
@@ -212,4 +213,19 @@ def floors_of(core: Delivery, queue: Queue) -> dict[int, int]:
             group.progress[partition.id].floor(may_redrive=may_redrive) for group in queue.groups.values()
         )
         for partition in queue.partitions
+    }
+
+
+def archived_of(queue: Queue) -> dict[int, int]:
+    """For each partition the first offset that the group `archive` has not passed; empty when there is none.
+
+    A group passes messages by acknowledging them or by a seek. Time and operators settle messages in every group (they
+    expire, they are purged): where that happened only the last seek says what was archived.
+    """
+    group = next((group for group in queue.groups.values() if group.is_archive), None)
+    if group is None:
+        return {}
+    return {
+        progress.partition.id: progress.start if progress.dropped or progress.dead else progress.floor(may_redrive=False)
+        for progress in group.progress
     }

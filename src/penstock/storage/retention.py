@@ -1,9 +1,9 @@
 """Retention: how far the start of each partition of a queue may move.
 
 Pure: the rules look at extents and answer with offsets. Limits are those of the whole queue, and what was pushed first
-goes first. Age and bytes work in whole extents, the count is exact. Two rules stand over the limits: the start never
-passes the floor, the lowest offset that a group still needs, unless the queue drops unread messages; and
-`retention_messages_min` messages stay whatever their age.
+goes first. Age and bytes work in whole extents, the count is exact. Three rules stand over the limits: the start never
+passes the floor, the lowest offset that a group still needs, unless the queue drops unread messages; it never passes
+what is archived where the queue waits for that; and `retention_messages_min` messages stay whatever their age.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ def new_starts(
     floors: Mapping[int, int],
     now: int,
     *,
+    archived: Mapping[int, int] | None = None,
     tail_messages: int = 0,
     tail_bytes: int = 0,
 ) -> dict[int, int]:
     """The new start of each partition whose start may move; one that is reached already may be named again.
 
     `extents` are the sealed extents kept now, by partition and in order. The tail is what the queue holds beside them,
-    in the journal: it counts towards the limits and never goes itself. A partition without a floor stays as it is.
+    in the journal: it counts towards the limits and never goes itself. A partition without a floor stays as it is, and
+    so does one that is not `archived` at all in a queue that keeps its messages until they are.
     """
     kept = _Kept(options, extents, now, tail_messages, tail_bytes)
     starts: dict[int, int] = {}
@@ -37,6 +39,8 @@ def new_starts(
         end = extent.first_offset + kept.excess(extent)
         if not options.retention_drops_unread:
             end = min(end, floors.get(extent.partition, 0))
+        if options.retention_until_archived:
+            end = min(end, (archived or {}).get(extent.partition, 0))
         count = end - extent.first_offset
         if count > 0:
             starts[extent.partition] = end
