@@ -83,7 +83,7 @@ class Group:
 
     @property
     def is_archive(self) -> bool:
-        """Whether retention waits for this group. It may be late without harm: it neither expires nor counts as load."""
+        """Whether retention waits for this group. It may be late: it neither expires nor counts as load."""
         return self.name == ARCHIVE_GROUP and self.queue.options.retention_until_archived
 
     def set_limits(self, options: QueueOptions, now: int) -> None:

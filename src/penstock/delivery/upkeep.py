@@ -225,7 +225,8 @@ def archived_of(queue: Queue) -> dict[int, int]:
     group = next((group for group in queue.groups.values() if group.is_archive), None)
     if group is None:
         return {}
-    return {
-        progress.partition.id: progress.start if progress.dropped or progress.dead else progress.floor(may_redrive=False)
-        for progress in group.progress
-    }
+    return {progress.partition.id: _passed(progress) for progress in group.progress}
+
+
+def _passed(progress: Progress) -> int:
+    return progress.start if progress.dropped or progress.dead else progress.floor(may_redrive=False)
