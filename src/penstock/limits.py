@@ -74,6 +74,7 @@ retention_bytes_default: Final = 10 * GIB
 # Requests of a broker, and what waits on the way to a peer that does not read.
 outbox_bytes_max: Final = 1 * MIB
 request_bytes_max: Final = 256 * MIB
+fetch_bytes_max: Final = 8 * MIB  # of a stored file, in one answer
 connections_max: Final = 10_000
 
 # Metrics: names over this many share one series.
@@ -87,5 +88,6 @@ disk_free_bytes_cap: Final = 5 * GIB
 assert payload_bytes_max + key_bytes_max + headers_bytes_max + 4 * KIB < batch_bytes_max
 assert batch_bytes_max < frame_bytes_max < journal_file_bytes
 assert frame_bytes_max <= request_bytes_max
+assert 2 * fetch_bytes_max <= frame_bytes_max
 assert max_attempts_default <= attempts_max
 assert segment_row_group_bytes * 4 < segment_cache_bytes

@@ -128,3 +128,12 @@ class Member(msgspec.Struct, frozen=True):
     generation: int
     partitions: list[str]
     last_heartbeat_at: datetime
+
+
+class HistoryInfo(msgspec.Struct, frozen=True):
+    """Where stored files lie, and up to which sequence the journal is durable."""
+
+    shard_id: str  # 32 hex digits, as the file PENSTOCK has them
+    directory: str
+    host: str  # where that directory is
+    durable_sequence: int

@@ -114,6 +114,16 @@ def _id_queue(given: calls.Cancel | calls.Why) -> str:
     return MessageId.parse(given.id).queue
 
 
+def _pin(session: Session, given: calls.Pin) -> int:
+    session.files.pin(given.name, given.files)
+    return 0
+
+
+def _unpin(session: Session, given: calls.Unpin) -> int:
+    session.files.unpin(given.name)
+    return 0
+
+
 ADMIN, READ, LEASE, MONITOR = Action.ADMIN, Action.READ, Action.LEASE, Action.MONITOR
 
 HANDLERS: Final[Mapping[str, Handler]] = {
@@ -171,4 +181,9 @@ HANDLERS: Final[Mapping[str, Handler]] = {
     "init_producer": _told(
         Action.PUSH, "", lambda session, given: session.init_producer(check_name(given.name, "producer"))
     ),
+    "history": _told(READ, "", lambda session, given: (session.files.history(), 0)),
+    "list_files": _told(READ, "", lambda session, given: (session.files.list(given.directory), 0)),
+    "fetch": _told(READ, "", lambda session, given: (session.files.fetch(given.name, given.position, given.length), 0)),
+    "pin": _done(READ, "", _pin),
+    "unpin": _done(READ, "", _unpin),
 }

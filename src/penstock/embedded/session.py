@@ -20,6 +20,7 @@ from penstock.delivery import admin
 from penstock.delivery.entries import ProducerSet
 from penstock.delivery.producers import decide_producer
 from penstock.embedded import browse, letters, members
+from penstock.embedded.files import StoredFiles
 from penstock.engine import Ticket
 from penstock.errors import LeaseLost, QueueExists
 from penstock.model import (
@@ -94,6 +95,7 @@ class Session:
                 self._disk, clock, rng, durability=durability, journal_file_bytes=journal_file_bytes
             )
             self._keeper.file_us_max = file_us_max
+        self.files = StoredFiles(self.shard, self._disk)
         # What is called most often goes straight to the shard.
         self.confirm = self.shard.confirm
         self.push_one = self.shard.push_one

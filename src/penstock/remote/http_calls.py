@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from penstock.batch import Batch
+from penstock.errors import InvalidField
 from penstock.model import Freed, MessageId, PartitionLag, QueueOptions, QueueStats, Reason
 from penstock.remote.http_request import HttpRequest, path_of
 from penstock.remote.request import REPEATABLE, Again
@@ -35,7 +36,11 @@ class Shape(NamedTuple):
 
 def call(given: calls.Arguments) -> HttpRequest:
     """The request that asks for an operation."""
-    shape = SHAPES[type(given)]
+    shape = SHAPES.get(type(given))
+    if shape is None:
+        raise InvalidField(
+            f"url: {calls.NAMES[type(given)]} is not offered over HTTP", hint="give the broker's penstock:// url"
+        )
     path = shape.path(given)
     if shape.query is not None:
         path += "?" + urlencode({name: value for name, value in shape.query(given).items() if value is not None})

@@ -158,3 +158,21 @@ class Operations:
     def info(self) -> Any:
         """Who answers."""
         return self._plainly(self._call(calls.Info()))
+
+    # stored files: TCP only
+
+    def history(self) -> Any:
+        return self._plainly(self._call(calls.History()))
+
+    def list_files(self, directory: str) -> Any:
+        return self._plainly(self._call(calls.ListFiles(directory)))
+
+    def fetch(self, name: str, position: int, length: int) -> Any:
+        """Bytes of a file, or None when it is not there."""
+        return self._plainly(self._call(calls.Fetch(name, position, length)))
+
+    def pin(self, name: str, files: Sequence[str] | None) -> Any:
+        return self._plainly(self._call(calls.Pin(name, None if files is None else list(files))))
+
+    def unpin(self, name: str) -> Any:
+        return self._plainly(self._call(calls.Unpin(name)))

@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.errors import BadRequest
 from penstock.model import Freed, Message, MessageId, PartitionLag, QueueOptions, QueueStats, Reason
-from penstock.replies import Member, Membership
+from penstock.replies import HistoryInfo, Member, Membership
 from penstock.requests import LetterFilter
 from penstock.wire.requests import PartitionOnWire
 
@@ -268,6 +268,40 @@ class ServerInfo(msgspec.Struct, frozen=True):
     queues: int
 
 
+# stored files, for readers of history
+
+
+class History(Arguments):
+    """Where the stored files are, and up to which sequence the journal is durable."""
+
+
+class ListFiles(Arguments):
+    """Names and sizes in one of the directories."""
+
+    directory: str
+
+
+class Fetch(Arguments):
+    """A piece of a stored file."""
+
+    name: str
+    position: int
+    length: int
+
+
+class Pin(Arguments):
+    """Keep segment files from going while they are read; renewed by doing it again."""
+
+    name: str
+    files: list[str] | None = None
+
+
+class Unpin(Arguments):
+    """Let them go."""
+
+    name: str
+
+
 # name: (arguments, type of the result)
 CALLS: Final[dict[str, tuple[type[Arguments], Any]]] = {
     "queues": (Queues, list[str]),
@@ -300,6 +334,11 @@ CALLS: Final[dict[str, tuple[type[Arguments], Any]]] = {
     "compact": (Compact, Freed),
     "init_producer": (InitProducer, tuple[int, int]),
     "info": (Info, ServerInfo),
+    "history": (History, HistoryInfo),
+    "list_files": (ListFiles, list[tuple[str, int]]),
+    "fetch": (Fetch, bytes | None),
+    "pin": (Pin, None),
+    "unpin": (Unpin, None),
 }
 NAMES: Final = {arguments: name for name, (arguments, _) in CALLS.items()}
 
