@@ -20,9 +20,10 @@ from tests.support.cutting import EVERYTHING, CuttingProxy, NoPause
 
 HOSTILE = [
     "", "/", "/etc/passwd", "..", "../lock", "lock", "journal", "journal/", "journal//a", "journal/../lock",
-    "segments/..", "journal/./x", "journal/.hidden", "journal\\x", "journal/a\\..\\..\\b", "damaged/a", "staging/a", "PENSTOCK/x",
-    "PENSTOCK\n", "PENSTOCK\0", "journal/a\0b", "journal/a\n", "penstock", "~", "journal/~", "JOURNAL/a", "journal/é",
-    "file:journal/a", " journal/a", "segments/messages/../../lock", "journal/" + "a/" * 9 + "..",
+    "segments/..", "journal/./x", "journal/.hidden", "journal\\x", "journal/a\\..\\..\\b", "damaged/a", "staging/a",
+    "PENSTOCK/x", "PENSTOCK\n", "PENSTOCK\0", "journal/a\0b", "journal/a\n", "penstock", "~", "journal/~",
+    "JOURNAL/a", "journal/é", "file:journal/a", " journal/a", "segments/messages/../../lock",
+    "journal/" + "a/" * 9 + "..",
 ]  # fmt: skip
 
 
