@@ -26,6 +26,7 @@
     ├── AccessError             who asks may not do this
     │   ├── NotAuthenticated        not_authenticated
     │   └── NotAuthorised           not_authorised
+    ├── SparkMissing            spark_missing: Spark, or the Java that it needs, is not installed
     ├── ServerError             between a client and its broker
     │   ├── Unavailable             unavailable
     │   └── Internal                internal
@@ -233,6 +234,13 @@ class NotAuthorised(AccessError):
 
     code = "not_authorised"
     hint_default = "ask the broker's operator for the right to do this"
+
+
+class SparkMissing(PenstockError):
+    """PySpark, or the Java that it runs on, is not there."""
+
+    code = "spark_missing"
+    hint_default = "pip install 'penstock[spark]'; apt install openjdk-17-jre-headless"
 
 
 class ServerError(PenstockError):

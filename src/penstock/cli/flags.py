@@ -15,6 +15,7 @@ import typer
 from penstock.cli import human
 from penstock.cli.exits import CommandError
 from penstock.model import QueueOptions
+from penstock.words import seconds, size_bytes
 
 PANEL = "Queue options (docs/options.md)"
 
@@ -89,9 +90,9 @@ def _value(name: str, text: str) -> Any:
     if text.lower() == "none" and "none" not in _words(name):
         return None
     if name.endswith("_seconds"):
-        return human.seconds(text)
+        return seconds(text)
     if name.endswith("_bytes"):
-        return human.size_bytes(text)
+        return size_bytes(text)
     if isinstance(DEFAULTS[name], bool):
         if text.lower() not in ("true", "false", "yes", "no"):
             raise CommandError(f"{flag(name)}: {text!r} is neither true nor false", hint="say true or false")

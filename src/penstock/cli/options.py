@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from penstock import words
 from penstock.cli import human
 from penstock.cli.completion import complete_context, complete_group, complete_queue
 
@@ -53,7 +54,7 @@ PayloadOnly = Annotated[
 
 def seconds_option(*names: str, about: str) -> typer.models.OptionInfo:
     """A duration."""
-    found: typer.models.OptionInfo = typer.Option(*names, parser=human.seconds, metavar="DURATION", help=about)
+    found: typer.models.OptionInfo = typer.Option(*names, parser=words.seconds, metavar="DURATION", help=about)
     return found
 
 

@@ -1,1 +1,33 @@
-"""Penstock and Spark: every queue is a table, live and past, and pipelines between queues are Spark jobs."""
+"""Penstock and Spark: every queue is a table, live and past, and pipelines between queues are Spark jobs.
+
+Importing this loads neither PySpark nor Java: what needs them says so when it is used, and how to install them.
+docs/spark.md shows how it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.spark.java import require_pyspark
+
+if TYPE_CHECKING:
+    from penstock.spark.session import register, session
+    from penstock.spark.source import PenstockSource
+    from penstock.spark.table import table
+
+__all__ = ["PenstockSource", "register", "session", "table"]
+
+_HOMES: Final = {
+    "PenstockSource": "penstock.spark.source",
+    "register": "penstock.spark.session",
+    "session": "penstock.spark.session",
+    "table": "penstock.spark.table",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'penstock.spark' has no attribute {name!r}")
+    require_pyspark()
+    return getattr(importlib.import_module(_HOMES[name]), name)

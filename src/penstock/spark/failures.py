@@ -1,0 +1,60 @@
+"""Errors of ours that happen inside Spark's Python processes, and reach people through Java.
+
+Spark shows them as a traceback inside an exception of its own. In those processes `shown_plainly` has Spark leave the
+traceback out of errors that are meant for the user; in the driver `cause` finds ours again in what Spark raised.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, Final, ParamSpec, TypeVar
+
+from penstock import errors
+from penstock.errors import PenstockError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Read by Spark's workers when they report an exception, after which they end: it concerns no other.
+_HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
+_WORKERS: Final = "pyspark."  # what they were started as: pyspark.daemon, pyspark.worker and others
+_OURS: Final = re.compile(r"penstock\.errors\.(\w+): (.*)")
+
+
+def shown_plainly(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, whose `PenstockError` a worker of Spark's reports by its message alone."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except PenstockError:
+            hide_traceback()
+            raise
+
+    return run
+
+
+def hide_traceback() -> None:
+    """In a worker of Spark's, have the error that is under way reported by its message alone."""
+    if is_worker():
+        os.environ[_HIDE_TRACEBACK] = "1"
+
+
+def is_worker() -> bool:
+    """Whether this process is one of Spark's own."""
+    main: Any = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return main is not None and str(main.name).startswith(_WORKERS)
+
+
+def cause(error: BaseException) -> PenstockError | None:
+    """The error of ours behind one of Spark's, if there is one."""
+    found = _OURS.search(str(error))
+    kind = getattr(errors, found[1], None) if found else None
+    if found is None or not (isinstance(kind, type) and issubclass(kind, PenstockError)):
+        return None
+    return kind(found[2].strip(), hint="")

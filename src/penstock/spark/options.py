@@ -1,0 +1,229 @@
+"""Options of the source and of the sink: texts from Spark, in any case, made into typed values once.
+
+Spark hands over every option as text. Names are camelCase as Spark's own are; what is not known is refused with the
+closest name that is, since an option that is silently ignored is a filter that silently does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args
+
+import msgspec
+
+from penstock import words
+from penstock.clock import SystemClock
+from penstock.errors import InvalidField
+from penstock.model import suggestion
+
+Table = Literal["messages", "events"]
+Payload = Literal["binary", "string", "json", "none"]
+Headers = Literal["map", "list", "none"]
+Part = Literal["all", "sealed", "tail"]
+Mode = Literal["observe", "consume"]
+# `earliest`, `latest`, or offsets by partition, or by queue and partition.
+Offsets = Literal["earliest", "latest"] | dict[str, int | dict[str, int]]
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+PARTITION_BYTES: Final = 128 * 2**20
+
+# What Spark adds by itself, and what belongs to a query rather than to us.
+_SPARKS_OWN: Final = frozenset({"serialization.format", "queryname", "checkpointlocation", "provider"})
+
+
+class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a read is asked for. docs/spark.md explains each."""
+
+    url: str
+    queues: tuple[str, ...]  # names and patterns
+    table: Table = "messages"
+    starting_offsets: Offsets = "earliest"
+    ending_offsets: Offsets = "latest"
+    since: int | None = None  # µs: pushed_at of messages, settled_at of events
+    until: int | None = None
+    columns: tuple[str, ...] | None = None
+    payload: Payload = "binary"
+    payload_schema: str | None = None
+    headers: Headers = "map"
+    part: Part = "all"
+    is_pushdown: bool = True
+    partition_bytes_max: int = PARTITION_BYTES
+    fail_on_data_loss: bool = True
+    is_local: bool = True
+    group: str | None = None
+    mode: Mode = "observe"
+    messages_per_trigger_max: int | None = None
+    lease_seconds: float = 60.0
+
+
+class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a write is asked for. docs/spark.md explains each."""
+
+    url: str
+    queue: str | None = None  # None: a column `queue` says where each row goes
+    sink_id: str | None = None
+    job_id: str | None = None
+    is_reset: bool = False
+    checkpoint_location: str | None = None
+
+
+class _Option(NamedTuple):
+    """Which field an option becomes, and how its text is read."""
+
+    field: str
+    parse: Callable[[str], Any]
+
+
+def source_options(given: Mapping[str, str]) -> SourceOptions:
+    """Options of a read; `InvalidField` names the one that is wrong."""
+    return _parsed(SourceOptions, _SOURCE, given, "load('orders'), load('orders,returns') or load('orders.*')")
+
+
+def sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """Options of a write; `InvalidField` names the one that is wrong."""
+    return _parsed(SinkOptions, _SINK, given, "save('orders')")
+
+
+def option_names() -> dict[str, tuple[str, ...]]:
+    """What a read and a write take, for the documentation to be held to."""
+    return {"source": tuple(_SOURCE), "sink": tuple(_SINK)}
+
+
+def _parsed(kind: type[T], known: Mapping[str, _Option], given: Mapping[str, str], where: str) -> T:
+    by_case = {name.lower(): name for name in known}
+    found: dict[str, Any] = {}
+    for name, text in given.items():
+        spelt = by_case.get(name.lower())
+        if spelt is None:
+            if name.lower() not in _SPARKS_OWN:
+                raise InvalidField(f"{name}: there is no such option", hint=_suggestion(name, tuple(known)))
+            continue
+        option = known[spelt]
+        try:
+            found[option.field] = option.parse(text)
+        except InvalidField as error:
+            raise InvalidField(f"{spelt}: {error.message}", hint=error.hint) from None
+    return kind(**_complete(kind, found, where))
+
+
+def _complete(kind: type[msgspec.Struct], found: dict[str, Any], where: str) -> dict[str, Any]:
+    if "url" not in found:
+        hint = "option('url', …) is a data directory or the address of a broker: penstock://localhost:7710"
+        raise InvalidField("url: it says where the queues are, and is not given", hint=hint)
+    missing = [field.name for field in msgspec.structs.fields(kind) if field.required and field.name not in found]
+    if missing:
+        raise InvalidField("path: no queue is named", hint=f"write {where}")
+    return found
+
+
+def _suggestion(name: str, known: tuple[str, ...]) -> str:
+    """As everywhere, but blind to case, as Spark's options are."""
+    hint = suggestion(name.lower(), tuple(each.lower() for each in known))
+    return next((hint.replace(repr(each.lower()), repr(each)) for each in known if repr(each.lower()) in hint), "") or (
+        f"known: {', '.join(known)}"
+    )
+
+
+# How texts are read.
+
+
+def _url(text: str) -> str:
+    if not text.strip():
+        raise InvalidField("it is empty", hint="a data directory, or penstock://localhost:7710")
+    # Tasks may run in other directories than the program that names this one.
+    return text if "://" in text else str(Path(text).expanduser().absolute())
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """`a,b`, or a JSON list, which is what Spark makes of several paths."""
+    parts = msgspec.json.decode(text, type=list[str]) if text.startswith("[") else text.split(",")
+    names = tuple(part.strip() for part in parts if part.strip())
+    if not names:
+        raise InvalidField("it is empty", hint="write names, separated by commas")
+    return names
+
+
+def _word(kind: Any) -> Callable[[str], str]:
+    known = get_args(kind)
+
+    def parse(text: str) -> str:
+        if text.lower() not in known:
+            raise InvalidField(f"{text!r} is none of {', '.join(known)}", hint=suggestion(text.lower(), known))
+        return text.lower()
+
+    return parse
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise InvalidField(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise InvalidField(f"{text!r} is not a number from 1")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    found = words.size_bytes(text)
+    if found < 1:
+        raise InvalidField(f"{text!r} is too small", hint="64 to 128 MiB are right for most")
+    return found
+
+
+def _instant(text: str) -> int:
+    now = datetime.fromtimestamp(SystemClock().now() / 1_000_000, UTC)
+    return round(words.instant(text, now).timestamp() * 1_000_000)
+
+
+def _offsets(text: str) -> Offsets:
+    if text.lower() in ("earliest", "latest"):
+        return "earliest" if text.lower() == "earliest" else "latest"
+    try:
+        found = msgspec.json.decode(text, type=dict[str, int | dict[str, int]])
+    except msgspec.DecodeError:
+        found = {}
+    each = [value for part in found.values() for value in (part.values() if isinstance(part, dict) else [part])]
+    if not each or min(each) < 0:
+        hint = 'use earliest, latest, {"0": 1000} by partition, or {"orders": {"0": 1000}} by queue and partition'
+        raise InvalidField(f"{text!r} says no offsets", hint=hint)
+    return found
+
+
+_URL: Final = _Option("url", _url)
+_SOURCE: Final = {
+    "url": _URL,
+    "path": _Option("queues", _names),
+    "paths": _Option("queues", _names),
+    "table": _Option("table", _word(Table)),
+    "startingOffsets": _Option("starting_offsets", _offsets),
+    "endingOffsets": _Option("ending_offsets", _offsets),
+    "startingTime": _Option("since", _instant),
+    "endingTime": _Option("until", _instant),
+    "columns": _Option("columns", _names),
+    "payload": _Option("payload", _word(Payload)),
+    "payloadSchema": _Option("payload_schema", str.strip),
+    "headers": _Option("headers", _word(Headers)),
+    "part": _Option("part", _word(Part)),
+    "pushdown": _Option("is_pushdown", _truth),
+    "maxPartitionBytes": _Option("partition_bytes_max", _size),
+    "failOnDataLoss": _Option("fail_on_data_loss", _truth),
+    "local": _Option("is_local", _truth),
+    "group": _Option("group", str.strip),
+    "mode": _Option("mode", _word(Mode)),
+    "maxMessagesPerTrigger": _Option("messages_per_trigger_max", _count),
+    "leaseSeconds": _Option("lease_seconds", words.seconds),
+}
+_SINK: Final = {
+    "url": _URL,
+    "path": _Option("queue", str.strip),
+    "sinkId": _Option("sink_id", str.strip),
+    "jobId": _Option("job_id", str.strip),
+    "resetSink": _Option("is_reset", _truth),
+    "checkpointLocation": _Option("checkpoint_location", str.strip),
+}

@@ -1,0 +1,153 @@
+"""The tables as Spark sees them: columns, types, and what options and a user's own schema make of them.
+
+Columns are chosen by name, in any order: by the option `columns`, or by `.schema(…)`, which may also say that a payload
+is text or a struct (then it is read as JSON) and that headers are a list. A type that a column does not have is
+refused; nothing is cast behind anybody's back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from penstock.errors import InvalidField
+from penstock.model import suggestion
+from penstock.spark.options import Headers, Payload, SourceOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+CORRUPT: Final = "_corrupt"  # the text of a payload that is not the JSON it should be
+
+# Types are spelt as Spark's `simpleString` does.
+COLUMNS: Final[dict[str, dict[str, str]]] = {
+    "messages": {
+        "queue": "string",
+        "partition": "string",
+        "offset": "bigint",
+        "key": "string",
+        "payload": "binary",
+        "headers": "map<string,string>",
+        "priority": "smallint",
+        "pushed_at": "timestamp",
+        "available_at": "timestamp",
+        "expires_at": "timestamp",
+        "dedup_key": "string",
+        "trace_id": "string",
+        "producer": "bigint",
+        "content_type": "string",
+        "max_attempts": "int",
+    },
+    "events": {
+        "queue": "string",
+        "group": "string",
+        "partition": "string",
+        "first_offset": "bigint",
+        "last_offset": "bigint",
+        "count": "int",
+        "outcome": "string",
+        "attempt": "int",
+        "consumer": "string",
+        "leased_at": "timestamp",
+        "settled_at": "timestamp",
+        "error": "string",
+        "pushed_at": "timestamp",
+        "wait_ms": "double",
+        "processing_ms": "double",
+    },
+}
+HEADERS_TYPES: Final[dict[Headers, str]] = {
+    "map": "map<string,string>",
+    "list": "array<struct<key:string,value:string>>",
+}
+_PAYLOAD_TYPES: Final[dict[Payload, str]] = {"binary": "binary", "string": "string"}
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """What a reader gives: columns in order, and the shape of the two that have several."""
+
+    table: str
+    names: tuple[str, ...]
+    payload: Payload = "binary"
+    headers: Headers = "map"
+
+
+def ddl(options: SourceOptions) -> str:
+    """The schema of a read without a schema of the user's, as DDL; Spark parses it."""
+    types = _types(options)
+    if options.payload == "json":
+        from penstock.spark.json_payload import schema_of
+
+        types["payload"] = schema_of(options)
+    return ", ".join(f"`{name}` {types[name]}" for name in _chosen(options, types))
+
+
+def layout(options: SourceOptions, schema: StructType) -> Layout:
+    """What to give for a schema; `InvalidField` names the column that does not fit."""
+    types = _types(options)
+    found: dict[str, str] = {}
+    for field in schema.fields:
+        if field.name not in types and field.name != CORRUPT:
+            raise InvalidField(
+                f"schema: the table {options.table} has no column {field.name!r}",
+                hint=suggestion(field.name, tuple(types)),
+            )
+        found[field.name] = field.dataType.simpleString()
+    shape = _shape(options, found)
+    _check(options, types, found, shape)
+    return shape
+
+
+def _types(options: SourceOptions) -> dict[str, str]:
+    """Every column that a read may have. The type of a JSON payload is not known here."""
+    types = dict(COLUMNS[options.table])
+    if options.table == "events":
+        return types
+    types["headers"] = HEADERS_TYPES.get(options.headers, types["headers"])
+    types["payload"] = _PAYLOAD_TYPES.get(options.payload, types["payload"])
+    if options.payload == "json":
+        types[CORRUPT] = "string"
+    for name in ("headers", "payload"):
+        if getattr(options, name) == "none":
+            del types[name]
+    return types
+
+
+def _chosen(options: SourceOptions, types: dict[str, str]) -> tuple[str, ...]:
+    if options.columns is None:
+        return tuple(types)
+    for name in options.columns:
+        if name not in types:
+            hint = suggestion(name, tuple(types))
+            raise InvalidField(f"columns: the table {options.table} has no column {name!r}", hint=hint)
+    # Asked for twice, a column is still one.
+    return tuple(dict.fromkeys(options.columns))
+
+
+def _shape(options: SourceOptions, found: dict[str, str]) -> Layout:
+    """A user's schema may say what an option could have said."""
+    payload, headers = options.payload, options.headers
+    kind = found.get("payload", "")
+    if kind.startswith("struct<"):
+        payload = "json"
+    elif kind in ("binary", "string"):
+        payload = "binary" if kind == "binary" else "string"
+    if found.get("headers") == HEADERS_TYPES["list"]:
+        headers = "list"
+    return Layout(options.table, tuple(found), payload, headers)
+
+
+def _check(options: SourceOptions, types: dict[str, str], found: dict[str, str], shape: Layout) -> None:
+    wanted = {**types, CORRUPT: "string"}
+    if "headers" in found:
+        wanted["headers"] = HEADERS_TYPES.get(shape.headers, wanted["headers"])
+    if "payload" in found:
+        wanted["payload"] = found["payload"] if shape.payload == "json" else _PAYLOAD_TYPES[shape.payload]
+    for name, kind in found.items():
+        if kind != wanted[name]:
+            raise InvalidField(
+                f"schema: the column {name!r} is {wanted[name]}, not {kind}", hint="cast it after reading"
+            )
+    if CORRUPT in found and shape.payload != "json":
+        raise InvalidField(f"schema: {CORRUPT!r} is for JSON", hint="say option('payload', 'json')")

@@ -1,0 +1,92 @@
+"""A Spark session with the settings that Penstock wants, and the source registered in any other session.
+
+Whoever has a session already calls `register(spark)`; nothing else is needed. `session()` is for those who have none:
+it checks for Java first, has Python workers run this same Python, keeps to this machine's loopback when Spark is
+local, and counts time in UTC.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.spark.java import require_pyspark, require_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+PUSHDOWN_SINCE: Final = (4, 1)
+LOOPBACK: Final = "127.0.0.1"
+
+_SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+    # Batches of our readers pass through a socket: this kind takes half the time.
+    "spark.python.unix.domain.socket.enabled": "true",
+    PUSHDOWN: "true",
+    # Not the 96-bit kind, which other readers of Parquet refuse.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+_LOCAL_SETTINGS: Final = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+_LOCAL_CORES: Final = re.compile(r"local\[(\d+)")
+
+
+def session(app: str = "penstock", master: str = "local[*]", **conf: Any) -> SparkSession:
+    """A session with the `penstock` source; `conf` is any of Spark's settings, `**{"spark.driver.memory": "2g"}`.
+
+    `master` is a Spark master, or `sc://host:port` for a server of Spark Connect, which has its own Java.
+    """
+    is_remote = master.startswith("sc://")
+    require_pyspark() if is_remote else require_spark()
+    from pyspark.sql import SparkSession
+
+    # Otherwise workers run whatever `python3` is first in PATH, which may lack everything.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    builder = SparkSession.builder.appName(app)
+    builder = builder.remote(master) if is_remote else builder.master(master)
+    for name, value in {**settings(master), **conf}.items():
+        builder = builder.config(name, value)
+    return register(builder.getOrCreate())
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Make `format("penstock")` known in a session, with filters pushed down where Spark can do that."""
+    from penstock.spark.source import PenstockSource
+
+    spark.dataSource.register(PenstockSource)
+    if version_of(spark) >= PUSHDOWN_SINCE:
+        spark.conf.set(PUSHDOWN, "true")
+    return spark
+
+
+def settings(master: str) -> dict[str, str]:
+    """What a session of ours is started with; a server of Spark Connect takes only what can be set while it runs."""
+    found = {**_SETTINGS, "spark.sql.shuffle.partitions": str(2 * cores(master))}
+    if master.startswith("sc://"):
+        return {name: value for name, value in found.items() if name.startswith("spark.sql.")}
+    return {**found, **_LOCAL_SETTINGS} if master.startswith("local") else found
+
+
+def cores(master: str) -> int:
+    """How many tasks will run at once, as far as the master's name tells."""
+    named = _LOCAL_CORES.match(master)
+    if master == "local":
+        return 1
+    return int(named[1]) if named else os.cpu_count() or 1
+
+
+def version_of(spark: SparkSession) -> tuple[int, ...]:
+    """The version of Spark, major and minor."""
+    return tuple(int(part) for part in spark.version.split(".")[:2])
