@@ -229,6 +229,19 @@ class Answered(msgspec.Struct, array_like=True, tag_field="kind", tag=14):
     pushes: list[list[IdRun]]
 
 
+class SinkCommitted(msgspec.Struct, array_like=True, tag_field="kind", tag=15):
+    """The pushes of this frame are a batch of a sink. One that takes several frames names its files in each."""
+
+    queue: int
+    sink: str
+    batch: int
+    at: int
+    origin: str  # what numbers the batches: another one begins anew
+    is_once: bool  # nobody asks for it later than a day
+    staged: list[str] = []  # files that hold the batch; none when all of it is in this frame
+    done: int = 0  # how many of them are in
+
+
 Record = (
     Leased
     | Settled
@@ -243,6 +256,7 @@ Record = (
     | Produced
     | ProducerSet
     | Answered
+    | SinkCommitted
 )
 Entry = Push | Record
 
@@ -283,6 +297,14 @@ def encode(entries: Sequence[Entry]) -> bytes:
         pieces += parts
         pieces.append(_PADS[-length % 8])
     return b"".join(pieces)
+
+
+def entry_bytes(each: Entry) -> int:
+    """How much of a frame an entry takes, to a few bytes; a batch is not copied for it."""
+    if not isinstance(each, Push):
+        return HEAD.size + len(_encoder.encode(each))
+    rows = 0 if each.rows is None else 4 * len(each.rows)
+    return HEAD.size + PUSH_HEAD.size + PUSH_PART.size * len(each.parts) + rows + len(each.batch)
 
 
 def encode_push(push: Push) -> list[Any]:
@@ -331,6 +353,21 @@ def decode_pushes(data: memoryview) -> Iterator[Push]:
         if kind == PUSH:
             yield decode_push(data[position : position + length])
         position += length + -length % 8
+
+
+def split(data: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """(kind, body) of each entry of one frame, for those who want only some of them."""
+    position = 0
+    while position < len(data):
+        kind, length = HEAD.unpack_from(data, position)
+        position += HEAD.size
+        yield kind, data[position : position + length]
+        position += length + -length % 8
+
+
+def decode_record(body: memoryview) -> Record:
+    """The entry that a body of any kind but a push holds."""
+    return _decoder.decode(body)
 
 
 def decode_push(body: memoryview) -> Push:

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from penstock.errors import Damaged, DiskFull
-from penstock.storage.disk import Disk, File
+from penstock.storage.disk import Disk, File, ReadableDisk
 from penstock.storage.frames import FRAME, HEADER_BYTES, Header, decode_header, encode_header, seed_of
 from penstock.storage.recovery import Scan, Verdict, scan
 
@@ -39,7 +39,7 @@ def name_of(first_sequence: int) -> str:
     return f"{DIRECTORY}/{first_sequence:0{_DIGITS}d}{SUFFIX}"
 
 
-def first_sequences(disk: Disk) -> list[int]:
+def first_sequences(disk: ReadableDisk) -> list[int]:
     """Where each journal file starts, in order."""
     stems = [name.removesuffix(SUFFIX) for name in disk.list(DIRECTORY) if name.endswith(SUFFIX)]
     return [int(stem) for stem in stems if len(stem) == _DIGITS and stem.isdigit()]
@@ -110,7 +110,7 @@ def make_reserve(disk: Disk, size: int) -> bool:
     return True
 
 
-def read_header(disk: Disk, first_sequence: int, shard_id: bytes) -> Header:
+def read_header(disk: ReadableDisk, first_sequence: int, shard_id: bytes) -> Header:
     """The header of a file, checked against its name and the shard."""
     name = name_of(first_sequence)
     path = str(disk.root / name)
