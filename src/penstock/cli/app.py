@@ -11,7 +11,7 @@ import typer
 from typer.main import get_command
 
 import penstock
-from penstock.cli import contexts, dlq, groups, output, queues
+from penstock.cli import contexts, dlq, groups, output, pipeline, queues
 from penstock.cli.bench import bench
 from penstock.cli.browse import cancel, delayed, peek, why
 from penstock.cli.completion import completion
@@ -49,6 +49,7 @@ app.add_typer(groups.app, name="groups", rich_help_panel="Queues and groups")
 _add("Queues and groups", groups.seek)
 app.add_typer(dlq.app, name="dlq", rich_help_panel="Queues and groups")
 _add("Watching and measuring", top, stats, bench)
+app.add_typer(pipeline.app, name="pipeline", rich_help_panel="History, through Spark")
 _add("Storage", doctor, verify)
 app.add_typer(contexts.app, name="context", rich_help_panel="This command line")
 _add("This command line", completion, demo)

@@ -1,0 +1,167 @@
+"""Spark under a command: started quietly, watched while it works, stopped whatever happens.
+
+What Java prints goes to a file, which is kept only when Spark failed and the error names it. The bar is drawn on the
+terminal that standard error was before that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from penstock.cli.exits import CommandError
+from penstock.cli.spark_errors import told
+from penstock.cli.target import address, is_directory, require_directory
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOK_SECONDS: Final = 0.25
+PANEL: Final = "Spark"
+
+Master = Annotated[
+    str,
+    typer.Option(
+        "--master",
+        metavar="MASTER",
+        help="local[*] is this machine, local[2] two cores of it, spark://host:port a cluster.",
+        rich_help_panel=PANEL,
+    ),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--conf", metavar="KEY=VALUE", help="A setting of Spark; may repeat.", rich_help_panel=PANEL, show_default=False
+    ),
+]
+
+
+class Bar:
+    """How far a command is, on standard error; on a terminal only."""
+
+    def __init__(self, *, is_shown: bool) -> None:
+        # Standard error is about to be Java's.
+        self._terminal = os.fdopen(os.dup(sys.__stderr__.fileno()), "w") if is_shown and sys.__stderr__ else None
+        console = Console(file=self._terminal or sys.stderr)
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        is_drawn = self._terminal is not None and console.is_terminal
+        self._bar = Progress(*columns, console=console, transient=True, disable=not is_drawn)
+        self._task = self._bar.add_task("starting Spark", total=None)
+        self._is_counted = False
+        self._over = threading.Event()
+        self._watcher: threading.Thread | None = None
+
+    def step(self, what: str, done: float | None = None, total: float | None = None) -> None:
+        """Now doing `what`; without numbers the bar shows the tasks of Spark."""
+        self._is_counted = total is not None
+        self._bar.update(self._task, description=what, completed=done or 0, total=total)
+
+    def watch(self, spark: SparkSession) -> None:
+        """Show how far Spark is, from a thread beside."""
+        if self._bar.disable or not hasattr(spark, "sparkContext"):
+            return
+        self._watcher = threading.Thread(target=self._look, args=(spark.sparkContext.statusTracker(),), daemon=True)
+        self._watcher.start()
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+        self._bar.stop()
+        if self._terminal is not None:
+            self._terminal.close()
+
+    def leave(self) -> None:
+        """Look at Spark no more: it is about to stop."""
+        self._over.set()
+        if self._watcher is not None:
+            self._watcher.join()
+
+    def _look(self, tracker: Any) -> None:
+        # Spark may be gone between two looks.
+        with suppress(Exception):
+            while not self._over.wait(LOOK_SECONDS):
+                stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
+                found = [each for each in stages if each is not None]
+                if found and not self._is_counted:
+                    done, total = sum(each.numCompletedTasks for each in found), sum(each.numTasks for each in found)
+                    self._bar.update(self._task, completed=done, total=total)
+
+
+@contextmanager
+def started(app: str, *, master: str, settings: Mapping[str, str], bar: Bar) -> Iterator[SparkSession]:
+    """A session for the block. Errors of Spark leave it as errors of ours."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    descriptor, name = tempfile.mkstemp(prefix="penstock-spark-", suffix=".log")
+    is_kept = False
+    try:
+        spark = _start(app, master, settings, descriptor)
+        try:
+            bar.watch(spark)
+            yield spark
+        finally:
+            bar.leave()
+            spark.stop()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told in one line
+        shown = told(error, log=name)
+        is_kept = name in getattr(shown, "hint", "")
+        raise shown from None
+    finally:
+        os.close(descriptor)
+        if not is_kept:
+            Path(name).unlink(missing_ok=True)
+
+
+def _start(app: str, master: str, settings: Mapping[str, str], log: int) -> SparkSession:
+    from penstock.spark import session
+
+    # Workers must find the modules that are beside us, as we do.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.getcwd(), os.environ.get("PYTHONPATH"))))
+    with _standard_error_into(log):
+        return session(app, master, **settings)
+
+
+@contextmanager
+def _standard_error_into(descriptor: int) -> Iterator[None]:
+    """Whoever is started in the block has this as standard error for life; we only while the block runs."""
+    ours = os.dup(2)
+    sys.stderr.flush()
+    os.dup2(descriptor, 2)
+    try:
+        yield
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)
+
+
+def readable(url: str | None, context: str | None) -> str:
+    """Where history is: a broker, or a directory that is there."""
+    where = address(url, context)
+    if is_directory(where):
+        require_directory(where, is_made=False)
+    return where
+
+
+def parsed_conf(given: Sequence[str] | None) -> dict[str, str]:
+    """Settings of Spark from `key=value`."""
+    found = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name.startswith("spark."):
+            hint = "such as --conf spark.driver.memory=4g"
+            raise CommandError(f"--conf: {text!r} is no setting of Spark", hint=hint)
+        found[name.strip()] = value.strip()
+    return found

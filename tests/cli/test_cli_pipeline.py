@@ -1,0 +1,231 @@
+"""`penstock pipeline`, as far as it goes without Spark."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from msgspec import Meta
+
+from penstock.cli import sparking
+from penstock.errors import InvalidField
+from penstock.spark.pipelines import registry
+from penstock.spark.pipelines.base import Options, Pipeline, Report, Table
+from penstock.spark.pipelines.records import Record, keep, records
+from penstock.spark.pipelines.state import locked, read_state, write_state
+from penstock.spark.pipelines.typed import described, typed
+
+NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
+
+
+class Choices(Options, frozen=True):
+    """Options of every kind."""
+
+    every: Annotated[Literal["minute", "hour"], Meta(description="How wide a row is.")] = "hour"
+    top: Annotated[int, Meta(description="So many rows.", ge=1)] = 10
+    gap_seconds: Annotated[float, Meta(description="Until it is over.")] = 60.0
+    part_bytes: Annotated[int | None, Meta(description="At most so large.")] = None
+    by: Annotated[tuple[str, ...], Meta(description="Columns.")] = ()
+    at: Annotated[datetime | None, Meta(description="When.")] = None
+    verify: Annotated[bool, Meta(description="Prove it.")] = False
+    charts: Annotated[bool, Meta(description="Draw it.")] = True
+
+
+def done(run: Any) -> Report:
+    return Report(
+        summary=f"looked at {run.url}",
+        figures={"rows": 1234, "share": 0.25, "until": NOW},
+        tables=[Table("Slowest", ("queue", "seconds", "sample"), [("orders", 1.5, b"\x00\xff"), ("mail", None, None)])],
+        files=[str(run.out / "table.parquet")],
+        notes=[f"top {run.options.top}, by {', '.join(run.options.by)}"],
+    )
+
+
+TOY = Pipeline("toy", "Does nothing.", "It reads nothing and writes nothing.", Choices, done)
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A pipeline that needs no Spark, and a directory to run it over."""
+
+    @contextmanager
+    def started(app: str, **_: Any) -> Iterator[None]:
+        yield None
+
+    module = type(sys)("penstock.spark.pipelines.toy")
+    module.__spec__ = json.__spec__
+    module.PIPELINE = TOY  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(registry.MODULES, "toy", "toy")
+    monkeypatch.setattr(sparking, "started", started)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    return tmp_path
+
+
+def test_values_are_read_as_their_options_say():
+    given: dict[str, Any] = {
+        "top": "3",
+        "gap_seconds": "5m",
+        "part_bytes": "1MiB",
+        "by": ["key", "queue"],
+        "at": "-1h",
+        "verify": True,
+    }
+
+    found = typed(Choices, given, now=NOW)
+
+    assert (found.top, found.gap_seconds, found.part_bytes, found.by) == (3, 300.0, 2**20, ("key", "queue"))
+    assert (found.at, found.verify, found.every) == (datetime(2030, 1, 31, 11, tzinfo=UTC), True, "hour")
+    assert typed(Choices, {"part_bytes": "none"}).part_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"top": "many"}, "--top: 'many' is not accepted: expected `int`"),
+        ({"top": "0"}, "--top: '0' is not accepted: expected `int` >= 1"),
+        ({"every": "minut"}, r"--every: 'minut' is not accepted \(did you mean 'minute'\?\)"),
+        ({"gap_seconds": "long"}, "--gap-seconds: 'long' is not a duration"),
+        ({"part_bytes": "big"}, "--part-bytes: 'big' is not a size"),
+        ({"at": "noon"}, "--at: 'noon' is not a time"),
+        ({"topp": "1"}, r"--topp: there is no such option \(did you mean 'top'\?\)"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_the_name_of_its_option(given, message):
+    with pytest.raises(InvalidField, match=message):
+        typed(Choices, given, now=NOW)
+
+
+def test_every_shipped_pipeline_is_complete_and_hides_no_flag_of_the_command():
+    common = {"--queue", "--since", "--until", "--out", "--master", "--conf", "--url", "--context", "--json", "--help"}
+    for name, pipeline in zip(registry.names(), registry.shipped(), strict=True):
+        options = described(pipeline.options)
+        assert pipeline.name == name
+        assert pipeline.summary
+        assert pipeline.explanation
+        assert [option.flag for option in options if option.flag in common] == []
+        assert [option.flag for option in options if not option.about] == []
+
+
+def test_listing_and_explaining_import_no_spark():
+    script = "import sys; from penstock.cli import main; main(['pipeline', 'list']); print('pyspark' in sys.modules)"
+
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+
+    assert printed.splitlines()[-1] == "False"
+
+
+def test_the_list_names_each_pipeline_and_what_it_does(run, toy):
+    assert ["toy", "Does", "nothing."] in [line.split() for line in run("pipeline", "list").out.splitlines()]
+    assert {"name": "toy", "summary": "Does nothing."} in run("pipeline", "list", "--json").json
+
+
+def test_an_unknown_pipeline_is_answered_with_the_closest_one(run, toy):
+    found = run("pipeline", "explain", "toi")
+
+    assert found.code == 1
+    assert "there is none called 'toi'" in found.err
+    assert "did you mean 'toy'?" in found.err
+
+
+def test_an_explanation_lists_the_options(run, toy):
+    shown = run("pipeline", "explain", "toy").out
+
+    assert "It reads nothing and writes nothing." in shown
+    assert "--gap-seconds DURATION" in shown
+    assert "So many rows." in shown
+    assert run("pipeline", "explain", "toy", "--json").json["options"][0]["choices"] == ["minute", "hour"]
+
+
+def test_the_help_of_a_run_has_the_flags_of_the_pipeline(run, toy, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+
+    with_name, without = run("pipeline", "run", "toy", "--help").out, run("pipeline", "run", "--help").out
+
+    assert "--gap-seconds" in with_name
+    assert "--no-charts" in with_name
+    assert "--gap-seconds" not in without
+
+
+def test_a_run_hands_its_flags_over_and_tells_what_was_done(run, toy):
+    words = ("pipeline", "run", "--url", "data", "toy", "--top", "3", "--by", "key", "--by", "queue", "--no-charts")
+    found = run(*words)
+
+    assert found.code == 0, found.err
+    assert "toy: looked at data" in found.out
+    assert "1,234" in found.out
+    assert "pipelines/toy/table.parquet" in found.out
+    assert "top 3, by key, queue" in found.out
+    document = run(*words, "--json").json
+    assert (document["pipeline"], document["figures"]["rows"], document["out"]) == ("toy", 1234, "pipelines/toy")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("toy", "--url", "data", "--top", "many"), 1, "--top: 'many' is not accepted"),
+        (("toy", "--url", "data", "--tip", "1"), 1, "No such option: --tip"),
+        (("toy", "--url", "data", "--conf", "memory=4g"), 1, "--conf: 'memory=4g' is no setting of Spark"),
+        (("toy", "--url", "data", "--since", "noon"), 1, "'noon' is not a time"),
+        (("toy", "--url", "nowhere"), 4, "there is no directory nowhere"),
+        ((), 1, "Missing argument 'NAME'"),
+    ],
+)
+def test_a_wrong_command_line_starts_nothing(run, toy, words, code, message):
+    found = run("pipeline", "run", *words)
+
+    assert (found.code, message in found.err) == (code, True), found.err
+    assert not (toy / "pipelines").exists()
+
+
+def test_the_status_tells_what_earlier_runs_did(run, toy):
+    assert run("pipeline", "status").code == 4
+    run("pipeline", "run", "toy", "--url", "data", "--top", "3")
+    keep(
+        Path("pipelines/toy"),
+        Record(pipeline="toy", url="data", started_at=NOW, seconds=2.0, error="the disk is full"),
+    )
+
+    shown = run("pipeline", "status")
+
+    assert shown.code == 0
+    assert "looked at data" in shown.out
+    assert "failed: the disk is full" in shown.out
+    assert "pipelines/toy/table.parquet" in shown.out
+    first = run("pipeline", "status", "toy", "--json").json[0]
+    assert (first["options"], first["report"]["figures"]["rows"]) == ({"top": 3}, 1234)
+
+
+def test_only_the_last_runs_are_kept(tmp_path):
+    for number in range(25):
+        keep(tmp_path, Record(pipeline="toy", url=str(number), started_at=NOW, seconds=1.0))
+
+    assert [record.url for record in records(tmp_path)] == [str(number) for number in range(5, 25)]
+
+
+def test_two_runs_in_one_directory_exclude_each_other(run, toy):
+    with locked(Path("pipelines/toy")):
+        found = run("pipeline", "run", "toy", "--url", "data")
+
+    assert "another run is at work in pipelines/toy" in found.err
+
+
+def test_state_is_replaced_as_a_whole_and_damage_is_named(tmp_path):
+    path = tmp_path / "deep" / "state.json"
+    assert read_state(path, dict[str, int]) is None
+
+    write_state(path, {"orders": 7})
+
+    assert read_state(path, dict[str, int]) == {"orders": 7}
+    assert [each.name for each in path.parent.iterdir()] == ["state.json"]
+    path.write_text("{")
+    with pytest.raises(InvalidField, match=r"state\.json holds no state"):
+        read_state(path, dict[str, int])
