@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, aclosing, closing, contextmanager
 from typing import Any
 
 import pytest
 
 import penstock
-from penstock import Message, aio
+from penstock import Message, aio, limits
+from penstock.client.place import Place
 from penstock.client.sync_delivery import Leased
 from penstock.embedded import Session
 from penstock.errors import LeaseLost, MemberFenced, QueueNotFound
@@ -20,7 +21,8 @@ from penstock.requests import LeaseRequest
 from tests.support.brokers import BrokerThread
 from tests.test_aio import on_a_loop
 
-SECONDS = 20  # nothing here takes that long; a hang fails instead of hanging
+SECONDS = 100  # nothing here takes that long, however slow the machine; a hang fails instead of hanging
+BEATS = 60  # per session: a machine that stands still for a moment costs nobody a session of a second or more
 GROUP = "workers"
 
 
@@ -49,19 +51,27 @@ def serving(directory, port=0):
 
 
 @pytest.fixture
-def pool():
-    with ThreadPoolExecutor(8) as pool:
-        yield pool
-
-
-@pytest.fixture
 def queue(ps):
     return ps.create_queue("orders", partitions=4, ordering="partition")
 
 
 @pytest.fixture
+def hire(queue):
+    """`hire(n)` is a crew that stops after n messages, or when the test is over, however it went."""
+    with ThreadPoolExecutor(8) as pool, ExitStack() as over:
+
+        def crew(count):
+            hired = Crew(queue, pool, count)
+            over.callback(hired.stop.set)
+            return hired
+
+        yield crew
+
+
+@pytest.fixture
 def beats(ps, monkeypatch):
-    """`beats(n)` returns when n more heartbeats were answered."""
+    """`beats(n)` returns when n more heartbeats were answered; there are `BEATS` in a session."""
+    monkeypatch.setattr(limits, "heartbeats_per_session", BEATS)
     heartbeat, beaten = ps._session.heartbeat, threading.Semaphore(0)
 
     def counted(*call):
@@ -95,9 +105,16 @@ class Crew:
         self.owners: dict[str, str] = {}
         self.changed = threading.Condition(self.lock)
         self.stop = threading.Event()
+        self.workers: list[Future[None]] = []
 
     def start(self, name, leave_after=None, **options):
-        return self.pool.submit(self._work, name, leave_after, options)
+        self.workers.append(self.pool.submit(self._work, name, leave_after, options))
+        self.workers[-1].add_done_callback(self._ended)
+        return self.workers[-1]
+
+    def _ended(self, worker):
+        with self.changed:
+            self.changed.notify_all()
 
     def _work(self, name, leave_after, options):
         deliveries = self.queue.subscribe(
@@ -140,20 +157,25 @@ class Crew:
                 self.stop.set()
             self.changed.notify_all()
 
-    def wait_for(self, condition):
-        with self.changed:
-            assert self.changed.wait_for(condition, SECONDS)
-
     def wait_for_owners(self, *names):
-        self.wait_for(lambda: len(self.owners) == 4 and set(self.owners.values()) == set(names))
+        def is_so():
+            return len(self.owners) == 4 and set(self.owners.values()) == set(names)
+
+        with self.changed:
+            assert self.changed.wait_for(lambda: is_so() or self._failed(), SECONDS)
+            for worker in self._failed():
+                worker.result()
+
+    def _failed(self):
+        return [worker for worker in self.workers if worker.done() and worker.exception()]
 
     def check(self):
         assert self.seen == {str(p): list(range(p, self.count, 4)) for p in range(4)}
 
 
-def test_a_single_member_gets_everything_in_order(queue, pool):
+def test_a_single_member_gets_everything_in_order(queue, hire):
     queue.push_many(messages(40))
-    crew = Crew(queue, pool, 40)
+    crew = hire(40)
     crew.start("one").result(SECONDS)
 
     crew.check()
@@ -161,16 +183,16 @@ def test_a_single_member_gets_everything_in_order(queue, pool):
     assert queue.members(GROUP) == []
 
 
-def test_members_that_join_share_the_partitions_and_no_message_comes_twice(queue, pool):
-    crew = Crew(queue, pool, 400)
+def test_members_that_join_share_the_partitions_and_no_message_comes_twice(queue, hire):
+    crew = hire(160)
     workers = [crew.start("one", batch=7)]
     crew.wait_for_owners("one")
-    queue.push_many(messages(200))
+    queue.push_many(messages(80))
     workers.append(crew.start("two", batch=5))
     crew.wait_for_owners("one", "two")
     workers.append(crew.start("three", batch=1))
     crew.wait_for_owners("one", "two", "three")
-    queue.push_many([Message(payload=str(n).encode(), partition=n % 4) for n in range(200, 400)])
+    queue.push_many([Message(payload=str(n).encode(), partition=n % 4) for n in range(80, 160)])
     for worker in workers:
         worker.result(SECONDS)
 
@@ -178,9 +200,9 @@ def test_members_that_join_share_the_partitions_and_no_message_comes_twice(queue
     assert set(crew.by) == {"one", "two", "three"}
 
 
-def test_what_a_leaving_member_owned_goes_to_the_others(queue, pool):
+def test_what_a_leaving_member_owned_goes_to_the_others(queue, hire):
     queue.push_many(messages(8))
-    crew = Crew(queue, pool, 40)
+    crew = hire(40)
     one, two = crew.start("one", leave_after=2, batch=2), crew.start("two", batch=2)
     one.result(SECONDS)
     crew.wait_for_owners("two")
@@ -191,20 +213,20 @@ def test_what_a_leaving_member_owned_goes_to_the_others(queue, pool):
     assert queue.stats().groups[GROUP].acked == 40
 
 
-def test_what_a_dead_member_owned_goes_to_the_others_when_its_session_ends(ps, queue, pool):
+def test_what_a_dead_member_owned_goes_to_the_others_when_its_session_ends(ps, queue, hire):
     ps._session.join("orders", GROUP, "dead", 0.3)
     queue.push_many(messages(8))
-    crew = Crew(queue, pool, 8)
-    crew.start("one", session_seconds=1).result(SECONDS)
+    crew = hire(8)
+    crew.start("one").result(SECONDS)
 
     crew.check()
 
 
 def test_a_slow_loop_body_costs_nobody_the_membership(queue, beats):
     queue.push(b"slow")
-    with closing(queue.subscribe(GROUP, "one", session_seconds=0.3, lease_seconds=0.3)) as deliveries:
+    with closing(queue.subscribe(GROUP, "one", session_seconds=1.5, lease_seconds=1.5)) as deliveries:
         delivery = next(deliveries)
-        beats(9)  # three sessions long
+        beats(BEATS + 10)  # longer than a session, and a lease
         delivery.ack()
         assert [member.member for member in queue.members(GROUP)] == ["one"]
 
@@ -233,7 +255,7 @@ def test_what_was_not_begun_is_given_back_when_its_partition_goes(ps, queue, bea
     session = ps._session
     queue.push_many(messages(8))
     revoked: list[Any] = []
-    with closing(queue.subscribe(GROUP, "one", session_seconds=0.3, on_revoked=revoked.append)) as deliveries:
+    with closing(queue.subscribe(GROUP, "one", session_seconds=6, on_revoked=revoked.append)) as deliveries:
         assert next(deliveries).partition == "0"
         two, _ = session.join("orders", GROUP, "two", 10)
         beats(2)  # the second began after the join
@@ -246,6 +268,24 @@ def test_what_was_not_begun_is_given_back_when_its_partition_goes(ps, queue, bea
         request = LeaseRequest(100, member="two", generation=two.generation)
         reply, _ = session.lease("orders", GROUP, request)
         assert {(delivery.partition, delivery.attempt) for delivery in Leased(session, reply)} == {("2", 1), ("3", 1)}
+
+
+def test_a_partition_is_announced_before_its_first_delivery_whoever_hears_of_it(ps, queue, beats, monkeypatch):
+    """The heart hears of new partitions when the consumer has just looked for news and is about to lease."""
+    other, _ = ps._session.join("orders", GROUP, "other", 60)
+    queue.push(b"a", partition=0)
+    request = Place.request
+
+    def after_news(place):
+        monkeypatch.setattr(Place, "request", request)
+        ps._session.leave("orders", GROUP, "other", other.generation)
+        beats(3)  # the second began after it, and the third after its answer was known
+        return place.request()
+
+    monkeypatch.setattr(Place, "request", after_news)
+    mine: list[str] = []
+    with closing(queue.subscribe(GROUP, "one", session_seconds=6, on_assigned=mine.extend)) as deliveries:
+        assert next(deliveries).partition in mine
 
 
 def test_leaving_the_loop_is_a_failure_of_the_delivery_at_hand_only(queue):
@@ -273,9 +313,9 @@ def test_a_queue_must_be_there(ps):
         next(ps.queue("nothing").subscribe(GROUP))
 
 
-def test_a_waiting_lease_hears_of_a_change_at_once(ps, queue, pool):
+def test_a_waiting_lease_hears_of_a_change_at_once(ps, queue, hire):
     """Nobody waits for the next heartbeat: with a session of an hour there is one every twenty minutes."""
-    crew = Crew(queue, pool, 4)
+    crew = hire(4)
     workers = [crew.start("one", session_seconds=3600)]
     crew.wait_for_owners("one")
     workers.append(crew.start("two", session_seconds=3600))

@@ -49,8 +49,8 @@ class Place:
         self._request = msgspec.structs.replace(self._request, lease_seconds=seconds)
 
     def request(self) -> LeaseRequest:
-        """A lease of what is owned, as far as is known."""
-        told = self.membership
+        """A lease of what the consumer has taken on. Of what was told since, it hears between two deliveries."""
+        told = self.seen
         return msgspec.structs.replace(self._request, member=self.member, generation=told.generation if told else 0)
 
     def is_behind(self) -> bool:
