@@ -1,0 +1,102 @@
+"""What the messages of a group share and others do not.
+
+A fact says something about a group when nearly all of the group have it and few outside do. Outside is the healthy
+traffic of the same queue; where there is none to compare with, the other groups of that queue. A field that the others
+have and the group has not is a fact too: `lacks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+HEALTHY: Final = ""  # who the healthy messages are
+GAP_MIN: Final = 0.5  # how much more often than outside
+FACTS_SHOWN: Final = 5
+
+# What says more comes first when two facts separate a group equally well.
+_KINDS: Final = ("value", "lacks", "is", "has", "prefix", "header", "from")
+_FACT: Final = ("queue", "path", "kind", "value")
+
+
+def telling_facts(counts: DataFrame, sizes: DataFrame, share_min: float) -> DataFrame:
+    """Facts that at least `share_min` of a group have and few outside do.
+
+    `counts` as `count_facts` gives them, `sizes` with queue, who and total. Gives queue, who, path, kind, value, share,
+    share_healthy and share_others (null where there is nobody to compare with).
+    """
+    from pyspark.sql import functions as f
+
+    every = counts.unionByName(_lacking(counts, sizes))
+    dead = f.col("who") != HEALTHY
+    healthy = every.where(~dead).select(*_FACT, f.col("n").alias("n_healthy"))
+    all_dead = every.where(dead).groupBy(*_FACT).agg(f.sum("n").alias("n_dead"))
+    totals = sizes.groupBy("queue").agg(
+        f.sum(f.when(dead, f.col("total")).otherwise(0)).alias("total_dead"),
+        f.sum(f.when(dead, 0).otherwise(f.col("total"))).alias("total_healthy"),
+    )
+    compared = (
+        every.where(dead)
+        .join(sizes, ["queue", "who"])
+        .where(f.col("n") >= share_min * f.col("total"))
+        .join(totals, "queue")
+        .join(all_dead, list(_FACT))
+        .join(healthy, list(_FACT), "left")
+    )
+    others = _share(f.col("n_dead") - f.col("n"), f.col("total_dead") - f.col("total"))
+    shares = compared.select(
+        "queue", "who", "path", "kind", "value",
+        _share(f.col("n"), f.col("total")).alias("share"),
+        _share(f.coalesce("n_healthy", f.lit(0)), f.col("total_healthy")).alias("share_healthy"),
+        others.alias("share_others"),
+    )  # fmt: skip
+    outside = f.coalesce("share_healthy", "share_others")
+    return shares.where(outside.isNull() | (f.col("share") - outside >= GAP_MIN))
+
+
+def _share(part: Column, whole: Column) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.when(whole > 0, part / whole)
+
+
+def _lacking(counts: DataFrame, sizes: DataFrame) -> DataFrame:
+    """For every field that anybody has, how many have it not."""
+    from pyspark.sql import functions as f
+
+    having = counts.where("kind = 'has'").select("queue", "who", "path", "n")
+    paths = having.select("queue", "path").distinct()
+    lacking = paths.join(sizes, "queue").join(having, ["queue", "who", "path"], "left")
+    n = f.col("total") - f.coalesce("n", f.lit(0))
+    return lacking.select(
+        "queue", "who", "path", f.lit("lacks").alias("kind"), f.lit("").alias("value"), n.alias("n")
+    ).where("n > 0")
+
+
+def most_telling(facts: Iterable[Any]) -> list[Any]:
+    """The few facts of one group worth showing, best first: none that follows from another."""
+    ranked = sorted(facts, key=_rank)
+    is_compared = any(_outside(fact) is not None for fact in ranked)
+    chosen: list[Any] = []
+    for fact in ranked:
+        # With nobody to compare with, only a value is worth a word: every message has fields and types.
+        if (is_compared or fact.kind == "value") and not any(_follows(fact, other) for other in chosen):
+            chosen.append(fact)
+    return chosen[:FACTS_SHOWN]
+
+
+def _outside(fact: Any) -> float | None:
+    return fact.share_healthy if fact.share_healthy is not None else fact.share_others  # type: ignore[no-any-return]
+
+
+def _rank(fact: Any) -> tuple[float, int, str, str]:
+    return -(fact.share - (_outside(fact) or 0.0)), _KINDS.index(fact.kind), fact.path, fact.value
+
+
+def _follows(fact: Any, known: Any) -> bool:
+    """Whether a known fact says it already: the same field, or one inside a field that is missing or new."""
+    inside = known.kind in ("lacks", "has") and fact.path.startswith((f"{known.path}.", f"{known.path}["))
+    return fact.path == known.path or inside

@@ -1,0 +1,201 @@
+"""`dlq-triage`: why did these die? Dead letters grouped by error, with what the messages of each group share.
+
+The functions here take and give DataFrames; `run` puts them together. Letters come from the dead-letter queues, their
+fate from the events of those queues, and what healthy messages look like from a sample of what was acknowledged in the
+queues where they died. Nothing is settled, redriven or pushed: the report holds the commands that would do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from msgspec import Meta
+from msgspec.structs import replace
+
+from penstock.model import DLQ_SUFFIX
+from penstock.spark.pipelines import letters as letters_of
+from penstock.spark.pipelines import redrive, triage_report
+from penstock.spark.pipelines.base import Options, Pipeline, Report, Run
+from penstock.spark.pipelines.facts import INPUT, count_facts
+from penstock.spark.pipelines.matching import match, sampled
+from penstock.spark.pipelines.shared_facts import HEALTHY, most_telling, telling_facts
+from penstock.spark.pipelines.state import read_state, write_state
+from penstock.spark.pipelines.triage_report import Found, Triage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FILE: Final = "dlq-triage.json"
+LETTERS_PER_GROUP: Final = 5_000  # whose payloads are looked at
+EXCERPT_CHARS: Final = 400
+_EVENTS: Final = ("queue", "group", "partition", "first_offset", "last_offset", "count", "outcome", "consumer")
+_ORIGINS: Final = ("queue", "partition", "offset", "key", "payload", "headers", "priority", "producer")
+
+
+class TriageOptions(Options, frozen=True, kw_only=True):
+    """Options of `dlq-triage`."""
+
+    all: Annotated[bool, Meta(description="Also letters that were redriven, acked or discarded since.")] = False
+    group: Annotated[str | None, Meta(description="Only what died in this consumer group.")] = None
+    limit: Annotated[int, Meta(description="How many groups to report, the largest first.", ge=1)] = 50
+    share: Annotated[float, Meta(description="How many of a group must have a fact in common, 0 to 1.", gt=0, le=1)] = (
+        0.9
+    )
+    healthy: Annotated[int, Meta(description="Acknowledged messages of each queue to compare with.", ge=0)] = 10_000
+    again: Annotated[bool, Meta(description="Look again although nothing has died since the last run.")] = False
+
+
+def letter_groups(letters: DataFrame) -> DataFrame:
+    """One row per group of letters: how many, since when, how often tried, and the latest of them as a sample."""
+    from pyspark.sql import functions as f
+
+    payload = f.substring(f.try_validate_utf8(f.col("payload").cast("string")), 1, EXCERPT_CHARS)
+    sample = f.struct("id", "queue", "partition", "offset", "key", "error", payload.alias("payload"))
+    return letters.groupBy("who", "queue", "group", "signature").agg(
+        f.count("*").alias("letters"),
+        f.min("died_at").alias("first_at"),
+        f.max("died_at").alias("last_at"),
+        f.min("attempts").alias("attempts_min"),
+        f.max("attempts").alias("attempts_max"),
+        f.sort_array(f.collect_set("reason")).alias("reasons"),
+        f.slice(f.sort_array(f.collect_set("consumer")), 1, 10).alias("consumers"),
+        f.approx_count_distinct("key").alias("keys"),
+        f.max_by(sample, f.struct("died_at", "id")).alias("sample"),
+    )
+
+
+def healthy_messages(messages: DataFrame, events: DataFrame, letters: DataFrame, count: int) -> DataFrame:
+    """About `count` messages of each queue that were acknowledged and are no dead letters, with their consumer."""
+    from pyspark.sql import functions as f
+
+    acked = events.where("outcome = 'acked'")
+    shares = acked.groupBy("queue").agg((f.lit(float(count)) / f.sum("count")).alias("_share"))
+    chosen = sampled(messages.join(f.broadcast(shares), "queue"), f.col("_share")).drop("_share")
+    found = match(chosen, acked, "inner", ["consumer"]).dropDuplicates(["queue", "partition", "offset"])
+    return found.join(letters, ["queue", "partition", "offset"], "left_anti")
+
+
+def comparable(letters: DataFrame, origins: DataFrame) -> DataFrame:
+    """Letters as `count_facts` wants them: a sample of every group, with what only the original message knows."""
+    from pyspark.sql import functions as f
+
+    place = ["queue", "partition", "offset"]
+    sizes = letters.groupBy("who").agg((f.lit(float(LETTERS_PER_GROUP)) / f.count("*")).alias("_share"))
+    chosen = sampled(letters.join(f.broadcast(sizes), "who"), f.col("_share"))
+    return chosen.join(origins.select(*place, "priority", "producer"), place, "left").select(*INPUT)
+
+
+def shared_facts(letters: DataFrame, healthy: DataFrame, share_min: float) -> DataFrame:
+    """What nearly all letters of a group (`who`) share and healthy messages do not; both with columns `INPUT`."""
+    from pyspark.sql import functions as f
+
+    together = letters.unionByName(healthy)
+    counts = count_facts(together).localCheckpoint()
+    sizes = together.groupBy("queue", "who").agg(f.count("*").alias("total")).localCheckpoint()
+    return telling_facts(counts, sizes, share_min)
+
+
+def run(run: Run) -> Report:
+    """Group the dead letters, compare each group with the healthy traffic, and suggest how to redrive it."""
+    options: TriageOptions = run.options
+    run.progress.step("reading dead letters")
+    with kept(_letters(run, options)) as letters:
+        mark = _mark(letters, options)
+        known = read_state(run.out / FILE, Triage)
+        if known is not None and known.mark == mark and not options.again:
+            return triage_report.report(known, str(run.out / FILE), is_old=True)
+        groups = letter_groups(letters).orderBy("letters", ascending=False).limit(options.limit).collect()
+        found = list(_looked_into(run, options, letters, groups)) if groups else []
+        seen = {group.id for group in known.groups} if known else set()
+        triage = Triage(
+            mark=mark,
+            letters=int(mark.split()[0]),
+            groups=[replace(group, is_new=known is not None and group.id not in seen) for group in found],
+        )
+    write_state(run.out / FILE, triage)
+    return triage_report.report(triage, str(run.out / FILE))
+
+
+def _letters(run: Run, options: TriageOptions) -> DataFrame:
+    queues = dead_letter_queues(run.queues)
+    messages = run.messages(queues=queues, columns=letters_of.COLUMNS)
+    if not options.all:
+        messages = letters_of.open_only(messages, run.events(queues=queues, columns=_EVENTS))
+    letters = letters_of.dead_letters(messages)
+    return letters if options.group is None else letters.where(letters["group"] == options.group)
+
+
+def dead_letter_queues(queues: Sequence[str]) -> list[str]:
+    """The dead-letter queues of queues, given by name or pattern."""
+    return [name if name.endswith(DLQ_SUFFIX) else name + DLQ_SUFFIX for name in queues or ("*",)]
+
+
+@contextmanager
+def kept(table: DataFrame) -> Iterator[DataFrame]:
+    """A table that is read several times, kept meanwhile."""
+    table.persist()
+    try:
+        yield table
+    finally:
+        table.unpersist()
+
+
+def _mark(letters: DataFrame, options: TriageOptions) -> str:
+    """Which letters these are, and what is asked of them: the same mark, the same answer."""
+    from pyspark.sql import functions as f
+
+    row = letters.agg(f.count("*"), f.coalesce(f.bit_xor(f.xxhash64("id")), f.lit(0))).collect()[0]
+    return f"{row[0]} {row[1]} {options.group} {options.limit} {options.share} {options.healthy} {options.all}"
+
+
+def _looked_into(run: Run, options: TriageOptions, letters: DataFrame, groups: Sequence[Any]) -> Iterator[Found]:
+    origins = sorted({group.queue for group in groups})
+    run.progress.step("comparing payloads")
+    facts = _facts(run, options, letters, origins, {group.who for group in groups})
+    run.progress.step("looking for filters")
+    filters = {group.who: redrive.filter_of(group) for group in groups}
+    taken = redrive.taken_by(letters, list(filters.values()))
+    small = [group.who for group in groups if redrive.needs_ids(filters[group.who], taken, group.letters)]
+    ids = redrive.ids_of(letters, small) if small else {}
+    nothing = redrive.Taken(own=0, others=0, others_in_time=0)
+    for group in groups:
+        who = group.who
+        command = redrive.command(filters[who], taken.get(who, nothing), ids.get(who, ()), run.url)
+        others = 0 if who in ids else taken.get(who, nothing).others_in_time
+        yield triage_report.found(group, most_telling(facts.get(who, ())), command, others)
+
+
+def _facts(
+    run: Run, options: TriageOptions, letters: DataFrame, origins: Sequence[str], whos: set[str]
+) -> dict[str, list[Any]]:
+    from pyspark.sql import functions as f
+
+    messages = run.messages(queues=origins, columns=_ORIGINS)
+    acked = run.events(queues=origins, columns=_EVENTS)
+    if options.group is not None:
+        acked = acked.where(f.col("group") == options.group)
+    healthy = healthy_messages(messages, acked, letters, options.healthy).withColumn("who", f.lit(HEALTHY))
+    by_group: dict[str, list[Any]] = {}
+    for row in shared_facts(comparable(letters, messages), healthy.select(*INPUT), options.share).collect():
+        if row.who in whos:
+            by_group.setdefault(row.who, []).append(row)
+    return by_group
+
+
+PIPELINE: Final = Pipeline(
+    name="dlq-triage",
+    summary="Dead letters grouped by error and by what their payloads share, with a command to redrive each group.",
+    explanation=(
+        "Reads the dead-letter queues of the queues given (all by default), what became of the letters, and a sample "
+        "of acknowledged messages of the queues where they died.\n\n"
+        "Letters with the same error, but for the data in it, are one group: numbers, ids, paths, times, addresses and "
+        "quoted text do not count; the deepest frames of your own code do. For each group it says what nearly all of "
+        "its messages have and healthy ones have not: values, missing or new fields, types, key prefixes, headers, "
+        "producers, consumers. And it gives the command that redrives the group and no other letter, having counted "
+        f"what the command would take.\n\nWrites {FILE}. Letters that were dealt with are left out, unless --all."
+    ),
+    options=TriageOptions,
+    run=run,
+)

@@ -1,0 +1,183 @@
+"""What `dlq-triage` found, as a file and as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from penstock.spark.pipelines.base import Report, Table
+from penstock.spark.pipelines.facts import in_words
+from penstock.spark.pipelines.redrive import in_utc
+
+ERROR_CHARS_SHOWN = 100
+
+
+class Shared(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that the messages of a group have in common."""
+
+    text: str
+    path: str
+    kind: str
+    value: str
+    share: float
+    share_healthy: float | None
+    share_others: float | None
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """One letter of a group: the latest."""
+
+    id: str
+    origin: str
+    key: str | None
+    error: str
+    payload: str | None  # null when it is no text
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """One group of letters."""
+
+    id: str
+    queue: str
+    group: str
+    signature: str
+    letters: int
+    first_at: datetime
+    last_at: datetime
+    attempts_min: int | None
+    attempts_max: int | None
+    reasons: list[str]
+    consumers: list[str]
+    keys: int  # about so many different ones
+    shared: list[Shared]
+    sample: Sample
+    redrive: str
+    redrive_takes_others: int
+    is_new: bool = False
+
+
+class Triage(msgspec.Struct, frozen=True, kw_only=True):
+    """The file: all groups, and a mark of the letters that they were made from."""
+
+    mark: str
+    letters: int
+    groups: list[Found]
+
+
+def found(group: Any, facts: Sequence[Any], command: str, others: int) -> Found:
+    """A group from its row, its facts and its command."""
+    sample = group.sample
+    return Found(
+        id=group.who,
+        queue=group.queue,
+        group=group.group,
+        signature=group.signature,
+        letters=group.letters,
+        first_at=in_utc(group.first_at),
+        last_at=in_utc(group.last_at),
+        attempts_min=group.attempts_min,
+        attempts_max=group.attempts_max,
+        reasons=list(group.reasons),
+        consumers=list(group.consumers),
+        keys=group["keys"],
+        shared=[_shared(fact) for fact in facts],
+        sample=Sample(
+            id=sample.id,
+            origin=f"{sample.queue}/{sample.partition}/{sample.offset}",
+            key=sample.key,
+            error=sample.error,
+            payload=sample.payload,
+        ),
+        redrive=command,
+        redrive_takes_others=others,
+    )
+
+
+def _shared(fact: Any) -> Shared:
+    return Shared(
+        text=in_words(fact.path, fact.kind, fact.value),
+        path=fact.path,
+        kind=fact.kind,
+        value=fact.value,
+        share=fact.share,
+        share_healthy=fact.share_healthy,
+        share_others=fact.share_others,
+    )
+
+
+def report(triage: Triage, file: str, *, is_old: bool = False) -> Report:
+    """For people."""
+    groups = triage.groups
+    if not groups:
+        return Report(summary="no dead letters wait", figures={"letters": 0, "groups": 0}, files=[file])
+    summary = f"{triage.letters:,} dead letters in {len(groups)} groups"
+    notes = ["nothing has changed since the last run: this is its report (--again looks again)"] if is_old else []
+    notes += [
+        f"{group.id}: no filter takes it alone; the command takes {group.redrive_takes_others} others too"
+        for group in groups
+        if group.redrive_takes_others
+    ]
+    return Report(
+        summary=summary,
+        figures={"letters": triage.letters, "groups": len(groups), "new_groups": sum(each.is_new for each in groups)},
+        tables=[_groups_table(groups), _shared_table(groups), _samples_table(groups), _redrive_table(groups)],
+        files=[file],
+        notes=notes,
+    )
+
+
+def _groups_table(groups: Sequence[Found]) -> Table:
+    rows = [
+        (
+            group.id + (" new" if group.is_new else ""),
+            group.letters,
+            group.queue,
+            group.group,
+            _cut(group.signature),
+            _attempts(group),
+            _moment(group.first_at),
+            _moment(group.last_at),
+        )
+        for group in groups
+    ]
+    return Table("Groups", ("id", "letters", "queue", "group", "error", "attempts", "first", "last"), rows)
+
+
+def _shared_table(groups: Sequence[Found]) -> Table:
+    rows = [
+        (group.id, _percent(fact.share), fact.text, _percent(fact.share_healthy), _percent(fact.share_others))
+        for group in groups
+        for fact in group.shared
+    ]
+    return Table("What they share", ("id", "share", "fact", "of healthy", "of other dead"), rows)
+
+
+def _samples_table(groups: Sequence[Found]) -> Table:
+    rows = [(each.id, each.sample.id, each.sample.origin, _cut(each.sample.payload or "(bytes)")) for each in groups]
+    return Table("Samples", ("id", "dead letter", "was", "payload"), rows)
+
+
+def _redrive_table(groups: Sequence[Found]) -> Table:
+    return Table("Redrive", ("id", "command"), [(group.id, group.redrive) for group in groups])
+
+
+def _attempts(group: Found) -> str:
+    least, most = group.attempts_min, group.attempts_max
+    return "" if most is None else str(most) if least == most else f"{least} to {most}"
+
+
+def _percent(share: float | None) -> str:
+    if share is None:
+        return ""
+    return f"{share:.0%}" if share in (0, 1) or 0.005 <= share < 0.995 else f"{share:.1%}"
+
+
+def _moment(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= ERROR_CHARS_SHOWN else text[: ERROR_CHARS_SHOWN - 1] + "…"
