@@ -48,7 +48,7 @@ bench: setup ## measure, beside the raw limits of this machine
 	$(BIN)/python -m bench
 
 nightly: check ## the tests in their long doses
-	PENSTOCK_DOSE=nightly $(BIN)/python -m pytest
+	PENSTOCK_DOSE=nightly $(BIN)/python -m pytest --timeout 7200
 
 clean: ## remove what the commands above made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
