@@ -13,7 +13,9 @@ import pyarrow as pa
 
 from penstock import limits as bounds
 from penstock.errors import Damaged, HistoryLost
-from penstock.history import events, messages, planning
+from penstock.history import events, planning
+from penstock.history.journal_rows import read_journal
+from penstock.history.segment_rows import read_segment
 from penstock.history.slices import Slice, Wanted
 from penstock.storage.schema import EVENTS
 
@@ -61,9 +63,9 @@ def _tables(history: History, each: Slice, columns: Sequence[str]) -> Iterator[p
     if each.table == EVENTS:
         yield from events.read(history, each, columns)
     elif each.is_tail:
-        yield from messages.read_journal(history, each, columns)
+        yield from read_journal(history, each, columns)
     else:
-        yield from messages.read_segment(history, each, columns)
+        yield from read_segment(history, each, columns)
 
 
 def _again(history: History, each: Slice) -> list[Slice]:

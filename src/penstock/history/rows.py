@@ -43,3 +43,8 @@ def bounded(table: pa.Table, time: str, limits: Limits, *, has_priority: bool = 
     for mask in masks[1:]:
         masks[0] = pc.and_(masks[0], mask)
     return table.filter(masks[0]) if masks else table
+
+
+def messages_within(table: pa.Table, limits: Limits) -> pa.Table:
+    """Only messages within bounds."""
+    return bounded(table, "pushed_at", limits, has_priority=limits.has_priority)
