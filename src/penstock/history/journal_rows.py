@@ -27,13 +27,14 @@ def read_journal(history: History, each: Slice, columns: Sequence[str]) -> Itera
     """The rows of a stretch of the journal."""
     ((incarnation, queue),) = each.queues.items()
     names = Names({incarnation: (queue, {id: name for id, (name, _, _) in each.partitions.items()})}, {})
+    partitions = set(each.partitions)
     pushed: list[Pushed] = []
     size = 0
     for frame in rows.frames(history, each):
         single = single_of(frame)
-        found = [single] if single is not None else [Pushed(push) for push in entries.decode_pushes(frame)]
+        found = (single,) if single is not None else map(Pushed, entries.decode_pushes(frame))
         for item in found:
-            if item.queue == incarnation and any(part in each.partitions for part, _, _ in item.parts):
+            if item.queue == incarnation and not partitions.isdisjoint([part for part, _, _ in item.parts]):
                 pushed.append(item)
                 size += item.payload_bytes
         if size >= BATCH_BYTES:

@@ -158,6 +158,15 @@ class Tail:
     def _note(self, file: TailFile, sequence: int, frame: memoryview, position: int) -> None:
         """Remember what a frame is about."""
         end = position + FRAME.size + len(frame)
+        if len(frame) >= entries.PUSH_ONE.size:
+            # By far the most frames push one batch to one partition: all of it is read at once.
+            kind, length, queue, _, pushed_at, _, _, _, parts, partition, count, first = entries.PUSH_ONE.unpack_from(
+                frame
+            )
+            if kind == entries.PUSH and parts == 1 and entries.HEAD.size + length + -length % 8 == len(frame):
+                file.pushes.add((queue, partition, first, count, position, end, pushed_at, sequence))
+                self._catalogue.pushed(queue, partition, first + count)
+                return
         for kind, body in entries.split(frame):
             if kind == entries.PUSH:
                 queue, _, pushed_at, _, _, _, parts = entries.PUSH_HEAD.unpack_from(body)
