@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.spark.java import require_pyspark
 
 if TYPE_CHECKING:
-    from penstock.spark.session import register, session
+    from penstock.spark.sessions import register, session
     from penstock.spark.source import PenstockSource
-    from penstock.spark.table import table
+    from penstock.spark.tables import table
 
 __all__ = ["PenstockSource", "register", "session", "table"]
 
+# None of these may have a module of its own name in here: whoever imports that first would have it in the name's place.
 _HOMES: Final = {
     "PenstockSource": "penstock.spark.source",
-    "register": "penstock.spark.session",
-    "session": "penstock.spark.session",
-    "table": "penstock.spark.table",
+    "register": "penstock.spark.sessions",
+    "session": "penstock.spark.sessions",
+    "table": "penstock.spark.tables",
 }
 
 

@@ -10,7 +10,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, ParamSpec, TypeVar
 
 from penstock import errors
@@ -22,6 +22,7 @@ R = TypeVar("R")
 # Read by Spark's workers when they report an exception, after which they end: it concerns no other.
 _HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
 _WORKERS: Final = "pyspark."  # what they were started as: pyspark.daemon, pyspark.worker and others
+_PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 _OURS: Final = re.compile(r"penstock\.errors\.(\w+): (.*)")
 
 
@@ -39,6 +40,15 @@ def shown_plainly(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
+def shown_rows(rows: Iterator[R]) -> Iterator[R]:
+    """The same for errors that come up while rows are made."""
+    try:
+        yield from rows
+    except PenstockError:
+        hide_traceback()
+        raise
+
+
 def hide_traceback() -> None:
     """In a worker of Spark's, have the error that is under way reported by its message alone."""
     if is_worker():
@@ -49,6 +59,15 @@ def is_worker() -> bool:
     """Whether this process is one of Spark's own."""
     main: Any = getattr(sys.modules.get("__main__"), "__spec__", None)
     return main is not None and str(main.name).startswith(_WORKERS)
+
+
+def is_pushing() -> bool:
+    """Whether Spark runs us to push filters down.
+
+    It does that in a process of its own, and only where its settings allow it; a reader that takes filters is refused
+    in any other, and the settings cannot be seen from there.
+    """
+    return _PUSHING in sys.modules
 
 
 def cause(error: BaseException) -> PenstockError | None:

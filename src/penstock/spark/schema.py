@@ -77,9 +77,9 @@ def ddl(options: SourceOptions) -> str:
     """The schema of a read without a schema of the user's, as DDL; Spark parses it."""
     types = _types(options)
     if options.payload == "json":
-        from penstock.spark.json_payload import schema_of
+        from penstock.spark.json_schema import payload_type
 
-        types["payload"] = schema_of(options)
+        types["payload"] = payload_type(options)
     return ", ".join(f"`{name}` {types[name]}" for name in _chosen(options, types))
 
 

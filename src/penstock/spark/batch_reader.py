@@ -1,0 +1,134 @@
+"""Reading a table in one go: planned in the driver, read by tasks as Arrow batches.
+
+Planning looks at one moment of the history and opens no file of messages. A task gets slices, a few large lots of
+them: each task costs Spark some 50 ms, whatever it reads. Readers are pickled to the tasks, so they hold plain values
+only and open the history where they read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from penstock.history import History, Slice, open_history, pack
+from penstock.spark import failures, ranges
+from penstock.spark.filters import NO_BOUNDS, Bounds, bounds_of
+from penstock.spark.options import SourceOptions, source_options
+from penstock.spark.schema import Layout, layout
+from penstock.spark.shaping import Shaper
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+    from pyspark.sql.types import StructType
+
+LOT_BYTES_MIN: Final = 8 * 2**20  # less is not worth a task of its own
+
+_log = logging.getLogger(__name__)
+
+
+def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
+    """The reader for a schema; one that takes filters where Spark is about to push some."""
+    parsed = source_options(options)
+    kind = PushdownReader if parsed.is_pushdown and failures.is_pushing() else BatchReader
+    return kind(parsed, layout(parsed, schema), schema)
+
+
+class BatchReader(DataSourceReader):
+    """Plans and reads; see the module's rules."""
+
+    def __init__(self, options: SourceOptions, shape: Layout, schema: StructType) -> None:
+        self.options = options
+        self.shape = shape
+        self.schema = schema
+        self.bounds = NO_BOUNDS
+
+    @failures.shown_plainly
+    def partitions(self) -> Sequence[InputPartition]:
+        """One for each lot of slices."""
+        with planned(self.options, self.bounds) as (history, slices):
+            if not slices:
+                return [InputPartition(None)]
+            _hold(history, slices)
+        return [InputPartition(tuple(lot)) for lot in lots(slices, self.options.partition_bytes_max)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one lot."""
+        return read_slices(self.options, self.shape, self.schema, partition.value or ())
+
+
+class PushdownReader(BatchReader):
+    """A reader that Spark may tell what the query is about. Spark refuses it where filters are not pushed down."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Take the bounds; give every filter back, for Spark to check each row."""
+        self.bounds = bounds_of(filters, self.options.table)
+        return filters
+
+
+@contextmanager
+def planned(options: SourceOptions, bounds: Bounds = NO_BOUNDS) -> Iterator[tuple[History, list[Slice]]]:
+    """The history at a url, and the slices of it that are asked for, as of now."""
+    history = open_history(options.url, local=options.is_local)
+    try:
+        moment = history.look()
+        limits = bounds.limits(options)
+        if options.table == "events":
+            names = [view.name for view in ranges.chosen(moment, options.queues) if bounds.has_queue(view.name)]
+            slices = history.plan_events(moment, names, limits)
+        else:
+            slices = history.plan(moment, ranges.wanted(moment, options, bounds), limits)
+        if options.part != "all":
+            slices = [each for each in slices if each.is_tail == (options.part == "tail")]
+        yield history, slices
+    finally:
+        history.close()
+
+
+@failures.shown_plainly
+def read_slices(
+    options: SourceOptions, shape: Layout, schema: StructType, slices: Sequence[Slice]
+) -> Iterator[pa.RecordBatch]:
+    """Slices as batches of a schema, in the types that Spark wants to see."""
+    return failures.shown_rows(_read(options, shape, schema, slices))
+
+
+def _read(
+    options: SourceOptions, shape: Layout, schema: StructType, slices: Sequence[Slice]
+) -> Iterator[pa.RecordBatch]:
+    if not slices:
+        return
+    shaper = Shaper(shape, schema)
+    history = open_history(options.url, local=options.is_local)
+    history.skips_lost = not options.fail_on_data_loss
+    try:
+        for batch in history.read(slices, shaper.needed):
+            if batch.num_rows:
+                yield shaper.shaped(batch)
+        for gone in history.lost:
+            _log.warning("offsets %s to %s of %s/%s were removed meanwhile", gone.first, gone.end - 1, *_place(gone))
+    finally:
+        history.close()
+
+
+def lots(slices: Sequence[Slice], bytes_max: int) -> list[list[Slice]]:
+    """Work for the tasks: a lot for every core while there is little, then lots of `bytes_max`."""
+    total = sum(each.bytes for each in slices)
+    return pack(slices, min(bytes_max, max(LOT_BYTES_MIN, -(-total // (os.cpu_count() or 1)))))
+
+
+def _hold(history: History, slices: Sequence[Slice]) -> None:
+    """Keep the files until the tasks come to hold them themselves; a pin runs out by itself."""
+    files = sorted({each.file for each in slices if not each.is_tail})
+    if files:
+        history.files.pin(f"spark-{secrets.token_hex(8)}", history.clock.now(), files)
+
+
+def _place(gone: Any) -> tuple[str, str]:
+    return gone.queue, gone.partition

@@ -1,0 +1,93 @@
+"""Files that Spark will read by itself, kept from going until it has.
+
+A DataFrame reads its files when somebody asks it for rows, which may be much later and may be never. So the files of a
+table are pinned while the program runs, for an hour at most; pins are renewed by one thread for all of them, and what
+a program that died has pinned is free after two minutes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import secrets
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from penstock import limits
+from penstock.clock import Clock, SystemClock
+from penstock.history.files import LocalFiles
+
+HOLD_SECONDS: Final = 3600.0
+RENEW_SECONDS: Final = limits.segment_pin_seconds / 4
+
+
+class Hold:
+    """One pin. Begins with every file; `narrow` says which ones are meant."""
+
+    def __init__(self, root: Path, clock: Clock) -> None:
+        self._files = LocalFiles(root)
+        self._clock = clock
+        self._name = f"table-{secrets.token_hex(8)}"
+        self._names: list[str] | None = None
+        self.ends_at = clock.monotonic() + round(HOLD_SECONDS * 1_000_000)
+        self.renew()
+
+    def narrow(self, names: Sequence[str]) -> None:
+        self._names = list(names)
+        self.renew()
+
+    def renew(self) -> None:
+        self._files.pin(self._name, self._clock.now(), self._names)
+
+    def release(self) -> None:
+        self._files.unpin(self._name)
+
+
+class Holder:
+    """Renews holds until their time is over."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._holds: list[Hold] = []
+        self._is_over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def hold(self, root: Path) -> Hold:
+        """Pin all files below a data directory, and go on doing so."""
+        found = Hold(root, self._clock)
+        with self._lock:
+            self._holds.append(found)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="penstock-holder", daemon=True)
+                self._thread.start()
+                atexit.register(self.release)
+        return found
+
+    def tick(self) -> None:
+        """Renew what is held; let go of what was held for long enough."""
+        now = self._clock.monotonic()
+        with self._lock:
+            over = [each for each in self._holds if each.ends_at <= now]
+            self._holds = [each for each in self._holds if each.ends_at > now]
+            renewed = list(self._holds)
+        for each in over:
+            each.release()
+        for each in renewed:
+            each.renew()
+
+    def release(self) -> None:
+        """Let go of everything, for good."""
+        self._is_over.set()
+        with self._lock:
+            holds, self._holds = self._holds, []
+        for each in holds:
+            each.release()
+
+    def _run(self) -> None:
+        while not self._is_over.wait(RENEW_SECONDS):
+            self.tick()
+
+
+HOLDER: Final = Holder()

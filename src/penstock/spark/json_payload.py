@@ -1,0 +1,128 @@
+"""Payloads as JSON: a struct where the text fits the schema, and the text itself in `_corrupt` where it does not.
+
+A whole batch is parsed at once. Only when that fails are its rows looked at one by one, and the outcome of a row never
+depends on its neighbours. A field of type string takes any value: what is not text is kept as JSON text, as Spark's
+own reader does. Fields that the schema does not name are passed over; fields that a payload lacks are null.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from penstock.errors import InvalidField
+
+_WRAP_HEAD: Final = pa.scalar(b'{"p":')
+_WRAP_TAIL: Final = pa.scalar(b"}\n")
+_NOTHING: Final = pa.scalar(b"")
+_decode: Final = msgspec.json.Decoder().decode
+_LOOSE_NUMBERS: Final = (b"NaN", b"Inf")  # JSON has none of these, and Arrow takes them
+
+
+class Parser:
+    """Payloads to structs of one type."""
+
+    def __init__(self, kind: pa.StructType) -> None:
+        self._kind = kind
+        self._read_kind = _as_read(kind, "payload")
+        self._parsing = pj.ParseOptions(
+            explicit_schema=pa.schema([pa.field("p", self._read_kind)]), unexpected_field_behavior="ignore"
+        )
+
+    def parse(self, payloads: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """The structs, null where a payload does not fit; and the text of those that do not, else null."""
+        parsed = self._whole(payloads)
+        if parsed is None:
+            parsed = self._one_by_one(payloads)
+        is_bad = pc.is_null(parsed)
+        if not pc.any(is_bad).as_py():
+            return parsed, pa.nulls(len(payloads), pa.string())
+        return parsed, texts(pc.if_else(is_bad, payloads, pa.scalar(None, pa.binary())))
+
+    def _whole(self, payloads: pa.Array) -> pa.Array | None:
+        """All of them, or None when a single one does not fit."""
+        if not len(payloads):
+            return pa.nulls(0, self._kind)
+        # On a line of its own inside an object, a payload can neither begin nor end outside its line: a string cannot
+        # hold a line's end, and what follows one is valid only where everything before it is closed. So each line is
+        # one row at least, and as many rows as lines means that each payload is exactly one value.
+        lines = pc.binary_join_element_wise(_WRAP_HEAD, payloads, _WRAP_TAIL, _NOTHING)
+        try:
+            text = lines.cast(pa.string()).buffers()[2]
+            read = pj.read_json(
+                pa.BufferReader(text),
+                read_options=pj.ReadOptions(use_threads=False, block_size=text.size),
+                parse_options=self._parsing,
+            )
+            if read.num_rows != len(payloads):
+                return None
+            return read["p"].combine_chunks().cast(self._kind)
+        except pa.ArrowInvalid:
+            return None
+
+    def _one_by_one(self, payloads: pa.Array) -> pa.Array:
+        rows = [self._loosened(row) for row in payloads.to_pylist()]
+        places = [place for place, row in enumerate(rows) if row is not None]
+        good = self._halves(pa.array([rows[place] for place in places], pa.binary()))
+        index_of = {place: index for index, place in enumerate(places)}
+        return good.take(pa.array([index_of.get(place) for place in range(len(rows))], pa.int64()))
+
+    def _loosened(self, row: bytes) -> bytes | None:
+        """A payload whose fields of type string are strings; None when it is no JSON object."""
+        try:
+            value = _decode(row)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return row if any(each in row for each in _LOOSE_NUMBERS) else None
+        return msgspec.json.encode(_loose(value, self._read_kind)) if isinstance(value, dict) else None
+
+    def _halves(self, payloads: pa.Array) -> pa.Array:
+        """Rows that do not fit are found by halving: few among many cost little."""
+        parsed = self._whole(payloads)
+        if parsed is not None:
+            return parsed
+        if len(payloads) == 1:
+            return pa.nulls(1, self._kind)
+        middle = len(payloads) // 2
+        return pa.concat_arrays([self._halves(payloads.slice(0, middle)), self._halves(payloads.slice(middle))])
+
+
+def texts(payloads: pa.Array) -> pa.Array:
+    """Bytes as text; what is not UTF-8 is marked as in any text, with U+FFFD."""
+    try:
+        return payloads.cast(pa.string())
+    except pa.ArrowInvalid:
+        decoded = [None if each is None else each.decode("utf-8", "replace") for each in payloads.to_pylist()]
+        return pa.array(decoded, pa.string())
+
+
+# What Arrow reads, and what becomes of it.
+
+
+def _as_read(kind: pa.DataType, name: str) -> pa.DataType:
+    """The type that a parser of JSON is asked for: dates are texts, and cast afterwards."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _as_read(field.type, f"{name}.{field.name}")) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_as_read(kind.value_type, f"{name}[]"))
+    if pa.types.is_date32(kind):
+        return pa.string()
+    if pa.types.is_primitive(kind) or pa.types.is_string(kind) or pa.types.is_decimal(kind):
+        return kind
+    hint = "read that field as STRING and convert it in Spark: from_json, unbase64"
+    raise InvalidField(f"{name}: JSON is not read as {kind}", hint=hint)
+
+
+def _loose(value: Any, kind: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if pa.types.is_string(kind):
+        return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        return {field.name: _loose(value[field.name], field.type) for field in kind if field.name in value}
+    if pa.types.is_list(kind) and isinstance(value, list):
+        return [_loose(each, kind.value_type) for each in value]
+    return value
