@@ -126,7 +126,7 @@ def started(app: str, *, master: str, settings: Mapping[str, str], bar: Bar) -> 
 
 
 def _start(app: str, master: str, settings: Mapping[str, str], log: int) -> SparkSession:
-    from penstock.spark import session
+    from penstock.spark.sessions import session
 
     # Workers must find the modules that are beside us, as we do.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.getcwd(), os.environ.get("PYTHONPATH"))))
