@@ -1,4 +1,4 @@
-"""`python -m bench [embedded] [server] [--quick] [--only text] [--json file]`: measure, and print the table."""
+"""`python -m bench [embedded] [server] [spark] [--quick] [--only text] [--json file]`: measure, and print the table."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import embedded, server, table
+from bench import embedded, server, spark, table
 from bench.measure import Row, Scale
 
-TABLES = {"embedded": embedded.GROUPS, "server": server.GROUPS}
+TABLES = {"embedded": embedded.GROUPS, "server": server.GROUPS, "spark": spark.GROUPS}
 
 
 def arguments() -> argparse.Namespace:
