@@ -28,7 +28,10 @@ FUNCTION_LINES_MAX = 60
 BASE = {"errors", "limits", "clock", "model", "version", "words"}
 FORMATS = BASE | {"batch", "delivery.entries"}
 CORE = FORMATS | {"delivery", "storage", "journal", "waiting", "requests", "replies"}
-SHARD = {"materialise", "engine", "pushing", "shard", "transactions", "refilling", "checkpointing", "upkeep", "opening"}
+SHARD = {
+    "materialise", "engine", "pushing", "shard", "transactions", "sinking", "refilling", "checkpointing", "upkeep",
+    "opening",
+}  # fmt: skip
 # What crosses the network, and what the two ends of it need beside.
 WIRE = BASE | {"batch", "requests", "replies", "arguments", "wire"}
 # What users hold knows the session, never what is behind it.
@@ -54,6 +57,7 @@ LAYERS: dict[str, set[str]] = {
     "pushing": CORE | {"engine"},
     "shard": CORE | {"materialise", "engine", "pushing"},
     "transactions": CORE | {"engine", "shard"},
+    "sinking": CORE | {"engine", "shard", "transactions"},
     "refilling": CORE | {"shard"},
     "checkpointing": CORE | {"shard"},
     "upkeep": CORE | {"shard", "refilling", "checkpointing"},

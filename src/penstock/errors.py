@@ -22,6 +22,7 @@
     │   ├── RateLimited             rate_limited
     │   ├── ProducerFenced          producer_fenced
     │   ├── MemberFenced            member_fenced
+    │   ├── SinkConflict            sink_conflict
     │   └── Closed                  closed
     ├── AccessError             who asks may not do this
     │   ├── NotAuthenticated        not_authenticated
@@ -207,6 +208,13 @@ class MemberFenced(StateError):
 
     code = "member_fenced"
     hint_default = "join the group again"
+
+
+class SinkConflict(StateError):
+    """A sink counts its batches for another queue, or another query has counted them before."""
+
+    code = "sink_conflict"
+    hint_default = "give it a sinkId of its own, or set resetSink=true to begin anew"
 
 
 class Closed(StateError):

@@ -51,6 +51,8 @@ producers_max: Final = 100_000
 producer_window: Final = 1_024  # sequences up to the highest whose answers are remembered
 producer_answers_bytes_max: Final = 4 * MIB  # of one producer, beside 28 bytes for each push
 producer_idle_seconds: Final = 86_400.0
+sinks_max: Final = 100_000
+sink_bytes_max: Final = 256  # of the name of a sink
 starvation_seconds_default: Final = 30.0
 group_expiry_seconds_default: Final = 30 * 86_400.0
 session_seconds_default: Final = 10.0
@@ -58,6 +60,13 @@ session_seconds_min: Final = 0.1
 session_seconds_max: Final = 3600.0
 rebalance_seconds: Final = 60.0  # how long a member may take to let go of a partition
 heartbeats_per_session: Final = 3
+
+# Batches of sinks, on their way.
+staged_batch_bytes: Final = 8 * MIB  # that who stages aims at
+staged_file_bytes_max: Final = 24 * MIB
+staged_files_max: Final = 8_192  # of one batch of a sink
+staged_seconds: Final = 86_400.0  # a file that no unfinished batch needs is removed after that long
+sink_once_seconds: Final = 86_400.0  # how long a sink that is used once is remembered
 
 # Sealed segments.
 segment_row_group_rows: Final = 16_384
@@ -87,6 +96,7 @@ disk_free_bytes_cap: Final = 5 * GIB
 
 assert payload_bytes_max + key_bytes_max + headers_bytes_max + 4 * KIB < batch_bytes_max
 assert batch_bytes_max < frame_bytes_max < journal_file_bytes
+assert batch_bytes_max < staged_file_bytes_max < frame_bytes_max
 assert frame_bytes_max <= request_bytes_max
 assert 2 * fetch_bytes_max <= frame_bytes_max
 assert max_attempts_default <= attempts_max

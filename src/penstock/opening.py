@@ -31,6 +31,7 @@ from penstock.storage.disk import Disk
 from penstock.storage.extent import Extent as SealedExtent
 from penstock.storage.manifest import Manifest
 from penstock.storage.segments import SegmentStore
+from penstock.storage.staging import Staging
 from penstock.upkeep import Storekeeper
 
 Replay = Callable[[int], Iterator[tuple[int, memoryview]]]  # frames after a sequence
@@ -67,7 +68,7 @@ def open_on_disk(
     except BaseException:
         disk.close()
         raise
-    return shard, Storekeeper(shard, Checkpointer(shard, checkpoints))
+    return shard, Storekeeper(shard, Checkpointer(shard, checkpoints), Staging(disk))
 
 
 def close_on_disk(shard: Shard, keeper: Storekeeper, disk: Disk) -> None:

@@ -177,10 +177,11 @@ class Pushing(Engine):
         if self.waiters:
             self.waiters.wake(queue.id, len(queue.groups) * count)  # every group may have each of them
         if queue.near > 0:
-            self._delays_changed(queue)
+            self.delays_changed(queue)
         return ticket
 
-    def _delays_changed(self, queue: Queue) -> None:
+    def delays_changed(self, queue: Queue) -> None:
+        """After a push to a queue that has messages waiting for their time."""
         if delays.crowded(queue):
             delays.shrink(self.core, queue)
         next_at = self.core.wheel.next_at()

@@ -130,6 +130,14 @@ class Member(msgspec.Struct, frozen=True):
     last_heartbeat_at: datetime
 
 
+class SinkState(msgspec.Struct, frozen=True):
+    """How far a sink is: `batch` is the last that is in, −1 for none; of the next, `done` of `count` files are in."""
+
+    batch: int = -1
+    done: int = 0
+    count: int = 0
+
+
 class HistoryInfo(msgspec.Struct, frozen=True):
     """Where stored files lie, and up to which sequence the journal is durable."""
 

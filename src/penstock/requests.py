@@ -17,6 +17,18 @@ PartitionChoice = int | str | Sequence[int | str | None] | None
 Producer = tuple[int, int, int]  # id, epoch, sequence
 
 
+class SinkCommit(msgspec.Struct, frozen=True):
+    """A batch of a sink: the staged files that hold its messages."""
+
+    queue: str
+    sink: str
+    batch: int
+    staged: tuple[str, ...] = ()
+    origin: str = ""  # what numbers the batches, such as the id of a streaming query; "" is anything
+    is_reset: bool = False  # begin anew where another origin, or none, has been before
+    is_once: bool = False  # nobody asks for it later than a day
+
+
 class LeaseRequest(msgspec.Struct, frozen=True, gc=False):
     """What a consumer asks for."""
 

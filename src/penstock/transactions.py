@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock import limits
 from penstock.delivery import settle
-from penstock.delivery.entries import Entry, Push
+from penstock.delivery.entries import Entry, Push, entry_bytes
 from penstock.delivery.log import Queue
 from penstock.delivery.producers import answer_bytes_max, answered, check_producer, ids_of
 from penstock.delivery.push import Decided, decide_push
@@ -23,6 +23,7 @@ from penstock.model import MessageId
 from penstock.requests import Operation, Producer, PushOperation, SettleOperation
 from penstock.shard import Shard
 
+Decision = tuple[list[Entry], Decided | list[settle.Chosen]]
 TRANSACTION: Final = 0  # in place of a queue: the answer is that of a transaction
 
 
@@ -44,6 +45,27 @@ def _transact(
         shard.begin()
         return [ids_of(push) for push in answer.pushes], shard.read_ticket
     now = shard.begin_push() if any(isinstance(each, PushOperation) for each in operations) else shard.begin()[0]
+    pushed: list[list[MessageId]] = []
+    entries = perform(shard, operations, now, client, pushed, is_remembered=producer is not None)
+    if producer is not None:
+        entries.append(answered(TRANSACTION, producer, now, pushed))
+        shard.core.apply(entries[-1:], shard.journal.sequence + 1)
+    return pushed, shard.commit_frame(entries, [], shard.durability) if entries else shard.read_ticket
+
+
+def perform(
+    shard: Shard,
+    operations: Sequence[Operation],
+    now: int,
+    client: str,
+    pushed: list[list[MessageId]] | None = None,
+    *,
+    is_remembered: bool = False,
+) -> list[Entry]:
+    """Decide all of it and apply it: the entries of one frame, for the caller to append with the lock still held.
+
+    The ids of each push go to `pushed`, if anybody wants them; they go into the frame too when they are remembered.
+    """
     shard.tick(now, shard.clock.monotonic())
     entries: list[Entry] = []
     try:
@@ -51,18 +73,15 @@ def _transact(
         _check_lengths(shard, operations)
         decisions = [_decide(shard, each, now) for each in operations]
         found = [decided for decided, _ in decisions]
-        _check_frame(found, _answer_bytes(shard, [about for _, about in decisions]) if producer is not None else 0)
+        _check_frame(found, _answer_bytes(shard, [about for _, about in decisions]) if is_remembered else 0)
         charge(_pushes(shard, found), client, now)
     except BaseException:
         shard.undo_create(entries)
         raise
-    pushed: list[list[MessageId]] = []
-    for each in operations:
-        entries += _do(shard, each, now, pushed)
-    if producer is not None:
-        entries.append(answered(TRANSACTION, producer, now, pushed))
-        shard.core.apply(entries[-1:], shard.journal.sequence + 1)
-    return pushed, shard.commit_frame(entries, [], shard.durability) if entries else shard.read_ticket
+    for place, each in enumerate(operations):
+        # Nothing has happened since the first was decided.
+        entries += _do(shard, each, decisions[0] if place == 0 else _decide(shard, each, now), pushed)
+    return entries
 
 
 def _create_queues(shard: Shard, operations: Sequence[Operation], now: int, entries: list[Entry]) -> None:
@@ -71,7 +90,7 @@ def _create_queues(shard: Shard, operations: Sequence[Operation], now: int, entr
             entries += shard.queue_for_push(each.queue, now)[1]
 
 
-def _decide(shard: Shard, each: Operation, now: int) -> tuple[list[Entry], Decided | list[settle.Chosen]]:
+def _decide(shard: Shard, each: Operation, now: int) -> Decision:
     core = shard.core
     if isinstance(each, PushOperation):
         decided = decide_push(core, core.by_name[each.queue], each.batch, now, each.partition)
@@ -80,12 +99,12 @@ def _decide(shard: Shard, each: Operation, now: int) -> tuple[list[Entry], Decid
     return settle.decide_settle(core, chosen, each.how, now, shard.rng), chosen
 
 
-def _do(shard: Shard, each: Operation, now: int, pushed: list[list[MessageId]]) -> list[Entry]:
-    entries, about = _decide(shard, each, now)
+def _do(shard: Shard, each: Operation, decision: Decision, pushed: list[list[MessageId]] | None) -> list[Entry]:
+    entries, about = decision
     if isinstance(about, list):
         settle.close_chosen(shard.core, about)
     shard.core.apply(entries, shard.journal.sequence + 1)
-    if isinstance(about, Decided) and isinstance(each, PushOperation):
+    if pushed is not None and isinstance(about, Decided) and isinstance(each, PushOperation):
         pushed.append(shard.push_reply(shard.core.by_name[each.queue], each.batch, about).ids())
     shard.changed(entries)
     return entries
@@ -111,8 +130,8 @@ def _answer_bytes(shard: Shard, decisions: list[Decided | list[settle.Chosen]]) 
 
 
 def _check_frame(found: list[list[Entry]], answer_bytes: int) -> None:
-    """All of it must fit into one frame; beside messages, and their ids for a producer, nothing is large."""
-    size = sum(len(each.batch) for entries in found for each in entries if isinstance(each, Push)) + answer_bytes
+    """All of it must fit into one frame."""
+    size = sum(entry_bytes(each) for entries in found for each in entries) + answer_bytes
     if size > limits.frame_bytes_max - limits.MIB:
         raise TooLarge(f"the transaction holds {size:,} bytes of messages", hint="split it into smaller ones")
 

@@ -28,6 +28,7 @@ from penstock.storage.extent import Extent as SealedExtent
 from penstock.storage.memory import release_memory
 from penstock.storage.names import Names
 from penstock.storage.retention import new_starts
+from penstock.storage.staging import Staging
 
 logger: Final = logging.getLogger("penstock")
 
@@ -120,9 +121,10 @@ class Timekeeper:
 class Storekeeper:
     """Seals, checkpoints, removes. One thread at a time may call it; `start` gives it one of its own."""
 
-    def __init__(self, shard: Shard, checkpointer: Checkpointer) -> None:
+    def __init__(self, shard: Shard, checkpointer: Checkpointer, staging: Staging) -> None:
         self._shard = shard
         self._checkpointer = checkpointer
+        self.staging = staging
         self.file_us_max: int | None = None  # rotate a journal file of this age although it is not full
         self._file_since = shard.clock.monotonic()
         self._busy = threading.Lock()
@@ -148,9 +150,16 @@ class Storekeeper:
             self._shard.throttle.set()
             raise
         self._refill_delays()
+        self.sweep_staged()
         if self.retain().messages_removed:
             self._rewrite()
         return HOUSEKEEPING_SECONDS
+
+    def sweep_staged(self) -> int:
+        """Remove staged files that are old and needed by no batch of a sink; how many."""
+        with self._shard.lock:
+            needed = self._shard.core.sinks.needed()
+        return self.staging.sweep(self._shard.clock.now(), needed)
 
     # sealing
 

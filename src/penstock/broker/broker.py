@@ -29,12 +29,12 @@ from penstock.broker.streaming import Stream, StreamRequest
 from penstock.embedded import Session
 from penstock.errors import BadRequest, PenstockError, Unavailable
 from penstock.model import ContentType, Durability, Outcome, Receipt
-from penstock.replies import LeaseReply
+from penstock.replies import LeaseReply, SinkState
 from penstock.requests import LeaseRequest, PartitionChoice, Settling
 from penstock.telemetry import Meter
 from penstock.transactions import transact
 from penstock.version import VERSION
-from penstock.wire.calls import ServerInfo, Transact
+from penstock.wire.calls import CommitSink, ServerInfo, Transact
 
 logger: Final = logging.getLogger("penstock.broker")
 _MAY_READ_FILES: Final = (Outcome.RETRIED, Outcome.REJECTED)  # a dead letter is a copy, made when it is settled
@@ -244,6 +244,8 @@ class Broker(Awaited):
             return self._info()
         if isinstance(given, Transact):
             return await self.transacted(client, given, None)
+        if isinstance(given, CommitSink):
+            return await self._sink_committed(client, given)
         handler = calls.HANDLERS.get(name)
         if handler is None:
             raise BadRequest(f"call: there is no operation {name!r}")
@@ -274,6 +276,16 @@ class Broker(Awaited):
         ids, ticket = await asyncio.to_thread(transact, self.shard, operations, producer, client.identity)
         await self.confirmer.confirmed(ticket)
         return ids
+
+    async def _sink_committed(self, client: Client, given: CommitSink) -> SinkState:
+        refused = self._refused(client, Action.PUSH, given.queue)
+        if refused is not None:
+            raise refused
+        self._folder.flush()
+        wanted = calls.sink_commit(given)
+        state, ticket = await asyncio.to_thread(self.session.commit_sink, wanted, client.identity)
+        await self.confirmer.confirmed(ticket)
+        return state
 
     def _info(self) -> ServerInfo:
         return ServerInfo(VERSION, self.shard.durability, len(self.shard.core.by_name))

@@ -12,7 +12,7 @@ from penstock.broker.fitting import fitting
 from penstock.embedded import Session
 from penstock.errors import BadReceipt, InvalidField
 from penstock.model import Message, MessageId, Outcome, Receipt, check_name
-from penstock.requests import Operation, PushOperation, SettleOperation
+from penstock.requests import Operation, PushOperation, SettleOperation, SinkCommit
 from penstock.wire import calls
 
 SETTLING: Final = (Outcome.ACKED, Outcome.RETRIED, Outcome.REJECTED, Outcome.RELEASED, Outcome.SNOOZED)
@@ -124,7 +124,14 @@ def _unpin(session: Session, given: calls.Unpin) -> int:
     return 0
 
 
-ADMIN, READ, LEASE, MONITOR = Action.ADMIN, Action.READ, Action.LEASE, Action.MONITOR
+def sink_commit(given: calls.CommitSink) -> SinkCommit:
+    """A batch of a sink, as the session takes it."""
+    return SinkCommit(
+        given.queue, given.sink, given.batch, tuple(given.staged), given.origin, given.is_reset, given.is_once
+    )
+
+
+ADMIN, READ, LEASE, MONITOR, PUSH = Action.ADMIN, Action.READ, Action.LEASE, Action.MONITOR, Action.PUSH
 
 HANDLERS: Final[Mapping[str, Handler]] = {
     "queues": _told(MONITOR, "", lambda session, given: session.queues()),
@@ -178,12 +185,15 @@ HANDLERS: Final[Mapping[str, Handler]] = {
     "purge_dead_letters": _done(ADMIN, "queue", lambda session, given: session.purge_dead_letters(given.queue)),
     "seal": _told(ADMIN, "", lambda session, given: (session.seal(), 0)),
     "compact": _told(ADMIN, "", lambda session, given: (session.compact(), 0)),
-    "init_producer": _told(
-        Action.PUSH, "", lambda session, given: session.init_producer(check_name(given.name, "producer"))
-    ),
+    "init_producer": _told(PUSH, "", lambda session, given: session.init_producer(check_name(given.name, "producer"))),
     "history": _told(READ, "", lambda session, given: (session.files.history(), 0)),
     "list_files": _told(READ, "", lambda session, given: (session.files.list(given.directory), 0)),
     "fetch": _told(READ, "", lambda session, given: (session.files.fetch(given.name, given.position, given.length), 0)),
     "pin": _done(READ, "", _pin),
     "unpin": _done(READ, "", _unpin),
+    "stage": _done(
+        PUSH, "queue", lambda session, given: session.stage(given.queue, given.name, given.position, given.data)
+    ),
+    "discard_staged": _done(PUSH, "queue", lambda session, given: session.discard_staged(given.queue, given.names)),
+    "sink_state": _told(PUSH, "queue", lambda session, given: session.sink_state(given.queue, given.sink)),
 }

@@ -26,8 +26,8 @@ from penstock.model import (
     Reason,
     Receipt,
 )
-from penstock.replies import LeaseReply, Member, Membership, Piece, PushReply
-from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice, Settling
+from penstock.replies import LeaseReply, Member, Membership, Piece, PushReply, SinkState
+from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice, Settling, SinkCommit
 
 Ticket = int
 
@@ -77,6 +77,17 @@ class Session(Protocol):
     def pipeline(self) -> Pipeline: ...
 
     def transact(self, operations: Sequence[Operation]) -> tuple[list[list[MessageId]], Ticket]: ...
+
+    # sinks
+
+    def stage(self, queue: str, name: str, position: int, data: bytes) -> Ticket: ...
+
+    def discard_staged(self, queue: str, names: Sequence[str]) -> Ticket: ...
+
+    def commit_sink(self, wanted: SinkCommit) -> tuple[SinkState, Ticket]:
+        """The next part of a batch; call again until it is in."""
+
+    def sink_state(self, queue: str, sink: str) -> tuple[SinkState, Ticket]: ...
 
     # browsing
 
@@ -187,6 +198,16 @@ class AsyncSession(Protocol):
     def pipeline(self) -> AsyncPipeline: ...
 
     async def transact(self, operations: Sequence[Operation]) -> list[list[MessageId]]: ...
+
+    # sinks
+
+    async def stage(self, queue: str, name: str, position: int, data: bytes) -> None: ...
+
+    async def discard_staged(self, queue: str, names: Sequence[str]) -> None: ...
+
+    async def commit_sink(self, wanted: SinkCommit) -> SinkState: ...
+
+    async def sink_state(self, queue: str, sink: str) -> SinkState: ...
 
     # browsing
 

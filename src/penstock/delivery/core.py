@@ -26,6 +26,7 @@ from penstock.delivery.phases import AFTER, SETTLED
 from penstock.delivery.producers import Producers
 from penstock.delivery.progress import Progress
 from penstock.delivery.rosters import Rosters
+from penstock.delivery.sinks import Sinks
 from penstock.model import Outcome, queue_options_decode
 
 DEFAULT_BIT = BIT[DEFAULT]
@@ -43,6 +44,7 @@ class Delivery(Indexes):
         self.by_name: dict[str, Queue] = {}
         self.queue_id_next = 1
         self.producers = Producers()
+        self.sinks = Sinks()
         self.sequence = 0  # of the last frame applied
         self.replaying = False
         self.leases: dict[int, Lease] = {}
@@ -64,6 +66,7 @@ class Delivery(Indexes):
             entry.Produced: lambda produced: self.producers.learn_folded(produced, self.sequence),
             entry.ProducerSet: lambda change: self.producers.learn_epoch(change, self.sequence),
             entry.Answered: lambda answered: self.producers.learn_answer(answered, self.sequence),
+            entry.SinkCommitted: lambda committed: self.sinks.learn(committed, self.sequence),
         }
         self._appliers_own: dict[type, Callable[[Any], None]] = {}  # of kinds that are, or were, observed
 

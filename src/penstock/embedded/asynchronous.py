@@ -28,8 +28,8 @@ from penstock.model import (
     Reason,
     Receipt,
 )
-from penstock.replies import LeaseReply, Member, Membership, PushReply
-from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice, Settling
+from penstock.replies import LeaseReply, Member, Membership, PushReply, SinkState
+from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice, Settling, SinkCommit
 
 T = TypeVar("T")
 
@@ -145,6 +145,20 @@ class AsyncSession:
 
     async def _done(self, call: Callable[..., int], *arguments: Any) -> None:
         await self.shard.confirmed(await asyncio.to_thread(call, *arguments))
+
+    # sinks
+
+    async def stage(self, queue: str, name: str, position: int, data: bytes) -> None:
+        await self._done(self.session.stage, queue, name, position, data)
+
+    async def discard_staged(self, queue: str, names: Sequence[str]) -> None:
+        await self._done(self.session.discard_staged, queue, names)
+
+    async def commit_sink(self, wanted: SinkCommit) -> SinkState:
+        return await self._told(self.session.commit_sink, wanted)
+
+    async def sink_state(self, queue: str, sink: str) -> SinkState:
+        return await self._told(self.session.sink_state, queue, sink)
 
     # browsing
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from penstock import transactions
+from penstock import sinking, transactions
 from penstock.batch import Batch, encode_one
 from penstock.clock import Clock, SystemClock
 from penstock.delivery import admin
@@ -40,10 +40,11 @@ from penstock.model import (
     queue_options,
 )
 from penstock.opening import close_on_disk, open_in_memory, open_on_disk
-from penstock.replies import LeaseReply, Member, Membership, PushReply
-from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice, Producer, Settling
+from penstock.replies import LeaseReply, Member, Membership, PushReply, SinkState
+from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice, Producer, Settling, SinkCommit
 from penstock.shard import Shard
 from penstock.storage.disk import Disk, RealDisk
+from penstock.storage.staging import Staging
 from penstock.upkeep import Storekeeper, Timekeeper
 from penstock.waiting import Waiter
 
@@ -96,6 +97,7 @@ class Session:
             )
             self._keeper.file_us_max = file_us_max
         self.files = StoredFiles(self.shard, self._disk)
+        self.staging = Staging(self._disk)
         # What is called most often goes straight to the shard.
         self.confirm = self.shard.confirm
         self.push_one = self.shard.push_one
@@ -198,6 +200,27 @@ class Session:
 
         ticket = self.shard.change(decide)
         return (begun[0].producer, begun[0].epoch), ticket
+
+    # sinks
+
+    def stage(self, queue: str, name: str, position: int, data: bytes) -> Ticket:
+        """Put bytes into a staged file, at a position. `queue` is where its messages shall go."""
+        self.shard.begin_push()
+        self.staging.write(name, position, data)
+        return 0
+
+    def discard_staged(self, queue: str, names: Sequence[str]) -> Ticket:
+        """Remove staged files that will not be committed."""
+        sinking.discard_staged(self.shard, self.staging, names)
+        return 0
+
+    def commit_sink(self, wanted: SinkCommit, client: str = "") -> tuple[SinkState, Ticket]:
+        """Put in the next part of a batch; call again until it is in."""
+        return sinking.commit_sink(self.shard, self.staging, wanted, client)
+
+    def sink_state(self, queue: str, sink: str) -> tuple[SinkState, Ticket]:
+        """How far a sink is."""
+        return sinking.sink_state(self.shard, sink)
 
     # browsing
 

@@ -11,12 +11,14 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import structs
+
 from penstock.batch import Batch
 from penstock.model import Durability, MessageId, Position, Receipt, queue_options
 from penstock.remote import request as tcp_requests
 from penstock.remote.request import Request, call, instant, position
 from penstock.replies import Piece
-from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice, Settling
+from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice, Settling, SinkCommit
 from penstock.wire import calls
 
 
@@ -158,6 +160,20 @@ class Operations:
     def info(self) -> Any:
         """Who answers."""
         return self._plainly(self._call(calls.Info()))
+
+    # sinks: TCP only
+
+    def stage(self, queue: str, name: str, position: int, data: bytes) -> Any:
+        return self._done(self._call(calls.Stage(queue, name, position, data)))
+
+    def discard_staged(self, queue: str, names: Sequence[str]) -> Any:
+        return self._done(self._call(calls.DiscardStaged(queue, list(names))))
+
+    def commit_sink(self, wanted: SinkCommit) -> Any:
+        return self._told(self._call(calls.CommitSink(**{**structs.asdict(wanted), "staged": list(wanted.staged)})))
+
+    def sink_state(self, queue: str, sink: str) -> Any:
+        return self._told(self._call(calls.SinkStateOf(queue, sink)))
 
     # stored files: TCP only
 

@@ -214,6 +214,6 @@ REPEATABLE: Final = frozenset(
     (
         "queues", "options", "stats", "read", "peek", "delayed", "why", "groups", "members", "dead_letters", "info",
         "pause", "update_queue", "seal", "compact", "join", "heartbeat", "init_producer",
-        "history", "list_files", "fetch", "pin", "unpin",
+        "history", "list_files", "fetch", "pin", "unpin", "stage", "discard_staged", "commit_sink", "sink_state",
     )
 )  # fmt: skip

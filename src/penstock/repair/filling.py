@@ -27,6 +27,7 @@ from penstock.delivery.entries import (
     QueueSet,
     Revived,
     Settled,
+    SinkCommitted,
     Trimmed,
 )
 from penstock.delivery.log import Queue
@@ -62,7 +63,7 @@ class Filling:
 
     def prepare(self, each: Entry) -> None:
         """Make what applying `each` takes for granted."""
-        if isinstance(each, Closing | QueueDeleted | Produced | ProducerSet | Answered):
+        if isinstance(each, Closing | QueueDeleted | Produced | ProducerSet | Answered | SinkCommitted):
             return
         if isinstance(each, QueueSet):
             self._supersede(each.queue, each.name)

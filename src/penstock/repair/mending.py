@@ -19,12 +19,13 @@ import random
 import msgspec
 
 from penstock import limits
-from penstock.checkpointing import DEDUP_PART, HOT, PRODUCERS_PART, QUEUE_PART, SHARD_PART
+from penstock.checkpointing import DEDUP_PART, HOT, PRODUCERS_PART, QUEUE_PART, SHARD_PART, SINKS_PART
 from penstock.clock import Clock
 from penstock.delivery import producers_part, snapshot
 from penstock.delivery.core import Delivery
 from penstock.delivery.dedup import run_of
 from penstock.delivery.entries import Settled, Span
+from penstock.delivery.sinks import encode_sinks
 from penstock.model import Outcome
 from penstock.opening import close_on_disk, open_on_disk
 from penstock.repair.diagnosis import Diagnosis, Report
@@ -161,6 +162,8 @@ def _parts(core: Delivery) -> dict[str, bytes]:
     if core.producers.known:
         known = producers_part.take_slice(core.producers, core.producers.known, core.sequence)
         parts[PRODUCERS_PART] = producers_part.encode_producers(core.producers.look_at, [known])
+    if core.sinks.known:
+        parts[SINKS_PART] = encode_sinks(core.sinks, core.sequence)
     return parts | {SHARD_PART: snapshot.encode_shard(core.queue_id_next, spares)}
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import msgspec
 
 from penstock import limits
-from penstock.checkpointing import DEDUP_PART, PRODUCERS_PART, QUEUE_PART, SHARD_PART, restore
+from penstock.checkpointing import DEDUP_PART, PRODUCERS_PART, QUEUE_PART, SHARD_PART, SINKS_PART, restore
 from penstock.delivery.accounts import recount
 from penstock.delivery.core import Delivery
 from penstock.delivery.entries import Entry, Push, QueueSet, decode
@@ -120,6 +120,11 @@ class _Salvage:
         if PRODUCERS_PART in checkpoint.lost_parts:
             self._notes.append(
                 "what producers pushed before the last checkpoint is forgotten: if one of them pushes it again, it is "
+                "stored twice"
+            )
+        if SINKS_PART in checkpoint.lost_parts:
+            self._notes.append(
+                "what sinks committed before the last checkpoint is forgotten: if one of them commits it again, it is "
                 "stored twice"
             )
         lost = {_queue_of(name) for name in checkpoint.lost_parts if name.startswith(DEDUP_PART)}

@@ -5,6 +5,7 @@
     journal/00000000000000000001.log …, journal/reserve
     checkpoints/manifest.json, checkpoints/<part>-<sequence>.part
     segments/…
+    staging/…                       batches of sinks on their way; made by whoever stages first
     damaged/<time>/…                what a repair replaced; never read
 
 The marker is written last of what is needed to tell an empty directory from ours, and whole. A directory that holds

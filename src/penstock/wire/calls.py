@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.errors import BadRequest
 from penstock.model import Freed, Message, MessageId, PartitionLag, QueueOptions, QueueStats, Reason
-from penstock.replies import HistoryInfo, Member, Membership
+from penstock.replies import HistoryInfo, Member, Membership, SinkState
 from penstock.requests import LetterFilter
 from penstock.wire.requests import PartitionOnWire
 
@@ -302,6 +302,44 @@ class Unpin(Arguments):
     name: str
 
 
+# sinks; the queue is the one that the messages are for: who may push there may do this
+
+
+class Stage(Arguments):
+    """Bytes of a staged file; the same again do no harm."""
+
+    queue: str
+    name: str
+    position: int
+    data: bytes
+
+
+class DiscardStaged(Arguments):
+    """Staged files that will not be committed."""
+
+    queue: str
+    names: list[str]
+
+
+class CommitSink(Arguments):
+    """The next part of a batch. Known by its number: asked again, what is in stays as it is."""
+
+    queue: str
+    sink: str
+    batch: int
+    staged: list[str]
+    origin: str = ""
+    is_reset: bool = False
+    is_once: bool = False
+
+
+class SinkStateOf(Arguments):
+    """How far a sink is."""
+
+    queue: str
+    sink: str
+
+
 # name: (arguments, type of the result)
 CALLS: Final[dict[str, tuple[type[Arguments], Any]]] = {
     "queues": (Queues, list[str]),
@@ -339,6 +377,10 @@ CALLS: Final[dict[str, tuple[type[Arguments], Any]]] = {
     "fetch": (Fetch, bytes | None),
     "pin": (Pin, None),
     "unpin": (Unpin, None),
+    "stage": (Stage, None),
+    "discard_staged": (DiscardStaged, None),
+    "commit_sink": (CommitSink, SinkState),
+    "sink_state": (SinkStateOf, SinkState),
 }
 NAMES: Final = {arguments: name for name, (arguments, _) in CALLS.items()}
 

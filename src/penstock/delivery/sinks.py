@@ -1,0 +1,156 @@
+"""Sinks that may commit a batch again without storing it twice: which batch of each went in last.
+
+A sink has a name and numbers its batches. They come in order, each perhaps more than once; which of them are in follows
+from entries, and so survives a restart.
+
+- A batch up to the last one changes nothing.
+- A batch too large for one frame is remembered with the files that were staged for it first, and how many of them are
+  in. Whoever comes with it again goes on with those, never with others: they may hold the same rows in another order.
+- A sink belongs to one queue, and to one origin if that is told: where its numbers come from, such as a query. Another
+  one, or a number 0 after others, means that somebody counts anew; that is refused unless it is asked for.
+- A sink that is used once is forgotten after a day, when the next one comes, and of too many the one silent longest.
+"""
+
+from __future__ import annotations
+
+from heapq import nsmallest
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from penstock import limits
+from penstock.delivery.entries import SinkCommitted
+from penstock.errors import InvalidField, SinkConflict
+from penstock.model import check_name
+from penstock.requests import SinkCommit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.delivery.log import Queue
+
+ONCE: Final = round(limits.sink_once_seconds * 1_000_000)
+BATCH_END: Final = 1 << 63
+
+
+class Known(msgspec.Struct, array_like=True):
+    """One sink. `staged` lists the files of the batch after the last one while only `done` of them are in."""
+
+    queue: int
+    batch: int
+    at: int
+    origin: str
+    is_once: bool
+    staged: list[str] = []
+    done: int = 0
+    unfinished: int = -1  # the batch that `staged` speaks of
+
+
+class Todo(NamedTuple):
+    """What is to be put in next: files of a batch, those before `done` being in already."""
+
+    batch: int
+    staged: Sequence[str]
+    done: int
+
+
+class Sinks:
+    """All sinks of a shard, by name."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Known] = {}
+        self.touched = 0  # sequence of the last frame that changed something here
+        self.applied = 0  # replay: the sequence at which a checkpoint took them
+        self.look_at = 0  # when to look next for those that are used once
+
+    def todo(self, wanted: SinkCommit, queues: Mapping[int, Queue]) -> Todo | None:
+        """What a commit has to do, None when it is done already. What an unfinished batch lacks comes first."""
+        known = self.known.get(wanted.sink)
+        if known is None or self._begins_anew(known, wanted, queues):
+            return Todo(wanted.batch, wanted.staged, 0)
+        if known.staged and wanted.batch >= known.unfinished:
+            return Todo(known.unfinished, known.staged, known.done)
+        return None if wanted.batch <= max(known.batch, known.unfinished) else Todo(wanted.batch, wanted.staged, 0)
+
+    def _begins_anew(self, known: Known, wanted: SinkCommit, queues: Mapping[int, Queue]) -> bool:
+        queue = queues.get(known.queue)
+        last = max(known.batch, known.unfinished)
+        if queue is not None and queue.name != wanted.queue:
+            what = f"it belongs to queue {queue.name!r}"
+        elif wanted.origin and known.origin and wanted.origin != known.origin:
+            what = f"another query has used it up to batch {last}"
+        elif wanted.batch == 0 and last > 0:
+            what = f"it is at batch {last}, and this is batch 0"
+        else:
+            return False
+        if not wanted.is_reset:
+            raise SinkConflict(f"sink {wanted.sink!r}: {what}")
+        return True
+
+    def needed(self) -> set[str]:
+        """Files that unfinished batches have yet to read."""
+        return {name for known in self.known.values() for name in known.staged}
+
+    def learn(self, entry: SinkCommitted, frame: int) -> None:
+        """A batch went in, or a part of it."""
+        if frame <= self.applied:
+            return
+        known = self.known.get(entry.sink)
+        if known is None and (entry.at >= self.look_at or len(self.known) >= limits.sinks_max):
+            self._forget(entry.at)
+        if entry.done < len(entry.staged):
+            before = -1 if known is None or known.batch >= entry.batch else known.batch
+            left = (entry.staged, entry.done, entry.batch)
+            learnt = Known(entry.queue, before, entry.at, entry.origin, entry.is_once, *left)
+        else:
+            learnt = Known(entry.queue, entry.batch, entry.at, entry.origin, entry.is_once)
+        self.known[entry.sink] = learnt
+        self.touched = frame
+
+    def _forget(self, now: int) -> None:
+        over = [name for name, each in self.known.items() if each.is_once and each.at <= now - ONCE]
+        for name in over:
+            del self.known[name]
+        if len(self.known) >= limits.sinks_max:
+            many = 1 + limits.sinks_max // 100  # so that not every newcomer has to look at all
+            idle = [name for name, each in self.known.items() if not each.staged]
+            for name in nsmallest(many, idle, key=lambda name: self.known[name].at):
+                del self.known[name]
+        self.look_at = now + ONCE // 24
+
+
+def check_commit(wanted: SinkCommit) -> SinkCommit:
+    """`wanted` itself when it can be stored."""
+    check_name(wanted.queue)
+    for field, text in (("sink", wanted.sink), ("origin", wanted.origin)):
+        if len(text.encode()) > limits.sink_bytes_max:
+            raise InvalidField(f"{field}: it has more than {limits.sink_bytes_max} bytes")
+    if not wanted.sink:
+        raise InvalidField("sink: it has no name")
+    if not 0 <= wanted.batch < BATCH_END:
+        raise InvalidField(f"batch: {wanted.batch} is outside 0 to 2⁶³ − 1")
+    if len(wanted.staged) > limits.staged_files_max:
+        hint = "write fewer partitions: coalesce() before"
+        raise InvalidField(f"staged: {len(wanted.staged)} files are over {limits.staged_files_max}", hint=hint)
+    if len(set(wanted.staged)) < len(wanted.staged):
+        raise InvalidField("staged: a file is named twice")
+    return wanted
+
+
+class SinksPart(msgspec.Struct, array_like=True):
+    """All sinks in a checkpoint, taken at `sequence`."""
+
+    sequence: int
+    look_at: int
+    known: dict[str, Known]
+
+
+def encode_sinks(sinks: Sinks, sequence: int) -> bytes:
+    """The part of a checkpoint."""
+    return msgspec.msgpack.encode(SinksPart(sequence, sinks.look_at, sinks.known))
+
+
+def restore_sinks(sinks: Sinks, data: bytes) -> None:
+    """Put the sinks of a checkpoint back; what it includes is not learnt again from the journal."""
+    part = msgspec.msgpack.decode(data, type=SinksPart)
+    sinks.applied, sinks.look_at, sinks.known = part.sequence, part.look_at, part.known

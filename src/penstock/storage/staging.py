@@ -1,0 +1,162 @@
+"""Staged files: batches of a sink that lie beside the journal until they are committed.
+
+    staging/<sink>-<task>-<id>      16 hex digits · a number · 32 hex digits, the first 12 of them are ms since 1970
+
+    "PENSTAGE" | partitions_bytes u32 | crc32c of the partitions u32 | partitions, padded to 8 | batch
+
+Partitions are empty, or a MessagePack array: the names that occur, and for each row the place of its own (int32 bytes).
+A file holds one batch, is written once, by position, and means nothing until a frame of the journal names it. Whoever
+stages them need not be the process that holds the directory, nor sync them: who commits does, if it must. One that no
+unfinished batch needs may be removed at any time, and is once it is old: the name says when it was made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+import numpy as np
+from crc32c import crc32c
+
+from penstock import limits
+from penstock.batch import Batch
+from penstock.batch.layout import Buffer, padded
+from penstock.errors import BadBatch, InvalidField, StorageError
+from penstock.storage.disk import Bytes, Disk
+
+DIRECTORY: Final = "staging"
+MAGIC: Final = b"PENSTAGE"
+HEAD: Final = struct.Struct("<8sII")
+
+_NAME: Final = re.compile(r"[0-9a-f]{16}-[0-9]{1,9}-(?P<made_at>[0-9a-f]{12})[0-9a-f]{20}")
+_partitions: Final = msgspec.msgpack.Decoder(tuple[list[str | None], bytes])
+
+
+def name_for(sink: str, task: int, now: int, salt: bytes) -> str:
+    """A name that nobody else uses; `salt` is 10 random bytes."""
+    return f"{sink_digest(sink)}-{task}-{now // 1000:012x}{salt.hex()}"
+
+
+def sink_digest(sink: str) -> str:
+    """What the names of a sink's files begin with."""
+    return hashlib.blake2b(sink.encode(), digest_size=8).hexdigest()
+
+
+def check_staged(name: str) -> str:
+    """`name` itself when it can name a staged file."""
+    if _NAME.fullmatch(name) is None:
+        raise InvalidField(f"staged: {name!r} is not the name of a staged file")
+    return name
+
+
+def encode_staged(batch: Batch) -> list[Buffer]:
+    """The bytes of a file, in two pieces, so that the batch is not copied."""
+    partitions = b""
+    if batch.partitions is not None:
+        places = {name: place for place, name in enumerate(dict.fromkeys(batch.partitions))}
+        codes = np.fromiter(map(places.__getitem__, batch.partitions), np.int32, batch.count)
+        partitions = msgspec.msgpack.encode((list(places), codes.tobytes()))
+    head = HEAD.pack(MAGIC, len(partitions), crc32c(partitions)) + partitions
+    return [head.ljust(padded(len(head)), b"\0"), batch.data]
+
+
+def decode_staged(data: bytes) -> Batch:
+    """The inverse, for bytes that anybody may have written: `BadBatch` when they are not sound."""
+    view = memoryview(data)
+    if len(view) < HEAD.size or view[: len(MAGIC)] != MAGIC:
+        raise BadBatch(f"it does not begin with {MAGIC!r}")
+    _, length, crc = HEAD.unpack_from(view)
+    end = HEAD.size + length
+    if crc32c(view[HEAD.size : end]) != crc or any(view[end : padded(end)]):
+        raise BadBatch("its partitions do not match their checksum")
+    batch = Batch.parse(view[padded(end) :], validate=True)
+    if length:
+        batch.partitions = _decode_partitions(view[HEAD.size : end], batch.count)
+    return batch
+
+
+def _decode_partitions(data: memoryview, count: int) -> list[str | None]:
+    try:
+        names, codes = _partitions.decode(data)
+        places = np.frombuffer(codes, np.int32)
+    except (msgspec.MsgspecError, ValueError):
+        raise BadBatch("its partitions cannot be read") from None
+    if len(places) != count or ((places < 0) | (places >= len(names))).any():
+        raise BadBatch(f"its partitions are not those of {count} messages")
+    return [names[place] for place in places.tolist()]
+
+
+class Staging:
+    """The staged files of a data directory. `disk` None: everything is in memory, and nothing can be staged."""
+
+    def __init__(self, disk: Disk | None) -> None:
+        self._disk_or_none = disk
+
+    def write(self, name: str, position: int, data: Bytes) -> None:
+        """Put bytes into a file, which is made if it is not there; the same bytes again do no harm."""
+        path = _path(name)
+        if not 0 <= position <= limits.staged_file_bytes_max - len(data):
+            raise InvalidField(
+                f"position: {position} and {len(data)} bytes are outside a file of {limits.staged_file_bytes_max}",
+                hint="stage smaller batches",
+            )
+        self._disk.make_directory(DIRECTORY)
+        file = self._disk.open(path, create_bytes=0)
+        try:
+            file.write_at(data, position)
+        finally:
+            file.close()
+
+    def read(self, name: str) -> Batch:
+        """The batch of a file."""
+        try:
+            return decode_staged(self._disk.read(_path(name)))
+        except BadBatch as error:
+            raise BadBatch(f"staged file {name}: {error.message}", hint=error.hint) from None
+
+    def size(self, name: str) -> int:
+        """Bytes of a file."""
+        return self._disk.size(_path(name))
+
+    def sync(self, names: Iterable[str]) -> None:
+        """Make files durable that others may have written."""
+        for name in names:
+            file = self._disk.open(_path(name))
+            try:
+                file.sync()
+            finally:
+                file.close()
+        self._disk.sync_directory(DIRECTORY)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files. A crash may bring them back; then they go when they are old."""
+        for name in names:
+            with suppress(FileNotFoundError):
+                self._disk.remove(_path(name))
+
+    def sweep(self, now: int, needed: Collection[str]) -> int:
+        """Remove what is old and not needed; how many files that were."""
+        disk = self._disk_or_none
+        if disk is None or not disk.exists(DIRECTORY):
+            return 0
+        oldest = now // 1000 - round(limits.staged_seconds * 1000)
+        found = [(name, _NAME.fullmatch(name)) for name in disk.list(DIRECTORY)]
+        old = [name for name, match in found if match is not None and int(match["made_at"], 16) < oldest]
+        gone = [name for name in old if name not in needed]
+        self.remove(gone)
+        return len(gone)
+
+    @property
+    def _disk(self) -> Disk:
+        if self._disk_or_none is None:
+            raise StorageError("nothing can be staged: everything is in memory", hint="give it a data directory")
+        return self._disk_or_none
+
+
+def _path(name: str) -> str:
+    return f"{DIRECTORY}/{check_staged(name)}"

@@ -1,0 +1,55 @@
+"""What a sink does, without Spark: stage files, commit them until they are in, read back what is in the queue."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+from penstock.batch import Batch
+from penstock.clock import ManualClock
+from penstock.embedded import Session
+from penstock.replies import SinkState
+from penstock.requests import SinkCommit
+from penstock.storage.staging import encode_staged, name_for
+from tests.support.forgetful import ForgetfulDisk
+
+_rng = random.Random(5)
+
+
+def opened(disk: ForgetfulDisk, clock: ManualClock, seed: int = 1) -> Session:
+    return Session(None, clock=clock, rng=random.Random(seed), disk=disk, background=False, journal_file_bytes=1 << 16)
+
+
+def staged(session: Any, *items: list[Any], sink: str = "s", queue: str = "q", at: int = 0) -> tuple[str, ...]:
+    """A file for each list of messages; their names."""
+    names = []
+    for task, each in enumerate(items):
+        name = name_for(sink, task, at, _rng.randbytes(10))
+        session.stage(queue, name, 0, b"".join(encode_staged(Batch.build(each))))
+        names.append(name)
+    return tuple(names)
+
+
+def committed(session: Any, batch: int, names: tuple[str, ...], **more: Any) -> SinkState:
+    """Commit until the batch is in."""
+    wanted = SinkCommit(**{"queue": "q", "sink": "s", "batch": batch, "staged": names, **more})
+    while True:
+        state, ticket = session.commit_sink(wanted)
+        session.confirm(ticket)
+        if state.batch >= batch:
+            return state
+
+
+def payloads(session: Any, queue: str = "q") -> Counter[bytes]:
+    """Everything in the queue."""
+    if queue not in session.queues()[0]:
+        return Counter()
+    partitions = session.groups(queue)[0]["default"]
+    return Counter(m.payload for p in partitions for m in session.read(queue, p.partition, None, None, 10_000)[0])
+
+
+def staged_files(session: Session) -> list[str]:
+    disk = session._disk
+    assert disk is not None
+    return disk.list("staging") if disk.exists("staging") else []

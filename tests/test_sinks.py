@@ -1,0 +1,433 @@
+"""Sinks: a batch that is committed again is stored once, whatever happens in between."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from penstock import Message, sinking
+from penstock.batch import Batch
+from penstock.clock import ManualClock
+from penstock.delivery.entries import SinkCommitted, decode
+from penstock.embedded import Session
+from penstock.errors import BadBatch, InvalidField, InvalidName, QueueFull, RateLimited, SinkConflict, StorageError
+from penstock.repair import diagnose
+from penstock.replies import SinkState
+from penstock.requests import SinkCommit
+from penstock.storage.staging import decode_staged, encode_staged, name_for
+from tests.support.accounts import assert_accounts
+from tests.support.dose import dose
+from tests.support.forgetful import ForgetfulDisk, PowerCut
+from tests.support.sinks import committed, opened, payloads, staged, staged_files
+
+DAY = 86_400
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def session(clock: ManualClock) -> Session:
+    return opened(ForgetfulDisk(), clock)
+
+
+@pytest.fixture
+def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two files of the tests fit one frame."""
+    monkeypatch.setattr(sinking, "ROOM_BYTES", 200)
+
+
+def step(session: Session, batch: int, names: tuple[str, ...], **more: Any) -> SinkState:
+    state, ticket = session.commit_sink(SinkCommit("q", "s", batch, names, **more))
+    session.confirm(ticket)
+    return state
+
+
+def sink_frames(session: Session) -> list[list[SinkCommitted]]:
+    """The commits in each frame of the journal that has one."""
+    frames = [list(decode(data)) for _, data in session.shard.journal.replay(0)]
+    found = [[each for each in entries if isinstance(each, SinkCommitted)] for entries in frames]
+    return [each for each in found if each]
+
+
+def test_a_batch_goes_in_whole_with_its_number_in_one_frame(session):
+    names = staged(session, [b"a", b"b"], [b"c"])
+
+    assert step(session, 0, names) == SinkState(0)
+
+    assert payloads(session) == Counter([b"a", b"b", b"c"])
+    assert [len(each) for each in sink_frames(session)] == [1]
+    assert staged_files(session) == []
+    assert session.sink_state("q", "s")[0] == SinkState(0)
+
+
+def test_a_batch_that_is_committed_again_is_not_stored_again_and_its_files_go(session):
+    committed(session, 0, staged(session, [b"a"]))
+    committed(session, 1, staged(session, [b"b"]))
+
+    again = staged(session, [b"b"], [b"other order"])
+    assert step(session, 1, again) == SinkState(1)
+
+    assert payloads(session) == Counter([b"a", b"b"])
+    assert staged_files(session) == []
+
+
+def test_the_first_batch_may_come_again_like_any_other(session):
+    committed(session, 0, staged(session, [b"a"]))
+
+    assert step(session, 0, staged(session, [b"a"])) == SinkState(0)
+
+    assert payloads(session) == Counter([b"a"])
+
+
+def test_an_empty_batch_counts_and_makes_the_queue(session):
+    assert step(session, 0, ()) == SinkState(0)
+    assert step(session, 0, staged(session, [b"late"])) == SinkState(0)
+
+    assert payloads(session) == Counter()
+    assert session.queues()[0] == ["q"]
+
+
+def test_keys_partitions_priorities_delays_and_headers_are_those_of_an_ordinary_push(session):
+    session.create_queue("q", {"partitions": 4}, exist_ok=False)
+    items = [Message(payload=b"%d" % n, key=f"k{n}", headers={"n": str(n)}, priority=n) for n in range(50)]
+    session.create_queue("same", {"partitions": 4}, exist_ok=False)
+    session.push("same", Batch.build(items), None, None)
+
+    committed(
+        session,
+        0,
+        staged(session, items, [Message(payload=b"here", partition=2), Message(payload=b"there", partition="3")]),
+    )
+
+    for number in range(4):
+        ours = session.read("q", number, None, None, 100)[0]
+        theirs = session.read("same", number, None, None, 100)[0]
+        kept = [m for m in ours if m.payload not in (b"here", b"there")]
+        assert [(m.payload, m.key, m.headers, m.priority) for m in kept] == [
+            (m.payload, m.key, m.headers, m.priority) for m in theirs
+        ]
+    assert session.read("q", 2, None, None, 100)[0][-1].payload == b"here"
+    assert session.read("q", 3, None, None, 100)[0][-1].payload == b"there"
+
+
+def test_a_dedup_key_that_is_known_is_not_stored_again(session):
+    session.push("q", Batch.build([Message(payload=b"a", dedup_key="1")]), None, None)
+
+    committed(
+        session, 0, staged(session, [Message(payload=b"b", dedup_key="1")], [Message(payload=b"c", dedup_key="2")])
+    )
+
+    assert payloads(session) == Counter([b"a", b"c"])
+
+
+def test_a_full_queue_or_a_rate_refuses_the_batch_and_nothing_has_happened(session, clock):
+    session.create_queue("q", {"max_length": 2, "overflow": "reject_new"}, exist_ok=False)
+    names = staged(session, [b"a", b"b", b"c"])
+    with pytest.raises(QueueFull):
+        step(session, 0, names)
+    session.update_queue("q", {"max_length": None, "push_per_second": 1.0, "push_burst": 3})
+    committed(session, 0, names)
+    more = staged(session, [b"d"])
+    with pytest.raises(RateLimited):
+        step(session, 1, more)
+    clock.advance(5)
+
+    committed(session, 1, more)
+
+    assert payloads(session) == Counter([b"a", b"b", b"c", b"d"])
+
+
+def test_a_consumer_that_waits_is_woken(session):
+    session.create_queue("q", {}, exist_ok=False)
+    woken: list[bool] = []
+    session.watch("q", lambda: woken.append(True))
+
+    committed(session, 0, staged(session, [b"a"]))
+
+    assert woken
+
+
+# batches over several frames
+
+
+@pytest.mark.usefixtures("small_frames")
+def test_a_large_batch_goes_in_over_several_frames_that_say_how_far_it_is(session):
+    names = staged(session, *[[b"%d" % n] for n in range(5)])
+
+    states = [step(session, 3, names) for _ in range(3)]
+
+    assert states == [SinkState(-1, 2, 5), SinkState(-1, 4, 5), SinkState(3)]
+    assert [[(each.done, len(each.staged)) for each in frame] for frame in sink_frames(session)] == [
+        [(2, 5)],
+        [(4, 5)],
+        [(5, 5)],
+    ]
+    assert payloads(session) == Counter(b"%d" % n for n in range(5))
+    assert staged_files(session) == []
+
+
+@pytest.mark.usefixtures("small_frames")
+def test_who_comes_again_goes_on_with_the_files_that_were_staged_first(session, clock):
+    committed(session, 0, staged(session, [b"before"]))
+    first = staged(session, *[[b"%d" % n] for n in range(5)])
+    step(session, 1, first)
+    session._disk.kill()
+    session = opened(session._disk, clock, 2)
+
+    second = staged(session, [b"4", b"3", b"2"], [b"1", b"0"])
+    session.discard_staged("q", first)  # needed: nothing happens
+    committed(session, 1, second)
+
+    assert payloads(session) == Counter([b"before", *(b"%d" % n for n in range(5))])
+    assert staged_files(session) == []
+    assert_accounts(session.shard)
+
+
+@pytest.mark.usefixtures("small_frames")
+def test_an_unfinished_batch_is_finished_before_the_next(session):
+    step(session, 1, staged(session, *[[b"%d" % n] for n in range(5)]))
+
+    committed(session, 2, staged(session, [b"next"]))
+
+    assert payloads(session) == Counter([b"next", *(b"%d" % n for n in range(5))])
+    assert staged_files(session) == []
+
+
+@pytest.mark.usefixtures("small_frames")
+def test_two_that_commit_the_same_batch_at_once_store_it_once(tmp_path):
+    session = Session(tmp_path)
+    ways = [staged(session, *[[b"%d" % (way % 1 + n)] for n in range(20)]) for way in range(4)]
+    ready = threading.Barrier(4)
+    failures: list[BaseException] = []
+
+    def commit(names: tuple[str, ...]) -> None:
+        ready.wait()
+        try:
+            committed(session, 1, names)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=commit, args=(names,)) for names in ways]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+    assert not failures
+    assert payloads(session) == Counter(b"%d" % n for n in range(20))
+    assert staged_files(session) == []
+    session.close()
+
+
+@pytest.mark.usefixtures("small_frames")
+def test_files_of_an_unfinished_batch_that_are_gone_are_named_and_a_reset_begins_anew(session):
+    names = staged(session, *[[b"%d" % n] for n in range(5)])
+    step(session, 1, names)
+    session.staging.remove(names[3:])
+    with pytest.raises(StorageError, match=f"batch 1: the staged file .*{names[3]} is gone.*resetSink"):
+        committed(session, 1, staged(session, [b"x"]))
+
+    committed(session, 0, staged(session, [b"anew"]), is_reset=True)
+
+    assert session.sink_state("q", "s")[0] == SinkState(0)
+    assert payloads(session)[b"anew"] == 1
+
+
+# crashes
+
+
+def life(session: Session) -> None:
+    """Three batches, the second over several frames, with housework in between."""
+    for batch, count in ((1, 1), (2, 5), (3, 2)):
+        lines = [[b"%d-%d" % (batch, n)] for n in range(count)]
+        names = staged(session, *lines)
+        wanted = SinkCommit("q", "s", batch, names)
+        while True:
+            state, ticket = session.commit_sink(wanted)
+            session.confirm(ticket)
+            if batch == 2 and state.done == 4:
+                session.checkpoint()
+                session.seal()
+            if state.batch >= batch:
+                break
+
+
+EXPECTED = Counter([b"1-0", *(b"2-%d" % n for n in range(5)), b"3-0", b"3-1"])
+
+
+@pytest.mark.usefixtures("small_frames")
+@pytest.mark.parametrize("share", range(dose(1, 4)))
+def test_a_power_cut_at_any_operation_of_the_disk_leaves_neither_gap_nor_duplicate(share):
+    disk = ForgetfulDisk(0)
+    session = opened(disk, ManualClock())
+    before = disk.operations
+    life(session)
+    operations = disk.operations - before
+    assert payloads(session) == EXPECTED
+    assert operations > 60
+
+    for operation in range(1, operations + 1):
+        clock, disk = ManualClock(), ForgetfulDisk(operation + 1000 * share)
+        session = opened(disk, clock)
+        disk.crash_at(operation)
+        with pytest.raises(PowerCut):
+            life(session)
+        session = opened(disk.crash(), clock, 2)
+        life(session)  # like a query after a restart, only that this one replays everything
+        assert payloads(session) == EXPECTED, f"operation {operation}"
+        assert_accounts(session.shard)
+        session._disk.kill()
+        session = opened(session._disk, clock, 3)
+        assert payloads(session) == EXPECTED, f"operation {operation}, opened again"
+        assert session.sink_state("q", "s")[0] == SinkState(3)
+
+
+@pytest.mark.parametrize("housework", ["checkpoint", "seal", "close"])
+def test_what_sinks_have_committed_survives_housework_and_a_restart(session, clock, housework):
+    committed(session, 0, staged(session, [b"a"]), origin="query")
+    committed(session, 7, staged(session, [b"b"]), origin="query")
+    getattr(session, housework)()
+    session._disk.kill()
+    session = opened(session._disk, clock, 2)
+    committed(session, 8, staged(session, [b"c"]))
+    session._disk.kill()
+
+    session = opened(session._disk, clock, 3)
+
+    assert session.sink_state("q", "s")[0] == SinkState(8)
+    committed(session, 7, staged(session, [b"b"]))
+    assert payloads(session) == Counter([b"a", b"b", b"c"])
+
+
+def test_a_repair_goes_on_without_a_damaged_part_and_says_so(session, clock):
+    committed(session, 0, staged(session, [b"a"]))
+    session.close()
+    disk = session._disk.kill()
+    (part,) = (name for name in disk.list("checkpoints") if name.startswith("sinks"))
+    disk.flip(f"checkpoints/{part}", 12)
+
+    diagnosis = diagnose(disk, clock.now())
+
+    assert any("sinks committed before the last checkpoint" in note for note in diagnosis.report().notes)
+
+
+# who counts
+
+
+def test_a_sink_of_another_queue_or_another_query_is_refused_unless_it_is_reset(session):
+    committed(session, 4, staged(session, [b"a"]), origin="one")
+    with pytest.raises(SinkConflict, match="another query has used it up to batch 4"):
+        step(session, 0, (), origin="two")
+    with pytest.raises(SinkConflict, match="it is at batch 4, and this is batch 0"):
+        step(session, 0, ())
+    with pytest.raises(SinkConflict, match="it belongs to queue 'q'"):
+        session.commit_sink(SinkCommit("other", "s", 5, ()))
+    assert session.queues()[0] == ["q"]
+
+    committed(session, 0, staged(session, [b"b"]), origin="two", is_reset=True)
+    committed(session, 0, staged(session, [b"b"]), origin="two", is_reset=True)
+
+    assert payloads(session) == Counter([b"a", b"b"])
+
+
+def test_a_sink_whose_queue_was_deleted_goes_on_in_the_new_one(session):
+    committed(session, 0, staged(session, [b"a"]))
+    session.delete_queue("q")
+
+    committed(session, 1, staged(session, [b"b"]))
+
+    assert payloads(session) == Counter([b"b"])
+
+
+def test_a_sink_that_is_used_once_is_forgotten_after_a_day_and_others_are_not(session, clock):
+    committed(session, 0, (), sink="once", is_once=True)
+    committed(session, 0, (), sink="often")
+    clock.advance(DAY + 1)
+    committed(session, 0, (), sink="new")
+
+    assert set(session.shard.core.sinks.known) == {"often", "new"}
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"queue": "no name"}, InvalidName, "queue"),
+        ({"sink": ""}, InvalidField, "sink: it has no name"),
+        ({"sink": "x" * 257}, InvalidField, "sink: it has more than 256 bytes"),
+        ({"batch": -1}, InvalidField, "batch: -1"),
+        ({"staged": ("../../etc/passwd",)}, InvalidField, "not the name of a staged file"),
+        ({"staged": (name_for("s", 0, 0, bytes(10)),)}, StorageError, "is gone.*stage the batch again"),
+        ({"staged": (name_for("s", 0, 0, bytes(10)),) * 2}, InvalidField, "named twice"),
+    ],
+)
+def test_a_commit_that_makes_no_sense_is_refused(session, change, error, message):
+    with pytest.raises(error, match=message):
+        session.commit_sink(SinkCommit(**{"queue": "q", "sink": "s", "batch": 0, **change}))
+
+    assert session.queues()[0] == []
+
+
+# staged files
+
+
+def test_a_file_is_staged_by_position_and_the_same_bytes_again_do_no_harm(session):
+    data = b"".join(encode_staged(Batch.build([b"a", b"b"])))
+    name = name_for("s", 1, 0, bytes(10))
+    for _ in range(2):
+        session.stage("q", name, 40, data[40:])
+        session.stage("q", name, 0, data[:40])
+
+    committed(session, 0, (name,))
+
+    assert payloads(session) == Counter([b"a", b"b"])
+
+
+@pytest.mark.parametrize("name", ["x", "../journal/reserve", "0" * 16 + "-1-" + "0" * 31, "A" * 16 + "-1-" + "0" * 32])
+def test_a_name_that_leads_elsewhere_is_refused(session, name):
+    with pytest.raises(InvalidField, match="not the name of a staged file"):
+        session.stage("q", name, 0, b"")
+    with pytest.raises(InvalidField, match="not the name of a staged file"):
+        session.discard_staged("q", [name])
+
+
+def test_a_file_that_is_too_large_or_not_sound_is_refused(session):
+    name = name_for("s", 1, 0, bytes(10))
+    with pytest.raises(InvalidField, match="position"):
+        session.stage("q", name, 24 << 20, b"x")
+    data = bytearray(b"".join(encode_staged(Batch.build([Message(payload=b"a", partition="1")]))))
+    for position in range(len(data)):
+        data[position] ^= 1
+        with pytest.raises(BadBatch):
+            decode_staged(bytes(data))
+        data[position] ^= 1
+    session.stage("q", name, 0, bytes(data)[:-1])
+    with pytest.raises(BadBatch, match=f"staged file {name}"):
+        step(session, 0, (name,))
+
+
+def test_old_files_are_removed_but_for_those_that_an_unfinished_batch_needs(session, clock, monkeypatch):
+    monkeypatch.setattr(sinking, "ROOM_BYTES", 200)
+    needed = staged(session, *[[b"%d" % n] for n in range(5)], at=clock.now())
+    step(session, 0, needed)
+    orphans = staged(session, [b"x"], at=clock.now())
+    assert session._keeper.sweep_staged() == 0
+    clock.advance(DAY + 1)
+    fresh = staged(session, [b"y"], at=clock.now())
+
+    assert session._keeper.sweep_staged() == 1
+
+    assert set(staged_files(session)) == {*needed, *fresh}
+    assert not {*orphans} & {*staged_files(session)}
+
+
+def test_nothing_can_be_staged_in_memory(clock):
+    session = Session(None, clock=clock, background=False)
+
+    with pytest.raises(StorageError, match="in memory"):
+        staged(session, [b"a"])
