@@ -1,0 +1,107 @@
+"""The archive's directory: what is staged is put in its place and counts from the moment that the manifest names it.
+
+    _penstock/archive.json         the manifest, replaced as a whole
+    _penstock/stage/               files that tasks have written
+    queue=<name>/date=<day>/…      the files themselves
+
+Stage, rename, replace the manifest: a run that dies anywhere leaves at most files of the generation that never came to
+be, and the next run removes those. Nothing else is ever removed but what compaction replaced a while ago; and without a
+manifest an archive is not touched at all, because all of its files would look left over.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from penstock.errors import InvalidField
+from penstock.spark.pipelines.archiving import manifest as manifests
+from penstock.spark.pipelines.archiving.manifest import File, Manifest, Range
+from penstock.spark.pipelines.state import read_state, sync_directory, write_state
+
+HOME: Final = "_penstock"
+MANIFEST: Final = "archive.json"
+STAGE: Final = "stage"
+GRACE: Final = 3_600_000_000  # µs that replaced files stay
+
+
+class Archive:
+    """An archive that one run at a time may write to."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.stage = out / HOME / STAGE
+        self.manifest = Manifest()
+
+    def open(self, now: int) -> list[str]:
+        """Get ready to write: read the manifest, remove what a crash has left; the files that were removed."""
+        self.manifest = self._read()
+        shutil.rmtree(self.stage, ignore_errors=True)
+        left = [path for path in self._stored() if manifests.generation_of(path) == self.manifest.generation + 1]
+        self._remove(left)
+        manifest, old = manifests.forgotten(self.manifest, now - GRACE)
+        if old:
+            self._remove(old)
+            self._swap(manifest)
+        return left
+
+    def add(self, staged: Iterable[File], covered: Mapping[tuple[str, int, str], Range]) -> list[File]:
+        """Take in files that hold these offsets."""
+        files = self._place(staged)
+        self._swap(manifests.extended(self.manifest, files, covered))
+        return files
+
+    def replace(self, old: Sequence[File], staged: Iterable[File], now: int) -> list[File]:
+        """Take in files that hold what others did."""
+        files = self._place(staged)
+        self._swap(manifests.joined(self.manifest, old, files, now))
+        return files
+
+    def _read(self) -> Manifest:
+        found = read_manifest(self.out)
+        if found is None:
+            if any(manifests.generation_of(path) is not None for path in self._stored()):
+                hint = f"restore {HOME}/{MANIFEST} from a backup, or archive to another directory"
+                raise InvalidField(f"out: {self.out} holds an archive without its manifest", hint=hint)
+            found = Manifest()
+            write_state(self.out / HOME / MANIFEST, found)
+        return found
+
+    def _stored(self) -> list[str]:
+        return sorted(path.relative_to(self.out).as_posix() for path in self.out.glob("queue=*/date=*/*.parquet"))
+
+    def _remove(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            (self.out / path).unlink(missing_ok=True)
+
+    def _place(self, staged: Iterable[File]) -> list[File]:
+        placed: list[File] = []
+        folders: set[Path] = {self.out}
+        for number, file in enumerate(staged):
+            path = manifests.path_of(file, self.manifest.generation + 1, number)
+            target = self.out / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(self.stage / file.path, target)
+            folders |= {target.parent, target.parent.parent}
+            placed.append(msgspec.structs.replace(file, path=path))
+        for folder in folders:
+            sync_directory(folder)
+        return placed
+
+    def _swap(self, manifest: Manifest) -> None:
+        write_state(self.out / HOME / MANIFEST, manifest)
+        self.manifest = manifest
+
+
+def read_manifest(out: Path) -> Manifest | None:
+    """The manifest of an archive, if there is one."""
+    found = read_state(out / HOME / MANIFEST, Manifest)
+    if found is not None and found.format > manifests.FORMAT:
+        hint = "use the version of Penstock that wrote it, or a newer one"
+        raise InvalidField(f"out: the archive in {out} is of format {found.format}", hint=hint)
+    return found
