@@ -113,7 +113,7 @@ def check(start: StreamOffset, shard: str, is_meant: Mapping[str, bool]) -> None
     foreign = sorted(queue for queue in start.queues if not is_meant.get(queue))
     if foreign:
         raise InvalidField(
-            f"checkpointLocation: the checkpoint is of a query that reads queue {foreign[0]!r}, which this one does not",
+            f"checkpointLocation: the checkpoint is of a query over queue {foreign[0]!r}, which this one does not read",
             hint=CHECKPOINT_HINT,
         )
 
@@ -179,6 +179,23 @@ def wanted(start: StreamOffset, end: StreamOffset, queues: Queues) -> Iterator[W
             first = before.next.get(name, beginning) if before is not None and is_same else beginning
             if first < offset:
                 yield Wanted(queue, name, first, offset)
+
+
+def missing(wanted: Sequence[Wanted], end: StreamOffset, queues: Queues) -> list[Loss]:
+    """What of it is not there: removed, or never written as far as this log knows."""
+    lost: list[Loss] = []
+    for each in wanted:
+        view = queues.get(each.queue)
+        if view is None or view.incarnation != end.queues[each.queue].incarnation:
+            lost.append(Loss(f"queue {each.queue!r} was deleted since this query planned to read it", None))
+            continue
+        partition = view.partitions.get(each.partition)
+        start, stop = (0, 0) if partition is None else (partition.start, partition.end)
+        if each.first < start:
+            lost.append(_loss(each.queue, each.partition, each.first, min(start, each.end), stop))
+        if each.end > stop:
+            lost.append(_loss(each.queue, each.partition, each.end, start, stop))
+    return lost
 
 
 def ends(queues: Queues) -> dict[Place, int]:

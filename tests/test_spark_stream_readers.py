@@ -1,0 +1,477 @@
+"""The streaming readers as Spark calls them, with everything but Spark: a real directory, a real broker."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import threading
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+import penstock
+from penstock.embedded import Session
+from penstock.errors import HistoryLost, InvalidField, NotADataDirectory, QueueNotFound
+from penstock.spark import consuming, stream_reader
+from penstock.spark.stream_reader import stream_reader as make
+from tests.support.brokers import BrokerThread
+
+SCHEMA = StructType(
+    [
+        StructField("queue", StringType()),
+        StructField("partition", StringType()),
+        StructField("offset", LongType()),
+        StructField("payload", BinaryType()),
+    ]
+)
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch):
+    monkeypatch.setattr(stream_reader, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(consuming, "PAUSE_SECONDS", 0.0)
+
+
+@pytest.fixture
+def session(tmp_path):
+    opened = Session(tmp_path / "data", durability="os", rng=random.Random(1))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def ps(session):
+    from penstock.client.sync import Penstock
+
+    return Penstock(session)
+
+
+@pytest.fixture
+def broker(session):
+    running = BrokerThread(session)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def reader(broker):
+    made = []
+
+    def make_one(path="mail", **options):
+        made.append(make({"url": broker.url, "path": path, **options}, SCHEMA))
+        return made[-1]
+
+    yield make_one
+    for each in made:
+        each.stop()
+
+
+def as_spark(offset):
+    """An offset on its way through a checkpoint."""
+    return json.loads(json.dumps(offset))
+
+
+def batch(reader, start, limit=ALL):
+    """One micro-batch: its end, and its payloads in order of partition and offset."""
+    end = as_spark(reader.latestOffset(start, limit))
+    return end, rows(reader, start, end)
+
+
+def rows(reader, start, end):
+    there = pickle.loads(pickle.dumps(reader))  # a task has a copy
+    found = []
+    for lot in pickle.loads(pickle.dumps(reader.partitions(start, end))):
+        for part in there.read(lot):
+            found += [(row["queue"], row["partition"], row["offset"], row["payload"]) for row in part.to_pylist()]
+    return [payload for *_, payload in sorted(found)]
+
+
+def push(ps, *payloads, queue="mail", partition=None):
+    ps.queue(queue).push_many([penstock.Message(payload=each, partition=partition) for each in payloads])
+
+
+def lag(ps, group, queue="mail"):
+    return sum(each.lag for each in ps.queue(queue).groups()[group])
+
+
+# observe
+
+
+def test_a_stream_reads_what_is_there_and_then_what_comes(reader, ps):
+    push(ps, b"a", b"b")
+    stream = reader()
+
+    start = as_spark(stream.initialOffset())
+    end, seen = batch(stream, start)
+    assert seen == [b"a", b"b"]
+    assert stream.latestOffset(end, ALL) == end
+    push(ps, b"c")
+    assert batch(stream, end)[1] == [b"c"]
+
+
+def test_a_limit_makes_batches_of_that_many_in_all_partitions_alike(reader, ps):
+    ps.create_queue("mail", partitions=2)
+    push(ps, *[b"%d" % n for n in range(6)], partition=0)
+    push(ps, b"x", partition=1)
+    stream = reader(maxMessagesPerTrigger="3")
+    limit = stream.getDefaultReadLimit()
+
+    offset, sizes = as_spark(stream.initialOffset()), []
+    while True:
+        end, seen = batch(stream, offset, limit)
+        if end == offset:
+            break
+        offset, sizes = end, [*sizes, len(seen)]
+
+    assert limit == ReadMaxRows(3)
+    assert sizes == [3, 3, 1]
+
+
+def test_a_stream_may_begin_at_the_end_at_offsets_or_at_a_time(reader, ps):
+    push(ps, b"a")
+    push(ps, b"b")
+    at = ps.queue("mail").read(0, offset=1)[0].pushed_at.isoformat()
+    ps.seal()
+    push(ps, b"c")
+
+    def first(**options):
+        stream = reader(**options)
+        return batch(stream, as_spark(stream.initialOffset()))[1]
+
+    assert first(startingOffsets="latest") == []
+    assert first(startingOffsets='{"0": 2}') == [b"c"]
+    assert first(startingOffsets='{"mail": {"0": 1}}') == [b"b", b"c"]
+    assert first(startingTime=at) == [b"b", b"c"]
+    assert first(startingTime="+1h") == []
+    assert first(startingTime="-1h") == [b"a", b"b", b"c"]
+
+
+def test_partitions_and_queues_that_are_new_are_read_from_their_beginning(reader, ps):
+    push(ps, b"a", queue="mail.eu")
+    stream = reader("mail.*")
+    end, seen = batch(stream, as_spark(stream.initialOffset()))
+    assert seen == [b"a"]
+
+    ps.update_queue("mail.eu", partitions=3)
+    push(ps, b"b", queue="mail.eu", partition=2)
+    push(ps, b"c", queue="mail.us")
+    push(ps, b"no", queue="other")
+    assert batch(stream, end)[1] == [b"b", b"c"]
+
+
+def test_available_now_reads_up_to_where_the_queue_ended_at_the_start(reader, ps):
+    push(ps, b"a", b"b", b"c")
+    stream = reader()
+    start = as_spark(stream.initialOffset())
+    stream.prepareForTriggerAvailableNow()
+    push(ps, b"later")
+    push(ps, b"later", queue="other")
+
+    end, seen = batch(stream, start, ReadMaxRows(2))
+    assert seen == [b"a", b"b"]
+    end, seen = batch(stream, end, ReadMaxRows(2))
+    assert seen == [b"c"]
+    assert stream.latestOffset(end, ALL) == end
+
+
+def test_progress_is_a_group_whose_lag_shows_and_which_holds_retention(reader, ps):
+    ps.create_queue("mail", retention_messages=0)
+    for payload in (b"a", b"b", b"c"):
+        push(ps, payload)
+        ps.seal()
+    stream = reader(group="report")
+    start = as_spark(stream.initialOffset())
+    end = as_spark(stream.latestOffset(start, ReadMaxRows(2)))
+    assert lag(ps, "report") == 3
+
+    ps.queue("mail").lease(3).ack()
+    assert ps.compact().messages_removed == 0
+    stream.latestOffset(end, ALL)
+    assert lag(ps, "report") == 1
+    assert ps.compact().messages_removed == 2
+    stream.commit(as_spark(stream.latestOffset(end, ALL)))
+    assert lag(ps, "report") == 0
+
+
+def test_without_a_name_the_group_is_called_after_the_query(reader, ps):
+    push(ps, b"a")
+    stream = reader()
+    start = as_spark(stream.initialOffset())
+    end, _ = batch(stream, start)
+    assert f"spark-{start['query']}" in ps.queue("mail").groups()
+
+    again = reader()
+    again.latestOffset(end, ALL)
+
+    assert start["query"] == end["query"]
+    assert len(ps.queue("mail").groups()) == 2  # and the default one
+
+
+def test_the_default_group_is_not_for_those_who_only_look(reader):
+    with pytest.raises(InvalidField, match="mode=consume"):
+        reader(group="default")
+
+
+def test_a_batch_is_the_same_when_it_is_read_again_after_sealing(reader, ps):
+    push(ps, b"a", b"b")
+    stream = reader()
+    start = as_spark(stream.initialOffset())
+    end, seen = batch(stream, start)
+    push(ps, b"c")
+    ps.seal()
+
+    assert rows(reader(), start, end) == seen == [b"a", b"b"]
+
+
+def test_retention_that_took_what_a_query_needs_fails_it_unless_it_can_do_without(reader, ps, caplog):
+    push(ps, b"a", b"b")
+    stream = reader()
+    start = as_spark(stream.initialOffset())
+    ps.seal()
+    push(ps, b"c")
+    ps.seal()
+    trim(ps, 2)
+
+    with pytest.raises(HistoryLost, match="offsets 0 to 1 were removed"):
+        reader().latestOffset(start, ALL)
+    patient = reader(failOnDataLoss="false")
+    assert batch(patient, start)[1] == [b"c"]
+    assert patient.lost_count == 2
+    assert "offsets 0 to 1 were removed by retention; skipped, 2 messages so far" in caplog.text
+
+
+def trim(ps, start):
+    """What retention does, now."""
+    from penstock.delivery import admin
+
+    shard = ps._session.shard
+    queue = shard.core.by_name["mail"]
+    shard.confirm(shard.change(lambda now: admin.decide_trim(queue, {0: start}, now)))
+
+
+def test_the_checkpoint_of_another_query_is_refused(reader, ps, tmp_path):
+    push(ps, b"a")
+    push(ps, b"a", queue="other")
+    start = as_spark(reader().initialOffset())
+    with pytest.raises(InvalidField, match="over queue 'mail'"):
+        reader("other").latestOffset(start, ALL)
+    with pytest.raises(InvalidField, match="not of a query that consumes"):
+        reader(mode="consume").latestOffset(start, ALL)
+
+    with penstock.open(tmp_path / "elsewhere") as elsewhere:
+        push(elsewhere, b"a")
+    foreign = make({"url": str(tmp_path / "elsewhere"), "path": "mail"}, SCHEMA)
+    with pytest.raises(InvalidField, match="over other data"):
+        foreign.latestOffset(start, ALL)
+    foreign.stop()
+
+
+def test_a_queue_that_was_deleted_and_made_again_is_not_taken_for_the_old_one(reader, ps):
+    push(ps, b"a")
+    stream = reader()
+    end, _ = batch(stream, as_spark(stream.initialOffset()))
+    ps.delete_queue("mail")
+    with pytest.raises(HistoryLost, match="was deleted since"):
+        stream.latestOffset(end, ALL)
+    push(ps, b"new")
+    with pytest.raises(HistoryLost, match="deleted and made again"):
+        stream.latestOffset(end, ALL)
+    assert batch(reader(failOnDataLoss="false"), end)[1] == [b"new"]
+
+
+def test_what_a_stream_cannot_do_is_said(reader, ps, tmp_path):
+    push(ps, b"a")
+    for options, text in (
+        ({"table": "events"}, "table"),
+        ({"endingOffsets": '{"0": 1}'}, "endingOffsets"),
+        ({"endingTime": "-1h"}, "endingTime"),
+        ({"part": "tail"}, "part"),
+    ):
+        with pytest.raises(InvalidField, match=text):
+            reader(**options)
+    with pytest.raises(QueueNotFound, match="mail"):
+        reader("mial").initialOffset()
+    with pytest.raises(InvalidField, match="ends at 1, before 7"):
+        reader(startingOffsets='{"0": 7}').initialOffset()
+    with pytest.raises(NotADataDirectory):
+        make({"url": str(tmp_path), "path": "mail"}, SCHEMA).initialOffset()
+
+
+def test_a_directory_is_read_and_its_progress_noted_at_the_end(tmp_path):
+    with penstock.open(tmp_path / "data", durability="os") as ps:
+        push(ps, b"a", b"b")
+    stream = make({"url": str(tmp_path / "data"), "path": "mail", "group": "report"}, SCHEMA)
+    start = as_spark(stream.initialOffset())
+    stream.prepareForTriggerAvailableNow()
+    end, seen = batch(stream, start)
+    stream.latestOffset(end, ALL)
+    stream.stop()
+
+    assert seen == [b"a", b"b"]
+    with penstock.open(tmp_path / "data") as ps:
+        assert lag(ps, "report") == 0
+
+
+def test_a_directory_that_a_broker_holds_is_read_without_it(session, ps, tmp_path, caplog):
+    push(ps, b"a")
+    stream = make({"url": str(tmp_path / "data"), "path": "mail"}, SCHEMA)
+
+    assert batch(stream, as_spark(stream.initialOffset()))[1] == [b"a"]
+    assert "give its url" in caplog.text
+    stream.stop()
+
+
+def test_older_versions_of_spark_do_not_say_where_to_go_on_from(reader, ps):
+    push(ps, b"a")
+    stream = reader()
+    start = as_spark(stream.initialOffset())
+    end = as_spark(stream.latestOffset())
+    assert rows(stream, start, end) == [b"a"]
+    assert as_spark(stream.latestOffset()) == end
+    push(ps, b"b")
+    assert rows(stream, end, as_spark(stream.latestOffset())) == [b"b"]
+
+
+def test_a_broker_that_goes_away_is_waited_for(reader, ps, broker, session):
+    push(ps, b"a")
+    stream = reader()
+    start = as_spark(stream.initialOffset())
+    port = broker.server.port
+    broker.stop()
+    answers = []
+    asking = threading.Thread(target=lambda: answers.append(stream.latestOffset(start, ALL)))
+    asking.start()
+    again = BrokerThread(session, port)
+    try:
+        asking.join(20)
+        assert answers[0]["queues"]["mail"]["next"] == {"0": 1}
+    finally:
+        stream.stop()
+        again.stop()
+
+
+def test_the_latest_offset_is_reported(reader, ps):
+    push(ps, b"a", b"b")
+    stream = reader()
+    start = as_spark(stream.initialOffset())
+    stream.latestOffset(start, ReadMaxRows(1))
+
+    assert stream.reportLatestOffset()["queues"]["mail"]["next"] == {"0": 2}
+
+
+# consume
+
+
+def test_consumed_messages_are_leased_read_and_acknowledged_with_the_next_batch(reader, ps):
+    push(ps, b"a", b"b", b"c")
+    stream = reader(mode="consume")
+    start = as_spark(stream.initialOffset())
+
+    end, seen = batch(stream, start, ReadMaxRows(2))
+    assert seen == [b"a", b"b"]
+    assert ps.queue("mail").stats().groups["default"].leased == 2
+    end, seen = batch(stream, end, ReadMaxRows(2))
+    assert seen == [b"c"]
+    assert ps.queue("mail").stats().groups["default"].acked == 2
+    assert stream.latestOffset(end, ALL) == end
+    assert ps.queue("mail").stats().groups["default"].acked == 3
+
+
+def test_a_query_shares_a_work_queue_with_ordinary_consumers(reader, ps):
+    push(ps, *[b"%d" % n for n in range(6)])
+    (first,) = ps.queue("mail").lease(1)
+    stream = reader(mode="consume", maxMessagesPerTrigger="3")
+    end, seen = batch(stream, as_spark(stream.initialOffset()), stream.getDefaultReadLimit())
+    others = ps.queue("mail").lease(10)
+
+    assert [first.payload, *seen, *[each.payload for each in others]] == [b"%d" % n for n in range(6)]
+    first.nack(delay=0)
+    for each in others:
+        each.ack()
+    assert batch(stream, end)[1] == [b"0"]
+
+
+def test_a_batch_played_again_after_a_restart_has_the_same_messages(reader, ps):
+    push(ps, *[b"%d" % n for n in range(5)])
+    ps.queue("mail").lease(1)[0].ack()
+    stream = reader(mode="consume")
+    start = as_spark(stream.initialOffset())
+    end, seen = batch(stream, start, ReadMaxRows(3))
+    ps.seal()
+    push(ps, b"new")
+
+    again = reader(mode="consume")
+    assert rows(again, start, end) == seen == [b"1", b"2", b"3"]
+    again.latestOffset(end, ALL)
+    assert ps.queue("mail").stats().groups["default"].acked == 4
+
+
+def test_messages_with_gaps_between_them_come_without_what_is_in_between(reader, ps):
+    push(ps, *[b"%d" % n for n in range(8)])
+    leased = list(ps.queue("mail").lease(8))
+    for each in leased:
+        each.ack() if int(each.payload) % 3 else each.nack(delay=0)
+    stream = reader(mode="consume")
+
+    assert batch(stream, as_spark(stream.initialOffset()))[1] == [b"0", b"3", b"6"]
+
+
+def test_asked_twice_for_the_same_batch_nothing_is_leased_again(reader, ps):
+    push(ps, b"a", b"b")
+    stream = reader(mode="consume")
+    start = as_spark(stream.initialOffset())
+
+    assert stream.latestOffset(start, ReadMaxRows(1)) == stream.latestOffset(start, ReadMaxRows(1))
+    assert ps.queue("mail").stats().groups["default"].leased == 1
+
+
+def test_leases_are_extended_while_a_batch_runs_and_one_that_is_lost_is_let_go_of(reader, ps, session, caplog):
+    push(ps, b"a")
+    stream = reader(mode="consume", leaseSeconds="30")
+    start = as_spark(stream.initialOffset())
+    end, _ = batch(stream, start)
+    (lease,) = session.shard.core.leases.values()
+    before = lease.deadline
+
+    assert stream.keeper.tick() == 1
+    assert lease.deadline > before
+    ps.queue("mail").purge()
+    assert stream.keeper.tick() == 0
+    assert "ran out before its batch was done" in caplog.text
+    stream.latestOffset(end, ALL)
+    assert "done too late" in caplog.text
+
+
+def test_available_now_consumes_as_many_as_were_ready(reader, ps):
+    push(ps, b"a", b"b", b"c")
+    stream = reader(mode="consume")
+    offset = as_spark(stream.initialOffset())
+    stream.prepareForTriggerAvailableNow()
+    push(ps, b"later")
+
+    seen = []
+    while True:
+        end, some = batch(stream, offset, ReadMaxRows(2))
+        if end == offset:
+            break
+        offset, seen = end, seen + some
+
+    assert seen == [b"a", b"b", b"c"]
+
+
+def test_several_queues_are_consumed_together(reader, ps):
+    push(ps, b"a", queue="mail.eu")
+    push(ps, b"b", queue="mail.us")
+    stream = reader("mail.*", mode="consume")
+
+    assert batch(stream, as_spark(stream.initialOffset()))[1] == [b"a", b"b"]
+
+
+def test_only_a_broker_can_be_consumed_from(tmp_path):
+    with pytest.raises(InvalidField, match="mode=observe"):
+        make({"url": str(tmp_path), "path": "mail", "mode": "consume"}, SCHEMA)
+    with pytest.raises(InvalidField, match="leaseSeconds"):
+        make({"url": "penstock://localhost:1", "path": "mail", "mode": "consume", "leaseSeconds": "0"}, SCHEMA)
