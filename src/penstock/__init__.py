@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.client.sync import Penstock, Queue
     from penstock.client.sync_delivery import Delivery, Leased
     from penstock.clock import Clock
+    from penstock.spark.pipelines.own import pipeline
 
 __version__ = VERSION
 
@@ -62,6 +63,7 @@ __all__ = [
     "connect",
     "open",
     "open_in_memory",
+    "pipeline",
 ]
 
 # Loaded when first used: what they need (NumPy, Arrow) takes long, and not every program that imports us needs it.
@@ -73,6 +75,7 @@ _HOMES: Final = {
     "Penstock": "penstock.client.sync",
     "PushResult": "penstock.client.pushed",
     "Queue": "penstock.client.sync",
+    "pipeline": "penstock.spark.pipelines.own",
 }
 
 

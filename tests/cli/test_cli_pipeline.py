@@ -40,7 +40,7 @@ class Choices(Options, frozen=True):
 
 def done(run: Any) -> Report:
     return Report(
-        summary=f"looked at {run.url}",
+        summary=f"looked at {Path(run.url).name}",
         figures={"rows": 1234, "share": 0.25, "until": NOW},
         tables=[Table("Slowest", ("queue", "seconds", "sample"), [("orders", 1.5, b"\x00\xff"), ("mail", None, None)])],
         files=[str(run.out / "table.parquet")],

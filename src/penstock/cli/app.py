@@ -22,6 +22,7 @@ from penstock.cli.lease import lease
 from penstock.cli.push import push
 from penstock.cli.serve import serve
 from penstock.cli.settle import ack, extend, nack, reject, release
+from penstock.cli.sql import sql
 from penstock.cli.stats import stats
 from penstock.cli.tail import tail
 from penstock.cli.top import top
@@ -49,6 +50,7 @@ app.add_typer(groups.app, name="groups", rich_help_panel="Queues and groups")
 _add("Queues and groups", groups.seek)
 app.add_typer(dlq.app, name="dlq", rich_help_panel="Queues and groups")
 _add("Watching and measuring", top, stats, bench)
+_add("History, through Spark", sql)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel="History, through Spark")
 _add("Storage", doctor, verify)
 app.add_typer(contexts.app, name="context", rich_help_panel="This command line")

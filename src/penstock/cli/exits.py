@@ -15,6 +15,7 @@ from penstock.errors import (
     PenstockError,
     QueueExists,
     QueueNotFound,
+    SparkMissing,
     StateError,
     Unavailable,
 )
@@ -93,4 +94,4 @@ def exit_code(error: PenstockError) -> int:
         return NOT_AUTHORISED
     if isinstance(error, QueueNotFound | GroupNotFound | MessageNotFound):
         return NOTHING_THERE
-    return USER_ERROR if isinstance(error, InputError | StateError | NotADataDirectory) else SERVER_ERROR
+    return USER_ERROR if isinstance(error, InputError | StateError | SparkMissing | NotADataDirectory) else SERVER_ERROR

@@ -84,6 +84,13 @@ class Bar:
         if self._terminal is not None:
             self._terminal.close()
 
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Out of the way, while something is printed."""
+        self._bar.stop()
+        yield
+        self._bar.start()
+
     def leave(self) -> None:
         """Look at Spark no more: it is about to stop."""
         self._over.set()
@@ -126,7 +133,7 @@ def started(app: str, *, master: str, settings: Mapping[str, str], bar: Bar) -> 
 
 
 def _start(app: str, master: str, settings: Mapping[str, str], log: int) -> SparkSession:
-    from penstock.spark.sessions import session
+    from penstock.spark import session
 
     # Workers must find the modules that are beside us, as we do.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.getcwd(), os.environ.get("PYTHONPATH"))))

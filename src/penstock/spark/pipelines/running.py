@@ -22,7 +22,7 @@ from penstock.spark.pipelines.state import locked
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ALL: Final = ("*",)
+ALL: Final = "*"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -49,7 +49,8 @@ class PipelineRun:
         progress: Progress | None = None,
     ) -> None:
         self.spark = spark
-        self.url = url
+        # As the source will spell it, so that a state which names it fits wherever one stands.
+        self.url = url if "://" in url else str(Path(url).expanduser().absolute())
         self.queues = tuple(queues)
         self.since = since
         self.until = until
@@ -66,11 +67,10 @@ class PipelineRun:
         return self._table("events", queues, columns)
 
     def _table(self, name: str, queues: Sequence[str] | None, columns: Sequence[str] | None) -> DataFrame:
-        from penstock.spark.pipelines.sealed import sealed
+        from penstock.spark import table
 
-        wanted = tuple(self.queues if queues is None else queues) or ALL
-        found = sealed(self.spark, self.url, name, wanted, self.since, self.until)
-        return found if columns is None else found.select(*columns)
+        wanted = self.queues if queues is None else queues
+        return table(self.spark, self.url, wanted or ALL, name, self.since, self.until, columns)
 
 
 def execute(pipeline: Pipeline, run: PipelineRun, *, clock: Clock | None = None) -> Report:

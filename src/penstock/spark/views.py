@@ -1,0 +1,77 @@
+"""Queues as views for SQL: `messages`, `events`, and one for each queue.
+
+The view of a queue has its name. In SQL a name with dots or dashes is quoted with backticks, or written with
+underscores instead: orders.eu is also orders_eu, unless a queue is called that. Spark does not tell upper case from
+lower: queues whose names differ in nothing else have no view, and are found in `messages`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import InvalidField
+from penstock.history import open_history
+from penstock.model import suggestion
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ALL: Final = "*"
+TABLES: Final = ("messages", "events")
+_NOT_IN_WORDS: Final = re.compile(r"\W", re.ASCII)
+_WORDS: Final = re.compile(r"\w+", re.ASCII)
+_LISTING: Final = re.compile(r"\s*show\b", re.IGNORECASE)
+
+
+def query(
+    spark: SparkSession, url: str, text: str, *, since: datetime | None = None, until: datetime | None = None
+) -> DataFrame:
+    """What a statement answers, over the views of a directory or a broker.
+
+    Messages are those with `since` ≤ `pushed_at` < `until`; for events it is `settled_at`.
+    """
+    from pyspark.errors import AnalysisException
+
+    from penstock.spark.tables import table
+
+    queues = queue_names(url)
+    for name, queue in meant(text, queues).items():
+        kind = name if queue is None else "messages"
+        table(spark, url, queue or ALL, kind, since, until).createOrReplaceTempView(f"`{name}`")
+    try:
+        return spark.sql(text.strip().rstrip(";"))
+    except AnalysisException as error:
+        if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
+            raise
+        missing = (error.getMessageParameters() or {}).get("relationName", "").replace("`", "")
+        hint = suggestion(missing, (*TABLES, *queues))
+        raise InvalidField(f"there is no view or queue {missing!r}", hint=hint) from None
+
+
+def queue_names(url: str) -> list[str]:
+    """The queues that are there, in the order of their names."""
+    history = open_history(url)
+    try:
+        return sorted(history.look().queues)
+    finally:
+        history.close()
+
+
+def meant(text: str, queues: Sequence[str]) -> dict[str, str | None]:
+    """The views that a statement may mean, by name, each with its queue; None is all queues.
+
+    There may be very many queues, so none is made that the statement cannot mean. `show views` means all of them.
+    """
+    words = {word.lower() for word in _WORDS.findall(text)}
+    is_listing = _LISTING.match(text) is not None
+    alike = Counter(queue.lower() for queue in queues)
+    named = [queue for queue in queues if alike[queue.lower()] == 1]
+    plain = {_NOT_IN_WORDS.sub("_", queue): queue for queue in named}
+    found: dict[str, str | None] = {name: queue for name, queue in plain.items() if name.lower() in words}
+    # All words of a name that is quoted are in the text.
+    found |= {name: name for name in named if is_listing or words.issuperset(_WORDS.findall(name.lower()))}
+    return found | {name: None for name in TABLES if is_listing or name in words}
