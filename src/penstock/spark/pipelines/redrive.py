@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import pyarrow as pa
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 IDS_MAX: Final = 20  # more than this on a command line helps nobody
 _TEXT_CHARS_MIN: Final = 4
 _VARYING: Final = re.compile(r"<[a-z]+>|…| at [^ ]+:[^ ]+(?: < [^ ]+:[^ ]+)*$")
+
+
+_TIME: Final = pa.timestamp("us", "UTC")
+_TABLE: Final = pa.schema(
+    [(name, pa.string()) for name in ("who", "queue", "group", "reason", "text")] + [("since", _TIME), ("until", _TIME)]
+)
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,10 +79,9 @@ def taken_by(letters: DataFrame, filters: Sequence[Filter]) -> dict[str, Taken]:
     """What each filter would take of these letters, by `who`."""
     from pyspark.sql import functions as f
 
-    rows = [msgspec.structs.astuple(each) for each in filters]
-    texts = ", ".join(f"f_{name} string" for name in ("who", "queue", "group", "reason", "text"))
-    schema = f"{texts}, f_since timestamp, f_until timestamp"
-    known = f.broadcast(letters.sparkSession.createDataFrame(rows, schema))
+    # As an Arrow table: Spark would start Python for a list of rows.
+    table = pa.Table.from_pylist([msgspec.structs.asdict(each) for each in filters], _TABLE)
+    known = letters.sparkSession.createDataFrame(table.rename_columns([f"f_{name}" for name in _TABLE.names]))
     is_meant = (
         (f.col("queue") == f.col("f_queue"))
         & (f.col("group") == f.col("f_group"))
@@ -84,7 +90,7 @@ def taken_by(letters: DataFrame, filters: Sequence[Filter]) -> dict[str, Taken]:
     )
     is_own = f.col("who") == f.col("f_who")
     in_time = (f.col("died_at") >= f.col("f_since")) & (f.col("died_at") < f.col("f_until"))
-    counted = letters.join(known, is_meant).groupBy("f_who").agg(
+    counted = letters.join(f.broadcast(known), is_meant).groupBy("f_who").agg(
         f.count_if(is_own).alias("own"),
         f.count_if(~is_own).alias("others"),
         f.count_if(~is_own & in_time).alias("others_in_time"),

@@ -28,33 +28,43 @@ def telling_facts(counts: DataFrame, sizes: DataFrame, share_min: float) -> Data
     `counts` as `count_facts` gives them, `sizes` with queue, who and total. Gives queue, who, path, kind, value, share,
     share_healthy and share_others (null where there is nobody to compare with).
     """
+    from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    every = counts.unionByName(_lacking(counts, sizes))
-    dead = f.col("who") != HEALTHY
-    healthy = every.where(~dead).select(*_FACT, f.col("n").alias("n_healthy"))
-    all_dead = every.where(dead).groupBy(*_FACT).agg(f.sum("n").alias("n_dead"))
-    totals = sizes.groupBy("queue").agg(
-        f.sum(f.when(dead, f.col("total")).otherwise(0)).alias("total_dead"),
-        f.sum(f.when(dead, 0).otherwise(f.col("total"))).alias("total_healthy"),
-    )
-    compared = (
-        every.where(dead)
-        .join(sizes, ["queue", "who"])
-        .where(f.col("n") >= share_min * f.col("total"))
-        .join(totals, "queue")
-        .join(all_dead, list(_FACT))
-        .join(healthy, list(_FACT), "left")
-    )
-    others = _share(f.col("n_dead") - f.col("n"), f.col("total_dead") - f.col("total"))
-    shares = compared.select(
-        "queue", "who", "path", "kind", "value",
+    is_dead = f.col("who") != HEALTHY
+    known = f.broadcast(_with_totals(sizes))
+    every = counts.unionByName(_lacking(counts, sizes)).join(known, ["queue", "who"])
+    alike = Window.partitionBy(*_FACT)
+    n_dead = f.sum(f.when(is_dead, f.col("n")).otherwise(0)).over(alike)
+    n_healthy = f.sum(f.when(is_dead, 0).otherwise(f.col("n"))).over(alike)
+    shares = every.select(
+        "queue",
+        "who",
+        "path",
+        "kind",
+        "value",
         _share(f.col("n"), f.col("total")).alias("share"),
-        _share(f.coalesce("n_healthy", f.lit(0)), f.col("total_healthy")).alias("share_healthy"),
-        others.alias("share_others"),
-    )  # fmt: skip
+        _share(n_healthy, f.col("total_healthy")).alias("share_healthy"),
+        _share(n_dead - f.col("n"), f.col("total_dead") - f.col("total")).alias("share_others"),
+    ).where(is_dead & (f.col("share") >= share_min))
     outside = f.coalesce("share_healthy", "share_others")
     return shares.where(outside.isNull() | (f.col("share") - outside >= GAP_MIN))
+
+
+def _with_totals(sizes: DataFrame) -> DataFrame:
+    """Beside each group, how many dead and healthy messages its queue has."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    total = f.col("total")
+    is_dead = f.col("who") != HEALTHY
+    queue = Window.partitionBy("queue")
+    return sizes.withColumns(
+        {
+            "total_dead": f.sum(f.when(is_dead, total).otherwise(0)).over(queue),
+            "total_healthy": f.sum(f.when(is_dead, 0).otherwise(total)).over(queue),
+        }
+    )
 
 
 def _share(part: Column, whole: Column) -> Column:
@@ -69,7 +79,7 @@ def _lacking(counts: DataFrame, sizes: DataFrame) -> DataFrame:
 
     having = counts.where("kind = 'has'").select("queue", "who", "path", "n")
     paths = having.select("queue", "path").distinct()
-    lacking = paths.join(sizes, "queue").join(having, ["queue", "who", "path"], "left")
+    lacking = paths.join(f.broadcast(sizes), "queue").join(having, ["queue", "who", "path"], "left")
     n = f.col("total") - f.coalesce("n", f.lit(0))
     return lacking.select(
         "queue", "who", "path", f.lit("lacks").alias("kind"), f.lit("").alias("value"), n.alias("n")
