@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -202,24 +203,16 @@ def test_an_unfinished_batch_is_finished_before_the_next(session):
 @pytest.mark.usefixtures("small_frames")
 def test_two_that_commit_the_same_batch_at_once_store_it_once(tmp_path):
     session = Session(tmp_path)
-    ways = [staged(session, *[[b"%d" % (way % 1 + n)] for n in range(20)]) for way in range(4)]
+    ways = [staged(session, *[[b"%d" % n] for n in range(20)]) for _ in range(4)]
     ready = threading.Barrier(4)
-    failures: list[BaseException] = []
 
-    def commit(names: tuple[str, ...]) -> None:
+    def commit(names: tuple[str, ...]) -> SinkState:
         ready.wait()
-        try:
-            committed(session, 1, names)
-        except BaseException as error:
-            failures.append(error)
+        return committed(session, 1, names)
 
-    threads = [threading.Thread(target=commit, args=(names,)) for names in ways]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(commit, ways)) == [SinkState(1)] * 4
 
-    assert not failures
     assert payloads(session) == Counter(b"%d" % n for n in range(20))
     assert staged_files(session) == []
     session.close()

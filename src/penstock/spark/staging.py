@@ -1,0 +1,158 @@
+"""Staging and committing for the sink: the same steps against a data directory and against a broker.
+
+Tasks stage: into the directory, or over the wire. The driver commits: it opens the directory for as long as that takes,
+or asks the broker. A directory that somebody holds for a moment, such as another query, is waited for; one that a
+broker holds is not written to behind its back.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from penstock.batch import Batch
+from penstock.clock import Clock, SystemClock
+from penstock.errors import DirectoryInUse, PenstockError, RateLimited
+from penstock.requests import SinkCommit
+from penstock.spark.places import CLIENT, Place
+from penstock.storage.directory import MARKER
+from penstock.storage.disk import RealDisk
+from penstock.storage.lock import DirectoryLock
+from penstock.storage.staging import Staging, encode_staged, name_for
+
+T = TypeVar("T")
+
+HELD_SECONDS: Final = 5.0  # how long a directory that is held is waited for
+PAUSE_SECONDS: Final = 0.05
+RATE_SECONDS: Final = 60.0  # how long a limit that says when it will have room is waited for
+TIMEOUT_SECONDS: Final = 300.0  # a broker that seals behind a large write may take its time
+
+Put = Callable[[str, Batch], None]  # (name of the file, what it holds)
+Remove = Callable[[list[str]], Any]
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where messages go: a queue of a data directory or of a broker. Goes to every task."""
+
+    url: str
+    queue: str
+
+    def prepare(self) -> None:
+        """Before anything is staged: a directory that is not there yet is made, one that is held is refused."""
+        place = Place(self.url)
+        if place.is_broker:
+            return
+        if (Path(place.url) / MARKER).is_file():
+            _waiting_for_directory(lambda: _look(place.url))
+        else:
+            with self.session():
+                pass
+
+    @contextmanager
+    def session(self) -> Iterator[Any]:
+        """The directory opened, or a connection to the broker."""
+        from penstock.embedded import Session
+        from penstock.remote.dialling import session
+        from penstock.remote.settings import settings
+
+        place = Place(self.url)
+        if place.is_broker:
+            given = settings(place.url, client=CLIENT, timeout=TIMEOUT_SECONDS, rate_limit_seconds=RATE_SECONDS)
+            opened = session(given)
+        else:
+            opened = _waiting_for_directory(lambda: Session(place.url))
+        with closing(opened):
+            yield opened
+
+    @contextmanager
+    def _staging(self) -> Iterator[tuple[Put, Remove]]:
+        place = Place(self.url)
+        if not place.is_broker:
+            staging = Staging(RealDisk(place.url))
+            yield partial(_write, staging), staging.remove
+            return
+        with self.session() as session:
+            yield partial(_send, session, self.queue), partial(session.discard_staged, self.queue)
+
+    def stage(
+        self, sink: str, task: int, batches: Iterable[Batch], clock: Clock | None = None
+    ) -> tuple[list[str], int]:
+        """Stage what a task has to write: the names of its files, and how many messages they hold."""
+        clock = clock or SystemClock()
+        names: list[str] = []
+        rows = 0
+        with self._staging() as (put, remove):
+            try:
+                for batch in batches:
+                    names.append(name_for(sink, task, clock.now(), os.urandom(10)))
+                    put(names[-1], batch)
+                    rows += batch.count
+            except BaseException:
+                with suppress(PenstockError):
+                    remove(names)  # or else they go when they are old
+                raise
+        return names, rows
+
+    def discard(self, names: list[str]) -> None:
+        """Remove files that will not be committed, unless an unfinished batch needs them."""
+        if names:
+            with self.session() as session:
+                session.discard_staged(self.queue, names)
+
+    def commit(self, wanted: SinkCommit) -> None:
+        """Commit a batch, in as many steps as it takes."""
+        with self.session() as session:
+            while True:
+                state, ticket = _paced(lambda: session.commit_sink(wanted))
+                session.confirm(ticket)
+                if state.batch >= wanted.batch:
+                    return
+
+
+def _write(staging: Staging, name: str, batch: Batch) -> None:
+    head, data = encode_staged(batch)
+    staging.write(name, len(head), data)
+    staging.write(name, 0, head)
+
+
+def _send(session: Any, queue: str, name: str, batch: Batch) -> None:
+    session.stage(queue, name, 0, b"".join(encode_staged(batch)))
+
+
+def _look(directory: str) -> None:
+    lock = DirectoryLock(Path(directory) / "lock")
+    lock.share()
+    lock.release()
+
+
+def _waiting_for_directory(take: Callable[[], T]) -> T:
+    clock = SystemClock()
+    deadline = clock.monotonic() + round(HELD_SECONDS * 1_000_000)
+    while True:
+        try:
+            return take()
+        except DirectoryInUse as error:
+            if clock.monotonic() >= deadline:
+                hint = "if that is a broker, give its url (penstock://host:port) instead of the directory"
+                raise DirectoryInUse(error.message, hint=hint) from None
+        threading.Event().wait(PAUSE_SECONDS)
+
+
+def _paced(commit: Callable[[], T]) -> T:
+    """A commit into a directory that waits for limits of its queue, as one over the wire does by itself."""
+    clock = SystemClock()
+    deadline = clock.monotonic() + round(RATE_SECONDS * 1_000_000)
+    while True:
+        try:
+            return commit()
+        except RateLimited as error:
+            if clock.monotonic() + error.retry_after_seconds * 1_000_000 > deadline:
+                raise
+            threading.Event().wait(error.retry_after_seconds)

@@ -1,0 +1,199 @@
+"""The sink: batches and streams written to a queue, exactly once.
+
+Tasks make batches of what they are given and stage them; nothing is in the queue until the driver commits, and a batch
+that is committed again, after a crash or by a task that ran twice, is known by its number. A streaming query is known
+by the id in its checkpoint unless `sinkId` names it, a batch write by its `jobId`; one without is a job of its own.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
+
+from penstock.errors import InvalidField
+from penstock.model import check_name
+from penstock.requests import SinkCommit
+from penstock.spark.failures import shown_plainly
+from penstock.spark.options import SinkOptions, sink_options
+from penstock.spark.sink_columns import batches_of, check_columns
+from penstock.spark.staging import Target
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import Row, StructType
+
+ROWS: Final = 10_000  # that are made into one record batch where Spark gives rows
+
+# Spark 4.0 has no writer of streams that is given Arrow.
+_ARROW_STREAMS: Final = hasattr(datasource, "DataSourceStreamArrowWriter")
+_StreamArrowWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter)
+
+
+@dataclass
+class StagedMessages(WriterCommitMessage):
+    """What a task has staged."""
+
+    names: list[str] = field(default_factory=list)
+    rows: int = 0
+
+
+class Sink(msgspec.Struct, frozen=True):
+    """What a writer does, for every kind of writer. Goes to every task."""
+
+    target: Target
+    columns: tuple[str, ...]
+    name: str
+    origin: str = ""
+    is_reset: bool = False
+    is_once: bool = False
+
+    def stage(self, arrived: Iterator[pa.RecordBatch]) -> StagedMessages:
+        context = TaskContext.get()
+        task = context.partitionId() if context is not None else 0
+        return StagedMessages(*self.target.stage(self.name, task, batches_of(arrived, self.columns)))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
+        staged = tuple(_names(messages))
+        self.target.commit(
+            SinkCommit(self.target.queue, self.name, batch, staged, self.origin, self.is_reset, self.is_once)
+        )
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        self.target.discard(_names(messages))
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write.format("penstock")`."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    @shown_plainly
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._sink.stage(iterator)
+
+    @shown_plainly
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._sink.commit(messages, 0)
+
+    @shown_plainly
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._sink.abort(messages)
+
+
+class StreamWriter(_StreamArrowWriter):  # type: ignore[misc] # which it is depends on Spark's version
+    """`df.writeStream.format("penstock")`."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    @shown_plainly
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._sink.stage(iterator)
+
+    @shown_plainly
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        self._sink.commit(messages, batchId)
+
+    @shown_plainly
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        self._sink.abort(messages)
+
+
+class RowStreamWriter(StreamWriter):
+    """The same where Spark gives rows."""
+
+    def __init__(self, sink: Sink, schema: StructType) -> None:
+        super().__init__(sink)
+        self._schema = schema
+
+    @shown_plainly
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        return self._sink.stage(record_batches(iterator, self._schema))
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
+    """For a batch write."""
+    given, target, columns = _checked(options, schema, overwrite)
+    if given.job_id is not None:
+        sink = Sink(target, columns, f"job:{_text(given.job_id, 'jobId')}", is_reset=given.is_reset)
+    else:
+        sink = Sink(target, columns, f"once:{uuid.uuid4().hex}", is_once=True)
+    return BatchWriter(sink)
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
+    """For a streaming query."""
+    given, target, columns = _checked(options, schema, overwrite)
+    origin = query_id(given.checkpoint_location)
+    name = _text(given.sink_id, "sinkId") if given.sink_id is not None else origin
+    if not name:
+        where = f"in {given.checkpoint_location}" if given.checkpoint_location else "without checkpointLocation"
+        raise InvalidField(
+            f"sinkId: it is not given, and the query has no id that can be read {where}",
+            hint="option('checkpointLocation', a directory of this machine), or name the sink: option('sinkId', …)",
+        )
+    sink = Sink(target, columns, name, origin, given.is_reset)
+    return StreamWriter(sink) if _ARROW_STREAMS else RowStreamWriter(sink, schema)
+
+
+def query_id(checkpoint: str | None) -> str:
+    """The id that Spark keeps in the checkpoint of a query; "" when there is none that we can read."""
+    if not checkpoint:
+        return ""
+    parts = urlsplit(checkpoint)
+    if parts.scheme not in ("", "file"):
+        return ""
+    try:
+        found = msgspec.json.decode((Path(parts.path) / "metadata").read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError):
+        return ""
+    return str(found.get("id", ""))
+
+
+def record_batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Rows as record batches."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    arrow, gathered = to_arrow_schema(schema), []
+    for row in rows:
+        gathered.append(row.asDict(recursive=True))
+        if len(gathered) == ROWS:
+            yield pa.RecordBatch.from_pylist(gathered, arrow)
+            gathered = []
+    if gathered:
+        yield pa.RecordBatch.from_pylist(gathered, arrow)
+
+
+def _checked(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> tuple[SinkOptions, Target, tuple[str, ...]]:
+    if overwrite:
+        raise InvalidField("mode: overwrite does not fit", hint="a queue is appended to; purge it first")
+    given = sink_options(options)
+    if not given.queue:
+        raise InvalidField("path: no queue is named", hint="write save('orders') or start('orders')")
+    columns = check_columns(schema)
+    target = Target(given.url, check_name(given.queue))
+    target.prepare()
+    return given, target, columns
+
+
+def _text(value: str, option: str) -> str:
+    if not value:
+        raise InvalidField(f"{option}: it is empty")
+    return value
+
+
+def _names(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
+    # Of tasks that failed there is no message.
+    return [name for each in messages if isinstance(each, StagedMessages) for name in each.names]
