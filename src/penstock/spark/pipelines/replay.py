@@ -1,0 +1,258 @@
+"""The pipeline `replay`: messages of the past, pushed to a queue again.
+
+Nothing is pushed without `--go`: a run only says what it would push. Every message goes in once, whatever a run dies of
+(`replaying/pushing.py`), and tells by a header where it came from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+
+from penstock.clock import SystemClock
+from penstock.errors import GroupNotFound, InvalidField, QueueNotFound
+from penstock.history import Moment, open_history
+from penstock.model import check_name, suggestion, to_datetime
+from penstock.spark.pipelines.archiving.manifest import Manifest, end_of
+from penstock.spark.pipelines.archiving.reading import archive_of, names_like, read_archive
+from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
+from penstock.spark.pipelines.replaying import plans, pushing, selecting
+from penstock.spark.pipelines.replaying.plans import Plan
+from penstock.spark.staging import Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+SAMPLE: Final = 5
+PAYLOAD_SHOWN: Final = 60
+
+
+class ReplayOptions(Options, frozen=True, kw_only=True):
+    """What can be asked of a run."""
+
+    to: Annotated[str, msgspec.Meta(description="The queue that the messages go to.")]
+    where: Annotated[str | None, msgspec.Meta(description="Only messages that this SQL condition holds for.")] = None
+    key: Annotated[tuple[str, ...], msgspec.Meta(description="Only messages with this key.")] = ()
+    archive: Annotated[
+        str | None, msgspec.Meta(description="An archive, for what retention has removed from the log.")
+    ] = None
+    skip_acked_by: Annotated[str | None, msgspec.Meta(description="Leave out what this group has acknowledged.")] = None
+    per_second: Annotated[float | None, msgspec.Meta(description="Push no more than so many messages a second.")] = None
+    keep_partition: Annotated[
+        bool, msgspec.Meta(description="Push to the partition of the same name, not to that of the key.")
+    ] = False
+    id: Annotated[
+        str | None, msgspec.Meta(description="The name of the replay, to go on with it or to do it once more.")
+    ] = None
+    go: Annotated[bool, msgspec.Meta(description="Push; without it nothing is pushed.")] = False
+
+
+def run(run: Run) -> Report:
+    """Say what would be pushed; push it, if that is asked for."""
+    plan = _plan(run)
+    figures: dict[str, Any] = {"messages": 0, "replay_id": plan.id}
+    if plan.is_done:
+        summary = f"replay {plan.id} has ended already: {plan.messages:,} messages were pushed to {plan.to!r}"
+        return Report(summary=summary, figures=figures, notes=["give another --id to push them once more"])
+    if plan.is_prepared:
+        figures["messages"] = _push_slowly(run, plan)
+        return Report(
+            summary=f"went on, and has pushed {figures['messages']:,} messages to {plan.to!r}", figures=figures
+        )
+    run.progress.step("selecting")
+    selected, notes = selection(run, plan)
+    found = _overview(selected)
+    figures["messages"] = count = sum(row[2] for row in found.rows)
+    if not count:
+        return Report(summary="no messages to replay", figures=figures, notes=notes)
+    if not run.options.go:
+        summary = f"would push {count:,} messages to {plan.to!r}; add --go to do it"
+        return Report(summary=summary, figures=figures, tables=[found, _sample(selected)], notes=notes)
+    _push(run, plan, selected, count)
+    return Report(summary=f"pushed {count:,} messages to {plan.to!r}", figures=figures, tables=[found], notes=notes)
+
+
+def selection(run: Run, plan: Plan) -> tuple[DataFrame, list[str]]:
+    """The messages to replay, from the log and the archive; and what to know about them."""
+    from penstock.spark.tables import table
+
+    moment = _look(plan.url)
+    manifest = archive_of(Path(plan.archive)) if plan.archive is not None else Manifest()
+    known = {*moment.queues, *manifest.covered}
+    queues = names_like(known, plan.queues, f"{plan.url}, with the archive," if plan.archive else plan.url)
+    if not queues:
+        hint = suggestion(plan.queues[0], tuple(sorted(known)))
+        raise QueueNotFound(f"no queue is like {' or '.join(plan.queues)}", hint=hint)
+    live = [name for name in queues if name in moment.queues]
+    parts = []
+    if live:
+        log = table(run.spark, plan.url, live, since=plan.since, until=plan.until)
+        parts.append(selecting.after(log, _ends(moment, manifest, live)))
+    archived = [name for name in queues if name in manifest.covered]
+    if plan.archive is not None and archived:
+        parts.append(read_archive(run.spark, plan.archive, archived, plan.since, plan.until))
+    found = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+    found = selecting.matching(found, plan.where, plan.keys)
+    if plan.skip_acked_by is None:
+        return found, []
+    _check_group(moment, live, plan.skip_acked_by)
+    events = table(run.spark, plan.url, live, "events", plan.since)
+    starts = _starts(moment, live) if archived else {}
+    notes = [f"what is only in the archive counts as acknowledged by {plan.skip_acked_by!r}"] if archived else []
+    return selecting.unacked(found, events, plan.skip_acked_by, starts), notes
+
+
+def _plan(run: Run) -> Plan:
+    """What is asked for, as it was fixed when the replay began."""
+    asked: ReplayOptions = run.options
+    if not run.queues:
+        raise InvalidField("queue: it says which messages are replayed, and is not given", hint="--queue orders")
+    if asked.per_second is not None and asked.per_second <= 0:
+        raise InvalidField(f"--per-second: {asked.per_second:g} is not more than 0")
+    url = run.url if "://" in run.url else str(Path(run.url).absolute())
+    plan = Plan(
+        id=check_name(asked.id, "replay") if asked.id is not None else "",
+        url=url,
+        to=check_name(asked.to),
+        queues=run.queues,
+        since=run.since,
+        until=run.until,
+        where=asked.where,
+        keys=asked.key,
+        archive=None if asked.archive is None else str(Path(asked.archive).absolute()),
+        skip_acked_by=asked.skip_acked_by,
+        keep_partition=asked.keep_partition,
+    )
+    plan = msgspec.structs.replace(plan, id=plan.id or plans.id_for(plan))
+    # A replay into a queue that it reads from would never end.
+    plan = msgspec.structs.replace(plan, until=plan.until or to_datetime(SystemClock().now()))
+    return plans.begun(run.out, plan, is_named=asked.id is not None) if asked.go else plan
+
+
+def _push(run: Run, plan: Plan, selected: DataFrame, count: int) -> None:
+    plans.keep(run.out, plan)
+    if run.options.per_second is not None:
+        run.progress.step("putting messages in order")
+        pushing.prepare(selected, plans.folder_of(run.out, plan.id), keep_partition=plan.keep_partition)
+        plan = msgspec.structs.replace(plan, portion=pushing.portion_rows(run.options.per_second))
+        plans.keep(run.out, plan)
+        _push_slowly(run, plan)
+        return
+    run.progress.step("pushing")
+    messages = selecting.replayed(selected, keep_partition=plan.keep_partition)
+    pushing.push_at_once(messages, plan.url, plan.to, plan.id)
+    plans.keep(run.out, msgspec.structs.replace(plan, messages=count))
+
+
+def _push_slowly(run: Run, plan: Plan) -> int:
+    assert plan.portion is not None
+    folder = plans.folder_of(run.out, plan.id)
+    total = pushing.prepared_count(folder)
+    pacer = pushing.Pacer(run.options.per_second or math.inf, SystemClock())
+    count = pushing.push_in_portions(
+        folder,
+        Target(plan.url, plan.to),
+        plan.id,
+        plan.portion,
+        pacer,
+        told=lambda done: run.progress.step("pushing", done, total),
+    )
+    plans.keep(run.out, msgspec.structs.replace(plan, messages=count))
+    pushing.forget(folder)
+    return count
+
+
+def _overview(selected: DataFrame) -> Table:
+    """How many messages there are, and from when to when, in each partition."""
+    from pyspark.sql import functions as f
+
+    rows = (
+        selected.groupBy("queue", "partition")
+        .agg(
+            f.count("*").alias("messages"),
+            f.min("offset").alias("first"),
+            f.max("offset").alias("last"),
+            _shown(f.min("pushed_at")).alias("from"),
+            _shown(f.max("pushed_at")).alias("to"),
+        )
+        .orderBy("queue", "partition")
+        .collect()
+    )
+    columns = ("queue", "partition", "messages", "first", "last", "from", "to")
+    return Table("messages to replay", columns, [tuple(row) for row in rows])
+
+
+def _sample(selected: DataFrame) -> Table:
+    """The first few messages."""
+    from pyspark.sql import functions as f
+
+    payload = f.substring(f.make_valid_utf8(f.col("payload").cast("string")), 1, PAYLOAD_SHOWN)
+    first = selected.orderBy(*selecting.PLACE).limit(SAMPLE)
+    rows = first.select(selecting.id_of(), _shown(f.col("pushed_at")), "key", payload).collect()
+    return Table("the first of them", ("message", "pushed at", "key", "payload"), [tuple(row) for row in rows])
+
+
+def _shown(time: Column) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.date_format(time, "yyyy-MM-dd HH:mm:ss")
+
+
+def _look(url: str) -> Moment:
+    history = open_history(url)
+    try:
+        return history.look()
+    finally:
+        history.close()
+
+
+def _ends(moment: Moment, manifest: Manifest, queues: Sequence[str]) -> selecting.Places:
+    """Where the archive ends in each partition of queues that are the same in both."""
+    return {
+        (name, partition): end
+        for name in queues
+        for partition in moment.queue(name).partitions
+        if (end := end_of(manifest, name, moment.queue(name).incarnation, partition))
+    }
+
+
+def _starts(moment: Moment, queues: Sequence[str]) -> selecting.Places:
+    return {
+        (name, partition.name): partition.start
+        for name in queues
+        for partition in moment.queue(name).partitions.values()
+    }
+
+
+def _check_group(moment: Moment, queues: Sequence[str], group: str) -> None:
+    known = {each for name in queues for each in moment.queue(name).groups}
+    if group not in known:
+        hint = suggestion(group, tuple(sorted(known)))
+        raise GroupNotFound(
+            f"skip-acked-by: no group {group!r} reads {', '.join(queues) or 'what is only in the archive'}", hint=hint
+        )
+
+
+EXPLANATION: Final = """\
+Selects messages of the past and pushes them to a queue: those of --queue, pushed between --since and --until, that
+--where and --key hold for, without what --skip-acked-by has acknowledged. With --archive what retention has removed
+from the log comes from there. A run without --go only says what it would push.
+
+A replayed message has its payload, key, headers, priority, content type, trace and number of attempts; the header
+penstock-replayed-from names the message that it was. Its delay, time to live and deduplication key are left out.
+
+Each message goes in once: a replay has an id, and one that is run again goes on where it was, or says that it is done.
+With --per-second the messages are first put in order, oldest first, and then pushed a second's worth at a time.
+"""
+
+PIPELINE: Final = Pipeline(
+    name="replay",
+    summary="Messages of the past, by time, condition and key, pushed to a queue again; dry run first.",
+    explanation=EXPLANATION,
+    options=ReplayOptions,
+    run=run,
+)
