@@ -139,6 +139,7 @@ class _Fetched(io.RawIOBase):
         self._name = name
         self._position = 0
         self._size = files.size(name)
+        self._kept = (0, b"")  # what was fetched last: a row group is read for its checksum, then column by column
 
     def readable(self) -> bool:
         return True
@@ -155,8 +156,12 @@ class _Fetched(io.RawIOBase):
         return self._position
 
     def read(self, length: int | None = -1) -> bytes:
-        whole = length is None or length < 0
-        data = self._files.read(self._name, self._position, None if whole else length)
+        end = self._size if length is None or length < 0 else min(self._size, self._position + length)
+        start, kept = self._kept
+        if not start <= self._position <= end <= start + len(kept):
+            start, kept = self._position, self._files.read(self._name, self._position, end - self._position)
+            self._kept = (start, kept)
+        data = kept[self._position - start : end - start]
         self._position += len(data)
         return data
 
