@@ -1,0 +1,184 @@
+"""The batch source with a real Spark: the same rows by every way to them, and errors that people can read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+import penstock.spark
+from penstock import Message
+from penstock.client.sync import Penstock
+from penstock.embedded import Session
+from penstock.errors import QueueNotFound
+from penstock.spark.failures import cause
+from penstock.spark.schema import COLUMNS
+from tests.support.brokers import BrokerThread
+
+SEALED, UNSEALED = 120, 30
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("source") / "data")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def broker(directory: str) -> Iterator[BrokerThread]:
+    """A live broker whose directory has sealed messages, others, and what became of some."""
+    with closing(Session(directory, background=False)) as session:
+        ps = Penstock(session)
+        orders = ps.create_queue("orders", partitions=2)
+        orders.push_many([_message(n) for n in range(SEALED)])
+        ps.queue("mail").push_many([b"hello", b"\xff\xfe"])
+        leased = orders.lease(40)
+        leased[0].reject("broken")
+        leased.ack()
+        session.seal()
+        orders.push_many([_message(n) for n in range(SEALED, SEALED + UNSEALED)])
+        orders.lease(5).ack()
+        broker = BrokerThread(session)
+        yield broker
+        broker.stop()
+
+
+def _message(n: int) -> Message:
+    if n % 50 == 7:
+        return Message(payload=b"not json", partition=str(n % 2))
+    return Message(
+        payload={"n": n, "name": f"order {n}"},
+        partition=str(n % 2),
+        key=f"k{n % 3}",
+        headers={"n": str(n)},
+        priority=200 if n % 10 == 0 else 128,
+        delay=3600 if n % 40 == 1 else 0,
+        dedup_key=f"d{n}",
+        trace="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+        max_attempts=3,
+    )
+
+
+def read(spark: SparkSession, url: str, path: str = "orders", **options: str) -> DataFrame:
+    return spark.read.format("penstock").options(url=url, **options).load(path)
+
+
+def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in frame.drop("headers").collect())
+
+
+def test_every_way_to_the_messages_gives_the_same_rows(spark, broker, directory):
+    local = read(spark, directory)
+
+    assert dict(local.dtypes) == COLUMNS["messages"]
+    expected = rows(local)
+    assert len(expected) == SEALED + UNSEALED
+    assert rows(read(spark, broker.url)) == expected
+    assert rows(read(spark, broker.url, local="false")) == expected
+    assert rows(penstock.spark.table(spark, directory, "orders")) == expected
+
+
+def test_columns_come_back_as_they_were_pushed(spark, directory):
+    rows = read(spark, directory).where("dedup_key = 'd41'").collect()
+
+    (row,) = rows
+    assert (row.queue, row.key, row.headers, row.priority) == ("orders", "k2", {"n": "41"}, 128)
+    assert bytes(row.payload) == b'{"n":41,"name":"order 41"}'
+    assert (row.available_at - row.pushed_at).total_seconds() == 3600
+    assert (row.max_attempts, row.content_type, row.expires_at) == (3, "application/json", None)
+    assert row.trace_id.startswith("00-0af7")
+
+
+def test_a_table_prunes_columns_and_pushes_filters_into_its_files(spark, directory):
+    frame = penstock.spark.table(spark, directory, "orders", columns=["offset", "priority"]).where("offset >= 50")
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+
+    assert frame.count() == SEALED + UNSEALED - 100
+    assert "GreaterThanOrEqual(offset,50)" in plan
+    assert "payload" not in plan
+
+
+def test_filters_work_whether_spark_pushes_them_or_not(spark, directory):
+    def counts() -> list[int]:
+        frame = read(spark, directory)
+        return [
+            frame.where("partition = '1' and offset >= 70").count(),
+            frame.where("priority > 150").count(),
+            frame.where(F.col("pushed_at") > F.current_timestamp()).count(),
+        ]
+
+    pushed = counts()
+    assert pushed == [5, 15, 0]
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    try:
+        assert counts() == pushed
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def test_json_payloads_are_structs_found_in_a_sample_or_given(spark, directory):
+    found = read(spark, directory, payload="json")
+
+    assert dict(found.dtypes)["payload"] == "struct<n:bigint,name:string>"
+    assert found.where("payload.n between 10 and 19").count() == 10
+    assert [row[0] for row in found.where("_corrupt is not null").select("_corrupt").distinct().collect()] == [
+        "not json"
+    ]
+    given = read(spark, directory, payload="json", payloadSchema="n INT", columns="offset,payload")
+    assert given.select("payload.n").agg(F.sum("n")).first()[0] == sum(
+        n for n in range(SEALED + UNSEALED) if n % 50 != 7
+    )
+    own = spark.read.format("penstock").schema("payload STRUCT<name: STRING>, `offset` BIGINT")
+    assert own.options(url=directory).load("orders").where("payload.name = 'order 20'").count() == 1
+
+
+def test_other_shapes(spark, directory):
+    frame = read(spark, directory, "mail", payload="string", headers="list")
+    assert dict(frame.dtypes)["headers"] == "array<struct<key:string,value:string>>"
+    assert sorted(row.payload for row in frame.collect()) == ["hello", "\ufffd\ufffd"]
+    assert read(spark, directory, "*", columns="queue").distinct().count() == 3  # with the dead letters
+    assert spark.read.format("penstock").options(url=directory).load(["orders", "mail"]).count() == 152
+
+
+def test_events_tell_what_became_of_them(spark, broker, directory):
+    events = read(spark, directory, table="events")
+
+    assert dict(events.dtypes) == COLUMNS["events"]
+    counted = {row.outcome: row.n for row in events.groupBy("outcome").agg(F.sum("count").alias("n")).collect()}
+    group = Penstock(broker.session).queue("orders").stats().groups["default"]
+    assert counted == {"rejected": group.dead, "acked": group.acked}
+    assert events.where("wait_ms < 0 or processing_ms < 0 or pushed_at is null").count() == 0
+    assert rows(penstock.spark.table(spark, directory, "orders", table="events")) == rows(events)
+
+
+def test_sql_reads_it_too(spark, directory):
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v USING penstock OPTIONS (url '{directory}', path 'orders')")
+
+    assert spark.sql("SELECT count(*) FROM v WHERE offset < 10").first()[0] == 20
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "says"),
+    [
+        ("ordres", {}, "there is no queue 'ordres' (did you mean 'orders'?)"),
+        ("orders", {"tabel": "events"}, "tabel: there is no such option (did you mean 'table'?)"),
+        ("orders", {"columns": "ofset"}, "columns: the table messages has no column 'ofset' (did you mean 'offset'?)"),
+        ("mail", {"payload": "json"}, "payload: no JSON object is among the messages that were looked at"),
+    ],
+)
+def test_bad_input_is_one_line_that_names_it(spark, directory, path, options, says):
+    with pytest.raises(AnalysisException) as caught:
+        read(spark, directory, path, **options).collect()
+
+    assert says in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+    assert says in str(cause(caught.value))
+
+
+def test_a_table_names_it_without_spark_in_between(spark, directory):
+    with pytest.raises(QueueNotFound, match="did you mean 'orders'"):
+        penstock.spark.table(spark, directory, "ordres")
