@@ -19,7 +19,7 @@ from penstock.errors import Closed, LeaseLost, QueueFull, QueueNotFound
 from tests.support.brokers import BrokerThread
 from tests.support.inside import session_of
 
-SECONDS = 20  # nothing here takes that long; a hang fails instead of hanging
+SECONDS = 60  # nothing here takes that long; a hang fails instead of hanging
 
 
 def on_a_loop(test):

@@ -15,7 +15,7 @@ from penstock.journal.commit import GroupCommit, _Waiter
 from penstock.journal.memory import MemoryJournal
 
 ENTRY = bytes(8)
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 100.0
 
 
 class GatedJournal(MemoryJournal):

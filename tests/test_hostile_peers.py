@@ -167,7 +167,7 @@ def test_connections_over_the_limit_are_told_and_the_others_go_on(tmp_path):
                 is_well(ps)
             assert all(b"too many connections" in each for each in farewells)
             with pytest.raises(Unavailable, match="too many connections"), connected(served, "tcp", 40):
-                penstock.connect(served.url("tcp"), connect_seconds=0.1)
+                penstock.connect(served.url("tcp"), connect_seconds=0.5)
             with penstock.connect(served.url("tcp")) as another:
                 is_well(another)
         assert served.stop() == 0

@@ -14,7 +14,7 @@ from penstock.errors import LeaseLost, ProducerFenced, Unavailable
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import EVERYTHING, CuttingProxy, NoPause
 
-SECONDS = 20
+SECONDS = 60
 # Cut after so many bytes: before, within and behind the greeting (27 up, 25 down or so) and the push behind it.
 CUTS = [0, 1, 9, 20, *range(24, 90, 3), 120, 200]
 

@@ -35,7 +35,7 @@ from tests.support.brokers import BrokerThread
 from tests.support.cutting import EVERYTHING, CuttingProxy, NoPause
 from tests.support.dose import dose
 
-SECONDS = 20
+SECONDS = 60
 STEP = dose(ci=3, nightly=1)
 WELCOME = frame(Type.OK, 1, encode(Welcome(1, "script", 1 << 20)))
 STOPPING = encode(to_reply(Unavailable("the broker is stopping")))

@@ -21,7 +21,7 @@ from penstock.requests import LeaseRequest
 from tests.support.brokers import BrokerThread
 from tests.test_aio import on_a_loop
 
-SECONDS = 100  # nothing here takes that long, however slow the machine; a hang fails instead of hanging
+SECONDS = 60  # nothing here takes that long, however slow the machine; a hang fails instead of hanging
 BEATS = 60  # per session: a machine that stands still for a moment costs nobody a session of a second or more
 GROUP = "workers"
 

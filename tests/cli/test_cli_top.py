@@ -22,7 +22,7 @@ from penstock.cli.sampling import Row, Sampler, counted, ordered
 from tests.support.served import QUIET, Served
 
 NOW = datetime(2030, 1, 31, 12, 0, 0, tzinfo=UTC)
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 100.0
 
 
 def row(name: str, **counts) -> Row:

@@ -144,7 +144,7 @@ def test_a_client_that_vanishes_in_the_middle_of_a_request_changes_nothing(serve
 
 
 def test_a_slow_request_is_let_go(serve):
-    server = serve(headers_seconds=0.1, body_seconds=0.1)
+    server = serve(headers_seconds=0.5, body_seconds=0.5)
     with server.connect() as silent, server.connect() as halfway, server.connect() as slow_body:
         halfway.send(b"POST /api/v1/ack HTTP/1.1\r\nhost:")
         slow_body.send(request("POST", PUSH, ONE)[:-1])
@@ -164,7 +164,7 @@ def test_an_idle_connection_is_closed_after_a_while(serve):
 
 
 def test_a_client_that_does_not_read_is_not_answered_without_end(serve):
-    server = serve(write_seconds=0.5)
+    server = serve(write_seconds=1.5)
     server.push("mail", "x" * 1_000_000)
     browse = request("GET", f"{PUSH}?limit=1")
     peek = request("POST", LEASE, b'{"lease_ms":1}')

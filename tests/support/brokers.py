@@ -14,7 +14,7 @@ from penstock.server.http.site import HttpSettings
 from penstock.server.tcp import start_tcp
 
 T = TypeVar("T")
-SECONDS = 20  # nothing here takes that long
+SECONDS = 60  # nothing here takes that long
 
 
 class BrokerThread:

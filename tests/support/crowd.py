@@ -32,7 +32,7 @@ JOBS, RESULTS = "jobs", "results"
 GROUPS = {JOBS: ("default", "other"), RESULTS: ("default", "other")}
 RULES: dict[str, Any] = {"max_attempts": 1000, "backoff_base_seconds": 0.0, "lease_seconds": 60.0}
 WAIT_SECONDS = 0.2
-TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = 100.0
 PATIENT: dict[str, Any] = {"timeout": TIMEOUT_SECONDS, "connect_seconds": TIMEOUT_SECONDS}
 STREAM_CREDIT = 50
 

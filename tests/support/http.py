@@ -20,7 +20,7 @@ from penstock.server.http.site import HttpSettings
 from penstock.telemetry import Metrics
 
 T = TypeVar("T")
-SECONDS = 20  # nothing here takes that long
+SECONDS = 60  # nothing here takes that long
 
 
 class HttpThread:

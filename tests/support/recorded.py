@@ -21,7 +21,7 @@ from tests.simulation.checkers import conservation, no_corruption, no_invention,
 from tests.simulation.history import OK, UNKNOWN, History, Place, Row, Sent
 
 POSSIBLE = (OK, UNKNOWN)
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 100.0
 Checker = Callable[[History], Iterator[str]]
 
 

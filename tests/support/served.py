@@ -17,7 +17,7 @@ from penstock.wire.answers import decode_leased, decode_placed
 from penstock.wire.frames import HEAD, PROTOCOL_VERSION, Type, frame
 from penstock.wire.requests import Hello, Lease, Settle, encode, encode_push_one
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 100.0
 QUIET = ("--http-port", "off", "--grpc-port", "off")
 
 

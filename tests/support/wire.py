@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from tests.support.restarting import Restarting
 
-SECONDS = 20
+SECONDS = 60
 
 
 class Wire:
