@@ -228,10 +228,10 @@ def test_a_broker_that_stops_and_a_gateway_without_one_are_tried_again(script):
 def test_what_is_no_broker_is_told_apart(script, answer, text):
     server = script(*[[answer] * 50] * 50)
     with pytest.raises(Unavailable, match=text):
-        penstock.connect(server.url, connect_seconds=SECONDS, clock=HastyClock(), rng=NoPause(1))
+        penstock.connect(server.url, connect_seconds=20, clock=HastyClock(), rng=NoPause(1))
 
     async def enter():
-        async with aio.connect(server.url, connect_seconds=SECONDS, clock=HastyClock(), rng=NoPause(1)):
+        async with aio.connect(server.url, connect_seconds=20, clock=HastyClock(), rng=NoPause(1)):
             pass
 
     with pytest.raises(Unavailable, match=text):
