@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 
 import pyarrow.parquet as pq
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from penstock import limits
 from penstock.embedded import Session
 from penstock.errors import InvalidField, StorageError, Unavailable
-from penstock.history.broker_files import BrokerFiles, on_this_machine
+from penstock.history.broker_files import BrokerFiles, local_files
 from penstock.storage import pins
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import NoPause
@@ -137,7 +138,8 @@ def test_another_broker_at_the_same_address_is_refused(session, broker, tmp_path
 
 def test_a_broker_that_stays_away_is_named_with_what_to_do(broker):
     url = broker.url
-    files = BrokerFiles(url, patience_seconds=0.01, rng=NoPause(3))
+    files = BrokerFiles(url, rng=NoPause(3))
+    files._session._settings = replace(files._session._settings, timeout_seconds=0.01)
     broker.stop()
 
     with pytest.raises(Unavailable, match="penstock serve"):
@@ -155,6 +157,22 @@ def test_over_http_there_is_no_history():
 def test_a_directory_with_other_data_is_not_taken_for_the_brokers(session, tmp_path):
     info = session.files.history()
 
-    assert on_this_machine(info) is not None
-    assert on_this_machine(replace(info, shard_id="00" * 16)) is None
-    assert on_this_machine(replace(info, directory=str(tmp_path))) is None
+    assert local_files(info) is not None
+    assert local_files(replace(info, shard_id="00" * 16)) is None
+    assert local_files(replace(info, directory=str(tmp_path))) is None
+
+
+def test_a_directory_seen_from_another_host_is_taken_for_the_brokers_if_what_it_writes_appears_there(
+    session, broker, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("penstock.embedded.files.socket.gethostname", lambda: "elsewhere")
+    told = session.files.history
+    shared = BrokerFiles(broker.url, rng=NoPause(3))
+    assert shared.local is not None
+    shared.close()
+
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    session.files.history = lambda: replace(told(), directory=str(tmp_path / "copy"), host="elsewhere too")
+    copied = BrokerFiles(broker.url, rng=NoPause(3))
+    assert copied.local is None
+    copied.close()

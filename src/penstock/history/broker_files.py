@@ -8,6 +8,8 @@ read. Files of segments never change once they are there, so that their sizes ar
 from __future__ import annotations
 
 import io
+import secrets
+import socket
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +24,7 @@ from penstock.history.files import LocalFiles
 from penstock.remote.dialling import session
 from penstock.remote.settings import settings
 from penstock.replies import HistoryInfo
+from penstock.storage import pins
 from penstock.storage.directory import MARKER, read_marker
 
 PATIENCE_SECONDS: Final = 60.0
@@ -48,7 +51,7 @@ class BrokerFiles:
         self._session = session(wanted)
         self._sizes: dict[str, int] = {}
         self._info = self._ask_history()
-        self.local = on_this_machine(self._info) if local else None
+        self.local = self._seen_from_here() if local else None
         address = wanted.addresses[0]
         self.root = Path(f"{address.host}:{address.port}") if self.local is None else self.local.root
 
@@ -116,6 +119,19 @@ class BrokerFiles:
     def close(self) -> None:
         self._session.close()
 
+    def _seen_from_here(self) -> LocalFiles | None:
+        """The directory, if it can be read without the broker: not a copy of it, and not another one of its name."""
+        found = local_files(self._info)
+        if found is None or self._info.host == socket.gethostname():
+            return found
+        # On another machine, or in another container, the same path may be the same directory or an old copy of it.
+        name = f"probe-{secrets.token_hex(8)}"
+        self._session.pin(name, [])
+        try:
+            return found if found.exists(f"{pins.DIRECTORY}/{name}.json") else None
+        finally:
+            self._session.unpin(name)
+
     def _ask_history(self) -> HistoryInfo:
         try:
             told: HistoryInfo = self._session.history()
@@ -166,8 +182,8 @@ class _Fetched(io.RawIOBase):
         return data
 
 
-def on_this_machine(info: HistoryInfo) -> LocalFiles | None:
-    """The directory, if it is here too: the same path may be somebody else's, so the shard's id decides."""
+def local_files(info: HistoryInfo) -> LocalFiles | None:
+    """The directory that a broker speaks of, if there is one of that path here with the same shard's id."""
     try:
         found = LocalFiles(info.directory)
         return found if read_marker(found).hex() == info.shard_id else None

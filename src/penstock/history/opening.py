@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from penstock.clock import Clock
 from penstock.history.files import Files, LocalFiles
 from penstock.history.history import History
 
 
-def open_history(url: str | Path, *, local: bool = True, clock: Clock | None = None) -> History:
+CONNECT_SECONDS: Final = 5.0
+
+
+def open_history(
+    url: str | Path, *, local: bool = True, clock: Clock | None = None, connect_seconds: float = CONNECT_SECONDS
+) -> History:
     """`url` is a data directory or `penstock://host:port`.
 
-    The files of a broker are read directly when its directory is on this machine, unless `local` is False.
+    The files of a broker are read directly when its directory is on this machine, unless `local` is False. A broker
+    that does not answer is tried for `connect_seconds`; one that goes away later is waited for longer.
     """
-    return History(_files(str(url), local), clock)
+    return History(_files(str(url), local, connect_seconds), clock)
 
 
-def _files(url: str, local: bool) -> Files:
+def _files(url: str, local: bool, connect_seconds: float) -> Files:
     if "://" not in url:
         return LocalFiles(url)
     if url.startswith("file://"):
         return LocalFiles(url.removeprefix("file://"))
     from penstock.history.broker_files import BrokerFiles
 
-    return BrokerFiles(url, local=local)
+    return BrokerFiles(url, local=local, connect_seconds=connect_seconds)

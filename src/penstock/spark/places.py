@@ -14,17 +14,16 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 import penstock
+from penstock.client.sync import Penstock
 from penstock.clock import Clock, SystemClock
+from penstock.embedded import Session
 from penstock.errors import DirectoryInUse, GroupExists, GroupNotFound, InvalidField, NotADataDirectory, PenstockError
 from penstock.model import check_name
 from penstock.storage.directory import MARKER
-
-if TYPE_CHECKING:
-    from penstock.client.sync import Penstock
 
 DIRECTORY_SECONDS: Final = 10.0
 BROKER_SECONDS: Final = 5.0  # noting progress must not hold a job up for longer
@@ -116,7 +115,7 @@ class Place:
         self._next_at = self._clock.monotonic() + round(DIRECTORY_SECONDS * 1_000_000)
         try:
             self.check()
-            with penstock.open(self.url) as handle:
+            with Penstock(Session(self.url, background=False)) as handle:
                 self._note(handle)
         except DirectoryInUse as error:
             self._say(

@@ -41,6 +41,7 @@ except ImportError:  # Spark before 4.2: no limits, and availableNow is one batc
     ReadAllAvailable = ReadMaxRows = None  # type: ignore[assignment,misc]
 
 PAUSE_SECONDS: Final = 0.05  # before looking a second time, when there is nothing new: Spark asks again at once
+TASK_CONNECT_SECONDS: Final = 60.0
 PATTERN: Final = frozenset("*?[")  # what makes a name a pattern
 
 _log = logging.getLogger(__name__)
@@ -127,7 +128,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """In a task: batches with the needed columns and some more, and what makes of them what Spark wants."""
         shaper = Shaper(self.shape, self.schema)
         columns = list(dict.fromkeys((*shaper.needed, *extra)))
-        history = open_history(self.options.url, local=self.options.is_local)
+        # The query has found its broker already: one that is being started again is worth waiting for.
+        history = open_history(self.options.url, local=self.options.is_local, connect_seconds=TASK_CONNECT_SECONDS)
         history.skips_lost = not self.options.fail_on_data_loss
         try:
             for batch in history.read(slices, columns):
