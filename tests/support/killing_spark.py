@@ -1,0 +1,79 @@
+"""A program with a Spark of its own, and kill -9 for all of it or for one of its Python workers."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+PATIENCE_SECONDS = 300
+ROOT = Path(__file__).parent.parent.parent
+
+
+class SparkProgram:
+    """`python -m module arguments`, in a session of the system's that nobody else is in."""
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+
+    def heard(self, lines: int) -> bool:
+        """Whether it said so many lines before it ended."""
+        assert self.process.stdout is not None
+        return all(self.process.stdout.readline() for _ in range(lines))
+
+    def lives(self, seconds: float) -> bool:
+        """Whether it is still there after that long."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return True
+        return False
+
+    def kill(self) -> None:
+        """All of it: the driver, the JVM, and every Python process of Spark's."""
+        while found := self._members():
+            for pid, _ in found:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(self.process.pid, os.WNOHANG)
+        self.ended()
+
+    def kill_worker(self, rng: random.Random) -> bool:
+        """One Python process of Spark's, if there is one."""
+        workers = [
+            pid for pid, command in self._members() if "pyspark.daemon" in command or "pyspark.worker" in command
+        ]
+        if workers:
+            with suppress(ProcessLookupError):
+                os.kill(rng.choice(sorted(workers)), signal.SIGKILL)
+        return bool(workers)
+
+    def ended(self) -> int:
+        """Its exit code, with everything that it started gone too."""
+        code = self.process.wait(PATIENCE_SECONDS)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+    def _members(self) -> list[tuple[int, str]]:
+        """(pid, command) of whatever runs in its session."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError, ValueError):
+                pid = int(entry.name)
+                after_name = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(after_name[3]) == self.process.pid and after_name[0] not in "ZX":
+                    found.append((pid, (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")))
+        return found

@@ -1,0 +1,59 @@
+"""A streaming query from one queue to another, as a program of its own that can be killed.
+
+Its arguments are a url and a folder for its checkpoint. It copies what is in the queue `in` to the queue `out`, in
+small batches, and ends. Each batch that is done is a line.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+import penstock.spark
+
+MESSAGES_PER_BATCH = 250
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+class _Tell(StreamingQueryListener):
+    """A line for each batch."""
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        _say("started")
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        _say(f"batch {event.progress.batchId}")
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        return
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        return
+
+
+def main(url: str, folder: str) -> None:
+    # Tasks whose worker is killed are tried again.
+    spark = penstock.spark.session("copy", "local[2,4]", **{"spark.driver.memory": "1g"})
+    spark.sparkContext.setLogLevel("FATAL")
+    spark.streams.addListener(_Tell())
+    source = spark.readStream.format("penstock").options(url=url, maxMessagesPerTrigger=str(MESSAGES_PER_BATCH))
+    query = (
+        source.load("in")
+        .select("payload", "key")
+        .writeStream.format("penstock")
+        .options(url=url, checkpointLocation=f"{folder}/checkpoint")
+        .trigger(availableNow=True)
+        .start("out")
+    )
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
