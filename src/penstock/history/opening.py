@@ -9,7 +9,6 @@ from penstock.clock import Clock
 from penstock.history.files import Files, LocalFiles
 from penstock.history.history import History
 
-
 CONNECT_SECONDS: Final = 5.0
 
 
