@@ -6,7 +6,6 @@ terminal that standard error was before that.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import tempfile
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS: Final = 0.25
 PANEL: Final = "Spark"
+LOUD: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 Master = Annotated[
     str,
@@ -111,17 +111,16 @@ class Bar:
 @contextmanager
 def started(app: str, *, master: str, settings: Mapping[str, str], bar: Bar) -> Iterator[SparkSession]:
     """A session for the block. Errors of Spark leave it as errors of ours."""
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     descriptor, name = tempfile.mkstemp(prefix="penstock-spark-", suffix=".log")
     is_kept = False
     try:
-        spark = _start(app, master, settings, descriptor)
+        spark = start(app, master, settings, descriptor)
         try:
             bar.watch(spark)
             yield spark
         finally:
             bar.leave()
-            spark.stop()
+            stop(spark)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is told in one line
         shown = told(error, log=name)
         is_kept = name in getattr(shown, "hint", "")
@@ -132,13 +131,29 @@ def started(app: str, *, master: str, settings: Mapping[str, str], bar: Bar) -> 
             Path(name).unlink(missing_ok=True)
 
 
-def _start(app: str, master: str, settings: Mapping[str, str], log: int) -> SparkSession:
+def start(app: str, master: str, settings: Mapping[str, str], log: int) -> SparkSession:
+    """Start Spark, with what Java prints in a file."""
     from penstock.spark import session
 
     # Workers must find the modules that are beside us, as we do.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.getcwd(), os.environ.get("PYTHONPATH"))))
     with _standard_error_into(log):
-        return session(app, master, **settings)
+        spark = session(f"penstock {app}", master, **settings)
+    hush()
+    return spark
+
+
+def stop(spark: SparkSession) -> None:
+    """Stop Spark."""
+    spark.stop()
+
+
+def hush() -> None:
+    """PySpark tells the log of errors that it raises, with all of Java's stack; we tell them once."""
+    from pyspark.logger import PySparkLogger
+
+    for name in LOUD:
+        PySparkLogger.getLogger(name).disabled = True
 
 
 @contextmanager

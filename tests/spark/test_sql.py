@@ -1,0 +1,159 @@
+"""`penstock sql`: views over a directory, what comes out, and what is said of a wrong question."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock import Message
+from penstock.cli import output, sparking
+from penstock.cli.sparking import hush
+from penstock.client.sync import Penstock
+from penstock.embedded import Session
+from penstock.spark.views import meant
+from tests.cli.conftest import Run, nobodys_settings, run  # noqa: F401 - fixtures
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some queues, half sealed and half not."""
+    found = tmp_path_factory.mktemp("sql") / "data"
+    session = Session(found, background=False)
+    with Penstock(session) as ps:
+        ps.queue("orders").push_many([Message(payload={"total": n}, key=f"k{n % 2}") for n in range(6)])
+        ps.queue("orders").lease(4).ack()
+        session.seal()
+        ps.queue("orders").push_many([Message(payload={"total": n}, headers={"a": "b"}) for n in range(6, 10)])
+        ps.queue("orders.eu-1").push_many(["grüße", b"\xff\x00"])
+    return found
+
+
+@pytest.fixture
+def ask(run: Run, spark: SparkSession, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: F811
+    """Type a query at a Spark that runs already."""
+    hush()
+    monkeypatch.setattr(sparking, "start", lambda *_: spark)
+    monkeypatch.setattr(sparking, "stop", lambda _: None)
+    return lambda *words, **options: run("sql", *words, "--url", directory, **options)
+
+
+def test_all_queues_are_one_table_sealed_or_not(ask):
+    found = ask("select queue, count(*) as n from messages group by queue order by queue")
+
+    assert found.code == 0, found.err
+    assert [line.split() for line in found.out.splitlines()] == [
+        ["queue", "n"], ["orders", "10"], ["orders.eu-1", "2"], ["2", "rows"],
+    ]  # fmt: skip
+
+
+def test_events_tell_what_became_of_messages(ask):
+    found = ask("select outcome, sum(count) as n from events where queue = 'orders' group by outcome", "--json")
+
+    assert found.json_lines == [{"outcome": "acked", "n": 4}]
+
+
+@pytest.mark.parametrize("name", ["`orders.eu-1`", "orders_eu_1"])
+def test_a_queue_is_a_view_by_its_name_or_with_underscores(ask, name):
+    found = ask(f"select offset, payload, key, headers from {name} order by offset", "--format", "json")
+
+    assert found.json_lines == [
+        {"offset": 0, "payload": "grüße", "key": None, "headers": None},
+        {"offset": 1, "payload_base64": "/wA=", "key": None, "headers": None},
+    ]
+
+
+def test_a_table_shows_nulls_bytes_and_maps_so_that_people_can_read_them(ask):
+    eu = ask("select payload, key from orders_eu_1 order by offset").out.splitlines()
+    headers = ask("select headers, pushed_at from orders where offset = 9").out.splitlines()
+
+    assert [line.split() for line in eu[1:3]] == [["grüße", "NULL"], ["ff", "00", "NULL"]]
+    assert headers[1].startswith('{"a":"b"}  2')
+    assert headers[1].rstrip().endswith("Z")
+
+
+def test_a_table_ends_at_its_limit_and_says_so(ask):
+    assert "100 rows; there are more" in ask("select id from range(101)").out
+    assert ask("select offset from orders order by offset", "-n", "2", "-f", "csv").out == "offset\n0\n1\n"
+
+
+def test_csv_has_nothing_for_null_and_hex_for_what_is_no_text(ask):
+    found = ask("select payload, key, array(offset) as places from orders_eu_1 order by offset", "--format", "csv")
+
+    assert list(csv.reader(io.StringIO(found.out))) == [
+        ["payload", "key", "places"], ["grüße", "", "[0]"], ["0xff00", "", "[1]"],
+    ]  # fmt: skip
+
+
+def test_parquet_is_one_file_in_the_order_of_the_query(ask, tmp_path):
+    out = tmp_path / "deep" / "result.parquet"
+
+    found = ask("select offset, payload from orders order by offset desc", "--format", "parquet", "--out", out)
+
+    assert "10 rows in" in found.out, found.err
+    table = pq.read_table(out)
+    assert table["offset"].to_pylist() == list(range(9, -1, -1))
+    assert [each.name for each in out.parent.iterdir()] == ["result.parquet"]
+
+
+def test_statements_are_read_from_standard_input(ask):
+    found = ask("-f", "csv", stdin=b"select count(*) as n\nfrom orders;\n\nselect 1 as one\n")
+
+    assert found.out == "n\n10\none\n1\n"
+
+
+def test_a_prompt_outlives_a_wrong_question(ask, monkeypatch):
+    lines = iter(["selec 1;", "select 7 as", "seven;", "exit"])
+    monkeypatch.setattr(output, "has_terminal", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
+
+    found = ask()
+
+    assert "Syntax error at or near 'selec'" in found.err
+    assert "seven" in found.out
+
+
+@pytest.mark.parametrize(
+    ("query", "messages"),
+    [
+        ("selec 1", ["Syntax error at or near 'selec'", "line 1, pos 0"]),
+        ("select totl from orders", ["`totl` cannot be resolved", "Did you mean"]),
+        ("select * from ordrs", ["there is no view or queue 'ordrs'", "did you mean 'orders'?"]),
+        ("select nosuch(offset) from orders", ["`nosuch`"]),
+        ("select cast('x' as int)", ["'x'", "cannot be cast"]),
+        ("", ["Syntax error, unexpected empty statement"]),
+    ],
+)
+def test_a_wrong_query_is_answered_in_one_line(ask, query, messages):
+    found = ask(query)
+
+    assert found.code == 1, found.err
+    assert [text for text in messages if text not in found.err] == [], found.err
+    assert len(found.err.strip().splitlines()) <= 2
+    assert [word for word in ("SQLSTATE", "org.apache", "Project", "==") if word in found.err] == []
+
+
+def test_what_needs_a_file_says_so_before_spark_starts(run, directory):  # noqa: F811
+    found = run("sql", "select 1", "--format", "parquet", "--url", directory)
+
+    assert (found.code, "--format parquet needs a file" in found.err) == (1, True)
+
+
+def test_only_views_that_a_statement_can_mean_are_made():
+    queues = ["Orders", "a.b", "a_b", "events", "mail", "orders", "x-1"]
+
+    assert meant("select * from mail, `x-1`", queues) == {"mail": "mail", "x-1": "x-1"}
+    assert meant("select * from A_B", queues) == {"a_b": "a_b"}
+    assert meant("select * from orders, events", queues) == {"events": None}
+    assert set(meant("show views", queues)) == {"a.b", "a_b", "events", "mail", "messages", "x-1"}
+
+
+def test_errors_as_programs_read_them(ask):
+    found = ask("select * from ordrs", "--json")
+
+    assert found.json["error"]["code"] == "invalid_field"
