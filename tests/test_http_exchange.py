@@ -97,6 +97,15 @@ def test_an_answer_that_does_not_come_in_time_is_not_waited_for_again(exchange):
     assert not exchange.producer._under_way
 
 
+def test_a_last_try_that_had_no_time_left_tells_of_the_one_before_it(exchange, clock):
+    steps = exchange.conversation(asking.push_one("mail", b"a"))
+    next(steps)
+    steps.send(LOST)
+    clock.advance(seconds=10)
+    with pytest.raises(Unavailable, match=r"no broker answers.*: ConnectTimeout; before that: " + LOST.why):
+        steps.send(Failure("ConnectTimeout", was_sent=False, is_late=True))
+
+
 def test_trying_ends_with_the_deadline(exchange, clock):
     steps = exchange.conversation(call(calls.Queues()))
     next(steps)

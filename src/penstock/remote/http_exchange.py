@@ -157,8 +157,9 @@ class Exchange:
     def _again(self, request: HttpRequest, address: Address, failures: list[Failure], deadline: int) -> float:
         """How long to wait before sending again what was not answered; raises when that is of no use."""
         settings, failure = self.settings, failures[-1]
+        # The last try has as long as is left, which may be nothing: the one before it tells more.
+        before = f"; before that: {failures[-2].why}" if failure.is_late and len(failures) > 1 else ""
         if failure.is_late and failure.was_sent:
-            before = f"; before that: {failures[-2].why}" if len(failures) > 1 else ""
             raise Unavailable(
                 f"the broker does not answer in time: {address}{before}; the operation may or may not have happened"
             )
@@ -171,7 +172,7 @@ class Exchange:
         rounds, turn = divmod(len(failures), len(settings.addresses))
         pause = 0.0 if turn else settings.backoff(rounds - 1)
         if self._left(deadline) <= pause:
-            raise Unavailable(f"no broker answers at {address}: {failure.why}")
+            raise Unavailable(f"no broker answers at {address}: {failure.why}{before}")
         return pause
 
     @staticmethod
