@@ -34,7 +34,7 @@ def sealed(session, tmp_path, clock):
     """Two files an hour apart, of which retention has taken some, and something that is not sealed."""
     ps = Penstock(session)
     orders = ps.create_queue("orders", partitions=2)
-    for hour in range(2):
+    for _ in range(2):
         orders.push_many([Message(payload=b"x", partition=str(n % 2)) for n in range(20)])
         session.seal()
         clock.advance(seconds=3600)

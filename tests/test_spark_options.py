@@ -150,7 +150,7 @@ def test_an_old_java_is_named_with_what_to_type(java):
 def test_no_java_says_what_to_type(tmp_path, java):
     with pytest.raises(SparkMissing, match=r"there is none .*apt install openjdk-17-jre-headless"):
         require_java({"PATH": str(tmp_path)})
-    with pytest.raises(SparkMissing, match="JAVA_HOME is .*, where there is no bin/java"):
+    with pytest.raises(SparkMissing, match=r"JAVA_HOME is .*, where there is no bin/java"):
         require_java({"JAVA_HOME": str(tmp_path / "nowhere")})
     with pytest.raises(SparkMissing, match="does not say which version"):
         require_java(java("hello"))

@@ -19,7 +19,7 @@ from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.errors import HistoryLost, InvalidField, NotADataDirectory, QueueNotFound
-from penstock.history import History
+from penstock.history import History, open_history
 from penstock.spark import batch_reader, failures
 from penstock.spark.batch_reader import BatchReader, PushdownReader, lots
 from penstock.spark.filters import bounds_of
@@ -100,12 +100,11 @@ def opened(monkeypatch):
     kept: list[History] = []
 
     def watched(*args: Any, **options: Any) -> History:
-        history = original(*args, **options)
+        history = open_history(*args, **options)
         history.opened = files
         kept.append(history)
         return history
 
-    original = batch_reader.open_history
     monkeypatch.setattr(batch_reader, "open_history", watched)
     return files
 
@@ -222,9 +221,9 @@ def test_offsets_say_where_a_read_begins_and_ends(hours, url):
 
 
 def test_times_say_it_too_and_leave_files_closed(hours, url, opened):
-    times = {"startingTime": "2025-06-15T16:06:40+00:00", "endingTime": "2025-06-15T17:06:40+00:00"}
+    found = reader(url, startingTime="2025-06-15T16:06:40+00:00", endingTime="2025-06-15T17:06:40+00:00")
 
-    assert places(reader(url, **times)) == [("orders", part, n) for part in ("0", "1") for n in range(10, 20)]
+    assert places(found) == [("orders", part, n) for part in ("0", "1") for n in range(10, 20)]
     assert len(opened) == 1
 
 
