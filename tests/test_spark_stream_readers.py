@@ -16,6 +16,7 @@ from penstock.embedded import Session
 from penstock.errors import HistoryLost, InvalidField, NotADataDirectory, QueueNotFound
 from penstock.spark import consuming, stream_reader
 from penstock.spark.stream_reader import stream_reader as make
+from penstock.storage import pins
 from tests.support.brokers import BrokerThread
 
 SCHEMA = StructType(
@@ -224,6 +225,20 @@ def test_a_batch_is_the_same_when_it_is_read_again_after_sealing(reader, ps):
     ps.seal()
 
     assert rows(reader(), start, end) == seen == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("mode", ["observe", "consume"])
+def test_the_files_of_a_batch_are_held_until_it_is_done(reader, ps, session, mode):
+    push(ps, b"a")
+    ps.seal()
+    stream = reader(mode=mode)
+    start = as_spark(stream.initialOffset())
+    end = as_spark(stream.latestOffset(start, ALL))
+    stream.partitions(start, end)
+
+    assert len(pins.held(session._disk, session.shard.clock.now()).files) == 1
+    stream.latestOffset(end, ALL)
+    assert pins.held(session._disk, session.shard.clock.now()) == pins.Held()
 
 
 def test_retention_that_took_what_a_query_needs_fails_it_unless_it_can_do_without(reader, ps, caplog):

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+LEASE_COUNT_MAX: Final = 10_000  # in one answer: what does not fit into it is handed back one by one
 EXTENSIONS: Final = 3  # of a lease while it lasts
 _ACK: Final = Settling(Outcome.ACKED)
 
@@ -122,6 +123,7 @@ class ConsumingReader(StreamReader):
         begun = self._begun(start)
         if self._given is not None and self._given[0] == begun:
             return self._given[1].as_dict()  # asked again before that batch has run
+        self.let_go()
         self._acknowledge(begun.leases)
         count_max = count_max_of(limit) or self.options.messages_per_trigger_max or self.count_default
         leases = self._lease(begun, count_max if self._left is None else min(count_max, self._left))
@@ -213,7 +215,7 @@ class ConsumingReader(StreamReader):
         for queue in queues:
             while count_max > 0:
                 request = arguments.lease_request(
-                    min(count_max, limits.lease_messages_max),
+                    min(count_max, LEASE_COUNT_MAX),
                     self.options.lease_seconds,
                     f"spark-{begun.query}",
                     None,

@@ -60,6 +60,7 @@ class ObservingReader(StreamReader):
     @failures.shown_plainly
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         begun = self._begun(start)
+        self.let_go()
         self._note(begun)
         found = self._next(begun, count_max_of(limit))
         if found is begun and self._targets is None:

@@ -83,6 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.shape = layout(options, schema)
         self._history: History | None = None
         self._pin_name = f"spark-{secrets.token_hex(8)}"
+        self._is_holding = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.options, self.schema)
@@ -103,8 +104,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if count_max is None else ReadMaxRows(count_max)
 
     def stop(self) -> None:
+        self.let_go()
         if self._history is not None:
-            self._history.files.unpin(self._pin_name)
             self._history.close()
             self._history = None
 
@@ -123,6 +124,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         files = sorted({each.file for each in slices if not each.is_tail})
         if files:
             self.history.files.pin(self._pin_name, self.history.clock.now(), files)
+            self._is_holding = True
+
+    def let_go(self) -> None:
+        """The batch is done, and its files may go too."""
+        if self._is_holding and self._history is not None:
+            self._history.files.unpin(self._pin_name)
+        self._is_holding = False
 
     def rows(self, slices: Sequence[Slice], extra: Sequence[str] = ()) -> Iterator[tuple[pa.RecordBatch, Shaper]]:
         """In a task: batches with the needed columns and some more, and what makes of them what Spark wants."""
