@@ -1,0 +1,253 @@
+"""The pipeline `forecast`: when a queue will let messages wait too long, and how many workers would prevent it.
+
+Spark adds up hours; what follows from them is in `queueing.py`, which explains the method. The forecast begins where
+history ends.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
+from penstock.spark.pipelines.queueing import Floats, Profile, Waits, breach_step, profile, waits, workers_enough
+from penstock.spark.pipelines.seen import Seen, as_before, remember, seen
+
+STEP_SECONDS: Final = 60.0
+_STEPS_PER_HOUR: Final = 60
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+FILE: Final = "forecast.json"
+
+
+class ForecastOptions(Options, frozen=True, kw_only=True):
+    """Options of `forecast`."""
+
+    target_age_seconds: Annotated[float, Meta(gt=0, description="How long a message may wait.")] = 60.0
+    horizon_hours: Annotated[int, Meta(ge=1, le=672, description="How far to look ahead.")] = 24
+    workers: Annotated[int | None, Meta(ge=1, le=10_000, description="Workers from now on, instead of those seen.")] = (
+        None
+    )
+    charts: Annotated[int, Meta(ge=0, le=100, description="Draw so many queues, those in most danger.")] = 12
+
+
+class History(msgspec.Struct, kw_only=True):
+    """What is known of one queue and group."""
+
+    queue: str
+    group: str
+    first_hour: int  # of the counts, from 1970
+    pushed: Any  # Floats: messages per hour, without gaps, up to where history ends
+    last_us: int  # where history ends
+    finished: int = 0
+    deliveries: int = 0
+    busy_seconds: float = 0.0
+    workers: int = 0
+    backlog: int = 0
+    oldest_us: int | None = None
+
+    @property
+    def per_worker(self) -> float:
+        """Messages per second that one worker finishes while it is busy; 0 when nobody has."""
+        return self.finished / self.busy_seconds if self.finished and self.busy_seconds > 0 else 0.0
+
+
+class Forecast(msgspec.Struct, kw_only=True):
+    """What is expected of one queue and group."""
+
+    history: History
+    profile: Profile
+    workers: int
+    rates: Any  # Floats, messages per second, one per step
+    expected: Waits | None = None  # None: nobody has ever worked on it
+    busy: Waits | None = None
+    enough: int | None = None  # workers
+    with_enough: Waits | None = None
+    breach_at: datetime | None = None
+
+    @property
+    def used_max(self) -> float:
+        """The highest utilisation of the workers."""
+        capacity = self.workers * self.history.per_worker
+        return float(self.rates.max()) / capacity if capacity else math.inf
+
+
+def forecast(history: History, options: ForecastOptions) -> Forecast:
+    """What is expected from where history ends."""
+    whole, first = _whole_hours(history)
+    week = profile(first, whole)
+    start = history.last_us / 3.6e9
+    steps = options.horizon_hours * _STEPS_PER_HOUR
+    hours = (np.floor(start + np.arange(steps) / _STEPS_PER_HOUR) - math.floor(start)).astype(int)
+    rates = week.rates(math.floor(start), options.horizon_hours + 1)[hours]
+    workers = options.workers or max(history.workers, 1)
+    found = Forecast(history=history, profile=week, workers=workers, rates=rates)
+    if history.per_worker:
+        _look_ahead(found, options)
+    return found
+
+
+def _whole_hours(history: History) -> tuple[Floats, int]:
+    """Without the first and last hour, of which only a part was seen; when that leaves nothing, a mean over all."""
+    counts: Floats = history.pushed
+    if len(counts) >= 3:
+        return counts[1:-1], history.first_hour + 1
+    seconds = max(history.last_us / 1e6 - history.first_hour * 3600.0, 3600.0)
+    return np.full(1, counts.sum() * 3600.0 / seconds), history.first_hour
+
+
+def _look_ahead(found: Forecast, options: ForecastOptions) -> None:
+    rate, backlog, target = found.history.per_worker, float(found.history.backlog), options.target_age_seconds
+    found.expected = waits(found.rates, found.workers, rate, backlog, STEP_SECONDS)
+    found.busy = waits(found.rates * found.profile.busy_factor, found.workers, rate, backlog, STEP_SECONDS)
+    found.enough = workers_enough(found.rates, rate, backlog, STEP_SECONDS, target)
+    if found.enough is not None:
+        found.with_enough = waits(found.rates, found.enough, rate, backlog, STEP_SECONDS)
+    step = breach_step(found.expected, target)
+    if step is not None:
+        found.breach_at = (
+            _EPOCH + timedelta(microseconds=found.history.last_us) + timedelta(seconds=step * STEP_SECONDS)
+        )
+
+
+def run(run: Run) -> Report:
+    """Forecast every queue and group."""
+    from penstock.spark.pipelines.forecast_report import write_report
+
+    run.progress.step("looking for what is new")
+    messages = run.messages(columns=["queue", "partition", "offset", "pushed_at"])
+    events = run.events()
+    now = seen(run, messages, events)
+    if now.is_empty:
+        return Report(summary="No messages yet: there is nothing to forecast from.")
+    before = as_before(run.out / FILE, now)
+    if before is not None:
+        return before
+    run.progress.step("adding up hours")
+    found = [forecast(each, run.options) for each in histories(run, now)]
+    run.progress.step("drawing")
+    found.sort(key=lambda each: (each.breach_at or datetime.max.replace(tzinfo=UTC), -each.used_max))
+    shown = [_table(found)]
+    files = write_report(run.out, found, shown, run.options)
+    return remember(run.out / FILE, now, _report(found, shown, files, run.options))
+
+
+def histories(run: Run, now: Seen) -> list[History]:
+    """What is known of each queue and group."""
+    from penstock.spark.pipelines import rates
+
+    messages = run.messages(columns=["queue", "partition", "offset", "pushed_at"])
+    events = run.events()
+    pushed: dict[str, dict[int, int]] = {}
+    for row in rates.arrivals(messages).collect():
+        pushed.setdefault(row["queue"], {})[row["hour"]] = row["pushed"]
+    work: dict[tuple[str, str], list[Any]] = {}
+    for row in rates.work(events).collect():
+        work.setdefault((row["queue"], row["group"]), []).append(row)
+    open_now = rates.open_messages(messages, events).collect()
+    return [
+        _history(row, pushed.get(row["queue"], {}), work.get((row["queue"], row["group"]), []), now.last_us)
+        for row in sorted(open_now, key=lambda row: (row["queue"], row["group"]))
+    ]
+
+
+def _history(row: Any, pushed: dict[int, int], work: list[Any], last_us: int) -> History:
+    last_hour = last_us // 3_600_000_000
+    first = min([*pushed, *(each["hour"] for each in work)], default=last_hour)
+    recent = [each["workers"] for each in sorted(work, key=lambda each: each["hour"])][-24:]
+    return History(
+        queue=row["queue"],
+        group=row["group"],
+        first_hour=first,
+        pushed=np.array([pushed.get(hour, 0) for hour in range(first, last_hour + 1)], dtype=np.float64),
+        last_us=last_us,
+        finished=sum(each["finished"] for each in work),
+        deliveries=sum(each["deliveries"] for each in work),
+        busy_seconds=sum(each["busy_seconds"] for each in work),
+        workers=int(np.median(recent)) if recent else 0,
+        backlog=row["open"],
+        oldest_us=row["oldest_us"],
+    )
+
+
+def _table(found: list[Forecast]) -> Table:
+    columns = [
+        "queue",
+        "group",
+        "basis",
+        "arrivals/h",
+        "busiest/h",
+        "messages/s per worker",
+        "workers",
+        "used % at most",
+    ]
+    columns += ["open now", "breach at", "workers enough"]
+    return Table("Forecast", columns, [_row(each) for each in found])
+
+
+def _row(each: Forecast) -> list[Any]:
+    known = each.history.per_worker > 0
+    breach = each.breach_at.strftime("%Y-%m-%d %H:%M") if each.breach_at else "no" if known else "unknown"
+    return [
+        each.history.queue,
+        each.history.group,
+        each.profile.basis,
+        round(float(each.rates.mean()) * 3600, 1),
+        round(float(each.rates.max()) * 3600, 1),
+        round(each.history.per_worker, 3) if known else None,
+        each.workers if known else 0,
+        round(100 * each.used_max, 1) if known else None,
+        each.history.backlog,
+        breach,
+        each.enough,
+    ]
+
+
+def _report(found: list[Forecast], shown: list[Table], files: list[Path], options: ForecastOptions) -> Report:
+    late = [each for each in found if each.breach_at]
+    first = f"; the first is {late[0].history.queue}, at {late[0].breach_at:%Y-%m-%d %H:%M} UTC" if late else ""
+    summary = (
+        f"{len(late)} of {len(found)} queues and groups let messages wait longer than {options.target_age_seconds:g} s"
+    )
+    return Report(
+        summary=f"{summary} within {options.horizon_hours} hours{first}.",
+        figures={"forecasts": len(found), "breaches": len(late)},
+        tables=shown,
+        files=[str(path) for path in files],
+        notes=_notes(found),
+    )
+
+
+def _notes(found: list[Forecast]) -> list[str]:
+    notes = []
+    for basis, wanted in (("mean", "two days"), ("hour of day", "a week")):
+        short = [
+            f"{each.history.queue}/{each.history.group} ({each.profile.hours} h)"
+            for each in found
+            if each.profile.basis == basis
+        ]
+        if short:
+            used = "the overall mean" if basis == "mean" else "a day like the others"
+            notes.append(f"less than {wanted} of whole hours: {used} is expected for {', '.join(short)}")
+    idle = [f"{each.history.queue}/{each.history.group}" for each in found if not each.history.per_worker]
+    if idle:
+        notes.append(f"nobody has finished anything, so nothing is known about how fast it goes: {', '.join(idle)}")
+    return notes
+
+
+PIPELINE = Pipeline(
+    name="forecast",
+    summary="Arrival and service rates by hour of week, expected waits, when a target age is breached, workers needed.",
+    explanation="""Reads messages and events. Expects of every hour what the same hour of the week brought on average
+(with less than a week of history: the same hour of the day; with less than two days: the mean). Workers are consumer
+names; one finishes as many messages per second as it did while it held leases. What cannot be worked off piles up; on
+top comes the wait that chance makes (M/M/c, 95th percentile). Writes forecast.parquet (a row per queue, group and
+minute), hours.parquet (history) and report.html with a chart for each queue.""",
+    options=ForecastOptions,
+    run=run,
+)
