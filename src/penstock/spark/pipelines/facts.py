@@ -2,7 +2,7 @@
 
 A fact is (path, kind, value). Kinds: `value` (currency = null), `has` (the field is there), `is` (its type, or that it
 is empty or negative), `prefix` (of the key), `header`, `from` (partition, priority, producer, consumer). Each counts
-once per message, however often a list repeats it.
+once per message, however often a list repeats it; `all`, which every message has, counts the messages themselves.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ ITEMS_MAX: Final = 50  # of one list
 VALUE_CHARS_MAX: Final = 80
 
 INPUT: Final = ("queue", "who", "partition", "key", "payload", "headers", "priority", "producer", "consumer")
+ALL: Final = "all"
 _FACTS: Final = "array<struct<path: string, kind: string, value: string>>"
 
 
@@ -51,6 +52,7 @@ def facts_of(
     """Everything that can be said about one message."""
     origin = {"partition": partition, "priority": priority, "producer": producer, "consumer": consumer}
     facts: set[Fact] = {(name, "from", str(value)) for name, value in origin.items() if value not in (None, "")}
+    facts.add(("", ALL, ""))
     facts |= {(name, "header", _cut(value or "")) for name, value in (headers or {}).items() if _is_own(name)}
     if key and (prefix := key_prefix(key)):
         facts.add(("key", "prefix", prefix))

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.spark.pipelines.facts import ALL
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
@@ -22,18 +24,19 @@ _KINDS: Final = ("value", "lacks", "is", "has", "prefix", "header", "from")
 _FACT: Final = ("queue", "path", "kind", "value")
 
 
-def telling_facts(counts: DataFrame, sizes: DataFrame, share_min: float) -> DataFrame:
+def telling_facts(counts: DataFrame, share_min: float) -> DataFrame:
     """Facts that at least `share_min` of a group have and few outside do.
 
-    `counts` as `count_facts` gives them, `sizes` with queue, who and total. Gives queue, who, path, kind, value, share,
-    share_healthy and share_others (null where there is nobody to compare with).
+    `counts` as `count_facts` gives them. Gives queue, who, path, kind, value, share, share_healthy and share_others
+    (null where there is nobody to compare with).
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
     is_dead = f.col("who") != HEALTHY
-    known = f.broadcast(_with_totals(sizes))
-    every = counts.unionByName(_lacking(counts, sizes)).join(known, ["queue", "who"])
+    sizes = counts.where(f.col("kind") == ALL).select("queue", "who", f.col("n").alias("total"))
+    every = counts.where(f.col("kind") != ALL).unionByName(_lacking(counts, sizes))
+    every = every.join(f.broadcast(_with_totals(sizes)), ["queue", "who"])
     alike = Window.partitionBy(*_FACT)
     n_dead = f.sum(f.when(is_dead, f.col("n")).otherwise(0)).over(alike)
     n_healthy = f.sum(f.when(is_dead, 0).otherwise(f.col("n"))).over(alike)

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from msgspec import Meta
 from msgspec.structs import replace
 
+from penstock.history import open_history
 from penstock.model import DLQ_SUFFIX
+from penstock.spark import ranges
 from penstock.spark.pipelines import letters as letters_of
 from penstock.spark.pipelines import redrive, triage_report
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 FILE: Final = "dlq-triage.json"
 LETTERS_PER_GROUP: Final = 5_000  # whose payloads are looked at
+PLACE: Final = ("queue", "partition", "offset")
 EXCERPT_CHARS: Final = 400
 _EVENTS: Final = ("queue", "group", "partition", "first_offset", "last_offset", "count", "outcome", "consumer")
 _ORIGINS: Final = ("queue", "partition", "offset", "key", "payload", "headers", "priority", "producer")
@@ -73,41 +76,42 @@ def healthy_messages(messages: DataFrame, events: DataFrame, letters: DataFrame,
     acked = events.where("outcome = 'acked'")
     shares = acked.groupBy("queue").agg((f.lit(float(count)) / f.sum("count")).alias("_share"))
     chosen = sampled(messages.join(f.broadcast(shares), "queue"), f.col("_share")).drop("_share")
-    found = match(chosen, acked, "inner", ["consumer"]).dropDuplicates(["queue", "partition", "offset"])
-    return found.join(letters, ["queue", "partition", "offset"], "left_anti")
+    found = match(chosen, acked, "inner", ["consumer"]).dropDuplicates(list(PLACE))
+    return found.join(letters.select(*PLACE), list(PLACE), "left_anti")
 
 
-def comparable(letters: DataFrame, origins: DataFrame) -> DataFrame:
-    """Letters as `count_facts` wants them: a sample of every group, with what only the original message knows."""
+def comparable(letters: DataFrame, origins: DataFrame, groups: Sequence[Any]) -> DataFrame:
+    """Letters as `count_facts` wants them: a sample of large groups, with what only the original message knows."""
     from pyspark.sql import functions as f
 
-    place = ["queue", "partition", "offset"]
-    sizes = letters.groupBy("who").agg((f.lit(float(LETTERS_PER_GROUP)) / f.count("*")).alias("_share"))
-    chosen = sampled(letters.join(f.broadcast(sizes), "who"), f.col("_share"))
-    return chosen.join(origins.select(*place, "priority", "producer"), place, "left").select(*INPUT)
+    shares = [(f.lit(each.who), f.lit(LETTERS_PER_GROUP / each.letters)) for each in groups]
+    large = [pair for pair, each in zip(shares, groups, strict=True) if each.letters > LETTERS_PER_GROUP]
+    chosen = letters
+    if large:
+        share = f.create_map(*(column for pair in large for column in pair))[f.col("who")]
+        chosen = sampled(letters, f.coalesce(share, f.lit(1.0)))
+    return chosen.join(origins.select(*PLACE, "priority", "producer"), list(PLACE), "left").select(*INPUT)
 
 
 def shared_facts(letters: DataFrame, healthy: DataFrame, share_min: float) -> DataFrame:
     """What nearly all letters of a group (`who`) share and healthy messages do not; both with columns `INPUT`."""
-    from pyspark.sql import functions as f
-
-    together = letters.unionByName(healthy)
-    counts = count_facts(together).localCheckpoint()
-    sizes = together.groupBy("queue", "who").agg(f.count("*").alias("total")).localCheckpoint()
-    return telling_facts(counts, sizes, share_min)
+    return telling_facts(count_facts(letters.unionByName(healthy)).localCheckpoint(), share_min)
 
 
 def run(run: Run) -> Report:
     """Group the dead letters, compare each group with the healthy traffic, and suggest how to redrive it."""
     options: TriageOptions = run.options
     run.progress.step("reading dead letters")
-    with kept(_letters(run, options)) as letters:
+    queues, known_queues = dead_letter_queues(run)
+    if not queues:
+        return triage_report.report(Triage(mark="", letters=0, groups=[]), None)
+    with kept(_letters(run, options, queues)) as letters:
         mark = _mark(letters, options)
         known = read_state(run.out / FILE, Triage)
         if known is not None and known.mark == mark and not options.again:
             return triage_report.report(known, str(run.out / FILE), is_old=True)
         groups = letter_groups(letters).orderBy("letters", ascending=False).limit(options.limit).collect()
-        found = list(_looked_into(run, options, letters, groups)) if groups else []
+        found = list(_looked_into(run, options, letters, groups, known_queues)) if groups else []
         seen = {group.id for group in known.groups} if known else set()
         triage = Triage(
             mark=mark,
@@ -118,8 +122,7 @@ def run(run: Run) -> Report:
     return triage_report.report(triage, str(run.out / FILE))
 
 
-def _letters(run: Run, options: TriageOptions) -> DataFrame:
-    queues = dead_letter_queues(run.queues)
+def _letters(run: Run, options: TriageOptions, queues: Sequence[str]) -> DataFrame:
     messages = run.messages(queues=queues, columns=letters_of.COLUMNS)
     if not options.all:
         messages = letters_of.open_only(messages, run.events(queues=queues, columns=_EVENTS))
@@ -127,9 +130,16 @@ def _letters(run: Run, options: TriageOptions) -> DataFrame:
     return letters if options.group is None else letters.where(letters["group"] == options.group)
 
 
-def dead_letter_queues(queues: Sequence[str]) -> list[str]:
-    """The dead-letter queues of queues, given by name or pattern."""
-    return [name if name.endswith(DLQ_SUFFIX) else name + DLQ_SUFFIX for name in queues or ("*",)]
+def dead_letter_queues(run: Run) -> tuple[list[str], set[str]]:
+    """The dead-letter queues that there are of the queues of a run; and all queues there are."""
+    history = open_history(run.url)
+    try:
+        moment = history.look()
+    finally:
+        history.close()
+    named = (queue.name for queue in ranges.chosen(moment, run.queues or ("*",)))
+    wanted = {name if name.endswith(DLQ_SUFFIX) else name + DLQ_SUFFIX for name in named}
+    return sorted(wanted & set(moment.queues)), set(moment.queues)
 
 
 @contextmanager
@@ -150,10 +160,12 @@ def _mark(letters: DataFrame, options: TriageOptions) -> str:
     return f"{row[0]} {row[1]} {options.group} {options.limit} {options.share} {options.healthy} {options.all}"
 
 
-def _looked_into(run: Run, options: TriageOptions, letters: DataFrame, groups: Sequence[Any]) -> Iterator[Found]:
-    origins = sorted({group.queue for group in groups})
+def _looked_into(
+    run: Run, options: TriageOptions, letters: DataFrame, groups: Sequence[Any], queues: set[str]
+) -> Iterator[Found]:
     run.progress.step("comparing payloads")
-    facts = _facts(run, options, letters, origins, {group.who for group in groups})
+    # A queue that was deleted has left its dead letters, and nothing to compare them with.
+    facts = _facts(run, options, letters, groups, sorted({group.queue for group in groups} & queues))
     run.progress.step("looking for filters")
     filters = {group.who: redrive.filter_of(group) for group in groups}
     taken = redrive.taken_by(letters, list(filters.values()))
@@ -164,23 +176,25 @@ def _looked_into(run: Run, options: TriageOptions, letters: DataFrame, groups: S
         who = group.who
         command = redrive.command(filters[who], taken.get(who, nothing), ids.get(who, ()), run.url)
         others = 0 if who in ids else taken.get(who, nothing).others_in_time
-        yield triage_report.found(group, most_telling(facts.get(who, ())), command, others)
+        yield triage_report.found(group, most_telling(facts[who]), command, others)
 
 
 def _facts(
-    run: Run, options: TriageOptions, letters: DataFrame, origins: Sequence[str], whos: set[str]
+    run: Run, options: TriageOptions, letters: DataFrame, groups: Sequence[Any], origins: Sequence[str]
 ) -> dict[str, list[Any]]:
     from pyspark.sql import functions as f
 
+    by_group: dict[str, list[Any]] = {group.who: [] for group in groups}
+    if not origins:
+        return by_group
     messages = run.messages(queues=origins, columns=_ORIGINS)
     acked = run.events(queues=origins, columns=_EVENTS)
     if options.group is not None:
         acked = acked.where(f.col("group") == options.group)
     healthy = healthy_messages(messages, acked, letters, options.healthy).withColumn("who", f.lit(HEALTHY))
-    by_group: dict[str, list[Any]] = {}
-    for row in shared_facts(comparable(letters, messages), healthy.select(*INPUT), options.share).collect():
-        if row.who in whos:
-            by_group.setdefault(row.who, []).append(row)
+    found = shared_facts(comparable(letters, messages, groups), healthy.select(*INPUT), options.share)
+    for row in found.where(f.col("who").isin(list(by_group))).collect():
+        by_group[row.who].append(row)
     return by_group
 
 

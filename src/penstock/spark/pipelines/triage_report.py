@@ -108,11 +108,11 @@ def _shared(fact: Any) -> Shared:
     )
 
 
-def report(triage: Triage, file: str, *, is_old: bool = False) -> Report:
+def report(triage: Triage, file: str | None, *, is_old: bool = False) -> Report:
     """For people."""
-    groups = triage.groups
+    groups, files = triage.groups, [file] if file else []
     if not groups:
-        return Report(summary="no dead letters wait", figures={"letters": 0, "groups": 0}, files=[file])
+        return Report(summary="there are no dead letters", figures={"letters": 0, "groups": 0}, files=files)
     summary = f"{triage.letters:,} dead letters in {len(groups)} groups"
     notes = ["nothing has changed since the last run: this is its report (--again looks again)"] if is_old else []
     notes += [
@@ -124,7 +124,7 @@ def report(triage: Triage, file: str, *, is_old: bool = False) -> Report:
         summary=summary,
         figures={"letters": triage.letters, "groups": len(groups), "new_groups": sum(each.is_new for each in groups)},
         tables=[_groups_table(groups), _shared_table(groups), _samples_table(groups), _redrive_table(groups)],
-        files=[file],
+        files=files,
         notes=notes,
     )
 
