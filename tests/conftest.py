@@ -3,6 +3,9 @@
 No test may fail because the machine is busy, so Hypothesis has no deadline here. The ordinary dose draws the same
 examples every time; `PENSTOCK_DOSE=nightly` draws new ones.
 
+Nor because its disk is slow or nearly full: directories of tests are in memory where there is plenty of it. What the
+operating system does with a real disk is for tests that ask for `on_disk`, and for the nightly dose.
+
 And none may hang the run. A test that takes too long fails (`timeout` in pyproject.toml). Should it, or what cleans up
 after it, hang even so, or a thread outlive the last test, the process prints every thread's stack and ends.
 """
@@ -11,18 +14,43 @@ from __future__ import annotations
 
 import faulthandler
 import os
-from collections.abc import Generator
+import tempfile
+from collections.abc import Generator, Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.dose import NIGHTLY
+
 settings.register_profile("ordinary", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("nightly", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("nightly" if os.environ.get("PENSTOCK_DOSE") == "nightly" else "ordinary")
+settings.load_profile("nightly" if NIGHTLY else "ordinary")
 
+IN_MEMORY = "/dev/shm"
+IN_MEMORY_BYTES_MIN = 8 << 30  # a data directory takes 128 MiB, and few tests have more than one at a time
 GRACE_SECONDS = 120  # for cleaning up after a test that took too long
 EXIT_SECONDS = 60  # for what is still running after the last test
 STDERR = pytest.StashKey[int]()
+
+
+def has_plenty_of_memory() -> bool:
+    with suppress(OSError):
+        files = os.statvfs(IN_MEMORY)
+        free = min(files.f_bavail * files.f_frsize, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGESIZE"))
+        return os.access(IN_MEMORY, os.W_OK) and free >= IN_MEMORY_BYTES_MIN
+    return False
+
+
+if not NIGHTLY and has_plenty_of_memory():
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", IN_MEMORY)
+
+
+@pytest.fixture
+def on_disk() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="penstock-test-") as path:
+        yield Path(path)
 
 
 def pytest_configure(config: pytest.Config) -> None:

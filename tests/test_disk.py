@@ -18,6 +18,11 @@ from tests.support.forgetful import ForgetfulDisk
 SHARD = bytes(range(16))
 
 
+@pytest.fixture
+def tmp_path(on_disk):
+    return on_disk
+
+
 @pytest.fixture(params=["real", "forgetful"])
 def disk(request, tmp_path) -> Disk:
     return RealDisk(tmp_path) if request.param == "real" else ForgetfulDisk(seed=3)
