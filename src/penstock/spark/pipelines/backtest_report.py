@@ -74,7 +74,7 @@ def latency(table: DataFrame) -> dict[str, list[float] | None]:
         .agg(f.percentile("was_ms", shares).alias("before"), f.percentile("ms", shares).alias("after"))
         .collect()[0]
     )
-    return found.asDict()  # type: ignore[no-any-return]
+    return found.asDict()
 
 
 def _latency_table(found: dict[str, list[float] | None]) -> Table:

@@ -101,7 +101,7 @@ def _what(value: Any) -> Iterator[str]:
         if value < 0:
             yield "negative"
     elif value is not None:
-        yield {str: "text", list: "a list", dict: "an object"}[type(value)]
+        yield "text" if isinstance(value, str) else "a list" if isinstance(value, list) else "an object"
         if not value:
             yield "empty"
 

@@ -147,4 +147,4 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _text(answer: bytes) -> str | None:
-    return msgspec.msgpack.decode(answer, type=str | None)  # type: ignore[no-any-return]
+    return msgspec.msgpack.decode(answer, type=str | None)

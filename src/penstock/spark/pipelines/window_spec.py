@@ -18,7 +18,7 @@ from penstock.errors import InvalidField, PenstockError
 from penstock.model import check_name, suggestion
 from penstock.words import seconds
 
-Duration = str | float
+Duration = str | int | float
 FieldType = Literal["text", "int", "float", "bool", "time"]
 
 PUSHED_AT: Final = "pushed_at"
