@@ -292,7 +292,9 @@ def test_rounds_take_every_offset_once_in_order():
     assert list(rounds([], 4)) == []
 
 
-def test_a_file_is_sorted_whatever_order_its_rows_came_in(tmp_path):
+@pytest.mark.parametrize("run_rows", [1, 256])
+def test_a_file_is_sorted_whatever_order_its_rows_came_in(tmp_path, monkeypatch, run_rows):
+    monkeypatch.setattr(writing, "RUN_ROWS_MIN", run_rows)
     batches = [batch(1, 0, 3), batch(0, 5, 3), batch(0, 0, 5)]
 
     (file,) = writing.write_files(batches, tmp_path)

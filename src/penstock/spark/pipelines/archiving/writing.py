@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from crc32c import crc32c
+from numpy.typing import NDArray
 
 from penstock import limits
 from penstock.errors import StorageError
@@ -28,6 +29,7 @@ COLUMNS: Final = SCHEMAS[MESSAGES].names
 FILE_BYTES: Final = 256 * limits.MIB  # in memory, of one file; and of all that a task has not written yet
 GROUP_BYTES: Final = 32 * limits.MIB  # in memory, of one row group
 COMPRESSION_LEVEL: Final = 1
+RUN_ROWS_MIN: Final = 256  # shorter runs, on average, are sorted row by row
 
 Key = tuple[int, int]  # incarnation and day
 
@@ -86,10 +88,26 @@ def write_file(table: pa.Table, stage: Path) -> File:
 def in_order(table: pa.Table) -> pa.Table:
     """The rows sorted by partition and offset."""
     partitions, offsets = table["partition_id"].to_numpy(), table["offset"].to_numpy()
-    steps = np.diff(partitions)
-    if ((steps > 0) | ((steps == 0) & (np.diff(offsets) > 0))).all():
+    is_next = _rising(partitions, offsets)
+    if is_next.all():
         return table
+    # The log gives runs of a partition, in order: to put those in order copies nothing.
+    firsts = np.flatnonzero(np.concatenate([[True], ~is_next | (np.diff(partitions) != 0)]))
+    if len(firsts) * RUN_ROWS_MIN <= len(table):
+        ends = np.append(firsts[1:], len(table))
+        order = np.lexsort((offsets[firsts], partitions[firsts]))
+        pieces = zip(firsts[order].tolist(), ends[order].tolist(), strict=True)
+        moved = pa.concat_tables([table.slice(first, end - first) for first, end in pieces])
+        if _rising(moved["partition_id"].to_numpy(), moved["offset"].to_numpy()).all():
+            return moved
     return table.combine_chunks().take(np.lexsort((offsets, partitions)))
+
+
+def _rising(partitions: NDArray[np.int32], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each row comes after the one before it."""
+    steps = np.diff(partitions)
+    found: NDArray[np.bool_] = (steps > 0) | ((steps == 0) & (np.diff(offsets) > 0))
+    return found
 
 
 def parts_of(table: pa.Table) -> list[Part]:
