@@ -15,8 +15,10 @@ from pyspark.sql.functions import col, when
 from pyspark.sql.types import StructType
 
 import penstock
+from penstock.batch import Batch
 from penstock.embedded import Session
 from penstock.errors import DirectoryInUse, InvalidField, PenstockError, SinkConflict
+from penstock.requests import SinkCommit
 from penstock.spark.failures import cause
 from penstock.spark.staging import Target
 from penstock.spark.writer import RowStreamWriter, Sink, batch_writer, query_id, stream_writer
@@ -226,6 +228,24 @@ def test_a_stream_without_a_checkpoint_that_can_be_read_needs_a_name(data, tmp_p
     (tmp_path / "metadata").write_text('{"id":"query"}')
 
     assert query_id(f"file:{tmp_path}") == query_id(f"file://{tmp_path}") == query_id(str(tmp_path)) == "query"
+
+
+@pytest.mark.parametrize("is_near", [True, False])
+def test_a_broker_on_this_machine_finds_what_was_staged_in_its_directory_and_others_are_sent_it(
+    broker, monkeypatch, is_near
+):
+    if not is_near:
+        monkeypatch.setattr("penstock.spark.staging._own_directory", lambda session: None)
+    sent: list[str] = []
+    stage = broker.session.stage
+    monkeypatch.setattr(broker.session, "stage", lambda *given: sent.append(given[1]) or stage(*given))
+    target = Target(broker.url, "orders")
+
+    names, rows = target.stage("s", 0, [Batch.build([b"a", b"b"]), Batch.build([b"c"])])
+    target.commit(SinkCommit("orders", "s", 0, tuple(names)))
+
+    assert (rows, sent) == (3, [] if is_near else names)
+    assert payloads(broker.url) == Counter([b"a", b"b", b"c"])
 
 
 def test_where_spark_gives_rows_they_are_written_like_arrow(data):

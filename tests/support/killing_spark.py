@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 PATIENCE_SECONDS = 300
 ROOT = Path(__file__).parent.parent.parent
@@ -46,26 +47,29 @@ class SparkProgram:
             for pid, _ in found:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            with suppress(ChildProcessError):
-                os.waitpid(self.process.pid, os.WNOHANG)
-        self.ended()
+        self.process.wait(PATIENCE_SECONDS)
 
-    def kill_worker(self, rng: random.Random) -> bool:
-        """One Python process of Spark's, if there is one."""
+    def kill_worker(self, rng: random.Random) -> None:
+        """One Python process of Spark's."""
         workers = [
             pid for pid, command in self._members() if "pyspark.daemon" in command or "pyspark.worker" in command
         ]
-        if workers:
-            with suppress(ProcessLookupError):
-                os.kill(rng.choice(sorted(workers)), signal.SIGKILL)
-        return bool(workers)
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(rng.choice(sorted(workers)), signal.SIGKILL)
 
     def ended(self) -> int:
-        """Its exit code, with everything that it started gone too."""
-        code = self.process.wait(PATIENCE_SECONDS)
+        """Its exit code, once it has said all that it has to say."""
+        assert self.process.stdout is not None
+        self.process.stdout.read()
+        return self.process.wait(PATIENCE_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.kill()
         assert self.process.stdout is not None
         self.process.stdout.close()
-        return code
 
     def _members(self) -> list[tuple[int, str]]:
         """(pid, command) of whatever runs in its session."""

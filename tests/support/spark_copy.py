@@ -9,11 +9,13 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 import penstock.spark
 
 MESSAGES_PER_BATCH = 250
+STARTS_MAX = 10
 
 
 def _say(line: str) -> None:
@@ -38,20 +40,24 @@ class _Tell(StreamingQueryListener):
 
 
 def main(url: str, folder: str) -> None:
-    # Tasks whose worker is killed are tried again.
+    # Tasks whose worker is killed are tried again; so is a query whose driver has lost one.
     spark = penstock.spark.session("copy", "local[2,4]", **{"spark.driver.memory": "1g"})
     spark.sparkContext.setLogLevel("FATAL")
     spark.streams.addListener(_Tell())
     source = spark.readStream.format("penstock").options(url=url, maxMessagesPerTrigger=str(MESSAGES_PER_BATCH))
-    query = (
+    writer = (
         source.load("in")
         .select("payload", "key")
         .writeStream.format("penstock")
         .options(url=url, checkpointLocation=f"{folder}/checkpoint")
         .trigger(availableNow=True)
-        .start("out")
     )
-    query.awaitTermination()
+    for _ in range(STARTS_MAX):
+        try:
+            writer.start("out").awaitTermination()
+            break
+        except StreamingQueryException as error:
+            _say(f"failed: {error}".splitlines()[0])
     spark.stop()
 
 

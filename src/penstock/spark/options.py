@@ -63,7 +63,7 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a write is asked for. docs/spark.md explains each."""
 
     url: str
-    queue: str | None = None  # None: a column `queue` says where each row goes
+    queue: str
     sink_id: str | None = None
     job_id: str | None = None
     is_reset: bool = False
@@ -84,7 +84,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Options of a write; `InvalidField` names the one that is wrong."""
-    return _parsed(SinkOptions, _SINK, given, "save('orders')")
+    return _parsed(SinkOptions, _SINK, given, "save('orders') or start('orders')")
 
 
 def option_names() -> dict[str, tuple[str, ...]]:

@@ -1,8 +1,8 @@
 """Staging and committing for the sink: the same steps against a data directory and against a broker.
 
-Tasks stage: into the directory, or over the wire. The driver commits: it opens the directory for as long as that takes,
-or asks the broker. A directory that somebody holds for a moment, such as another query, is waited for; one that a
-broker holds is not written to behind its back.
+Tasks stage: into the directory, the broker's too if it is on this machine, or over the wire. The driver commits: it
+opens the directory for as long as that takes, or asks the broker. A directory that somebody holds for a moment, such as
+another query, is waited for; one that a broker holds is committed to by the broker alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import DirectoryInUse, PenstockError, RateLimited
 from penstock.requests import SinkCommit
 from penstock.spark.places import CLIENT, Place
-from penstock.storage.directory import MARKER
+from penstock.storage.directory import MARKER, read_marker
 from penstock.storage.disk import RealDisk
 from penstock.storage.lock import DirectoryLock
 from penstock.storage.staging import Staging, encode_staged, name_for
@@ -79,7 +79,9 @@ class Target(msgspec.Struct, frozen=True):
             yield partial(_write, staging), staging.remove
             return
         with self.session() as session:
-            yield partial(_send, session, self.queue), partial(session.discard_staged, self.queue)
+            local = _own_directory(session)
+            put = partial(_send, session, self.queue) if local is None else partial(_write, Staging(local))
+            yield put, partial(session.discard_staged, self.queue)
 
     def stage(
         self, sink: str, task: int, batches: Iterable[Batch], clock: Clock | None = None
@@ -124,6 +126,17 @@ def _write(staging: Staging, name: str, batch: Batch) -> None:
 
 def _send(session: Any, queue: str, name: str, batch: Batch) -> None:
     session.stage(queue, name, 0, b"".join(encode_staged(batch)))
+
+
+def _own_directory(session: Any) -> RealDisk | None:
+    """The broker's directory, if it is on this machine and files made here are as good as the broker's own."""
+    try:
+        info = session.history()
+        disk = RealDisk(info.directory)
+        is_own = read_marker(disk).hex() == info.shard_id and os.stat(disk.root).st_uid == os.geteuid()
+    except (PenstockError, OSError):
+        return None  # not to be seen from here, or this client may not ask
+    return disk if is_own else None
 
 
 def _look(directory: str) -> None:

@@ -180,8 +180,6 @@ def _checked(
     if overwrite:
         raise InvalidField("mode: overwrite does not fit", hint="a queue is appended to; purge it first")
     given = sink_options(options)
-    if not given.queue:
-        raise InvalidField("path: no queue is named", hint="write save('orders') or start('orders')")
     columns = check_columns(schema)
     target = Target(given.url, check_name(given.queue))
     target.prepare()
