@@ -29,7 +29,7 @@ def told(error: Exception, *, log: str = "") -> Exception:
     if raised:
         return CommandError(f"a Python function failed: {raised}", hint=_see(log), code="failed", exit_code=USER_ERROR)
     if _is_of_query(error):
-        return CommandError(query_error(str(error)), hint=_hint(str(error)), code="bad_query", exit_code=USER_ERROR)
+        return CommandError(query_error(str(error)), hint="", code="bad_query", exit_code=USER_ERROR)
     return CommandError(f"Spark: {query_error(str(error))}", hint=_see(log), code="spark", exit_code=SERVER_ERROR)
 
 
@@ -53,15 +53,11 @@ def _is_sparks(error: Exception) -> bool:
 
 
 def _is_of_query(error: Exception) -> bool:
-    from pyspark.errors import AnalysisException, ArithmeticException, NumberFormatException, ParseException
+    """Whether whoever asked can mend it: a statement, a value in the data, a wrong use of PySpark."""
+    from pyspark import errors
 
-    return isinstance(error, AnalysisException | ArithmeticException | NumberFormatException | ParseException)
-
-
-def _hint(text: str) -> str:
-    if "TABLE_OR_VIEW_NOT_FOUND" in text:
-        return "the views are messages, events and one for each queue; 'penstock sql \"show views\"' lists them"
-    return "the columns are in docs/sql.md" if "UNRESOLVED_COLUMN" in text else "see docs/sql.md"
+    kinds = (errors.AnalysisException, errors.ParseException, errors.ArithmeticException, errors.NumberFormatException)
+    return isinstance(error, (*kinds, ValueError, TypeError, AttributeError, LookupError))
 
 
 def _see(log: str) -> str:
