@@ -106,7 +106,8 @@ class Query:
     def reader(self):
         if self._reader is None:
             options = {"url": self._world.url, "path": "mail.*", "mode": self._mode, "maxMessagesPerTrigger": "7"}
-            self._reader = make({**options, "leaseSeconds": "60"}, SCHEMA)
+            local = self._world.rng.choice(["true", "false"])  # the broker's files as they lie, or fetched
+            self._reader = make({**options, "leaseSeconds": "60", "local": local}, SCHEMA)
         return self._reader
 
     def crash(self):
