@@ -7,14 +7,18 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import typer.main
 
 import penstock
 from penstock import Penstock
 from penstock.cli import human, main
+
+commands_of = cache(typer.main.get_command)  # the same for every command line, and slow to make
 
 
 class Result(NamedTuple):
@@ -40,6 +44,11 @@ def nobodys_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PENSTOCK_URL", "PENSTOCK_CONTEXT", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PENSTOCK_CONTEXTS", str(tmp_path / "contexts.json"))
+
+
+@pytest.fixture(autouse=True)
+def quick_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(typer.main, "get_command", commands_of)
 
 
 @pytest.fixture
