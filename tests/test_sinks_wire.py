@@ -14,6 +14,7 @@ import pytest
 from penstock import sinking
 from penstock.broker import Broker
 from penstock.broker.access import ANONYMOUS, Action, Client
+from penstock.clock import SystemClock
 from penstock.embedded import Session
 from penstock.errors import InvalidField, NotAuthorised, SinkConflict
 from penstock.remote.asynchronous import AsyncSession
@@ -76,7 +77,7 @@ def test_batches_are_staged_and_committed_over_tcp(session, broker):
 def test_the_asyncio_session_does_the_same(session, broker):
     async def write() -> SinkState:
         remote = AsyncSession(settings(broker.url))
-        name = name_for("s", 0, 0, bytes(10))
+        name = name_for("s", 0, SystemClock().now(), bytes(10))
         local = staged(session, [b"a"])
         await remote.stage("q", name, 0, session._disk.read(f"staging/{local[0]}"))
         state = await remote.commit_sink(SinkCommit("q", "s", 3, (name,)))

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from penstock.batch import Batch
-from penstock.clock import ManualClock
+from penstock.clock import ManualClock, SystemClock
 from penstock.embedded import Session
 from penstock.replies import SinkState
 from penstock.requests import SinkCommit
@@ -21,11 +21,14 @@ def opened(disk: ForgetfulDisk, clock: ManualClock, seed: int = 1) -> Session:
     return Session(None, clock=clock, rng=random.Random(seed), disk=disk, background=False, journal_file_bytes=1 << 16)
 
 
-def staged(session: Any, *items: list[Any], sink: str = "s", queue: str = "q", at: int = 0) -> tuple[str, ...]:
+def staged(
+    session: Any, *items: list[Any], sink: str = "s", queue: str = "q", at: int | None = None
+) -> tuple[str, ...]:
     """A file for each list of messages; their names."""
     names = []
     for task, each in enumerate(items):
-        name = name_for(sink, task, at, _rng.randbytes(10))
+        made_at = SystemClock().now() if at is None else at  # an old one would be removed under our hands
+        name = name_for(sink, task, made_at, _rng.randbytes(10))
         session.stage(queue, name, 0, b"".join(encode_staged(Batch.build(each))))
         names.append(name)
     return tuple(names)
