@@ -56,7 +56,7 @@ def events_of(messages: DataFrame, spec: WindowSpec) -> DataFrame:
 
 
 def _schema(types: dict[str, Any]) -> str:
-    """The fields as a schema of Spark's, nested by their dots."""
+    """The fields as a type of Spark's, nested by their dots; "" when there are none."""
     tree: dict[str, Any] = {}
     for name, kind in sorted(types.items()):
         *above, last = name.split(".")
@@ -66,12 +66,12 @@ def _schema(types: dict[str, Any]) -> str:
             if not isinstance(place, dict):
                 raise InvalidField(f"fields: {name!r} is inside a field that is used as a value itself")
         place[last] = TYPES[kind]
-    return _ddl(tree)
+    return _ddl(tree) if tree else ""
 
 
 def _ddl(tree: dict[str, Any]) -> str:
-    parts = ((name, f"struct<{_ddl(kind)}>" if isinstance(kind, dict) else kind) for name, kind in tree.items())
-    return ", ".join(f"`{name}`: {kind}" for name, kind in parts)
+    parts = ((name, _ddl(kind) if isinstance(kind, dict) else kind) for name, kind in tree.items())
+    return f"struct<{', '.join(f'`{name}`: {kind}' for name, kind in parts)}>"
 
 
 def _field(name: str) -> Column:
