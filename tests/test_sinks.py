@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -308,6 +309,32 @@ def test_a_repair_goes_on_without_a_damaged_part_and_says_so(session, clock):
     diagnosis = diagnose(disk, clock.now())
 
     assert any("sinks committed before the last checkpoint" in note for note in diagnosis.report().notes)
+
+
+@pytest.mark.usefixtures("small_frames")
+@pytest.mark.parametrize("seed", range(dose(20, 500)))
+def test_any_history_of_commits_replays_and_restarts_stores_each_batch_once(seed):
+    rng, clock = random.Random(seed), ManualClock()
+    session = opened(ForgetfulDisk(seed), clock)
+    expected: Counter[bytes] = Counter()
+    for batch in range(1, 12):
+        rows = [b"%d-%d" % (batch, row) for row in range(rng.randint(0, 6))]
+        expected.update(rows)
+        is_in = False
+        while not is_in or rng.random() < 0.3:  # like a query that does not know whether it was in
+            rng.shuffle(rows)
+            cut = rng.randint(0, len(rows))
+            names = staged(session, *[each for each in (rows[:cut], *([row] for row in rows[cut:])) if each])
+            for _ in range(rng.randint(1, 8)):
+                is_in = step(session, batch, names).batch >= batch
+                if rng.random() < 0.2:
+                    getattr(session, rng.choice(["checkpoint", "seal"]))()
+            if rng.random() < 0.3:
+                disk = session._disk
+                session = opened(disk.crash() if rng.random() < 0.5 else disk.kill(), clock, batch)
+
+    assert payloads(session) == expected
+    assert_accounts(session.shard)
 
 
 # who counts

@@ -26,7 +26,7 @@ from penstock.batch.rules import (
     check_range,
     refuse,
 )
-from penstock.errors import InvalidField
+from penstock.errors import InputError, InvalidField
 from penstock.model import CONTENT_TYPE_NAMES, ContentType, suggestion
 
 READ_COLUMNS: Final = frozenset(
@@ -195,4 +195,13 @@ def _is_text(kind: pa.DataType) -> bool:
 def _partitions(table: pa.Table) -> fields.Partitions | None:
     if _PARTITION not in table.schema.names:
         return None
-    return fields.partitions(table.column(_PARTITION).to_pylist())
+    encoded = one_array(table.column(_PARTITION)).dictionary_encode()
+    try:
+        names = fields.partitions(encoded.dictionary.to_pylist())
+    except InputError:
+        return fields.partitions(encoded.to_pylist())  # refuses it too, and names the row
+    if names is None:
+        return None
+    places = encoded.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)
+    partitions: fields.Partitions = np.array([*names, None], object)[places].tolist()
+    return partitions

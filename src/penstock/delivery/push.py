@@ -99,7 +99,8 @@ def _rows(queue: Queue, batch: Batch, choice: PartitionChoice) -> tuple[Int32s, 
         return _by_key(queue, batch), []
     names = [choice] if choice is None or isinstance(choice, int | str) else list(choice)
     added: dict[str, int] = {}
-    numbers = np.array([_number(queue, name, added) for name in names], np.int32)
+    places = {name: _number(queue, name, added) for name in dict.fromkeys(names)}
+    numbers = np.fromiter(map(places.__getitem__, names), np.int32, len(names))
     if queue.options.partitions != "named" and None in names:
         unnamed = [index for index, name in enumerate(names) if name is None]
         numbers[unnamed] = np.broadcast_to(_by_key(queue, batch), (len(names),))[unnamed]
