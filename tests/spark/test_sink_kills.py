@@ -21,13 +21,13 @@ from penstock.embedded import Session
 from tests.support.brokers import BrokerThread
 from tests.support.dose import dose
 from tests.support.killing_spark import SparkProgram
+from tests.support.spark_copy import MESSAGES_PER_BATCH
 
-# Each round is two kills: of a worker, then of everything.
-ROUNDS = dose(ci=1, nightly=5)
-PLACES = ("directory", "broker")[: dose(ci=1, nightly=2)]
-MESSAGES = 2_000  # for each start: eight batches
+ROUNDS = dose(ci=1, nightly=5)  # each with its own queue, on a directory and on a broker in turn
+WORKER_KILLS = dose(ci=1, nightly=3)  # in each round, before everything is killed
 LINES_MAX = 3  # that the query says between two kills: one when it starts, one for each batch
 SECONDS_MAX = 1.0  # and then so long at most
+MESSAGES = MESSAGES_PER_BATCH * (LINES_MAX + 4) * (WORKER_KILLS + 1)  # so that it is never done before
 
 
 @contextmanager
@@ -49,31 +49,31 @@ def opened(url: str) -> Any:
     return penstock.connect(url) if "://" in url else penstock.open(url)
 
 
-def push_more(url: str, sent: Counter[bytes]) -> None:
+def push(url: str, sent: Counter[bytes], count: int) -> None:
     first = len(sent)
-    payloads = [b"%d" % number for number in range(first, first + MESSAGES)]
+    payloads = [b"%d" % number for number in range(first, first + count)]
     with opened(url) as ps:
         ps.create_queue("in", partitions=2, exist_ok=True)
         ps.queue("in").push_many([penstock.Message(payload=each, key=each.decode()) for each in payloads])
     sent.update(payloads)
 
 
-def kill_twice(program: SparkProgram, rng: random.Random) -> None:
-    for kill in (partial(program.kill_worker, rng), program.kill):
+def kill(program: SparkProgram, rng: random.Random) -> None:
+    """Some workers, then all of it, each after a while."""
+    for how in [partial(program.kill_worker, rng)] * WORKER_KILLS + [program.kill]:
         assert program.heard(rng.randint(1, LINES_MAX))
         assert program.lives(rng.uniform(0, SECONDS_MAX))
-        kill()
+        how()
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
-@pytest.mark.parametrize("place", PLACES)
-def test_kill_9_of_the_driver_or_of_a_worker_leaves_neither_gaps_nor_duplicates(tmp_path, place, seed):
+def test_kill_9_of_the_driver_or_of_a_worker_leaves_neither_gaps_nor_duplicates(tmp_path, seed):
     sent: Counter[bytes] = Counter()
-    with served(tmp_path / "data", place) as url:
-        push_more(url, sent)
+    with served(tmp_path / "data", ("directory", "broker")[seed % 2]) as url:
+        push(url, sent, MESSAGES)
         with SparkProgram("tests.support.spark_copy", url, str(tmp_path)) as program:
-            kill_twice(program, random.Random(seed))
-        push_more(url, sent)
+            kill(program, random.Random(seed))
+        push(url, sent, MESSAGES_PER_BATCH)
         with SparkProgram("tests.support.spark_copy", url, str(tmp_path)) as program:
             assert program.ended() == 0
 
