@@ -43,7 +43,9 @@ class World:
         self._open(0)
 
     def _open(self, port):
-        self.session = Session(self.path, durability="os", clock=self.clock, rng=random.Random(1), background=False)
+        self.session = Session(
+            self.path, durability="os", clock=self.clock, rng=random.Random(self.rng.random()), background=False
+        )
         self.ps = Penstock(self.session)
         self.broker = BrokerThread(self.session, port)
 
