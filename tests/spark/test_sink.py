@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.functions import col, when
+from pyspark.sql.functions import col, concat, lit, when
 from pyspark.sql.types import StructType
 
 import penstock
+import penstock.spark
 from penstock.batch import Batch
 from penstock.embedded import Session
 from penstock.errors import DirectoryInUse, InvalidField, PenstockError, SinkConflict
@@ -143,6 +144,8 @@ def test_a_column_that_does_not_fit_is_named_with_its_type_before_anything_is_wr
         ({}, False, "path: no queue is named"),
         ({"path": "or ders"}, False, "or ders"),
         ({"path": "orders", "jobID": ""}, False, "jobId: it is empty"),
+        ({"path": "orders", "sinkId": "x"}, False, "batchId: a batch write takes it together with sinkId"),
+        ({"path": "orders", "sinkId": "x", "batchId": "-1"}, False, "batchId: '-1' is not a number from 0"),
         ({"path": "orders", "sinkIds": "x"}, False, "sinkIds: there is no such option.*'sinkId'"),
     ],
 )
@@ -218,11 +221,34 @@ def test_a_named_sink_with_another_checkpoint_is_refused_unless_it_is_reset(spar
     assert payloads(broker.url) == Counter([b"a", b"a"])
 
 
+def test_an_aggregate_is_written_once_as_it_changes(spark, broker, tmp_path):
+    lines, checkpoint = tmp_path / "lines", tmp_path / "checkpoint"
+    counts = spark.readStream.schema("payload string").json(str(lines)).groupBy("payload").count()
+    rows = counts.select(concat("payload", lit("="), "count").alias("payload"))
+
+    def run() -> None:
+        writer = rows.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint))
+        write = penstock.spark.each_batch(broker.url, "orders", sink_id="counts")
+        writer.foreachBatch(write).trigger(availableNow=True).start().awaitTermination()
+
+    add_lines(lines, "1.json", "a", "b", "a")
+    run()
+    for last in (checkpoint / "commits").glob("*0*"):
+        last.unlink()
+    run()
+    add_lines(lines, "2.json", "a")
+    run()
+
+    assert payloads(broker.url) == Counter([b"a=2", b"b=1", b"a=3"])
+
+
 def test_a_stream_without_a_checkpoint_that_can_be_read_needs_a_name(data, tmp_path):
     schema = StructType().add("payload", "string")
     given = {"url": str(data), "path": "orders"}
     with refused(InvalidField, "sinkId: it is not given.*without checkpointLocation"):
         stream_writer(given, schema, False)
+    with refused(InvalidField, "jobId: a stream counts its batches itself"):
+        stream_writer({**given, "jobId": "x"}, schema, False)
     with refused(InvalidField, "sinkId: it is not given.*in hdfs://there"):
         stream_writer({**given, "checkpointLocation": "hdfs://there"}, schema, False)
     (tmp_path / "metadata").write_text('{"id":"query"}')

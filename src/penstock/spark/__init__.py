@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from penstock.spark.sessions import register, session
     from penstock.spark.source import PenstockSource
     from penstock.spark.tables import table
+    from penstock.spark.writer import each_batch
 
-__all__ = ["PenstockSource", "register", "session", "table"]
+__all__ = ["PenstockSource", "each_batch", "register", "session", "table"]
 
 # None of these may have a module of its own name in here: whoever imports that first would have it in the name's place.
 _HOMES: Final = {
     "PenstockSource": "penstock.spark.source",
+    "each_batch": "penstock.spark.writer",
     "register": "penstock.spark.sessions",
     "session": "penstock.spark.sessions",
     "table": "penstock.spark.tables",

@@ -66,6 +66,7 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     queue: str
     sink_id: str | None = None
     job_id: str | None = None
+    batch_id: int | None = None
     is_reset: bool = False
     checkpoint_location: str | None = None
 
@@ -163,6 +164,12 @@ def _truth(text: str) -> bool:
     return text.lower() == "true"
 
 
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise InvalidField(f"{text!r} is not a number from 0")
+    return int(text)
+
+
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise InvalidField(f"{text!r} is not a number from 1")
@@ -224,6 +231,7 @@ _SINK: Final = {
     "path": _Option("queue", str.strip),
     "sinkId": _Option("sink_id", str.strip),
     "jobId": _Option("job_id", str.strip),
+    "batchId": _Option("batch_id", _number),
     "resetSink": _Option("is_reset", _truth),
     "checkpointLocation": _Option("checkpoint_location", str.strip),
 }

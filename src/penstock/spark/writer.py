@@ -2,13 +2,14 @@
 
 Tasks make batches of what they are given and stage them; nothing is in the queue until the driver commits, and a batch
 that is committed again, after a crash or by a task that ran twice, is known by its number. A streaming query is known
-by the id in its checkpoint unless `sinkId` names it, a batch write by its `jobId`; one without is a job of its own.
+by the id in its checkpoint unless `sinkId` names it; a batch write by its `jobId`, or by `sinkId` and `batchId` as one
+of many; one without is a job of its own.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +30,7 @@ from penstock.spark.sink_columns import batches_of, check_columns
 from penstock.spark.staging import Target
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import Row, StructType
 
 ROWS: Final = 10_000  # that are made into one record batch where Spark gives rows
@@ -74,8 +76,9 @@ class Sink(msgspec.Struct, frozen=True):
 class BatchWriter(DataSourceArrowWriter):
     """`df.write.format("penstock")`."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, batch: int = 0) -> None:
         self._sink = sink
+        self._batch = batch
 
     @shown_plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -83,7 +86,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     @shown_plainly
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._sink.commit(messages, 0)
+        self._sink.commit(messages, self._batch)
 
     @shown_plainly
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -124,16 +127,24 @@ class RowStreamWriter(StreamWriter):
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
     """For a batch write."""
     given, target, columns = _checked(options, schema, overwrite)
+    if (given.sink_id is None) != (given.batch_id is None):
+        raise InvalidField(
+            "batchId: a batch write takes it together with sinkId, or neither of them",
+            hint="in foreachBatch both, else jobId for a job that may run again",
+        )
+    if given.sink_id is not None and given.batch_id is not None:
+        return BatchWriter(Sink(target, columns, _text(given.sink_id, "sinkId"), "", given.is_reset), given.batch_id)
     if given.job_id is not None:
-        sink = Sink(target, columns, f"job:{_text(given.job_id, 'jobId')}", is_reset=given.is_reset)
-    else:
-        sink = Sink(target, columns, f"once:{uuid.uuid4().hex}", is_once=True)
-    return BatchWriter(sink)
+        return BatchWriter(Sink(target, columns, f"job:{_text(given.job_id, 'jobId')}", "", given.is_reset))
+    return BatchWriter(Sink(target, columns, f"once:{uuid.uuid4().hex}", is_once=True))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
     """For a streaming query."""
     given, target, columns = _checked(options, schema, overwrite)
+    for option, value in (("jobId", given.job_id), ("batchId", given.batch_id)):
+        if value is not None:
+            raise InvalidField(f"{option}: a stream counts its batches itself", hint="name it with sinkId")
     origin = query_id(given.checkpoint_location)
     name = _text(given.sink_id, "sinkId") if given.sink_id is not None else origin
     if not name:
@@ -144,6 +155,16 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
         )
     sink = Sink(target, columns, name, origin, given.is_reset)
     return StreamWriter(sink) if _ARROW_STREAMS else RowStreamWriter(sink, schema)
+
+
+def each_batch(url: str, queue: str, *, sink_id: str, reset: bool = False) -> Callable[[DataFrame, int], None]:
+    """For `foreachBatch`: writes every batch once, also in the output mode `update`, which Spark keeps from sinks."""
+    options = {"url": url, "sinkId": sink_id, "resetSink": str(reset).lower()}
+
+    def write(frame: DataFrame, batch: int) -> None:
+        frame.write.format("penstock").options(**options, batchId=str(batch)).mode("append").save(queue)
+
+    return write
 
 
 def query_id(checkpoint: str | None) -> str:
