@@ -23,6 +23,7 @@ from tests.test_docs import python_blocks
 
 OTHERS = """
 import penstock
+from pyspark.sql.functions import udf
 
 @penstock.pipeline(source="orders", sink="copies")
 def nothing(orders):
@@ -43,6 +44,10 @@ def failing(orders):
         raise ValueError(f"no customer {offset}")
 
     return orders.select(fail("offset").alias("payload"))
+
+@penstock.pipeline(source="orders", sink="copies")
+def misspelt(orders):
+    return ordrs
 
 def plain(orders):
     return orders
@@ -144,6 +149,7 @@ def test_a_broker_is_read_and_written_like_a_directory(start, here):
         ("others:broken", "`nosuch` is not supported"),
         ("others:lost", "there is no queue 'ordrs'"),
         ("others:failing", "ValueError: no customer 0"),
+        ("others:misspelt", "others:misspelt failed: NameError: name 'ordrs' is not defined"),
         ("others:plain", "others:plain is no pipeline"),
         ("others:brokn", "did you mean 'broken'?"),
         ("nowhere:big", "there is no module 'nowhere'"),

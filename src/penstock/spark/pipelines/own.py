@@ -14,6 +14,7 @@ import functools
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from penstock.errors import InvalidField
+from penstock.errors import InvalidField, PenstockError
 from penstock.model import check_name, suggestion
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run
 
@@ -117,11 +118,25 @@ class OwnPipeline:
         """What the function makes of a frame; checked, since anybody may have written it."""
         from pyspark.sql import DataFrame
 
-        found: Any = self.function(frame)
+        found = self._called(frame)
         if not isinstance(found, DataFrame):
             hint = "it must return the DataFrame whose rows are to be pushed"
             raise InvalidField(f"{self.name} returned {type(found).__name__}, not a DataFrame", hint=hint)
         return found
+
+    def _called(self, frame: DataFrame) -> Any:
+        try:
+            return self.function(frame)
+        except Exception as error:
+            # What Spark or we raise says what is wrong; anything else only the author can know.
+            if isinstance(error, PenstockError) or type(error).__module__.startswith("pyspark."):
+                raise
+            code = self.function.__code__
+            lines = [
+                each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == code.co_filename
+            ]
+            where = f"line {lines[-1]} of {os.path.basename(code.co_filename)}" if lines else self.name
+            raise InvalidField(f"{self.name} failed: {type(error).__name__}: {error}", hint=f"see {where}") from error
 
 
 def pipeline(
