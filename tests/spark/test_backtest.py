@@ -187,7 +187,7 @@ def test_a_handler_is_run_over_history_and_compared(spark: Any, here: Path, data
 
     figures = {name: report.figures[name] for name in ("messages", "same", "broken", "fixed", "failing", "other")}
     assert figures == {"messages": 40, "same": 32, "broken": 4, "fixed": 3, "failing": 1, "other": 0}
-    assert report.figures["latency"]["before"] == [20.0, 20.0, 20.0]
+    assert [report.figures[f"p{share}_ms_before"] for share in (50, 95, 99)] == [20.0, 20.0, 20.0]
     tables = {table.title: table for table in report.tables}
     assert tables["What happened, and what would now"].rows == [
         ("acked", 32, 1, 2, 1),

@@ -23,10 +23,11 @@ def report(table: DataFrame, out: Path, handler: str, samples: int) -> Report:
     """The report of a table as `compared` gives it, with a signature."""
     counts = table.groupBy("before", "outcome", "verdict").count().collect()
     by_verdict = {verdict: sum(row["count"] for row in counts if row.verdict == verdict) for verdict in VERDICTS}
-    figures: dict[str, Any] = {"messages": sum(by_verdict.values()), **by_verdict, "latency": latency(table)}
+    times = latency(table)
+    figures: dict[str, Any] = {"messages": sum(by_verdict.values()), **by_verdict, **_by_name(times)}
     tables = [
         confusion(counts),
-        _latency_table(figures["latency"]),
+        _latency_table(times),
         errors(table),
         _samples(table, "broken", "Newly failing", "outcome", "signature", samples),
         _samples(table, "fixed", "Newly passing", "before", "was_error", samples),
@@ -75,6 +76,14 @@ def latency(table: DataFrame) -> dict[str, list[float] | None]:
         .collect()[0]
     )
     return found.asDict()
+
+
+def _by_name(times: dict[str, list[float] | None]) -> dict[str, float]:
+    return {
+        f"p{share * 100:g}_ms_{when}": ms
+        for when, values in times.items()
+        for share, ms in zip(PERCENTILES, values or (), strict=False)
+    }
 
 
 def _latency_table(found: dict[str, list[float] | None]) -> Table:
