@@ -273,6 +273,7 @@ def test_the_checkpoint_of_another_query_is_refused(reader, ps, tmp_path):
     start = as_spark(reader().initialOffset())
     with pytest.raises(InvalidField, match="over queue 'mail'"):
         reader("other").latestOffset(start, ALL)
+    assert list(ps.queue("mail").groups()) == ["default"]  # nor is anything noted for it
     with pytest.raises(InvalidField, match="not of a query that consumes"):
         reader(mode="consume").latestOffset(start, ALL)
 

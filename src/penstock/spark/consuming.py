@@ -22,13 +22,16 @@ from penstock import arguments, limits
 from penstock.errors import InvalidField, LeaseLost, PenstockError
 from penstock.history import Moment, Slice
 from penstock.history import lost as removed
+from penstock.history.broker_files import PATIENCE_SECONDS
 from penstock.model import DEFAULT_GROUP, Outcome, check_name, check_seconds
+from penstock.remote.dialling import session as dial
+from penstock.remote.settings import settings
 from penstock.requests import Settling
 from penstock.spark import failures, lease_offsets, stream_offsets
 from penstock.spark.batch_reader import lots
 from penstock.spark.lease_offsets import Lease, LeaseOffset, Runs, offset_of
 from penstock.spark.options import SourceOptions
-from penstock.spark.places import Place
+from penstock.spark.places import CLIENT
 from penstock.spark.stream_offsets import Loss
 from penstock.spark.stream_reader import PATTERN, PAUSE_SECONDS, StreamReader, count_max_of
 
@@ -184,7 +187,7 @@ class ConsumingReader(StreamReader):
     @property
     def session(self) -> Any:
         if self._session_or_none is None:
-            self._session_or_none = Place(self.options.url).handle()._session
+            self._session_or_none = dial(settings(self.options.url, client=CLIENT, timeout=PATIENCE_SECONDS))
         return self._session_or_none
 
     @property

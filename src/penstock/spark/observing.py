@@ -20,7 +20,7 @@ from penstock.spark import failures, ranges, stream_offsets
 from penstock.spark.batch_reader import lots
 from penstock.spark.options import SourceOptions
 from penstock.spark.places import Place
-from penstock.spark.stream_offsets import Loss, StreamOffset, offset_of
+from penstock.spark.stream_offsets import Loss, QueueOffset, StreamOffset, offset_of
 from penstock.spark.stream_reader import PATTERN, StreamReader, count_max_of, pause
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ class ObservingReader(StreamReader):
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         begun = self._begun(start)
         self.let_go()
+        found = self._next(begun, count_max_of(limit))  # refuses an offset that is not ours, before it is noted
         self._note(begun)
-        found = self._next(begun, count_max_of(limit))
         if found is begun and self._targets is None:
             pause()
             found = self._next(begun, count_max_of(limit))
@@ -79,12 +79,8 @@ class ObservingReader(StreamReader):
         queues = self._checked(last, moment)
         wanted = list(stream_offsets.wanted(first, last, queues))
         self._bear(stream_offsets.missing(wanted, last, queues))
-        there = {
-            name
-            for name, each in last.queues.items()
-            if name in queues and queues[name].incarnation == each.incarnation
-        }
-        slices = self.history.plan(moment, [each for each in wanted if each.queue in there])
+        there = [each for each in wanted if _is_same(queues.get(each.queue), last.queues[each.queue])]
+        slices = self.history.plan(moment, there)
         self.hold(slices)
         return [InputPartition(tuple(lot)) for lot in lots(slices, self.options.partition_bytes_max)]
 
@@ -186,5 +182,12 @@ class ObservingReader(StreamReader):
 
     def _note(self, done: StreamOffset) -> None:
         group = self.options.group or GROUP_PREFIX + done.query
+        known = self.history.recent().queues
         for queue, each in done.queues.items():
-            self.place.commit_progress(queue, group, each.next)
+            if _is_same(known.get(queue), each):
+                self.place.commit_progress(queue, group, each.next)
+
+
+def _is_same(view: QueueView | None, known: QueueOffset) -> bool:
+    """Whether a queue is the one that an offset speaks of, and not another one of its name."""
+    return view is not None and view.incarnation == known.incarnation
