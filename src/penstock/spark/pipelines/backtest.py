@@ -25,8 +25,6 @@ from penstock.spark.pipelines.matching import match, sampled
 from penstock.spark.pipelines.signatures import signature
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import Column, DataFrame
 
 RESULTS: Final = "results"
@@ -56,39 +54,36 @@ class BacktestOptions(Options, frozen=True, kw_only=True):
     samples: Annotated[int, Meta(description="How many messages to show of each kind.", ge=0)] = 10
 
 
-class Calling(msgspec.Struct, frozen=True, kw_only=True):
-    """How a handler is called. `run_id` keeps runs apart: the code behind a name may change between two of them."""
+_processes: dict[Handling, HandlerProcess] = {}  # in a worker of Spark's, which has one at a time
+
+
+class Handling(msgspec.Struct, frozen=True, kw_only=True):
+    """A handler as a function of columns. `run_id` keeps runs apart: the code behind a name may change meanwhile."""
 
     setup: Setup
     timeout_seconds: float
     run_id: int
 
-
-def called(messages: DataFrame, calling: Calling) -> DataFrame:
-    """Every message handed to the handler: queue, partition, offset, outcome, error, ms. Write it down at once."""
-    from pyspark.sql import functions as f
-
-    # Not Arrow's kind of function: those ask for pandas.
-    handle = f.udf(_handling(calling), _RESULT, useArrow=False).asNondeterministic()
-    columns = [f.unix_micros("pushed_at") if name == "pushed_at" else f.col(name) for name in COLUMNS]
-    return messages.select(*PLACE, handle(*columns).alias("_result")).select(*PLACE, "_result.*")
-
-
-_processes: dict[Calling, HandlerProcess] = {}  # in a worker of Spark's: one at a time
-
-
-def _handling(calling: Calling) -> Callable[..., tuple[Any, ...]]:
+    # A method of a class that workers import: what a nested function finds in a module would be copied for every task.
     @shown_plainly
-    def handle(*fields: Any) -> tuple[Any, ...]:
-        process = _processes.get(calling)
+    def __call__(self, *fields: Any) -> tuple[Any, ...]:
+        process = _processes.get(self)
         if process is None:
             for other in _processes.values():
                 other.stop()
             _processes.clear()
-            process = _processes[calling] = HandlerProcess(calling.setup, calling.timeout_seconds)
+            process = _processes[self] = HandlerProcess(self.setup, self.timeout_seconds)
         return msgspec.structs.astuple(process.call(Call(*fields)))
 
-    return handle
+
+def called(messages: DataFrame, handling: Handling) -> DataFrame:
+    """Every message handed to the handler: queue, partition, offset, outcome, error, ms. Write it down at once."""
+    from pyspark.sql import functions as f
+
+    # Not Arrow's kind of function: those ask for pandas.
+    handle = f.udf(handling, _RESULT, useArrow=False).asNondeterministic()
+    columns = [f.unix_micros("pushed_at") if name == "pushed_at" else f.col(name) for name in COLUMNS]
+    return messages.select(*PLACE, handle(*columns).alias("_result")).select(*PLACE, "_result.*")
 
 
 def what_happened(messages: DataFrame, events: DataFrame) -> DataFrame:
@@ -146,7 +141,7 @@ def run(run: Run) -> Report:
     run.progress.step("choosing messages")
     messages = _chosen(run, queues, options)
     run.progress.step("running the handler")
-    results = _written(run, messages, Calling(setup=setup, timeout_seconds=options.timeout_seconds, run_id=_now()))
+    results = _written(run, messages, Handling(setup=setup, timeout_seconds=options.timeout_seconds, run_id=_now()))
     run.progress.step("comparing")
     from pyspark.sql import functions as f
 
@@ -188,12 +183,12 @@ def _chosen(run: Run, queues: list[str], options: BacktestOptions) -> DataFrame:
     return (messages if share >= 1 else sampled(messages, share)).repartition(tasks)
 
 
-def _written(run: Run, messages: DataFrame, calling: Calling) -> DataFrame:
+def _written(run: Run, messages: DataFrame, handling: Handling) -> DataFrame:
     from pyspark.errors import PySparkException
 
     path = str(run.out / RESULTS)
     try:
-        called(messages, calling).write.mode("overwrite").parquet(path)
+        called(messages, handling).write.mode("overwrite").parquet(path)
     except PySparkException as error:
         raise cause(error) or error from None
     return run.spark.read.parquet(path)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from penstock import limits
 from penstock.errors import InvalidField
 from penstock.spark.failures import cause
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
@@ -158,8 +159,13 @@ def stream_of(messages: DataFrame, spec: WindowSpec) -> DataFrame:
     return as_messages(windows(events, spec), spec).observe("windows", f.count("*").alias("windows"))
 
 
+def group_of(spec: WindowSpec) -> str:
+    """The consumer group that shows how far a stream is."""
+    return f"window.{spec.sink}"[: limits.name_length_max]
+
+
 def _streamed(run: Run, spec: WindowSpec, options: WindowOptions) -> Report:
-    reader = run.spark.readStream.format("penstock").option("url", run.url).option("group", f"window.{spec.sink}")
+    reader = run.spark.readStream.format("penstock").option("url", run.url).option("group", group_of(spec))
     if run.since is not None:
         reader = reader.option("startingTime", run.since.isoformat())
     if options.messages_max is not None:
