@@ -37,7 +37,12 @@ HINTS: Final[dict[type[PenstockError], str]] = {
 }
 
 # Whoever names a queue where a command should be wants to see it.
-MEANT: Final = {"penstock queues": "show", "penstock groups": "list", "penstock dlq": "list", "penstock pipeline": "run"}
+MEANT: Final = {
+    "penstock queues": "show",
+    "penstock groups": "list",
+    "penstock dlq": "list",
+    "penstock pipeline": "run",
+}
 
 
 class CommandError(Exception):
