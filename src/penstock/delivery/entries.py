@@ -277,11 +277,11 @@ def encode_apart(entries: Sequence[Entry]) -> tuple[bytes, bytes | memoryview]:
     last = entries[-1]
     if type(last) is not Push:
         return encode(entries), b""
-    pieces = encode_push(last)
-    batch = pieces.pop()
-    head = b"".join(pieces)
-    before = encode(entries[:-1]) if len(entries) > 1 else b""
-    return before + HEAD.pack(PUSH, len(head) + len(batch)) + head, batch
+    push = encode_push(last)
+    batch = push.pop()
+    head = b"".join(push)
+    pieces = _pieces(entries[:-1]) if len(entries) > 1 else []
+    return b"".join([*pieces, HEAD.pack(PUSH, len(head) + len(batch)), head]), batch
 
 
 def encode(entries: Sequence[Entry]) -> bytes:
@@ -289,6 +289,10 @@ def encode(entries: Sequence[Entry]) -> bytes:
     if len(entries) == 1 and type(entries[0]) is not Push:
         body = _encoder.encode(entries[0])
         return HEAD.pack(_KINDS[type(entries[0])], len(body)) + body + _PADS[-len(body) % 8]
+    return b"".join(_pieces(entries))
+
+
+def _pieces(entries: Sequence[Entry]) -> list[Any]:
     pieces: list[Any] = []
     for entry in entries:
         parts = encode_push(entry) if isinstance(entry, Push) else [_encoder.encode(entry)]
@@ -296,7 +300,7 @@ def encode(entries: Sequence[Entry]) -> bytes:
         pieces.append(HEAD.pack(PUSH if isinstance(entry, Push) else _KINDS[type(entry)], length))
         pieces += parts
         pieces.append(_PADS[-length % 8])
-    return b"".join(pieces)
+    return pieces
 
 
 def entry_bytes(each: Entry) -> int:
