@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,12 +19,13 @@ import penstock
 import penstock.spark
 from penstock.batch import Batch
 from penstock.embedded import Session
-from penstock.errors import DirectoryInUse, InvalidField, PenstockError, SinkConflict
+from penstock.errors import DirectoryInUse, InvalidField, PenstockError, SinkConflict, Unavailable
 from penstock.requests import SinkCommit
 from penstock.spark.failures import cause
 from penstock.spark.staging import Target
 from penstock.spark.writer import RowStreamWriter, Sink, batch_writer, query_id, stream_writer
 from tests.support.brokers import BrokerThread
+from tests.support.restarting import free_port
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -164,6 +166,14 @@ def test_a_directory_that_a_broker_holds_is_refused_with_what_to_do(broker, data
 
     with refused(DirectoryInUse, "give its url"):
         batch_writer({"url": str(data), "path": "orders"}, StructType().add("payload", "string"), False)
+
+
+def test_a_broker_that_is_not_there_is_named_before_anything_runs(monkeypatch):
+    monkeypatch.setattr("penstock.spark.staging.CONNECT_SECONDS", 0.1)
+    url = f"penstock://127.0.0.1:{free_port(random.Random(2))}"
+
+    with refused(Unavailable, f"no broker answers at {url}"):
+        batch_writer({"url": url, "path": "orders"}, StructType().add("payload", "string"), False)
 
 
 # streams

@@ -32,6 +32,7 @@ T = TypeVar("T")
 HELD_SECONDS: Final = 5.0  # how long a directory that is held is waited for
 PAUSE_SECONDS: Final = 0.05
 RATE_SECONDS: Final = 60.0  # how long a limit that says when it will have room is waited for
+CONNECT_SECONDS: Final = 10.0
 TIMEOUT_SECONDS: Final = 300.0  # a broker that seals behind a large write may take its time
 
 Put = Callable[[str, Batch], None]  # (name of the file, what it holds)
@@ -45,11 +46,9 @@ class Target(msgspec.Struct, frozen=True):
     queue: str
 
     def prepare(self) -> None:
-        """Before anything is staged: a directory that is not there yet is made, one that is held is refused."""
+        """Before anything is staged: a directory that is not there yet is made, what cannot be had is refused."""
         place = Place(self.url)
-        if place.is_broker:
-            return
-        if (Path(place.url) / MARKER).is_file():
+        if not place.is_broker and (Path(place.url) / MARKER).is_file():
             _waiting_for_directory(lambda: _look(place.url))
         else:
             with self.session():
@@ -64,8 +63,15 @@ class Target(msgspec.Struct, frozen=True):
 
         place = Place(self.url)
         if place.is_broker:
-            given = settings(place.url, client=CLIENT, timeout=TIMEOUT_SECONDS, rate_limit_seconds=RATE_SECONDS)
-            opened = session(given)
+            opened = session(
+                settings(
+                    place.url,
+                    client=CLIENT,
+                    connect_seconds=CONNECT_SECONDS,
+                    timeout=TIMEOUT_SECONDS,
+                    rate_limit_seconds=RATE_SECONDS,
+                )
+            )
         else:
             opened = _waiting_for_directory(lambda: Session(place.url))
         with closing(opened):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +22,7 @@ from pyspark import TaskContext
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
-from penstock.errors import InvalidField
+from penstock.errors import InvalidField, PenstockError
 from penstock.model import check_name
 from penstock.requests import SinkCommit
 from penstock.spark.failures import shown_plainly
@@ -70,7 +71,8 @@ class Sink(msgspec.Struct, frozen=True):
         )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        self.target.discard(_names(messages))
+        with suppress(PenstockError):  # what is left goes when it is old; the error that led here is the one to show
+            self.target.discard(_names(messages))
 
 
 class BatchWriter(DataSourceArrowWriter):
