@@ -21,7 +21,7 @@ from penstock.embedded import Session
 from penstock.spark import consuming, stream_reader
 from penstock.spark.stream_reader import stream_reader as make
 from tests.support.brokers import BrokerThread
-from tests.test_spark_stream_readers import SCHEMA
+from tests.support.streams import SCHEMA
 
 STEPS = 60
 Row = tuple[str, str, int, bytes]

@@ -174,14 +174,14 @@ def test_a_lease_becomes_runs_in_order():
         Piece(None, [0, 1, 2], ["1", "0", "1"], [4, 10, 6], 1, 0),
     ]
 
-    lease = lease_offsets.lease_of(LeaseReply("mail", "default", 255, 0, pieces, 6))
+    lease = lease_offsets.lease_of(LeaseReply("mail", "default", 255, 0, pieces, 6), 4)
 
     assert lease.runs == [("0", 7, 4), ("1", 4, 1), ("1", 6, 1)]
     assert (lease.nonce, lease.count, lease.lease) == (255, 6, "00000000000000ff")
 
 
 def test_an_offset_of_leases_survives_spark():
-    lease = lease_offsets.Lease("mail", "ff", [("0", 7, 4)])
+    lease = lease_offsets.Lease("mail", 4, "ff", [("0", 7, 4)])
     end = lease_offsets.LeaseOffset("ab", "q", 3, [lease])
 
     assert lease_offsets.offset_of(json.loads(json.dumps(end.as_dict()))) == end

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock import arguments, limits
 from penstock.errors import InvalidField, LeaseLost, PenstockError
-from penstock.history import Moment, Slice
+from penstock.history import Moment, QueueView, Slice, Wanted
 from penstock.history import lost as removed
 from penstock.history.broker_files import PATIENCE_SECONDS
 from penstock.model import DEFAULT_GROUP, Outcome, check_name, check_seconds
@@ -148,8 +148,9 @@ class ConsumingReader(StreamReader):
         self.keeper.hold([each.nonce for each in last.leases])
         moment = self.history.look()
         work: list[tuple[list[Slice], Runs]] = []
-        for queue, runs in lease_offsets.runs_by_queue(last.leases).items():
-            slices = [each for layer in self._layers(moment, queue, runs) for each in self.history.plan(moment, layer)]
+        for (queue, incarnation), runs in lease_offsets.runs_by_queue(last.leases).items():
+            layers = self._layers(moment, queue, incarnation, runs)
+            slices = [each for layer in layers for each in self.history.plan(moment, layer)]
             work += [(lot, runs) for lot in lots(slices, self.options.partition_bytes_max)]
         self.hold([each for lot, _ in work for each in lot])
         return [InputPartition(each) for each in work]
@@ -169,7 +170,7 @@ class ConsumingReader(StreamReader):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._left = 0
         for queue in self._queues():
-            stats, _ = self.session.stats(queue)
+            stats, _ = self.session.stats(queue.name)
             group = stats.groups.get(self._group)
             self._left += group.ready if group is not None else stats.messages
 
@@ -207,8 +208,8 @@ class ConsumingReader(StreamReader):
         stream_offsets.check(known, self.shard, {})
         return offset
 
-    def _queues(self) -> list[str]:
-        return sorted(self.queues(self.history.look()))
+    def _queues(self) -> list[QueueView]:
+        return list(self.queues(self.history.look()).values())
 
     def _lease(self, begun: LeaseOffset, count_max: int) -> list[Lease]:
         """Messages of every queue in turn, until there are enough or no more; a moment is waited for the first."""
@@ -224,10 +225,12 @@ class ConsumingReader(StreamReader):
                     None,
                     False,
                 )
-                reply, _ = self.session.lease(queue, self._group, request, 0.0 if found else wait_seconds / len(queues))
+                reply, _ = self.session.lease(
+                    queue.name, self._group, request, 0.0 if found else wait_seconds / len(queues)
+                )
                 if not reply.count:
                     break
-                lease = lease_offsets.lease_of(reply)
+                lease = lease_offsets.lease_of(reply, queue.incarnation)
                 found.append(lease)
                 self.keeper.hold([lease.nonce])
                 count_max -= lease.count
@@ -246,12 +249,22 @@ class ConsumingReader(StreamReader):
         if leases:
             self._acked = {lease.nonce for lease in leases}
 
-    def _layers(self, moment: Moment, queue: str, runs: Runs) -> Iterator[list[Any]]:
+    def _layers(self, moment: Moment, queue: str, incarnation: int, runs: Runs) -> Iterator[list[Wanted]]:
+        """What to read of a queue, unless it is gone."""
+        view = moment.queues.get(queue)
+        if view is None or view.incarnation != incarnation:
+            self._bear([f"queue {queue!r} was deleted while this query held messages of it"])
+            return
         for layer in lease_offsets.layers(queue, runs):
-            lost = [Loss(f"offsets {each.first} to {each.end - 1} of {queue}/{each.partition} were removed", None)
-                    for each in removed(moment, layer)]  # fmt: skip
-            if self.options.fail_on_data_loss:
-                stream_offsets.refuse(lost)
-            for each in lost:
-                _log.warning("%s; skipped", each.text)
+            gone = removed(moment, layer)
+            self._bear(
+                [f"offsets {each.first} to {each.end - 1} of {queue}/{each.partition} were removed" for each in gone]
+            )
             yield layer
+
+    def _bear(self, lost: Sequence[str]) -> None:
+        """Fail for what is gone, or say so and go on."""
+        if self.options.fail_on_data_loss:
+            stream_offsets.refuse([Loss(text, None) for text in lost])
+        for text in lost:
+            _log.warning("%s; skipped", text)

@@ -32,6 +32,7 @@ class Lease(msgspec.Struct, frozen=True):
     """One lease: its number as hexadecimal digits, and what it holds."""
 
     queue: str
+    incarnation: int  # of the queue: a batch must not be played again from another one of its name
     lease: str
     runs: list[Run]
 
@@ -68,7 +69,7 @@ def offset_of(given: Mapping[str, Any]) -> LeaseOffset:
         ) from None
 
 
-def lease_of(reply: LeaseReply) -> Lease:
+def lease_of(reply: LeaseReply, incarnation: int) -> Lease:
     """What a broker has handed out."""
     offsets: dict[str, list[int]] = {}
     for piece in reply.pieces:
@@ -78,7 +79,7 @@ def lease_of(reply: LeaseReply) -> Lease:
             for partition, offset in zip(piece.partitions, piece.offsets, strict=True):
                 offsets.setdefault(partition, []).append(offset)
     runs = [(name, first, count) for name, each in sorted(offsets.items()) for first, count in runs_in(each)]
-    return Lease(reply.queue, f"{reply.nonce:016x}", runs)
+    return Lease(reply.queue, incarnation, f"{reply.nonce:016x}", runs)
 
 
 def runs_in(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
@@ -90,12 +91,12 @@ def runs_in(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
             yield int(each[0]), len(each)
 
 
-def runs_by_queue(leases: Sequence[Lease]) -> dict[str, Runs]:
-    """Everything that some leases hold, by queue and partition."""
-    found: dict[str, Runs] = {}
+def runs_by_queue(leases: Sequence[Lease]) -> dict[tuple[str, int], Runs]:
+    """Everything that some leases hold, by queue (its name and incarnation) and partition."""
+    found: dict[tuple[str, int], Runs] = {}
     for lease in leases:
         for partition, first, count in lease.runs:
-            found.setdefault(lease.queue, {}).setdefault(partition, []).append((first, count))
+            found.setdefault((lease.queue, lease.incarnation), {}).setdefault(partition, []).append((first, count))
     for runs in found.values():
         for each in runs.values():
             each.sort()
