@@ -1,4 +1,4 @@
-"""Consuming from a queue as Spark would, with everything but Spark: leases, acknowledgements, and what is played again."""
+"""Consuming from a queue as Spark would, with everything but Spark: leases, acknowledgements, batches played again."""
 
 from __future__ import annotations
 
