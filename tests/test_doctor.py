@@ -19,7 +19,7 @@ from tests.support.dose import dose
 from tests.support.forgetful import ForgetfulDisk, PowerCut
 from tests.support.inside import session_of
 
-FLIPS = dose(60, 300)
+FLIPS = dose(40, 300)
 WOUNDS = dose(24, 240)
 
 

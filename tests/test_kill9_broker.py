@@ -18,9 +18,9 @@ from tests.support.dose import dose
 from tests.support.recorded import Record, attempts_have_causes, problems
 from tests.support.restarting import Restarting
 
-KILLS, STOPS = 8, 4  # on one directory
+KILLS, STOPS = dose(ci=5, nightly=8), dose(ci=3, nightly=4)  # on one directory
 ROUNDS = dose(ci=1, nightly=125)
-OPERATIONS_MAX = 2000  # between two ends
+OPERATIONS_MAX = dose(ci=1000, nightly=2000)  # between two ends
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS))

@@ -29,7 +29,7 @@ from tests.support.dose import dose
 from tests.support.http import HttpThread
 
 DOCS = Path(__file__).parents[2] / "docs" / "http.md"
-EXAMPLES = dose(15, 500)
+EXAMPLES = dose(10, 500)
 SCHEMA = schemathesis.openapi.from_dict(document(ROUTES))
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 

@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.run import broken_promises, simulate, small_limits
 from tests.support.dose import dose
 
-SEEDS = range(1000, 1000 + dose(20, 300))
+SEEDS = range(1000, 1000 + dose(14, 300))
 
 # 4, 6: a failed sync, a reopening that trusted what was in memory only, then a power cut.
 REGRESSIONS = [4, 6]
