@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -96,6 +97,14 @@ def test_a_field_of_text_takes_anything():
     rows = parsed(b'{"name": 5}', b'{"name": {"a": [1]}, "id": 2}', b'{"tags": [1, "b", null]}')
 
     assert [row for row, _ in rows] == [{"name": "5"}, {"name": '{"a":[1]}', "id": 2}, {"tags": ["1", "b", None]}]
+
+
+def test_numbers_keep_every_digit_beside_a_row_that_does_not_fit():
+    kind = pa.struct([pa.field("d", pa.decimal128(38, 2)), pa.field("i", pa.int8()), pa.field("f", pa.float32())])
+    rows = parsed(b'{"d": 12345678901234567890.12, "i": 127, "f": 1.5}', b'{"i": 128}', b'{"f": "1"}', kind=kind)
+
+    assert rows[0] == ({"d": Decimal("12345678901234567890.12"), "i": 127, "f": 1.5}, None)
+    assert [row for row, _ in rows[1:]] == [None, None]
 
 
 values = st.recursive(

@@ -1,12 +1,14 @@
 """Payloads as JSON: a struct where the text fits the schema, and the text itself in `_corrupt` where it does not.
 
-A whole batch is parsed at once. Only when that fails are its rows looked at one by one, and the outcome of a row never
-depends on its neighbours. A field of type string takes any value: what is not text is kept as JSON text, as Spark's
-own reader does. Fields that the schema does not name are passed over; fields that a payload lacks are null.
+A whole batch is parsed at once. Only when that fails are parts of it looked at row by row, and the outcome of a row
+never depends on its neighbours. A field of type string takes any value: what is not text is kept as JSON text, as
+Spark's own reader does. Fields that the schema does not name are passed over; fields that a payload lacks are null.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -16,10 +18,14 @@ import pyarrow.json as pj
 
 from penstock.errors import InvalidField
 
+LOOSENED_ROWS: Final = 1024  # that are looked at one by one when something among them does not fit
+
 _WRAP_HEAD: Final = pa.scalar(b'{"p":')
 _WRAP_TAIL: Final = pa.scalar(b"}\n")
 _NOTHING: Final = pa.scalar(b"")
-_decode: Final = msgspec.json.Decoder().decode
+# A payload that is taken apart and put together again must not lose a digit.
+_decode: Final = msgspec.json.Decoder(float_hook=Decimal).decode
+_encode: Final = msgspec.json.Encoder(decimal_format="number").encode
 _LOOSE_NUMBERS: Final = (b"NaN", b"Inf")  # JSON has none of these, and Arrow takes them
 
 
@@ -29,19 +35,31 @@ class Parser:
     def __init__(self, kind: pa.StructType) -> None:
         self._kind = kind
         self._read_kind = _as_read(kind, "payload")
+        self._loosen = _loosener(self._read_kind)
         self._parsing = pj.ParseOptions(
             explicit_schema=pa.schema([pa.field("p", self._read_kind)]), unexpected_field_behavior="ignore"
         )
 
     def parse(self, payloads: pa.Array) -> tuple[pa.Array, pa.Array]:
         """The structs, null where a payload does not fit; and the text of those that do not, else null."""
-        parsed = self._whole(payloads)
-        if parsed is None:
-            parsed = self._one_by_one(payloads)
+        parsed = self._found(payloads, is_loosened=False)
         is_bad = pc.is_null(parsed)
         if not pc.any(is_bad).as_py():
             return parsed, pa.nulls(len(payloads), pa.string())
         return parsed, texts(pc.if_else(is_bad, payloads, pa.scalar(None, pa.binary())))
+
+    def _found(self, payloads: pa.Array, *, is_loosened: bool) -> pa.Array:
+        """Rows that do not fit are found by halving: few among many cost little."""
+        parsed = self._whole(payloads)
+        if parsed is not None:
+            return parsed
+        if not is_loosened and len(payloads) <= LOOSENED_ROWS:
+            return self._found_loosened(payloads)
+        if len(payloads) == 1:
+            return pa.nulls(1, self._kind)
+        middle = len(payloads) // 2
+        halves = (payloads.slice(0, middle), payloads.slice(middle))
+        return pa.concat_arrays([self._found(half, is_loosened=is_loosened) for half in halves])
 
     def _whole(self, payloads: pa.Array) -> pa.Array | None:
         """All of them, or None when a single one does not fit."""
@@ -64,30 +82,23 @@ class Parser:
         except pa.ArrowInvalid:
             return None
 
-    def _one_by_one(self, payloads: pa.Array) -> pa.Array:
+    def _found_loosened(self, payloads: pa.Array) -> pa.Array:
         rows = [self._loosened(row) for row in payloads.to_pylist()]
         places = [place for place, row in enumerate(rows) if row is not None]
-        good = self._halves(pa.array([rows[place] for place in places], pa.binary()))
+        good = self._found(pa.array([rows[place] for place in places], pa.binary()), is_loosened=True)
         index_of = {place: index for index, place in enumerate(places)}
         return good.take(pa.array([index_of.get(place) for place in range(len(rows))], pa.int64()))
 
     def _loosened(self, row: bytes) -> bytes | None:
-        """A payload whose fields of type string are strings; None when it is no JSON object."""
+        """A payload whose fields of type string are strings; None when it is no JSON object, or cannot fit."""
         try:
             value = _decode(row)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return row if any(each in row for each in _LOOSE_NUMBERS) else None
-        return msgspec.json.encode(_loose(value, self._read_kind)) if isinstance(value, dict) else None
-
-    def _halves(self, payloads: pa.Array) -> pa.Array:
-        """Rows that do not fit are found by halving: few among many cost little."""
-        parsed = self._whole(payloads)
-        if parsed is not None:
-            return parsed
-        if len(payloads) == 1:
-            return pa.nulls(1, self._kind)
-        middle = len(payloads) // 2
-        return pa.concat_arrays([self._halves(payloads.slice(0, middle)), self._halves(payloads.slice(middle))])
+        try:
+            return _encode(self._loosen(value)) if isinstance(value, dict) else None
+        except _Unfit:
+            return None
 
 
 def texts(payloads: pa.Array) -> pa.Array:
@@ -116,13 +127,60 @@ def _as_read(kind: pa.DataType, name: str) -> pa.DataType:
     raise InvalidField(f"{name}: JSON is not read as {kind}", hint=hint)
 
 
-def _loose(value: Any, kind: pa.DataType) -> Any:
-    if value is None:
-        return None
+class _Unfit(Exception):
+    """A value that no parser would take for this type."""
+
+
+_NUMBER: Final = (int, Decimal)
+
+
+def _loosener(kind: pa.DataType) -> Callable[[Any], Any]:
+    """A function that turns values into text where a type wants text, and leaves out what a type does not name.
+
+    It raises `_Unfit` for what Arrow would refuse in any case. What it lets pass may still be refused.
+    """
     if pa.types.is_string(kind):
-        return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    if pa.types.is_struct(kind) and isinstance(value, dict):
-        return {field.name: _loose(value[field.name], field.type) for field in kind if field.name in value}
-    if pa.types.is_list(kind) and isinstance(value, list):
-        return [_loose(each, kind.value_type) for each in value]
-    return value
+        return lambda value: value if isinstance(value, str) else None if value is None else _encode(value).decode()
+    if pa.types.is_struct(kind):
+        return _struct_loosener([(field.name, _loosener(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return _list_loosener(_loosener(kind.value_type))
+    if pa.types.is_boolean(kind):
+        return _checker(lambda value: isinstance(value, bool))
+    if pa.types.is_integer(kind):
+        least, greatest = -(1 << (kind.bit_width - 1)), (1 << (kind.bit_width - 1)) - 1
+        return _checker(lambda value: type(value) is int and least <= value <= greatest)
+    if pa.types.is_floating(kind):
+        return _checker(lambda value: isinstance(value, _NUMBER) and not isinstance(value, bool))
+    return _checker(lambda value: not isinstance(value, bool | list | dict))
+
+
+def _checker(is_fit: Callable[[Any], bool]) -> Callable[[Any], Any]:
+    def loosen(value: Any) -> Any:
+        if value is not None and not is_fit(value):
+            raise _Unfit
+        return value
+
+    return loosen
+
+
+def _struct_loosener(fields: Sequence[tuple[str, Callable[[Any], Any]]]) -> Callable[[Any], Any]:
+    def loosen(value: Any) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise _Unfit
+        return {name: loosen_field(value[name]) for name, loosen_field in fields if name in value}
+
+    return loosen
+
+
+def _list_loosener(loosen_each: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def loosen(value: Any) -> Any:
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            raise _Unfit
+        return [loosen_each(each) for each in value]
+
+    return loosen
