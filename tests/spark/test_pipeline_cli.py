@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def start(run: Run, here: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: F811
     """Run a pipeline in a Spark that runs already."""
     hush()
+    monkeypatch.setattr(tempfile, "tempdir", str(here))
     monkeypatch.setattr(sparking, "start", lambda *_: spark)
     monkeypatch.setattr(sparking, "stop", lambda _: None)
     return lambda name, *words: run(

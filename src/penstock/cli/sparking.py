@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -149,9 +150,10 @@ def stop(spark: SparkSession) -> None:
 
 
 def hush() -> None:
-    """PySpark tells the log of errors that it raises, with all of Java's stack; we tell them once."""
+    """PySpark logs the errors that it raises, with all of Java's stack, and warns of what we do not use."""
     from pyspark.logger import PySparkLogger
 
+    warnings.filterwarnings("ignore", module=r"pyspark\.")
     for name in LOUD:
         PySparkLogger.getLogger(name).disabled = True
 
