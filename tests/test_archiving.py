@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from contextlib import suppress
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -244,6 +245,17 @@ def test_files_of_others_and_of_other_generations_are_never_removed(world):
 
     assert archive.open(NOW) == [left.relative_to(world.out).as_posix()]
     assert [path.exists() for path in kept] == [True, True]
+
+
+def test_a_stage_that_the_tasks_do_not_share_is_refused(world):
+    world.push(4)
+    archive = world.archive()
+    file = msgspec.structs.replace(archive.manifest.files[0], path="elsewhere.parquet")
+
+    with pytest.raises(StorageError, match="is not in") as refused:
+        archive.add([file], {})
+
+    assert "share" in refused.value.hint
 
 
 def test_a_manifest_of_a_newer_format_is_refused(world):

@@ -19,13 +19,14 @@ from penstock.history import Moment, open_history
 from penstock.spark.pipelines.archiving import joining, progress, proving
 from penstock.spark.pipelines.archiving.copying import Copier, New, new_messages
 from penstock.spark.pipelines.archiving.manifest import File
-from penstock.spark.pipelines.archiving.reading import names_like, read_archive
+from penstock.spark.pipelines.archiving.reading import absolute, names_like, read_archive
 from penstock.spark.pipelines.archiving.spread import at_once, over
 from penstock.spark.pipelines.archiving.storing import Archive
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
+from penstock.storage.findings import spelt
 
 if TYPE_CHECKING:
-    from penstock.history import History, Wanted
+    from penstock.history import Wanted
 
 __all__ = ["PIPELINE", "ArchiveOptions", "read_archive", "run"]
 
@@ -57,17 +58,18 @@ def run(run: Run) -> Report:
         hint = "an archive goes on from where it was, so it takes neither --since nor --until"
         raise InvalidField("since, until: an archive has no gaps", hint=hint)
     clock = SystemClock()
-    archive = Archive(run.out)
+    # Tasks may run in other directories than this process.
+    archive, url = Archive(run.out.absolute()), absolute(run.url)
     left = archive.open(clock.now())
-    history = open_history(run.url)
+    history = open_history(url)
     try:
         moment = history.look()
         queues = names_like(moment.queues, run.queues, run.url)
         done = _Done(new_messages(moment, archive.manifest, queues))
         if left:
-            done.notes.append(f"removed {len(left)} files that a run which did not end had left")
+            done.notes.append(f"removed {spelt(len(left), 'file')} that a run which did not end had left")
         begun = clock.monotonic()
-        _copy(run, archive, history, moment, done)
+        _copy(run, Copier(archive, url, history, over(run.spark), at_once(run.spark)), moment, done)
         done.seconds = (clock.monotonic() - begun) / 1e6
         if run.options.compact:
             _join(run, archive, done, clock.now())
@@ -78,12 +80,11 @@ def run(run: Run) -> Report:
         history.close()
     if run.options.commit:
         run.progress.step("noting progress")
-        done.notes += progress.commit(run.url, moment, archive.manifest, queues)
-    return _report(archive, done)
+        done.notes += progress.commit(url, moment, archive.manifest, queues)
+    return _report(run, archive, done)
 
 
-def _copy(run: Run, archive: Archive, history: History, moment: Moment, done: _Done) -> None:
-    copier = Copier(archive, run.url, history, over(run.spark), at_once(run.spark))
+def _copy(run: Run, copier: Copier, moment: Moment, done: _Done) -> None:
     copied = 0
     for share in copier.rounds(moment, done.new.wanted):
         run.progress.step("archiving", copied, done.new.messages)
@@ -97,10 +98,10 @@ def _join(run: Run, archive: Archive, done: _Done, now: int) -> None:
         run.progress.step("joining small files")
         done.joined = joining.join(archive, lots, over(run.spark), now)
         count = sum(map(len, lots))
-        done.notes.append(f"joined {count} files into {len(done.joined)}; the old ones stay for an hour")
+        done.notes.append(f"joined {spelt(count, 'file')} into {len(done.joined)}; the old ones stay for an hour")
 
 
-def _report(archive: Archive, done: _Done) -> Report:
+def _report(run: Run, archive: Archive, done: _Done) -> Report:
     rows = sum(file.rows for file in done.files)
     notes = [*(_lost(each) for each in done.new.lost), *done.notes]
     figures = {
@@ -111,15 +112,17 @@ def _report(archive: Archive, done: _Done) -> Report:
     }
     if rows:
         figures["messages_per_second"] = round(rows / max(done.seconds, 1e-6))
-    summary = f"archived {rows:,} new messages in {len(done.files)} files" if rows else "nothing new to archive"
+    summary = "nothing new to archive"
+    if rows:
+        summary = f"archived {spelt(rows, 'new message')} in {spelt(len(done.files), 'file')}"
     if done.proved:
         figures["messages_proved"] = done.proved
-        summary += f"; {done.proved:,} messages are the same in the log and in the archive"
+        summary += f"; {spelt(done.proved, 'message')} compared: the archive is the log"
     return Report(
         summary=summary,
         figures=figures,
         tables=[_by_queue(archive)],
-        files=[str(archive.out / file.path) for file in done.joined or done.files],
+        files=[str(run.out / file.path) for file in done.joined or done.files],
         notes=notes,
     )
 

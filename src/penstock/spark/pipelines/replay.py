@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from penstock.clock import SystemClock
-from penstock.errors import GroupNotFound, InvalidField, QueueNotFound
+from penstock.errors import GroupNotFound, InvalidField, QueueNotFound, StorageError
 from penstock.history import Moment, open_history
 from penstock.model import check_name, suggestion, to_datetime
 from penstock.spark.pipelines.archiving.manifest import Manifest, end_of
-from penstock.spark.pipelines.archiving.reading import archive_of, names_like, read_archive
+from penstock.spark.pipelines.archiving.reading import absolute, archive_of, names_like, read_archive
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
 from penstock.spark.pipelines.replaying import plans, pushing, selecting
 from penstock.spark.pipelines.replaying.plans import Plan
 from penstock.spark.staging import Target
+from penstock.storage.findings import spelt
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -56,12 +57,12 @@ def run(run: Run) -> Report:
     plan = _plan(run)
     figures: dict[str, Any] = {"messages": 0, "replay_id": plan.id}
     if plan.is_done:
-        summary = f"replay {plan.id} has ended already: {plan.messages:,} messages were pushed to {plan.to!r}"
+        summary = f"replay {plan.id} has ended already: {spelt(plan.messages or 0, 'message')} pushed to {plan.to!r}"
         return Report(summary=summary, figures=figures, notes=["give another --id to push them once more"])
     if plan.is_prepared:
         figures["messages"] = _push_slowly(run, plan)
         return Report(
-            summary=f"went on, and has pushed {figures['messages']:,} messages to {plan.to!r}", figures=figures
+            summary=f"went on, and has pushed {spelt(figures['messages'], 'message')} to {plan.to!r}", figures=figures
         )
     run.progress.step("selecting")
     selected, notes = selection(run, plan)
@@ -70,10 +71,12 @@ def run(run: Run) -> Report:
     if not count:
         return Report(summary="no messages to replay", figures=figures, notes=notes)
     if not run.options.go:
-        summary = f"would push {count:,} messages to {plan.to!r}; add --go to do it"
+        summary = f"would push {spelt(count, 'message')} to {plan.to!r}; add --go to do it"
         return Report(summary=summary, figures=figures, tables=[found, _sample(selected)], notes=notes)
     _push(run, plan, selected, count)
-    return Report(summary=f"pushed {count:,} messages to {plan.to!r}", figures=figures, tables=[found], notes=notes)
+    return Report(
+        summary=f"pushed {spelt(count, 'message')} to {plan.to!r}", figures=figures, tables=[found], notes=notes
+    )
 
 
 def selection(run: Run, plan: Plan) -> tuple[DataFrame, list[str]]:
@@ -113,10 +116,9 @@ def _plan(run: Run) -> Plan:
         raise InvalidField("queue: it says which messages are replayed, and is not given", hint="--queue orders")
     if asked.per_second is not None and asked.per_second <= 0:
         raise InvalidField(f"--per-second: {asked.per_second:g} is not more than 0")
-    url = run.url if "://" in run.url else str(Path(run.url).absolute())
     plan = Plan(
         id=check_name(asked.id, "replay") if asked.id is not None else "",
-        url=url,
+        url=absolute(run.url),
         to=check_name(asked.to),
         queues=run.queues,
         since=run.since,
@@ -137,7 +139,11 @@ def _push(run: Run, plan: Plan, selected: DataFrame, count: int) -> None:
     plans.keep(run.out, plan)
     if run.options.per_second is not None:
         run.progress.step("putting messages in order")
-        pushing.prepare(selected, plans.folder_of(run.out, plan.id), keep_partition=plan.keep_partition)
+        folder = plans.folder_of(run.out, plan.id)
+        pushing.prepare(selected, folder, keep_partition=plan.keep_partition)
+        if not pushing.prepared_count(folder):
+            hint = "--out must be a directory that all hosts of the cluster share"
+            raise StorageError(f"the messages that tasks have put in order are not in {folder}", hint=hint)
         plan = msgspec.structs.replace(plan, portion=pushing.portion_rows(run.options.per_second))
         plans.keep(run.out, plan)
         _push_slowly(run, plan)

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.errors import InvalidField
+from penstock.errors import InvalidField, StorageError
 from penstock.spark.pipelines.archiving import manifest as manifests
 from penstock.spark.pipelines.archiving.manifest import File, Manifest, Range
 from penstock.spark.pipelines.state import read_state, sync_directory, write_state
@@ -86,7 +86,11 @@ class Archive:
             path = manifests.path_of(file, self.manifest.generation + 1, number)
             target = self.out / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(self.stage / file.path, target)
+            try:
+                os.replace(self.stage / file.path, target)
+            except FileNotFoundError:
+                hint = "--out must be a directory that all hosts of the cluster share"
+                raise StorageError(f"a file that a task has written is not in {self.stage}", hint=hint) from None
             folders |= {target.parent, target.parent.parent}
             placed.append(msgspec.structs.replace(file, path=path))
         for folder in folders:
