@@ -104,6 +104,24 @@ def test_a_table_prunes_columns_and_pushes_filters_into_its_files(spark, directo
     assert "payload" not in plan
 
 
+def test_a_table_shows_its_moment_whatever_happens_before_it_is_read(spark, tmp_path):
+    with closing(Session(tmp_path / "data", background=False)) as session:
+        queue = Penstock(session).create_queue("orders", retention_bytes=1)
+        queue.push_many([b"a"] * 20)
+        queue.lease(20).ack()
+        session.seal()
+        queue.push_many([b"b"] * 20)
+        frame = penstock.spark.table(spark, tmp_path / "data", "orders")
+        queue.push_many([b"c"] * 20)
+        session.seal()
+        session.compact()
+
+        payloads = [bytes(row.payload) for row in frame.orderBy("offset").collect()]
+        assert payloads == [b"a"] * 20 + [b"b"] * 20
+        # Messages that are no longer kept may still be in a file; a new table does not show them.
+        assert penstock.spark.table(spark, tmp_path / "data", "orders").count() < 60
+
+
 def test_filters_work_whether_spark_pushes_them_or_not(spark, directory):
     def counts() -> list[int]:
         frame = read(spark, directory)

@@ -53,6 +53,7 @@ def table(
     given = {"url": str(url), "path": ",".join(names), "table": table}
     given |= {name: _spelt(name, at) for name, at in (("startingTime", since), ("endingTime", until)) if at is not None}
     options = source_options(given)
+    given["url"] = options.url  # a directory in full: Spark's processes may be in others
     chosen = _known(columns, options.table)
     register(spark)
     history = open_history(options.url)
