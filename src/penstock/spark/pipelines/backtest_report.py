@@ -102,8 +102,8 @@ def errors(table: DataFrame) -> Table:
         .orderBy(f.desc("broken"), f.desc("n"), "signature")
         .limit(ERRORS_SHOWN)
     )
-    rows = [(row.n, row.broken, row.outcome, _cut(row.signature), row.id) for row in found.collect()]
-    return Table("Errors of the handler", ("messages", "newly failing", "now", "error", "for example"), rows)
+    rows = [(_cut(row.signature), row.outcome, row.id, row.n, row.broken) for row in found.collect()]
+    return Table("Errors of the handler", ("error", "now", "for example", "messages", "newly failing"), rows)
 
 
 def _samples(table: DataFrame, verdict: str, title: str, state: str, error: str, count: int) -> Table:

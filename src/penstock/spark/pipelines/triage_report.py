@@ -12,7 +12,7 @@ from penstock.spark.pipelines.base import Report, Table
 from penstock.spark.pipelines.facts import in_words
 from penstock.spark.pipelines.redrive import in_utc
 
-ERROR_CHARS_SHOWN = 100
+ERROR_CHARS_SHOWN = 80
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,15 +115,17 @@ def report(triage: Triage, file: str | None, *, is_old: bool = False) -> Report:
         return Report(summary="there are no dead letters", figures={"letters": 0, "groups": 0}, files=files)
     summary = f"{triage.letters:,} dead letters in {len(groups)} groups"
     notes = ["nothing has changed since the last run: this is its report (--again looks again)"] if is_old else []
-    notes += [
-        f"{group.id}: no filter takes it alone; the command takes {group.redrive_takes_others} others too"
-        for group in groups
-        if group.redrive_takes_others
-    ]
+    for group in groups:
+        # Not in a table, which would break the command up on a narrow screen.
+        notes.append(f"redrive {group.id}: {group.redrive}")
+        if group.redrive_takes_others:
+            notes.append(f"no filter takes {group.id} alone: the command takes {group.redrive_takes_others} others too")
+    if rest := triage.letters - sum(group.letters for group in groups):
+        notes.append(f"{rest:,} more letters are in smaller groups: --limit shows more of them")
     return Report(
         summary=summary,
         figures={"letters": triage.letters, "groups": len(groups), "new_groups": sum(each.is_new for each in groups)},
-        tables=[_groups_table(groups), _shared_table(groups), _samples_table(groups), _redrive_table(groups)],
+        tables=[_groups_table(groups), _shared_table(groups), _samples_table(groups)],
         files=files,
         notes=notes,
     )
@@ -133,17 +135,17 @@ def _groups_table(groups: Sequence[Found]) -> Table:
     rows = [
         (
             group.id + (" new" if group.is_new else ""),
-            group.letters,
+            _cut(group.signature),
             group.queue,
             group.group,
-            _cut(group.signature),
             _attempts(group),
             _moment(group.first_at),
             _moment(group.last_at),
+            group.letters,
         )
         for group in groups
     ]
-    return Table("Groups", ("id", "letters", "queue", "group", "error", "attempts", "first", "last"), rows)
+    return Table("Groups", ("id", "error", "queue", "group", "attempts", "first", "last", "letters"), rows)
 
 
 def _shared_table(groups: Sequence[Found]) -> Table:
@@ -158,10 +160,6 @@ def _shared_table(groups: Sequence[Found]) -> Table:
 def _samples_table(groups: Sequence[Found]) -> Table:
     rows = [(each.id, each.sample.id, each.sample.origin, _cut(each.sample.payload or "(bytes)")) for each in groups]
     return Table("Samples", ("id", "dead letter", "was", "payload"), rows)
-
-
-def _redrive_table(groups: Sequence[Found]) -> Table:
-    return Table("Redrive", ("id", "command"), [(group.id, group.redrive) for group in groups])
 
 
 def _attempts(group: Found) -> str:
