@@ -146,7 +146,8 @@ def test_a_column_that_does_not_fit_is_named_with_its_type_before_anything_is_wr
         ({}, False, "path: no queue is named"),
         ({"path": "or ders"}, False, "or ders"),
         ({"path": "orders", "jobID": ""}, False, "jobId: it is empty"),
-        ({"path": "orders", "sinkId": "x"}, False, "batchId: a batch write takes it together with sinkId"),
+        ({"path": "orders", "sinkId": "x"}, False, "sinkId: a batch write takes it together with batchId"),
+        ({"path": "orders", "batchId": "1"}, False, "sinkId: it is not given"),
         ({"path": "orders", "sinkId": "x", "batchId": "-1"}, False, "batchId: '-1' is not a number from 0"),
         ({"path": "orders", "sinkIds": "x"}, False, "sinkIds: there is no such option.*'sinkId'"),
     ],
@@ -182,13 +183,8 @@ def test_a_broker_that_is_not_there_is_named_before_anything_runs(monkeypatch):
 def stream(spark: SparkSession, lines: Path, url: Path | str, checkpoint: Path, **options: str) -> None:
     """All lines of the files that are there, to the queue `orders`."""
     frame = spark.readStream.schema("payload string").json(str(lines))
-    query = (
-        frame.writeStream.format("penstock")
-        .options(url=str(url), checkpointLocation=str(checkpoint), **options)
-        .trigger(availableNow=True)
-        .start("orders")
-    )
-    query.awaitTermination()
+    writer = penstock.spark.stream_to(frame, str(url), "orders", checkpoint=checkpoint).options(**options)
+    writer.trigger(availableNow=True).start().awaitTermination()
 
 
 def add_lines(lines: Path, name: str, *payloads: str) -> None:
@@ -237,9 +233,8 @@ def test_an_aggregate_is_written_once_as_it_changes(spark, broker, tmp_path):
     rows = counts.select(concat("payload", lit("="), "count").alias("payload"))
 
     def run() -> None:
-        writer = rows.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint))
-        write = penstock.spark.each_batch(broker.url, "orders", sink_id="counts")
-        writer.foreachBatch(write).trigger(availableNow=True).start().awaitTermination()
+        writer = penstock.spark.stream_to(rows, broker.url, "orders", checkpoint=checkpoint, mode="update")
+        writer.trigger(availableNow=True).start().awaitTermination()
 
     add_lines(lines, "1.json", "a", "b", "a")
     run()

@@ -15,16 +15,17 @@ if TYPE_CHECKING:
     from penstock.spark.sessions import register, session
     from penstock.spark.source import PenstockSource
     from penstock.spark.tables import table
-    from penstock.spark.writer import each_batch
+    from penstock.spark.writing import each_batch, stream_to
 
-__all__ = ["PenstockSource", "each_batch", "register", "session", "table"]
+__all__ = ["PenstockSource", "each_batch", "register", "session", "stream_to", "table"]
 
 # None of these may have a module of its own name in here: whoever imports that first would have it in the name's place.
 _HOMES: Final = {
     "PenstockSource": "penstock.spark.source",
-    "each_batch": "penstock.spark.writer",
+    "each_batch": "penstock.spark.writing",
     "register": "penstock.spark.sessions",
     "session": "penstock.spark.sessions",
+    "stream_to": "penstock.spark.writing",
     "table": "penstock.spark.tables",
 }
 

@@ -9,7 +9,7 @@ of many; one without is a job of its own.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,6 @@ from penstock.spark.sink_columns import batches_of, check_columns
 from penstock.spark.staging import Target
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
     from pyspark.sql.types import Row, StructType
 
 ROWS: Final = 10_000  # that are made into one record batch where Spark gives rows
@@ -129,13 +128,12 @@ class RowStreamWriter(StreamWriter):
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
     """For a batch write."""
     given, target, columns = _checked(options, schema, overwrite)
-    if (given.sink_id is None) != (given.batch_id is None):
+    if given.batch_id is not None:
+        return BatchWriter(_named_sink(given, target, columns), given.batch_id)
+    if given.sink_id is not None:
         raise InvalidField(
-            "batchId: a batch write takes it together with sinkId, or neither of them",
-            hint="in foreachBatch both, else jobId for a job that may run again",
+            "sinkId: a batch write takes it together with batchId", hint="set jobId for a job that may run again"
         )
-    if given.sink_id is not None and given.batch_id is not None:
-        return BatchWriter(Sink(target, columns, _text(given.sink_id, "sinkId"), "", given.is_reset), given.batch_id)
     if given.job_id is not None:
         return BatchWriter(Sink(target, columns, f"job:{_text(given.job_id, 'jobId')}", "", given.is_reset))
     return BatchWriter(Sink(target, columns, f"once:{uuid.uuid4().hex}", is_once=True))
@@ -147,6 +145,12 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
     for option, value in (("jobId", given.job_id), ("batchId", given.batch_id)):
         if value is not None:
             raise InvalidField(f"{option}: a stream counts its batches itself", hint="name it with sinkId")
+    sink = _named_sink(given, target, columns)
+    return StreamWriter(sink) if _ARROW_STREAMS else RowStreamWriter(sink, schema)
+
+
+def _named_sink(given: SinkOptions, target: Target, columns: tuple[str, ...]) -> Sink:
+    """The sink of a query, by the name that it was given or by the id in its checkpoint."""
     origin = query_id(given.checkpoint_location)
     name = _text(given.sink_id, "sinkId") if given.sink_id is not None else origin
     if not name:
@@ -155,18 +159,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
             f"sinkId: it is not given, and the query has no id that can be read {where}",
             hint="option('checkpointLocation', a directory of this machine), or name the sink: option('sinkId', …)",
         )
-    sink = Sink(target, columns, name, origin, given.is_reset)
-    return StreamWriter(sink) if _ARROW_STREAMS else RowStreamWriter(sink, schema)
-
-
-def each_batch(url: str, queue: str, *, sink_id: str, reset: bool = False) -> Callable[[DataFrame, int], None]:
-    """For `foreachBatch`: writes every batch once, also in the output mode `update`, which Spark keeps from sinks."""
-    options = {"url": url, "sinkId": sink_id, "resetSink": str(reset).lower()}
-
-    def write(frame: DataFrame, batch: int) -> None:
-        frame.write.format("penstock").options(**options, batchId=str(batch)).mode("append").save(queue)
-
-    return write
+    return Sink(target, columns, name, origin, given.is_reset)
 
 
 def query_id(checkpoint: str | None) -> str:
