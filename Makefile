@@ -29,6 +29,9 @@ run: setup ## start a broker on ./data: http://localhost:7711
 demo: setup ## show Penstock at work: an embedded demonstration
 	$(BIN)/penstock demo
 
+# Tests start many processes: they need not compile the same modules again and again.
+test nightly: export PYTHONDONTWRITEBYTECODE :=
+
 test: check ## everything CI wants: the checks, then the tests
 	$(BIN)/python -m pytest
 
