@@ -11,7 +11,12 @@ from pyspark.sql import SparkSession
 import penstock.spark
 
 # Tiny data on few cores: more would only be heat.
-CONF = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
+CONF = {
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+    # Nothing here runs long enough to be worth Java's better compiler: without it, half the work.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
 
 
 @pytest.fixture(scope="session")
