@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 from msgspec import Meta
 
@@ -41,7 +42,7 @@ class Choices(Options, frozen=True):
 def done(run: Any) -> Report:
     return Report(
         summary=f"looked at {Path(run.url).name}",
-        figures={"rows": 1234, "share": 0.25, "until": NOW},
+        figures={"rows": np.int64(1234), "share": 0.25, "until": NOW},
         tables=[Table("Slowest", ("queue", "seconds", "sample"), [("orders", 1.5, b"\x00\xff"), ("mail", None, None)])],
         files=[str(run.out / "table.parquet")],
         notes=[f"top {run.options.top}, by {', '.join(run.options.by)}"],
@@ -209,6 +210,9 @@ def test_only_the_last_runs_are_kept(tmp_path):
         keep(tmp_path, Record(pipeline="toy", url=str(number), started_at=NOW, seconds=1.0))
 
     assert [record.url for record in records(tmp_path)] == [str(number) for number in range(5, 25)]
+    (tmp_path / "runs.json").write_text("not an account")
+    keep(tmp_path, Record(pipeline="toy", url="25", started_at=NOW, seconds=1.0))
+    assert [record.url for record in records(tmp_path)] == ["25"]
 
 
 def test_two_runs_in_one_directory_exclude_each_other(run, toy):

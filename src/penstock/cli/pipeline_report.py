@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from penstock.cli import human, output
 from penstock.spark.pipelines.base import Pipeline, Report
+from penstock.spark.pipelines.state import plain
 from penstock.spark.pipelines.typed import Option, described
 from penstock.storage.findings import spelt
 
@@ -80,6 +81,8 @@ def cell(value: Any) -> str:
     """A value of a report, for people."""
     if value is None:
         return human.EMPTY
+    if hasattr(value, "item"):
+        value = value.item()
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, datetime):
@@ -118,5 +121,5 @@ def _option(option: Option) -> dict[str, Any]:
 
 
 def _plain(value: msgspec.Struct) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(value)
+    found: dict[str, Any] = msgspec.to_builtins(value, enc_hook=plain)
     return found

@@ -154,4 +154,4 @@ def _write(frame: DataFrame, own: OwnPipeline, run: Run, state: State) -> int:
     observed = frame.observe(counted, f.count(f.lit(1)).alias("rows"))
     writer = observed.write.format("penstock").mode("append")
     writer.option("url", run.url).option("jobId", state.job).save(own.between.sink)
-    return int(counted.get["rows"])
+    return int(counted.get.get("rows", 0))

@@ -6,12 +6,14 @@ It is an account for people. What a pipeline needs to go on is in files of its o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from penstock.errors import InvalidField
 from penstock.spark.pipelines.base import Report
 from penstock.spark.pipelines.state import read_state, write_state
 
@@ -40,5 +42,8 @@ def records(out: Path) -> list[Record]:
 
 
 def keep(out: Path, record: Record) -> None:
-    """Add a run to the account."""
-    write_state(out / FILE, [*records(out), record][-COUNT_MAX:])
+    """Add a run to the account. An account that cannot be read is no reason to fail: a new one is begun."""
+    earlier: list[Record] = []
+    with suppress(InvalidField):
+        earlier = records(out)
+    write_state(out / FILE, [*earlier, record][-COUNT_MAX:])

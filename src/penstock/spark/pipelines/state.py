@@ -40,11 +40,16 @@ def write_state(path: Path, value: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     with beside.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+        file.write(msgspec.json.format(msgspec.json.encode(value, enc_hook=plain), indent=2) + b"\n")
         file.flush()
         os.fsync(file.fileno())
     beside.replace(path)
     sync_directory(path.parent)
+
+
+def plain(value: Any) -> Any:
+    """What JSON has no word for: NumPy's numbers as numbers, everything else as text."""
+    return value.item() if hasattr(value, "item") else str(value)
 
 
 def sync_directory(path: Path) -> None:
