@@ -90,7 +90,10 @@ def test_files_are_held_for_an_hour(session, tmp_path, clock):
 def test_files_are_let_go_at_the_end(session, tmp_path, clock):
     session.seal()
     holder = Holder(clock)
-    holder.hold(tmp_path / "data")
+    early, _ = holder.hold(tmp_path / "data"), holder.hold(tmp_path / "data")
+    assert len(pins(tmp_path)) == 2
+    holder.let_go(early)
+    assert len(pins(tmp_path)) == 1
 
     holder.release()
     assert pins(tmp_path) == {}

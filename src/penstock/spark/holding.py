@@ -65,6 +65,12 @@ class Holder:
                 atexit.register(self.release)
         return found
 
+    def let_go(self, hold: Hold) -> None:
+        """What this one held may go."""
+        with self._lock:
+            self._holds = [each for each in self._holds if each is not hold]
+        hold.release()
+
     def tick(self) -> None:
         """Renew what is held; let go of what was held for long enough."""
         now = self._clock.monotonic()

@@ -11,6 +11,7 @@ Everything else (events, a broker on another machine, a cluster) is the source a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +23,7 @@ from penstock.history import History, Moment, QueueView, open_history
 from penstock.model import suggestion
 from penstock.spark import ranges
 from penstock.spark.holding import HOLDER
-from penstock.spark.options import source_options
+from penstock.spark.options import SourceOptions, source_options
 from penstock.spark.schema import COLUMNS
 from penstock.spark.sessions import register
 from penstock.storage.directory import MARKER
@@ -56,17 +57,13 @@ def table(
     given["url"] = options.url  # a directory in full: Spark's processes may be in others
     chosen = _known(columns, options.table)
     register(spark)
-    history = open_history(options.url)
-    try:
+    with closing(open_history(options.url)) as history:
         root = _root(spark, history) if options.table == "messages" else None
-        hold = None if root is None else HOLDER.hold(root)
-        moment = history.look()
-        sealed = Sealed(moment, ranges.chosen(moment, options.queues), options.since, options.until)
-        if root is None or hold is None:
-            return _from_source(spark, given, chosen)
-        hold.narrow(sealed.files)
-    finally:
-        history.close()
+        sealed = _sealed(history, options, root)
+    if options.table == "events":
+        return _from_source(spark, given, chosen)
+    if root is None:
+        return _from_source(spark, {**given, "endingOffsets": sealed.tail()["endingOffsets"]}, chosen)
     return _from_both(spark, given, chosen, root, sealed)
 
 
@@ -118,6 +115,21 @@ class Sealed:
         starts = {place: part.start for place, part in parts.items() if part.start}
         ends = {place: part.end for place, part in parts.items() if self._ends.get(place, 0) > part.end}
         return starts, ends
+
+
+def _sealed(history: History, options: SourceOptions, root: Path | None) -> Sealed:
+    """What is sealed now, its files held where Spark will read them. They are held before anybody looks for them."""
+    hold = None if root is None else HOLDER.hold(root)
+    try:
+        moment = history.look()
+        found = Sealed(moment, ranges.chosen(moment, options.queues), options.since, options.until)
+    except BaseException:
+        if hold is not None:
+            HOLDER.let_go(hold)
+        raise
+    if hold is not None:
+        hold.narrow(found.files)
+    return found
 
 
 def _root(spark: SparkSession, history: History) -> Path | None:
