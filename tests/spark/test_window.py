@@ -255,6 +255,19 @@ def test_a_stream_gives_out_each_window_once_and_drops_what_comes_too_late(spark
         PIPELINE.run(run)
 
 
+def test_in_update_mode_a_window_is_given_out_whenever_it_has_changed(spark: Any, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    spec = tmp_path / "spec.toml"
+    spec.write_text('mode = "update"\n' + TOML, encoding="utf-8")
+    push(data, 5, 10, 70)
+
+    options = WindowOptions(spec=str(spec), available_now=True)
+    report = PIPELINE.run(PipelineRun(spark, str(data), options=options, out=tmp_path / "out"))
+
+    assert sorted(popped(data)) == [("00:00", 2), ("00:01", 1)]
+    assert (report.figures["messages"], report.figures["windows"]) == (3, 2)
+
+
 TOML = """
 source = "clicks"
 sink = "clicks.minutes"

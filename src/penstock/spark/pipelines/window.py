@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from penstock import limits
 from penstock.errors import InvalidField
+from penstock.spark import stream_to
 from penstock.spark.failures import cause
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
 from penstock.spark.pipelines.state import read_state, write_state
@@ -170,19 +171,15 @@ def _streamed(run: Run, spec: WindowSpec, options: WindowOptions) -> Report:
         reader = reader.option("startingTime", run.since.isoformat())
     if options.messages_max is not None:
         reader = reader.option("maxMessagesPerTrigger", str(options.messages_max))
-    writer = (
-        stream_of(reader.load(spec.source), spec)
-        .writeStream.format("penstock")
-        .outputMode(spec.mode)
-        .queryName(f"window {spec.source} to {spec.sink}")
-        .option("url", run.url)
-        .option("checkpointLocation", str((run.out / "checkpoint").absolute()))
-    )
+    frame = stream_of(reader.load(spec.source), spec)
+    checkpoint = (run.out / "checkpoint").absolute()
+    writer = stream_to(frame, run.url, spec.sink, checkpoint=checkpoint, mode=spec.mode)
+    writer = writer.queryName(f"window {spec.source} to {spec.sink}")
     if options.available_now:
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{round(options.trigger_seconds * 1000)} milliseconds")
-    return _report(run, spec, _watched(run, writer.start(spec.sink)))
+    return _report(run, spec, _watched(run, writer.start()))
 
 
 def _watched(run: Run, query: StreamingQuery) -> Counted:
