@@ -10,7 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from pyspark.sql.datasource import DataSource
 
+import pyspark_penstock
 from penstock import words
 from penstock.clock import SystemClock
 from penstock.errors import InvalidField, QueueNotFound, SparkMissing
@@ -167,6 +169,11 @@ def test_the_package_is_imported_without_pyspark_and_says_what_to_type():
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
     assert said == "PySpark is not installed (type: pip install 'penstock[spark]')\n"
+
+
+def test_spark_finds_the_source_by_itself():
+    assert issubclass(pyspark_penstock.DefaultSource, DataSource)
+    assert pyspark_penstock.DefaultSource.name() == "penstock"
 
 
 def test_settings_fit_the_master():
