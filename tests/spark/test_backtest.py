@@ -199,19 +199,20 @@ def test_a_handler_is_run_over_history_and_compared(spark: Any, here: Path, data
         ("orders/0/3", "retried"),
         ("orders/0/31", "retried"),
     ]
+    assert tables["Newly failing"].rows[2][2] == "ValueError: cannot do 3"
     assert tables["Newly passing"].rows[0] == ("orders/0/0", "dead after retries", "flaky")
     assert tables["Errors of the handler"].rows[0] == (
         "ValueError: cannot do <n> at handlers_under_test.py:handle", "retried", "orders/0/10", 3, 2,
     )  # fmt: skip
     assert report.summary == (
-        "handlers_under_test:handle is worse: 4 of 36 that were acknowledged would fail; 3 of 4 that failed would pass"
+        "handlers_under_test:handle is mixed: 4 of 36 that were acknowledged would fail; 3 of 4 that failed would pass"
     )
     with Penstock(Session(data, background=False)) as ps:
         assert ps.queue("orders").stats().dead == 4
 
 
 @pytest.mark.parametrize(
-    ("broken", "fixed", "word"), [(0, 0, "the same"), (1, 1, "mixed"), (2, 1, "worse"), (0, 5, "better")]
+    ("broken", "fixed", "word"), [(0, 0, "the same"), (1, 9, "mixed"), (2, 0, "worse"), (0, 5, "better")]
 )
 def test_the_verdict(broken: int, fixed: int, word: str) -> None:
     figures = {"messages": 20, "same": 10, "broken": broken, "fixed": fixed, "failing": 1, "other": 0}

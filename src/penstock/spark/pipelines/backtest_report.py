@@ -29,7 +29,7 @@ def report(table: DataFrame, out: Path, handler: str, samples: int) -> Report:
         confusion(counts),
         _latency_table(times),
         errors(table),
-        _samples(table, "broken", "Newly failing", "outcome", "signature", samples),
+        _samples(table, "broken", "Newly failing", "outcome", "error", samples),
         _samples(table, "fixed", "Newly passing", "before", "was_error", samples),
     ]
     tables = [each for each in tables if each.rows]
@@ -53,7 +53,8 @@ def verdict(handler: str, figures: dict[str, Any]) -> str:
     parts = [f"{broken:,} of {worked:,} that were acknowledged would fail" if worked else ""]
     parts += [f"{fixed:,} of {failed:,} that failed would pass" if failed else ""]
     parts += [f"{figures['other']:,} have nothing to compare with" if figures["other"] else ""]
-    word = "worse" if broken > fixed else "better" if fixed > broken else "mixed" if broken else "the same"
+    # However many it mends: what worked and would not is never called better.
+    word = {(0, 0): "the same", (1, 0): "worse", (0, 1): "better", (1, 1): "mixed"}[bool(broken), bool(fixed)]
     return f"{handler} is {word}: " + "; ".join(filter(None, parts))
 
 
