@@ -330,3 +330,43 @@ def test_a_group_that_holds_a_lease_is_not_forgotten(ps, way, clock):
     way.let_time_happen()
 
     held.ack()
+
+
+def test_a_group_that_is_moved_now_and_then_is_not_forgotten(ps, way, clock):
+    queue = ps.create_queue("events", group_expiry_seconds=3600)
+    queue.create_group("observer", observes=True)
+    queue.push_many([b"a", b"b"])
+
+    for offset in (1, 2):
+        clock.advance(3000)
+        queue.seek("observer", {"0": offset})
+        way.let_time_happen()
+
+    assert queue.groups()["observer"][0].committed_offset == 2
+
+
+def test_a_group_that_observes_may_be_late_without_being_load(ps, way, clock):
+    queue = ps.create_queue("events", max_length=2, max_wait_seconds=60)
+    queue.create_group("observer", observes=True)
+    for _ in range(3):
+        queue.push_many([b"a", b"b"])
+        drain(queue)
+
+    clock.advance(3600)
+    way.let_time_happen()
+
+    assert queue.stats().groups["observer"].lag == 6
+    assert "events.dlq" not in ps.queues()
+
+
+@pytest.mark.parametrize("way", ["file", "sealed"], indirect=True)
+def test_a_group_still_observes_after_a_restart(ps, way, clock):
+    ps.create_queue("events", max_wait_seconds=60).create_group("observer", observes=True)
+    queue = way.restart().queue("events")
+    queue.push(b"a")
+    drain(queue)
+    queue.seek("observer", "earliest")
+    clock.advance(3600)
+    way.let_time_happen()
+
+    assert queue.stats().groups["observer"].lag == 1

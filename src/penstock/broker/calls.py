@@ -152,7 +152,9 @@ HANDLERS: Final[Mapping[str, Handler]] = {
     "create_group": _done(
         ADMIN,
         "queue",
-        lambda session, given: session.create_group(given.queue, check_name(given.group, "group"), given.start),
+        lambda session, given: session.create_group(
+            given.queue, check_name(given.group, "group"), given.start, observes=given.observes
+        ),
     ),
     "delete_group": _done(ADMIN, "queue", lambda session, given: session.delete_group(given.queue, given.group)),
     "seek": _done(

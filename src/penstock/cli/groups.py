@@ -70,13 +70,16 @@ def create(
     start: Annotated[
         Any, typer.Option("--start", parser=human.position, metavar="POSITION", help=POSITION_HELP)
     ] = "earliest",
+    observes: Annotated[
+        bool, typer.Option("--observes", help="It only marks how far somebody has read: no load, however late.")
+    ] = False,
     url: Url = None,
     context: ContextOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a group: an independent reader of the queue."""
     with opened(url, context) as ps:
-        ps.queue(queue).create_group(group, start)
+        ps.queue(queue).create_group(group, start, observes=observes)
     output.done(f"group {group} of {queue} is there", {"queue": queue, "name": group}, as_json=as_json)
 
 

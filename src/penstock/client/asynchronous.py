@@ -189,8 +189,8 @@ class Queue:
     async def peek(self, limit: int = 1) -> list[Message]:
         return await self._session.peek(self.name, arguments.read_limit(limit))
 
-    async def create_group(self, name: str, start: Position = "earliest") -> None:
-        await self._session.create_group(self.name, check_name(name, "group"), start)
+    async def create_group(self, name: str, start: Position = "earliest", *, observes: bool = False) -> None:
+        await self._session.create_group(self.name, check_name(name, "group"), start, observes=observes)
 
     async def delete_group(self, name: str) -> None:
         await self._session.delete_group(self.name, name)

@@ -268,9 +268,13 @@ class Queue:
         """The next messages of the default group, without effect."""
         return self._told(self._session.peek(self.name, arguments.read_limit(limit)))
 
-    def create_group(self, name: str, start: Position = "earliest") -> None:
-        """An independent reader that starts at earliest, latest, an offset or a time."""
-        self._done(self._session.create_group(self.name, check_name(name, "group"), start))
+    def create_group(self, name: str, start: Position = "earliest", *, observes: bool = False) -> None:
+        """An independent reader that starts at earliest, latest, an offset or a time.
+
+        One that `observes` marks how far somebody has read the log, by `seek`. It may be late without being load: it
+        does not count for `max_length`, and no message dies of waiting for it.
+        """
+        self._done(self._session.create_group(self.name, check_name(name, "group"), start, observes=observes))
 
     def delete_group(self, name: str) -> None:
         self._done(self._session.delete_group(self.name, name))

@@ -112,16 +112,17 @@ def decide_delete_queue(core: Delivery, queue: Queue) -> list[Entry]:
     return [QueueDeleted(queue.id), *([QueueDeleted(dlq.id)] if dlq is not None else [])]
 
 
-def decide_create_group(queue: Queue, name: str, start: Start, now: int) -> list[Entry]:
+def decide_create_group(queue: Queue, name: str, start: Start, now: int, *, observes: bool = False) -> list[Entry]:
     """`start` gives an offset for some or all partitions; the others begin at the oldest message kept."""
     check_name(name, "group")
     starts = dict(_starts(queue, "earliest")) | dict(_starts(queue, start))
-    return [GroupSet(queue.id, queue.group_id_next, name, now, sorted(starts.items()), start == "latest")]
+    return [GroupSet(queue.id, queue.group_id_next, name, now, sorted(starts.items()), start == "latest", observes)]
 
 
 def decide_seek(group: Group, start: Start, now: int) -> list[Entry]:
     """Move a group."""
-    return [GroupSet(group.queue.id, group.id, group.name, now, _starts(group.queue, start), group.latest)]
+    starts = _starts(group.queue, start)
+    return [GroupSet(group.queue.id, group.id, group.name, now, starts, group.latest, group.observes)]
 
 
 def decide_delete_group(queue: Queue, group: Group) -> list[Entry]:

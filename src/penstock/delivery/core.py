@@ -266,12 +266,14 @@ class Delivery(Indexes):
             return
         group = queue.groups.get(change.group)
         if group is None:
-            group = queue.groups[change.group] = Group(change.group, change.name, queue, latest=change.latest)
-            group.active_at = change.at
+            group = queue.groups[change.group] = Group(
+                change.group, change.name, queue, latest=change.latest, observes=change.observes
+            )
             self.look_at = 0
             queue.group_id_next = max(queue.group_id_next, change.group + 1)
             for partition in queue.partitions:
                 group.backlog += group.add_partition(partition, partition.start).unsettled()
+        group.active_at = max(group.active_at, change.at)
         # Also when a checkpoint knew of it: replay may have made and forgotten an older group of this name since.
         queue.group_ids[change.name] = change.group
         for number, start in change.starts:

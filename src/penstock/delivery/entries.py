@@ -161,6 +161,7 @@ class GroupSet(msgspec.Struct, array_like=True, tag_field="kind", tag=7):
     at: int
     starts: list[tuple[int, int]]
     latest: bool = False  # partitions that appear later start at their end instead of their beginning
+    observes: bool = False  # it follows the log and is no load: see `Group`
 
 
 class GroupDeleted(msgspec.Struct, array_like=True, tag_field="kind", tag=8):
@@ -371,7 +372,8 @@ def split(data: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 def decode_record(body: memoryview) -> Record:
     """The entry that a body of any kind but a push holds."""
-    return _decoder.decode(body)
+    record: Record = _decoder.decode(body)
+    return record
 
 
 def decode_push(body: memoryview) -> Push:

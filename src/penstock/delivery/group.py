@@ -54,6 +54,7 @@ class Group:
         "leases",
         "limits",
         "name",
+        "observes",
         "order",
         "outcomes",
         "progress",
@@ -64,11 +65,12 @@ class Group:
         "upheavals",
     )
 
-    def __init__(self, id: int, name: str, queue: Queue, *, latest: bool = False) -> None:
+    def __init__(self, id: int, name: str, queue: Queue, *, latest: bool = False, observes: bool = False) -> None:
         self.id = id
         self.name = name
         self.queue = queue
         self.latest = latest  # partitions that appear later start at their end
+        self.observes = observes
         self.progress: list[Progress] = []
         self.backlog = 0
         self.active_at = 0
@@ -83,8 +85,15 @@ class Group:
 
     @property
     def is_archive(self) -> bool:
-        """Whether retention waits for this group. It may be late: it neither expires nor counts as load."""
+        """Whether retention waits for this group, and it never expires."""
         return self.name == ARCHIVE_GROUP and self.queue.options.retention_until_archived
+
+    @property
+    def is_load(self) -> bool:
+        """Whether messages wait for this group: one that only observes may be late without filling the queue, and no
+        message dies of waiting for it.
+        """
+        return not (self.observes or self.is_archive)
 
     def set_limits(self, options: QueueOptions, now: int) -> None:
         """The limits of leases, which the options of the queue name; buckets keep what is in them."""

@@ -188,7 +188,7 @@ def _make_room(
     after: list[Entry] = []
     for group in queue.groups.values():
         excess = group.backlog + accepted - max_length
-        if excess <= 0 or group.is_archive:
+        if excess <= 0 or not group.is_load:
             continue
         if queue.options.overflow == "reject_new":
             raise QueueFull(f"queue {queue.name!r} holds {group.backlog} messages; max_length is {max_length}")

@@ -59,6 +59,7 @@ class QueueHead(msgspec.Struct, array_like=True):
     created_at: int
     group_id_next: int
     groups: list[tuple[int, str, bool, int]]
+    observers: list[int] = []  # those of the groups that only observe
 
 
 class QueuePart(msgspec.Struct, array_like=True):
@@ -80,8 +81,11 @@ class ShardPart(msgspec.Struct, array_like=True):
 def take_head(queue: Queue) -> QueueHead:
     """To be taken after the slices: a group made meanwhile is then known, and replay fills in what slices lack."""
     groups = [(group.id, group.name, group.latest, group.active_at) for group in queue.groups.values()]
+    observers = [group.id for group in queue.groups.values() if group.observes]
     options = msgspec.json.encode(queue.options)
-    return QueueHead(queue.id, queue.name, options, queue.paused, queue.created_at, queue.group_id_next, groups)
+    return QueueHead(
+        queue.id, queue.name, options, queue.paused, queue.created_at, queue.group_id_next, groups, observers
+    )
 
 
 def take_slice(core: Delivery, queue: Queue, first: int) -> Slice:
@@ -138,7 +142,8 @@ def restore(core: Delivery, part: QueuePart) -> None:
     queue.paused = head.paused
     queue.group_id_next = head.group_id_next
     for number, name, latest, active_at in head.groups:
-        group = queue.groups[number] = Group(number, name, queue, latest=latest)
+        observes = number in head.observers
+        group = queue.groups[number] = Group(number, name, queue, latest=latest, observes=observes)
         group.active_at = active_at
         queue.group_ids[name] = number
     for piece in part.slices:

@@ -137,7 +137,7 @@ def decide_evicted(core: Delivery, now: int) -> list[Entry]:
             continue
         since = now - round(queue.options.max_wait_seconds * 1_000_000)
         for group in queue.groups.values():
-            entries = [] if group.is_archive else _evict_from(core, queue, group, since, now)
+            entries = _evict_from(core, queue, group, since, now) if group.is_load else []
             if entries:
                 return entries
     return []

@@ -205,8 +205,8 @@ class AsyncSession:
     async def purge(self, name: str) -> None:
         await self._done(self.session.purge, name)
 
-    async def create_group(self, queue: str, group: str, start: Position) -> None:
-        await self._done(self.session.create_group, queue, group, start)
+    async def create_group(self, queue: str, group: str, start: Position, *, observes: bool = False) -> None:
+        await self._done(partial(self.session.create_group, observes=observes), queue, group, start)
 
     async def delete_group(self, queue: str, group: str) -> None:
         await self._done(self.session.delete_group, queue, group)

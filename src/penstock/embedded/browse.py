@@ -160,12 +160,14 @@ def groups(shard: Shard, name: str) -> tuple[dict[str, list[PartitionLag]], Tick
     )
 
 
-def decide_create_group(core: Delivery, queue: str, group: str, start: Position, now: int) -> list[Entry]:
+def decide_create_group(
+    core: Delivery, queue: str, group: str, start: Position, now: int, *, observes: bool
+) -> list[Entry]:
     """A new group at a position."""
     found = admin.queue_named(core, queue)
     if group in found.group_ids:
         raise GroupExists(f"queue {queue!r} has a group {group!r} already")
-    return admin.decide_create_group(found, group, _start(found, start, None), now)
+    return admin.decide_create_group(found, group, _start(found, start, None), now, observes=observes)
 
 
 def decide_seek(

@@ -280,8 +280,10 @@ class Session:
     def purge(self, name: str) -> Ticket:
         return self.shard.change(lambda now: admin.decide_purge(admin.queue_named(self.shard.core, name), now))
 
-    def create_group(self, queue: str, group: str, start: Position) -> Ticket:
-        return self.shard.change(lambda now: browse.decide_create_group(self.shard.core, queue, group, start, now))
+    def create_group(self, queue: str, group: str, start: Position, *, observes: bool = False) -> Ticket:
+        return self.shard.change(
+            lambda now: browse.decide_create_group(self.shard.core, queue, group, start, now, observes=observes)
+        )
 
     def delete_group(self, queue: str, group: str) -> Ticket:
         def decide(now: int) -> list[Any]:

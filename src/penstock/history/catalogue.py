@@ -81,7 +81,7 @@ class Catalogue:
 
     def _restore(self, part: snapshot.QueuePart) -> None:
         queue = self._queues[part.head.id] = _Queue(part.head.id, part.head.name, part.head.options)
-        queue.groups = {number: name for number, name, _, _ in part.head.groups}
+        queue.groups = {number: name for number, name, *_ in part.head.groups}
         for piece in part.slices:
             queue.names += piece.names
             queue.starts += np.frombuffer(piece.starts, np.int64).tolist()

@@ -162,7 +162,11 @@ SHAPES: Final[dict[type[calls.Arguments], Shape]] = {
         views.ReasonsView,
         lambda view: [Reason(each.group, each.code, each.text) for each in view.reasons],
     ),
-    calls.CreateGroup: Shape("POST", _in_queue("groups"), lambda given: {"name": given.group, "start": given.start}),
+    calls.CreateGroup: Shape(
+        "POST",
+        _in_queue("groups"),
+        lambda given: {"name": given.group, "start": given.start, "observes": given.observes},
+    ),
     calls.DeleteGroup: Shape("DELETE", _in_group()),
     calls.Seek: Shape(
         "POST",

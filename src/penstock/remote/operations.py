@@ -109,8 +109,8 @@ class Operations:
     def purge(self, name: str) -> Any:
         return self._done(self._call(calls.Purge(name)))
 
-    def create_group(self, queue: str, group: str, start: Position) -> Any:
-        return self._done(self._call(calls.CreateGroup(queue, group, position(start))))
+    def create_group(self, queue: str, group: str, start: Position, *, observes: bool = False) -> Any:
+        return self._done(self._call(calls.CreateGroup(queue, group, position(start), observes)))
 
     def delete_group(self, queue: str, group: str) -> Any:
         return self._done(self._call(calls.DeleteGroup(queue, group)))

@@ -151,7 +151,7 @@ def move_group(handle: Penstock, queue: str, group: str, offsets: Offsets) -> No
         place.seek(group, dict(offsets))
     except GroupNotFound:
         with suppress(GroupExists):
-            place.create_group(group, dict(offsets))
+            place.create_group(group, dict(offsets), observes=True)
 
 
 def _directory_of(url: str) -> str:

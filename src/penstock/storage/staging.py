@@ -68,7 +68,7 @@ def encode_staged(batch: Batch) -> list[Buffer]:
 def decode_staged(data: bytes) -> Batch:
     """The inverse, for bytes that anybody may have written: `BadBatch` when they are not sound."""
     view = memoryview(data)
-    if len(view) < HEAD.size or view[: len(MAGIC)] != MAGIC:
+    if len(view) < HEAD.size or bytes(view[: len(MAGIC)]) != MAGIC:
         raise BadBatch(f"it does not begin with {MAGIC!r}")
     _, length, crc = HEAD.unpack_from(view)
     end = HEAD.size + length

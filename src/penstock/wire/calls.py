@@ -148,6 +148,7 @@ class CreateGroup(Arguments):
     queue: str
     group: str
     start: PositionOnWire = "earliest"
+    observes: bool = False
 
 
 class DeleteGroup(Arguments):

@@ -212,6 +212,7 @@ class NewGroup(Request):
 
     name: str
     start: Position = "earliest"
+    observes: bool = False
 
 
 class Seek(Request):

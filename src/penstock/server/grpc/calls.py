@@ -235,7 +235,9 @@ SIMPLE: Final[Mapping[str, Simple]] = {
     "Resume": Simple(lambda r: calls.Pause(r.queue, False), _nothing(pb.ResumeResponse)),
     "Purge": Simple(lambda r: calls.Purge(r.queue), _nothing(pb.PurgeResponse)),
     "Cancel": Simple(lambda r: calls.Cancel(r.id), _nothing(pb.CancelResponse)),
-    "CreateGroup": Simple(lambda r: calls.CreateGroup(r.queue, r.group, _start(r)), _nothing(pb.CreateGroupResponse)),
+    "CreateGroup": Simple(
+        lambda r: calls.CreateGroup(r.queue, r.group, _start(r), r.observes), _nothing(pb.CreateGroupResponse)
+    ),
     "DeleteGroup": Simple(lambda r: calls.DeleteGroup(r.queue, r.group), _nothing(pb.DeleteGroupResponse)),
     "Seek": Simple(
         lambda r: calls.Seek(r.queue, group_of(r), _position(r.to, "to"), maybe(r, "partition")),

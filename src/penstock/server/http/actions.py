@@ -207,8 +207,9 @@ async def groups(asked: Asked) -> views.GroupsView:
 
 async def create_group(asked: Asked) -> views.QueueName:
     """POST /api/v1/queues/{queue}/groups."""
-    await asked.call("create_group", calls.CreateGroup(asked.queue, asked.body.name, asked.body.start))
-    return views.QueueName(asked.body.name)
+    body = asked.body
+    await asked.call("create_group", calls.CreateGroup(asked.queue, body.name, body.start, body.observes))
+    return views.QueueName(body.name)
 
 
 async def delete_group(asked: Asked) -> None:

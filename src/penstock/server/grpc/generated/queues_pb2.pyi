@@ -627,14 +627,16 @@ class PartitionOffsets(_message.Message):
     def __init__(self, offsets: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class CreateGroupRequest(_message.Message):
-    __slots__ = ("queue", "group", "start")
+    __slots__ = ("queue", "group", "start", "observes")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
+    OBSERVES_FIELD_NUMBER: _ClassVar[int]
     queue: str
     group: str
     start: Position
-    def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., start: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
+    observes: bool
+    def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., start: _Optional[_Union[Position, _Mapping]] = ..., observes: _Optional[bool] = ...) -> None: ...
 
 class CreateGroupResponse(_message.Message):
     __slots__ = ()
