@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import socket
+from typing import Any
 
 import pytest
 
@@ -196,6 +197,7 @@ def test_over_http_the_right_address_is_named(session):
     running = BrokerThread(session, protocol="http")
     try:
         with penstock.connect(running.url) as ps, pytest.raises(InvalidField, match="penstock://"):
-            ps._session.history()
+            session: Any = ps._session
+            session.history()
     finally:
         running.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
@@ -157,7 +158,7 @@ def test_available_now_consumes_as_many_as_were_ready(reader, ps):
     stream.prepareForTriggerAvailableNow()
     push(ps, b"later")
 
-    seen = []
+    seen: list[Any] = []
     while True:
         end, some = batch(stream, offset, ReadMaxRows(2))
         if end == offset:

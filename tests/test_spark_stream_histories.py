@@ -11,6 +11,7 @@ import json
 import pickle
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
@@ -97,7 +98,7 @@ class Query:
     def __init__(self, world, mode):
         self._world, self._mode = world, mode
         self._reader = None
-        self._logged: list[dict] = []
+        self._logged: list[dict[str, Any]] = []
         self._ran: dict[int, list[Row]] = {}  # of batches that were not committed
         self.done: list[list[Row]] = []
 
@@ -188,7 +189,7 @@ def test_a_consumed_message_is_done_at_least_once(tmp_path, seed):
     live(world, query, rng, world.take, world.wait)
 
     seen = {payload for batch in query.done for *_, payload in batch}
-    dead = {bytes(each.payload) for name in world.ps.queues() for each in world.ps.queue(name).dlq.list()}
+    dead = {each.payload for name in world.ps.queues() for each in world.ps.queue(name).dlq.list()}
     assert seen | world.taken | dead == world.pushed
     for name in world.ps.queues():
         account = world.ps.queue(name).stats().groups["default"]

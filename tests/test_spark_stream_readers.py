@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
@@ -77,7 +78,8 @@ def test_a_limit_makes_batches_of_that_many_in_all_partitions_alike(reader, ps):
     stream = reader(maxMessagesPerTrigger="3")
     limit = stream.getDefaultReadLimit()
 
-    offset, sizes = as_spark(stream.initialOffset()), []
+    sizes: list[int] = []
+    offset = as_spark(stream.initialOffset())
     while True:
         end, seen = batch(stream, offset, limit)
         if end == offset:
@@ -276,7 +278,7 @@ def test_what_a_stream_cannot_do_is_said(reader, ps, tmp_path):
 def test_a_directory_is_read_and_its_progress_noted_at_the_end(tmp_path):
     with penstock.open(tmp_path / "data", durability="os") as ps:
         push(ps, b"a", b"b")
-    stream = make({"url": str(tmp_path / "data"), "path": "mail", "group": "report"}, SCHEMA)
+    stream: Any = make({"url": str(tmp_path / "data"), "path": "mail", "group": "report"}, SCHEMA)
     start = as_spark(stream.initialOffset())
     stream.prepareForTriggerAvailableNow()
     end, seen = batch(stream, start)

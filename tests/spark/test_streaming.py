@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import random
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -132,7 +133,7 @@ def test_what_is_gone_and_what_is_foreign_is_named(stream, ps):
 def test_a_query_goes_on_when_its_broker_comes_back(stream, ps, broker, session):
     arrived: queue.Queue[bytes] = queue.Queue()
 
-    class Arrivals(list):
+    class Arrivals(list[Any]):
         def append(self, batch):
             for payload in batch:
                 arrived.put(payload)
