@@ -93,16 +93,20 @@ def hashed(found: DataFrame) -> DataFrame:
     return found.select("queue", "partition", "offset", bucket, hash_of.alias("hash"))
 
 
-def sums(hashes: DataFrame) -> dict[Bucket, Sum]:
-    """What the messages of each bucket come to."""
+def sums(log: DataFrame, archive: DataFrame) -> tuple[dict[Bucket, Sum], dict[Bucket, Sum]]:
+    """What the messages of each bucket come to in the log and in the archive, from hashes of both."""
     from pyspark.sql import functions as f
 
-    rows = hashes.groupBy("queue", "partition", "bucket").agg(
+    both = log.withColumn("is_log", f.lit(True)).unionByName(archive.withColumn("is_log", f.lit(False)))
+    rows = both.groupBy("is_log", "queue", "partition", "bucket").agg(
         f.count("*").alias("rows"),
         f.sum(f.col("hash").cast("decimal(38,0)")).alias("total"),
         f.bit_xor("hash").alias("xor"),
     )
-    return {(row.queue, row.partition, row.bucket): Sum(row.rows, int(row.total), row.xor) for row in rows.collect()}
+    found: dict[bool, dict[Bucket, Sum]] = {True: {}, False: {}}
+    for row in rows.collect():
+        found[row.is_log][row.queue, row.partition, row.bucket] = Sum(row.rows, int(row.total), row.xor)
+    return found[True], found[False]
 
 
 def differing(log: Mapping[Bucket, Sum], archive: Mapping[Bucket, Sum]) -> list[Bucket]:
@@ -181,7 +185,7 @@ def prove(run: Run, moment: Moment, archive: Archive, queues: Sequence[str]) -> 
     files = [file for file in files if (file.queue, file.incarnation) in alive]
     log = hashed(within(run.messages(queues=queues), wanted))
     there = hashed(within(messages(run.spark, archive.out, files), wanted))
-    in_log, in_archive = sums(log), sums(there)
+    in_log, in_archive = sums(log, there)
     buckets = differing(in_log, in_archive)
     if buckets:
         found = differences(log, there, buckets[:BUCKETS_MAX])
