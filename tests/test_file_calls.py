@@ -196,8 +196,9 @@ def test_a_piece_whose_answer_is_cut_is_asked_for_again(broker, bytes_down):
 def test_over_http_the_right_address_is_named(session):
     running = BrokerThread(session, protocol="http")
     try:
-        with penstock.connect(running.url) as ps, pytest.raises(InvalidField, match="penstock://"):
-            session: Any = ps._session
-            session.history()
+        with penstock.connect(running.url) as ps:
+            remote: Any = ps._session
+            with pytest.raises(InvalidField, match="penstock://"):
+                remote.history()
     finally:
         running.stop()
