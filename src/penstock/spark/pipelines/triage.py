@@ -69,11 +69,10 @@ def letter_groups(letters: DataFrame) -> DataFrame:
     )
 
 
-def healthy_messages(messages: DataFrame, events: DataFrame, letters: DataFrame, count: int) -> DataFrame:
-    """About `count` messages of each queue that were acknowledged and are no dead letters, with their consumer."""
+def healthy_messages(messages: DataFrame, acked: DataFrame, letters: DataFrame, count: int) -> DataFrame:
+    """About `count` messages of each queue that have an event in `acked` and are no dead letters, with their consumer."""
     from pyspark.sql import functions as f
 
-    acked = events.where("outcome = 'acked'")
     shares = acked.groupBy("queue").agg((f.lit(float(count)) / f.sum("count")).alias("_share"))
     chosen = sampled(messages.join(f.broadcast(shares), "queue"), f.col("_share")).drop("_share")
     found = match(chosen, acked, "inner", ["consumer"]).dropDuplicates(list(PLACE))
@@ -188,13 +187,14 @@ def _facts(
     if not origins:
         return by_group
     messages = run.messages(queues=origins, columns=_ORIGINS)
-    acked = run.events(queues=origins, columns=_EVENTS)
+    acked = run.events(queues=origins, columns=_EVENTS).where("outcome = 'acked'")
     if options.group is not None:
         acked = acked.where(f.col("group") == options.group)
-    healthy = healthy_messages(messages, acked, letters, options.healthy).withColumn("who", f.lit(HEALTHY))
-    found = shared_facts(comparable(letters, messages, groups), healthy.select(*INPUT), options.share)
-    for row in found.where(f.col("who").isin(list(by_group))).collect():
-        by_group[row.who].append(row)
+    with kept(acked):
+        healthy = healthy_messages(messages, acked, letters, options.healthy).withColumn("who", f.lit(HEALTHY))
+        found = shared_facts(comparable(letters, messages, groups), healthy.select(*INPUT), options.share)
+        for row in found.where(f.col("who").isin(list(by_group))).collect():
+            by_group[row.who].append(row)
     return by_group
 
 
