@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS: Final = 0.25
 PANEL: Final = "Spark"
+# Java's better compiler waits until something is really hot. Most of what runs in a short life is not: starting and a
+# first query take a third less work, and long scans are as fast as before.
+JAVA_OPTIONS: Final = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=20000 "
+    "-XX:Tier4CompileThreshold=100000 -XX:Tier4BackEdgeThreshold=400000"
+)
 LOUD: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 Master = Annotated[
@@ -138,8 +144,9 @@ def start(app: str, master: str, settings: Mapping[str, str], log: int) -> Spark
 
     # Workers must find the modules that are beside us, as we do.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.getcwd(), os.environ.get("PYTHONPATH"))))
+    defaults = {"spark.driver.extraJavaOptions": JAVA_OPTIONS} if master.startswith("local") else {}
     with _standard_error_into(log):
-        spark = session(f"penstock {app}", master, **settings)
+        spark = session(f"penstock {app}", master, **{**defaults, **settings})
     hush()
     return spark
 
