@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.spark.pipelines.base import Options
+from penstock.spark.pipelines.base import Options, Progress
 from penstock.spark.pipelines.running import Silent
 
 START = datetime(2026, 11, 16, 9, 0, tzinfo=UTC)  # a Monday
@@ -130,7 +130,7 @@ class MadeRun:
     queues: tuple[str, ...] = ()
     since: datetime | None = None
     until: datetime | None = None
-    progress: Silent = field(default_factory=Silent)
+    progress: Progress = field(default_factory=Silent)
 
     def messages(self, *, queues: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> DataFrame:
         """The messages."""

@@ -103,7 +103,8 @@ def test_hops_are_put_together_from_messages_and_runs_of_events(spark, journey_r
 
 
 def test_a_run_tells_of_the_slowest_and_of_the_stuck_and_is_not_repeated(spark, tmp_path, journey_rows):
-    run = MadeRun(spark, tmp_path, TracesOptions(), *journey_rows, until=START + timedelta(minutes=10))
+    messages, events = journey_rows
+    run = MadeRun(spark, tmp_path, TracesOptions(), messages, events, until=START + timedelta(minutes=10))
 
     report = traces.run(run)
     again = traces.run(run)

@@ -92,18 +92,23 @@ def outlook_chart(title: str, outlook: Outlook) -> bytes:
     rates.set_ylim(bottom=0)
     _legend(rates)
     waits.fill_between(times, outlook.wait_seconds, outlook.wait_high_seconds, color=CYCLE[0], alpha=0.15, linewidth=0)
-    waits.plot(times, outlook.wait_seconds, color=CYCLE[0], linewidth=1.6, label=f"with {outlook.workers} workers")
+    waits.plot(times, outlook.wait_seconds, color=CYCLE[0], linewidth=1.6, label=_with(outlook.workers))
     if outlook.wait_enough_seconds is not None and outlook.workers_enough != outlook.workers:
-        enough = f"with {outlook.workers_enough} workers"
+        enough = _with(outlook.workers_enough)
         waits.plot(times, outlook.wait_enough_seconds, color=COLOURS["acked"], linewidth=1.6, label=enough)
     waits.axhline(outlook.target_seconds, color=COLOURS["dead"], linewidth=1.2, linestyle="--", label="target")
     highest = max(*outlook.wait_seconds, *outlook.wait_high_seconds)
     if highest > 10 * outlook.target_seconds:
         waits.set_yscale("symlog", linthresh=outlook.target_seconds)
+        waits.yaxis.set_major_formatter("{x:g}")
     _title(waits, "Expected wait (seconds); shaded up to a busy week")
     waits.set_ylim(bottom=0)
     _legend(waits)
     return _png(figure, waits)
+
+
+def _with(workers: int | None) -> str:
+    return f"with {workers} worker{'' if workers == 1 else 's'}"
 
 
 def _draw_rates(axes: Axes, flow: Flow) -> None:
@@ -124,6 +129,7 @@ def _draw_times(axes: Axes, title: str, times: Sequence[datetime], percentiles: 
         axes.plot(times, values, color=SHADES[name], linewidth=1.2, marker=".", markersize=2.5, label=name)
     _title(axes, title)
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
     _legend(axes)
 
 

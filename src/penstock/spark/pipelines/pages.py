@@ -24,8 +24,10 @@ header p, .note { color: var(--soft); margin: .2rem 0 0 }
 section { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 1.1rem 1.3rem;
   margin: 0 0 1.2rem; overflow-x: auto }
 table { border-collapse: collapse; width: 100%; font-size: .86rem; font-variant-numeric: tabular-nums }
-th { text-align: left; font-weight: 600; color: var(--soft); font-size: .78rem; border-bottom: 2px solid var(--line) }
-th, td { padding: .34rem 1rem .34rem 0; white-space: nowrap } td { border-bottom: 1px solid var(--line) }
+th { text-align: left; vertical-align: bottom; font-weight: 600; color: var(--soft); font-size: .78rem;
+  border-bottom: 2px solid var(--line) }
+th, td { padding: .34rem 1rem .34rem 0; white-space: nowrap }
+th { white-space: normal } td { border-bottom: 1px solid var(--line) }
 tr:last-child td { border-bottom: 0 } .number { text-align: right }
 img, svg { max-width: 100%; height: auto; display: block } img { background: #fff; border-radius: 6px }
 """

@@ -4,7 +4,7 @@ A row is about one bucket of time, queue, group and key prefix. Pushes happen to
 `pushed` and `bytes` are in rows whose group is null; everything else is in the row of its group. So every column may
 be added up over any rows. What became of messages counts when it was settled, pushes when they were pushed.
 
-`fold` is the one way in which rows become fewer: it serves from single events to minutes as well as from hours to days.
+`fold` is the one way in which rows become fewer: single events become minutes, hours and days, and stored minutes too.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def table_schema(spark: SparkSession) -> StructType:
     counts = ", ".join(f"{name} bigint" for name in COUNTS)
     sketches = ", ".join(f"{name}_sketch {TYPE}" for name in SKETCHES)
     dimensions = ", ".join(f"`{name}` string" for name in DIMENSIONS)
-    rows = spark.createDataFrame([], f"bucket timestamp, {dimensions}, {counts}, {sketches}")
-    return with_percentiles(rows).select("*", f.lit("").alias("grain"), f.lit("").alias("date")).schema
+    rows = spark.createDataFrame([], f"grain string, bucket timestamp, {dimensions}, {counts}, {sketches}")
+    return with_percentiles(rows).select("*", f.current_date().alias("date")).schema
 
 
 def rows_of_messages(messages: DataFrame, key_prefix: str | None = None, *also: Column) -> DataFrame:
@@ -92,29 +92,33 @@ def with_keys(events: DataFrame, messages: DataFrame) -> DataFrame:
     return joined.withColumn("count", f.lit(1)).withColumn("wait_ms", wait)
 
 
-def fold(rows: DataFrame, grain: str = "minute") -> DataFrame:
-    """Rows of the same bucket, queue, group and key prefix added up."""
+def fold(rows: DataFrame, *grains: str) -> DataFrame:
+    """Rows of the same bucket, queue, group and key prefix added up, for each of the grains."""
     none = f.struct(f.lit(None).cast("string").alias("of"), f.lit(None).cast("int").alias("bin"), _zero("n"))
     parts = f.concat(f.array(none), *(_entries(name) for name in SKETCHES))
-    bucket = f.date_trunc(grain, "bucket").alias("bucket")
-    single = rows.select(bucket, *DIMENSIONS, *COUNTS, f.posexplode(parts).alias("place", "part"))
+    single = rows.select("bucket", *DIMENSIONS, *COUNTS, f.posexplode(parts).alias("place", "part"))
     # The counts of a row go with its first part only, so that they are not added once for every bin.
     counts = [f.when(f.col("place") == 0, f.col(name)).alias(name) for name in COUNTS]
-    long = single.select("bucket", *DIMENSIONS, *counts, "part.of", "part.bin", "part.n")
+    grain = f.explode(f.array(*map(f.lit, grains))).alias("grain")
+    long = single.select("bucket", *DIMENSIONS, *counts, "part.of", "part.bin", "part.n", grain)
     sums = [f.coalesce(f.sum(name), _zero(name)).alias(name) for name in COUNTS]
-    bins = long.groupBy("bucket", *DIMENSIONS, "of", "bin").agg(*sums, f.sum("n").alias("n"))
-    folded = bins.groupBy("bucket", *DIMENSIONS).agg(*sums, *(_sketch(name) for name in SKETCHES))
-    return folded.select(*ROW)
+    same = ["grain", "bucket", *DIMENSIONS]
+    bins = (
+        long.withColumn("bucket", f.expr("date_trunc(grain, bucket)"))
+        .groupBy(*same, "of", "bin")
+        .agg(*sums, f.sum("n").alias("n"))
+    )
+    return bins.groupBy(*same).agg(*sums, *(_sketch(name) for name in SKETCHES))
 
 
-def with_percentiles(rows: DataFrame, *also: str) -> DataFrame:
-    """Rows with wait_p50_ms … processing_p99_ms out of their sketches, and columns beside them."""
+def with_percentiles(rows: DataFrame) -> DataFrame:
+    """Rows with wait_p50_ms … processing_p99_ms out of their sketches."""
     found = [
         percentile(f.col(f"{name}_sketch"), share).alias(f"{name}_{label}_ms")
         for name in SKETCHES
         for label, share in SHARES.items()
     ]
-    return rows.select(*also, "bucket", *DIMENSIONS, *COUNTS, *found, *(f"{name}_sketch" for name in SKETCHES))
+    return rows.select("grain", "bucket", *DIMENSIONS, *COUNTS, *found, *(f"{name}_sketch" for name in SKETCHES))
 
 
 def rollup(
@@ -123,7 +127,7 @@ def rollup(
     """The whole of it in one go: messages and events → one row per bucket, queue, group and key prefix."""
     known = with_keys(events, messages) if key_prefix else events
     rows = rows_of_messages(messages, key_prefix).unionByName(rows_of_events(known, key_prefix))
-    return with_percentiles(fold(rows, grain))
+    return with_percentiles(fold(rows, grain)).drop("grain")
 
 
 def _rows(frame: DataFrame, *also: Column, **known: Column) -> DataFrame:

@@ -9,8 +9,9 @@ that. What retention has removed since stays counted.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
 from msgspec import Meta
 
 from penstock.errors import InvalidField
@@ -46,18 +47,17 @@ def run(run: Run) -> Report:
     run.progress.step("looking for what is new")
     since = _look_from(run, state)
     pushes = _new_pushes(run, state, since).persist()
+    minutes = _changed_minutes(run, files, state, since).persist()
     try:
-        minutes = _changed_minutes(run, files, state, since)
-        cursors, pushed = _advance(state, pushes)
-        if not pushed and not minutes:
-            return _nothing_new(run, files, state)
+        after, pushed, settled = _advance(run, state, pushes, minutes)
+        if after is state:
+            return _nothing_new(run, state)
         run.progress.step("adding up")
-        fresh = _fresh_minutes(run, pushes, minutes, since)
-        settled_last = max([state.settled_last_us, *(each["last"] for each in minutes)])
-        counted = files.replace(run.spark, state, fresh, _keys(minutes), cursors, settled_last, run.queues)
+        files.replace(state, after, _fresh(run, pushes, minutes, since), minutes.select("queue", "minute_us"))
     finally:
         pushes.unpersist()
-    return _report(run, files, counted, pushed, sum(each["more"] for each in minutes))
+        minutes.unpersist()
+    return _report(run, files, after, pushed, settled)
 
 
 def _look_from(run: Run, state: State) -> datetime | None:
@@ -96,85 +96,101 @@ def _new_pushes(run: Run, state: State, since: datetime | None) -> DataFrame:
     return rows.groupBy("bucket", "queue", "group", "key_prefix", "partition").agg(*counts, *last)
 
 
-def _advance(state: State, pushes: DataFrame) -> tuple[dict[str, dict[str, Cursor]], int]:
-    """The cursors behind the new messages, and how many of those there are."""
-    from pyspark.sql import functions as f
-
-    sums = (f.max("offset_last").alias("last"), f.max("pushed_last_us").alias("at"), f.sum("pushed").alias("pushed"))
-    found = pushes.groupBy("queue", "partition").agg(*sums).collect()
-    cursors = {queue: dict(each) for queue, each in state.cursors.items()}
-    for row in found:
-        cursors.setdefault(row["queue"], {})[row["partition"]] = Cursor(row["last"] + 1, row["at"])
-    return cursors, sum(row["pushed"] for row in found)
-
-
-def _changed_minutes(run: Run, files: RollupFiles, state: State, since: datetime | None) -> list[dict[str, Any]]:
-    """Minutes of a queue that hold more events than were counted."""
+def _changed_minutes(run: Run, files: RollupFiles, state: State, since: datetime | None) -> DataFrame:
+    """Minutes of a queue that hold more events than were counted, and how many more."""
     from pyspark.sql import functions as f
 
     from penstock.spark.pipelines.rolling import OUTCOMES
 
-    events = run.events(columns=["queue", "settled_at", "count"])
-    bucket = f.date_trunc("minute", "settled_at").alias("bucket")
-    if since is not None:
-        events = events.where(f.col("settled_at") >= f.date_trunc("minute", f.lit(since)))
-    now = events.groupBy("queue", bucket).agg(
-        f.sum("count").alias("now"), f.unix_micros(f.max("settled_at")).alias("last")
+    minute = f.unix_micros(f.date_trunc("minute", "settled_at")).alias("minute_us")
+    sums = f.sum("count").alias("now"), f.unix_micros(f.max("settled_at")).alias("last_us")
+    now = (
+        _settled_since(run.events(columns=["queue", "settled_at", "count"]), since).groupBy("queue", minute).agg(*sums)
     )
-    stored = files.minutes(run.spark, state)
+    stored = files.minutes(run.spark, state).where(f.col("group").isNotNull())
     counted = f.sum(sum((f.col(name) for name in OUTCOMES), f.lit(0))).alias("before")
-    before = stored.where(f.col("group").isNotNull()).groupBy("queue", "bucket").agg(counted)
-    more = f.col("now") - f.coalesce("before", f.lit(0))
-    found = now.join(before, ["queue", "bucket"], "left").select(
-        "queue", f.unix_micros("bucket").alias("bucket"), "last", more.alias("more")
+    before = stored.groupBy("queue", f.unix_micros("bucket").alias("minute_us")).agg(counted)
+    more = (f.col("now") - f.coalesce("before", f.lit(0))).alias("more")
+    return (
+        now.join(before, ["queue", "minute_us"], "left").select("queue", "minute_us", "last_us", more).where("more > 0")
     )
-    return [row.asDict() for row in found.where("more > 0").collect()]
 
 
-def _keys(minutes: list[dict[str, Any]]) -> list[tuple[str, int]]:
-    return [(each["queue"], each["bucket"]) for each in minutes]
-
-
-def _fresh_minutes(run: Run, pushes: DataFrame, minutes: list[dict[str, Any]], since: datetime | None) -> DataFrame:
-    """Rows of new pushes, and all rows of the minutes whose events have changed."""
+def _advance(run: Run, state: State, pushes: DataFrame, minutes: DataFrame) -> tuple[State, int, int]:
+    """The state after this run, and how much is new; the same state when nothing is."""
     from pyspark.sql import functions as f
 
-    from penstock.spark.pipelines.rolling import ROW, SKETCHES, fold, rows_of_events, with_keys
+    dates = f.collect_set(f.date_format("bucket", "yyyy-MM-dd")).alias("dates")
+    sums = f.max("offset_last").alias("last"), f.max("pushed_last_us").alias("at"), f.sum("pushed").alias("pushed")
+    found = pushes.groupBy("queue", "partition").agg(*sums, dates).collect()
+    day = f.collect_set(f.date_format(f.timestamp_micros("minute_us"), "yyyy-MM-dd"))
+    changed = minutes.agg(f.sum("more"), f.max("last_us"), day).first()
+    assert changed is not None
+    settled, settled_last, settled_dates = changed
+    if not found and not settled:
+        return state, 0, 0
+    cursors = {queue: dict(each) for queue, each in state.cursors.items()}
+    for row in found:
+        cursors.setdefault(row["queue"], {})[row["partition"]] = Cursor(row["last"] + 1, row["at"])
+    touched = {date for row in found for date in row["dates"]} | set(settled_dates)
+    generation = state.generation + 1
+    after = msgspec.structs.replace(
+        state,
+        queues=run.queues,
+        generation=generation,
+        dates={**state.dates, **dict.fromkeys(sorted(touched), generation)},
+        cursors=cursors,
+        settled_last_us=max(state.settled_last_us, settled_last or 0),
+    )
+    return after, sum(row["pushed"] for row in found), settled or 0
+
+
+def _settled_since(events: DataFrame, since: datetime | None) -> DataFrame:
+    """Events from the minute on in which `since` lies."""
+    from pyspark.sql import functions as f
+
+    return (
+        events if since is None else events.where(f.col("settled_at") >= f.lit(since.replace(second=0, microsecond=0)))
+    )
+
+
+def _fresh(run: Run, pushes: DataFrame, minutes: DataFrame, since: datetime | None) -> DataFrame:
+    """Rows of new pushes, and rows of all events in the minutes that have changed."""
+    from pyspark.sql import functions as f
+
+    from penstock.spark.pipelines.rolling import ROW, SKETCHES, rows_of_events, with_keys
     from penstock.spark.pipelines.sketch import TYPE
 
-    events = run.events()
-    if since is not None:
-        events = events.where(f.col("settled_at") >= f.date_trunc("minute", f.lit(since)))
-    changed = run.spark.createDataFrame(_keys(minutes), "queue string, minute_us long")
     minute_us = f.unix_micros(f.date_trunc("minute", "settled_at"))
-    events = events.withColumn("minute_us", minute_us).join(f.broadcast(changed), ["queue", "minute_us"], "left_semi")
+    events = _settled_since(run.events(), since).withColumn("minute_us", minute_us)
+    events = events.join(minutes, ["queue", "minute_us"], "left_semi")
     if run.options.key_prefix:
         events = with_keys(events, run.messages(columns=["queue", "partition", "offset", "key", "pushed_at"]))
     empty = {f"{name}_sketch": f.create_map().cast(TYPE) for name in SKETCHES}
-    return pushes.withColumns(empty).select(*ROW).unionByName(fold(rows_of_events(events, run.options.key_prefix)))
+    return pushes.withColumns(empty).select(*ROW).unionByName(rows_of_events(events, run.options.key_prefix))
 
 
-def _nothing_new(run: Run, files: RollupFiles, state: State) -> Report:
+def _nothing_new(run: Run, state: State) -> Report:
     return Report(
         summary="Nothing new: the tables are up to date." if state.dates else "No messages and no events yet.",
         figures={"pushed": 0, "events": 0, "dates": 0},
-        files=[str(path) for path in files.pages()],
+        files=[str(path) for path in (run.out / "tables", run.out / "report.html") if path.exists()],
     )
 
 
 def _report(run: Run, files: RollupFiles, state: State, pushed: int, settled: int) -> Report:
-    from penstock.spark.pipelines.rollup_report import summary, write_report
+    from penstock.spark.pipelines.rollup_report import read, summary, write_report
 
-    tables = files.tables(run.spark, state)
     run.progress.step("drawing")
-    shown: list[Table] = summary(tables)
-    pages = write_report(run.out, tables, shown, queues_max=run.options.charts)
-    dates = sorted(date for date, generation in state.dates.items() if generation == state.generation)
+    known = read(files.tables(run.spark, state), len(state.dates))
+    shown: list[Table] = summary(known)
+    pages = write_report(run.out, known, shown, queues_max=run.options.charts)
+    dates = [date for date, generation in state.dates.items() if generation == state.generation]
     return Report(
         summary=f"{pushed:,} pushes and {settled:,} outcomes added; {len(dates)} dates written.",
         figures={"pushed": pushed, "events": settled, "dates": len(dates)},
         tables=shown,
-        files=[str(files.folder), *map(str, pages)],
+        files=[str(run.out / "tables"), *map(str, pages)],
         notes=[] if run.options.sizes else ["bytes are 0, since payloads were not read"],
     )
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FORMAT: Final = 1
-PAGES: Final = ("report.html", "*.png")
 
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True):
@@ -50,9 +48,9 @@ class RollupFiles:
     """The files of one roll-up."""
 
     def __init__(self, out: Path) -> None:
-        self.out = out
-        self.folder = out / "tables"
-        self._path = out / "rollup.json"
+        self.out = out.absolute()  # Spark's own directory may be another
+        self.folder = self.out / "tables"
+        self._path = self.out / "rollup.json"
 
     def open(self, url: str, key_prefix: str | None, *, is_rebuild: bool) -> State:
         """The state to go on from. What a run that died has left is removed."""
@@ -69,43 +67,19 @@ class RollupFiles:
             self._sweep(state)
         return state
 
-    def replace(
-        self,
-        spark: SparkSession,
-        state: State,
-        fresh: DataFrame,
-        recounted: Sequence[tuple[str, int]],
-        cursors: dict[str, dict[str, Cursor]],
-        settled_last_us: int,
-        queues: Sequence[str],
-    ) -> State:
-        """Put fresh rows to those that are there; `recounted` (queue, minute) replace what they were before."""
+    def replace(self, before: State, after: State, fresh: DataFrame, recounted: DataFrame) -> State:
+        """Put fresh rows to those that are there; minutes (queue, minute_us) that were recounted replace theirs."""
         from pyspark.sql import functions as f
 
-        fresh = fresh.persist()
-        date = f.date_format("bucket", "yyyy-MM-dd")
-        touched = sorted(row["date"] for row in fresh.select(date.alias("date")).distinct().collect())
-        again = spark.createDataFrame(list(recounted), "queue string, minute_us long")
-        is_same = ["queue", "minute_us"]
-        stored = self.minutes(spark, state, touched).withColumn("minute_us", f.unix_micros("bucket"))
+        touched = [date for date, generation in after.dates.items() if generation == after.generation]
+        stored = self.minutes(fresh.sparkSession, before, touched).withColumn("minute_us", f.unix_micros("bucket"))
         pushes = stored.where(f.col("group").isNull())
-        kept = stored.where(f.col("group").isNotNull()).join(f.broadcast(again), is_same, "left_anti")
+        kept = stored.where(f.col("group").isNotNull()).join(recounted, ["queue", "minute_us"], "left_anti")
         self._stage(pushes.unionByName(kept).drop("minute_us").unionByName(fresh))
-        fresh.unpersist()
-        generation = state.generation + 1
-        self._move(generation)
-        counted = State(
-            url=state.url,
-            key_prefix=state.key_prefix,
-            queues=tuple(queues),
-            generation=generation,
-            dates={**state.dates, **dict.fromkeys(touched, generation)},
-            cursors=cursors,
-            settled_last_us=settled_last_us,
-        )
-        write_state(self._path, counted)
-        self._sweep(counted)
-        return counted
+        self._move(after.generation)
+        write_state(self._path, after)
+        self._sweep(after)
+        return after
 
     def minutes(self, spark: SparkSession, state: State, dates: Sequence[str] | None = None) -> DataFrame:
         """Stored rows of minutes, without percentiles; of all dates or of these."""
@@ -124,34 +98,26 @@ class RollupFiles:
             return spark.createDataFrame([], table_schema(spark))
         return spark.read.option("basePath", str(self.folder)).parquet(*found)
 
-    def pages(self) -> list[Path]:
-        """What there is to look at."""
-        return sorted(path for pattern in PAGES for path in self.out.glob(pattern))
-
     @property
     def _staged(self) -> Path:
         return self.out / ".staged"
 
     def _stage(self, minutes: DataFrame) -> None:
-        from pyspark.sql import DataFrame
         from pyspark.sql import functions as f
 
-        from penstock.spark.pipelines.rolling import GRAINS, ROW, fold, with_percentiles
+        from penstock.spark.pipelines.rolling import GRAINS, fold, with_percentiles
 
-        rows = fold(minutes).persist()
-        hours = fold(rows, "hour")
-        parts = zip(GRAINS, (rows, hours, fold(hours, "day")), strict=True)
         date = f.date_format("bucket", "yyyy-MM-dd").alias("date")
-        every = reduce(
-            DataFrame.unionByName, [part.select(f.lit(grain).alias("grain"), date, *ROW) for grain, part in parts]
-        )
-        whole = with_percentiles(every, "grain", "date").repartition("grain", "date")
+        whole = with_percentiles(fold(minutes, *GRAINS)).select("*", date).repartition("grain", "date")
         ordered = whole.sortWithinPartitions("grain", "date", "bucket", "queue", "group", "key_prefix")
         ordered.write.partitionBy("grain", "date").parquet(str(self._staged))
-        rows.unpersist()
 
     def _move(self, generation: int) -> None:
-        for path in sorted(self._staged.glob("grain=*/date=*/*.parquet")):
+        staged = sorted(self._staged.glob("grain=*/date=*/*.parquet"))
+        if not staged:
+            hint = "with workers on other machines, --out must be a directory that all of them share"
+            raise InvalidField(f"--out: what Spark has written to {self.out} is not to be seen here", hint=hint)
+        for path in staged:
             place = self.folder / path.relative_to(self._staged).parent / _name(generation)
             place.parent.mkdir(parents=True, exist_ok=True)
             path.replace(place)

@@ -1,128 +1,147 @@
-"""The roll-up for people: a table of the queues, a chart for each, and one page with all of them."""
+"""The roll-up for people: a table of the queues, a chart for each, and one page with all of them.
+
+What is shown is small, so it is added up here, without Spark.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from penstock.spark.pipelines.base import Table
 from penstock.spark.pipelines.charts import Flow, flow_chart
 from penstock.spark.pipelines.pages import page, picture, section, table_section
-from penstock.spark.pipelines.rolling import COUNTS, OUTCOMES, ROW, SHARES, SKETCHES, fold, with_percentiles
+from penstock.spark.pipelines.rolling import COUNTS, OUTCOMES, SHARES, SKETCHES
+from penstock.spark.pipelines.sketch import value_of
 
-# The finest grain that does not make more points than a chart can show.
-SPANS: Final = {"minute": timedelta(hours=4), "hour": timedelta(days=21), "day": timedelta.max}
-SECONDS: Final = {"minute": 60.0, "hour": 3600.0, "day": 86400.0}
+# The finest grain that does not make more points than a chart can show, by how many dates there are.
+DATES_MAX: Final = {"minute": 1, "hour": 21, "day": math.inf}
+SECONDS: Final = {"minute": 60, "hour": 3600, "day": 86400}
 FINISHED: Final = ("acked", "dead", "dropped")
 
-Rows = list[dict[str, Any]]
+
+class Sum(msgspec.Struct):
+    """Rows of a roll-up added up."""
+
+    counts: Counter[str] = msgspec.field(default_factory=Counter)
+    sketches: dict[str, Counter[int]] = msgspec.field(default_factory=lambda: {name: Counter() for name in SKETCHES})
+
+    def add(self, row: dict[str, Any]) -> None:
+        """One more row."""
+        self.counts.update({name: row[name] for name in COUNTS})
+        for name, bins in self.sketches.items():
+            bins.update(dict(row[f"{name}_sketch"]))
+
+    def percentile(self, name: str, share: float) -> float | None:
+        """As `sketch.percentile`; None without values."""
+        bins = self.sketches[name]
+        rank, seen = math.ceil(bins.total() * share), 0
+        for place in sorted(bins):
+            seen += bins[place]
+            if seen >= rank:
+                return round(value_of(place), 3)
+        return None
 
 
-def summary(tables: DataFrame) -> list[Table]:
-    """One row per queue and group, over everything in the tables."""
-    days = tables.where("grain = 'day'").select(*ROW)
-    whole = days.withColumn("bucket", f.lit(datetime(1970, 1, 1, tzinfo=UTC)))
-    found = _collected(with_percentiles(fold(whole.withColumn("key_prefix", f.lit(None).cast("string")), "day")))
-    pushes = {row["queue"]: row for row in found if row["group"] is None}
-    groups = {(row["queue"], row["group"]): row for row in found if row["group"] is not None}
-    names = set(groups) | {(queue, None) for queue in pushes if queue not in {queue for queue, _ in groups}}
+class Known(msgspec.Struct):
+    """What there is to show."""
+
+    grain: str
+    rows: list[dict[str, Any]]  # of that grain
+
+
+def read(tables: DataFrame, dates: int) -> Known:
+    """The rows of the grain that suits so many dates."""
+    grain = next(grain for grain, most in DATES_MAX.items() if dates <= most)
+    wanted = ["bucket", "queue", "group", *COUNTS, *(f"{name}_sketch" for name in SKETCHES)]
+    return Known(grain, tables.where(f.col("grain") == grain).select(*wanted).toArrow().to_pylist())
+
+
+def summary(known: Known) -> list[Table]:
+    """One row per queue and group, over everything."""
+    sums: dict[tuple[str, str | None], Sum] = {}
+    for row in known.rows:
+        sums.setdefault((row["queue"], row["group"]), Sum()).add(row)
+    groups = {name for name in sums if name[1] is not None}
+    silent = {name for name in sums if name[1] is None} - {(queue, None) for queue, _ in groups}
     columns = ["queue", "group", "pushed", "bytes", "delivered", *OUTCOMES]
     columns += [f"{name} {label} ms" for name in SKETCHES for label in ("p50", "p99")]
     rows = []
-    for queue, group in sorted(names, key=lambda name: (name[0], name[1] or "")):
-        push, row = pushes.get(queue, {}), groups.get((queue, group), {})
-        counts = [row.get(name, 0) for name in ("delivered", *OUTCOMES)]
-        times = [row.get(f"{name}_{label}_ms") for name in SKETCHES for label in ("p50", "p99")]
-        rows.append([queue, group, push.get("pushed", 0), push.get("bytes", 0), *counts, *times])
+    for queue, group in sorted(groups | silent, key=lambda name: (name[0], name[1] or "")):
+        push, own = sums.get((queue, None), Sum()).counts, sums[queue, group]
+        times = [own.percentile(name, SHARES[label]) for name in SKETCHES for label in ("p50", "p99")]
+        rows.append(
+            [queue, group, push["pushed"], push["bytes"], *(own.counts[n] for n in ("delivered", *OUTCOMES)), *times]
+        )
     return [Table("Queues", columns, rows)]
 
 
-def write_report(out: Path, tables: DataFrame, shown: Sequence[Table], *, queues_max: int) -> list[Path]:
+def write_report(out: Path, known: Known, shown: Sequence[Table], *, queues_max: int) -> list[Path]:
     """Draw the busiest queues and write the page; the files that were written."""
-    grain, first, last = _grain(tables)
-    flows = _flows(tables, grain, first, last)
-    busiest = sorted(flows, key=lambda queue: -sum(map(sum, flows[queue].counts.values())))[:queues_max]
+    traffic: Counter[str] = Counter()
+    for row in known.rows:
+        traffic[row["queue"]] += row["pushed"] + row["delivered"]
+    times = _times(known)
     written, sections = [], [table_section(table) for table in shown]
     for path in out.glob("*.png"):
         path.unlink()
-    for queue in busiest:
-        png = flow_chart(queue, flows[queue])
+    for queue, _ in traffic.most_common(queues_max):
+        flow = _flow(times, SECONDS[known.grain], [row for row in known.rows if row["queue"] == queue])
+        png = flow_chart(queue, flow)
         sections.append(section("", picture(png, f"Throughput, backlog and times of {queue}")))
         written.append(out / f"{queue}.png")
         written[-1].write_bytes(png)
-    left = len(flows) - len(busiest)
-    lead = f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, by {grain}."
+    left = len(traffic) - len(written)
+    lead = f"{times[0]:%Y-%m-%d %H:%M} to {times[-1]:%Y-%m-%d %H:%M} UTC, by {known.grain}."
     lead += f" {left} quieter queues are not drawn." if left else ""
     report = out / "report.html"
     report.write_text(page("Roll-up of queues", lead, sections), encoding="utf-8")
     return [report, *written]
 
 
-def _grain(tables: DataFrame) -> tuple[str, datetime, datetime]:
-    minutes = tables.where("grain = 'minute'")
-    ends = minutes.agg(f.unix_micros(f.min("bucket")), f.unix_micros(f.max("bucket"))).first()
-    assert ends is not None
-    epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    first, last = (epoch + timedelta(microseconds=each or 0) for each in ends)
-    return next(grain for grain, span in SPANS.items() if last - first <= span), first, last
+def _times(known: Known) -> list[datetime]:
+    """Every bucket from the first to the last."""
+    seconds = SECONDS[known.grain]
+    ends = [int(each(row["bucket"].timestamp() for row in known.rows)) for each in (min, max)]
+    return [datetime.fromtimestamp(second, UTC) for second in range(ends[0], ends[1] + 1, seconds)]
 
 
-def _flows(tables: DataFrame, grain: str, first: datetime, last: datetime) -> dict[str, Flow]:
-    rows = tables.where(f.col("grain") == grain).select(*ROW).withColumn("key_prefix", f.lit(None).cast("string"))
-    by_group = fold(rows, grain).persist()
-    groups = _collected(by_group.select("bucket", "queue", "group", *COUNTS))
-    together = by_group.withColumn("group", f.lit(None).cast("string"))
-    queues = _collected(with_percentiles(fold(together, grain)))
-    by_group.unpersist()
-    seconds = SECONDS[grain]
-    start = datetime.fromtimestamp(first.timestamp() // seconds * seconds, UTC)
-    times = [
-        start + timedelta(seconds=seconds * step) for step in range(int((last - start).total_seconds() // seconds) + 1)
-    ]
-    return {
-        queue: _flow(times, seconds, [row for row in queues if row["queue"] == queue], _of(groups, queue))
-        for queue in sorted({row["queue"] for row in queues})
-    }
-
-
-def _flow(times: list[datetime], seconds: float, queue: Rows, groups: Rows) -> Flow:
-    pushed = _series(times, [row for row in groups if row["group"] is None], "pushed", 0)
-    backlog = {}
-    for group in sorted({row["group"] for row in groups if row["group"] is not None}):
-        own = [row for row in groups if row["group"] == group]
-        finished = [_series(times, own, name, 0) for name in FINISHED]
-        change = [came - sum(went) for came, *went in zip(pushed, *finished, strict=True)]
-        # What was there before the tables begin is unknown: it can only have been as much as went out without coming.
-        levels = list(accumulate(change))
-        lowest = min(0, *levels)
-        backlog[group] = [level - lowest for level in levels]
+def _flow(times: list[datetime], seconds: int, rows: list[dict[str, Any]]) -> Flow:
+    sums = {time: Sum() for time in times}
+    for row in rows:
+        sums[row["bucket"]].add(row)
+    values = list(sums.values())
+    pushed = [each.counts["pushed"] for each in values]
+    groups = sorted({row["group"] for row in rows if row["group"] is not None})
     return Flow(
         times=times,
         seconds=seconds,
-        counts={name: _series(times, queue, name, 0) for name in ("pushed", *OUTCOMES)},
-        backlog=backlog,
-        wait_ms={label: _series(times, queue, f"wait_{label}_ms", math.nan) for label in SHARES},
-        processing_ms={label: _series(times, queue, f"processing_{label}_ms", math.nan) for label in SHARES},
+        counts={name: [each.counts[name] for each in values] for name in ("pushed", *OUTCOMES)},
+        backlog={group: _backlog(times, pushed, (row for row in rows if row["group"] == group)) for group in groups},
+        wait_ms=_percentiles(values, "wait"),
+        processing_ms=_percentiles(values, "processing"),
     )
 
 
-def _series(times: list[datetime], rows: Rows, name: str, empty: float) -> list[float]:
-    known = {row["bucket"]: row[name] for row in rows if row[name] is not None}
-    return [known.get(time, empty) for time in times]
+def _percentiles(sums: list[Sum], name: str) -> dict[str, list[float]]:
+    found = {label: [each.percentile(name, share) for each in sums] for label, share in SHARES.items()}
+    return {label: [math.nan if value is None else value for value in values] for label, values in found.items()}
 
 
-def _of(rows: Rows, queue: str) -> Rows:
-    return [row for row in rows if row["queue"] == queue]
-
-
-def _collected(frame: DataFrame) -> Rows:
-    kept = [name for name in frame.columns if not name.endswith("_sketch")]
-    found: Rows = frame.select(*kept).toArrow().to_pylist()
-    return found
+def _backlog(times: list[datetime], pushed: list[int], rows: Iterable[dict[str, Any]]) -> list[float]:
+    went: Counter[datetime] = Counter()
+    for row in rows:
+        went[row["bucket"]] += sum(row[name] for name in FINISHED)
+    levels = list(accumulate(came - went[time] for time, came in zip(times, pushed, strict=True)))
+    # What was there before the tables begin is not known; it was at least what went out without having come in.
+    lowest = min(0, *levels)
+    return [level - lowest for level in levels]

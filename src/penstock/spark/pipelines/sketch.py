@@ -24,6 +24,11 @@ def bin_of(value_ms: Column) -> Column:
     return f.ceil(f.log(f.greatest(value_ms, f.lit(LEAST_MS))) / math.log(RATIO)).cast("int")
 
 
+def value_of(place: int) -> float:
+    """The value that stands for all values of this bin."""
+    return float(2 / (RATIO + 1) * RATIO**place)
+
+
 def sketch_of(value_ms: Column, count: Column) -> Column:
     """The sketch of one value that occurs so many times; empty when there is no value."""
     one = f.create_map(bin_of(value_ms), count.cast("bigint"))

@@ -52,15 +52,15 @@ def run(run: Run) -> Report:
     if before is not None:
         return before
     run.progress.step("following traces")
-    journeys = hops.journeys(hops.hops(messages, events))
-    _write(journeys, run.out / "hops")
-    journeys = run.spark.read.parquet(str(run.out / "hops"))
+    out = run.out.absolute()  # Spark's own directory may be another
+    _write(hops.journeys(hops.hops(messages, events)), out / "hops")
+    journeys = run.spark.read.parquet(str(out / "hops"))
     if options.trace is not None and journeys.isEmpty():
         raise InvalidField(
             f"--trace: there is no message of {options.trace}", hint="see messages.trace_id; check --since"
         )
-    _write(hops.traces(journeys), run.out / "traces")
-    found = run.spark.read.parquet(str(run.out / "traces"))
+    _write(hops.traces(journeys), out / "traces")
+    found = run.spark.read.parquet(str(out / "traces"))
     return remember(run.out / FILE, now, _report(run, journeys, found))
 
 
@@ -79,6 +79,9 @@ def _write(frame: DataFrame, place: Path) -> None:
     """Write a table beside its place and put it there when it is whole."""
     beside = place.with_name(f".{place.name}")
     frame.coalesce(4).write.mode("overwrite").parquet(str(beside))
+    if not any(beside.glob("*.parquet")):
+        hint = "with workers on other machines, --out must be a directory that all of them share"
+        raise InvalidField(f"--out: what Spark has written to {beside.parent} is not to be seen here", hint=hint)
     shutil.rmtree(place, ignore_errors=True)
     beside.replace(place)
 
