@@ -12,7 +12,9 @@ import pytest
 from penstock.errors import InvalidField
 from penstock.spark.pipelines import rolling, rollup
 from penstock.spark.pipelines.rollup import RollupOptions
+from penstock.spark.pipelines.rollup_files import RollupFiles, State
 from penstock.spark.pipelines.sketch import ERROR_MAX
+from penstock.spark.pipelines.state import write_state
 from tests.spark.made import EVENTS, MESSAGES, MadeRun, at, event, frame, message
 
 COUNTED = ("pushed", "bytes", "delivered", *rolling.OUTCOMES)
@@ -135,10 +137,20 @@ def test_a_run_adds_what_is_new_and_what_came_late_and_nothing_twice(spark, tmp_
     assert "http" not in page
 
 
-def test_another_rule_for_keys_is_refused_in_the_same_directory(spark, tmp_path):
-    run = MadeRun(spark, tmp_path, RollupOptions(charts=0), [message("q", 0, 0)])
-    rollup.run(run)
+def test_another_rule_for_keys_is_refused_in_the_same_directory(tmp_path):
+    write_state(tmp_path / "rollup.json", State(url="penstock://made", generation=1, dates={"2026-11-16": 1}))
 
-    run.options = RollupOptions(charts=0, key_prefix=":")
     with pytest.raises(InvalidField, match="--key-prefix"):
-        rollup.run(run)
+        RollupFiles(tmp_path).open("penstock://made", ":", is_rebuild=False)
+
+
+def test_files_of_a_run_that_died_are_removed(tmp_path):
+    write_state(tmp_path / "rollup.json", State(url="penstock://made", generation=1, dates={"2026-11-16": 1}))
+    date = tmp_path / "tables" / "grain=day" / "date=2026-11-16"
+    date.mkdir(parents=True)
+    for name in ("00000001.parquet", "00000002.parquet"):
+        (date / name).touch()
+
+    RollupFiles(tmp_path).open("penstock://made", None, is_rebuild=False)
+
+    assert [path.name for path in date.iterdir()] == ["00000001.parquet"]

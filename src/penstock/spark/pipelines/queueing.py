@@ -81,10 +81,10 @@ def _spread(counts: Floats, fitted: Floats, parameters: int, mean: float) -> flo
 
 
 def waits(rates: Floats, workers: int, per_worker: float, backlog: float, step_seconds: float) -> Waits:
-    """Backlog and wait over time. `rates` and `per_worker` are messages per second."""
+    """Backlog and wait at the beginning of every step. `rates` and `per_worker` are messages per second."""
     capacity = workers * per_worker
     # Level over time of a store that cannot fall below nothing, in one go (Lindley).
-    level = backlog + np.cumsum((rates - capacity) * step_seconds)
+    level = backlog + np.concatenate([[0.0], np.cumsum((rates - capacity) * step_seconds)[:-1]])
     piled = level - np.minimum(0.0, np.minimum.accumulate(level))
     return Waits(backlog=piled, seconds=piled / capacity + _by_chance(rates, workers, per_worker))
 

@@ -46,8 +46,11 @@ def run(run: Run) -> Report:
     run.progress.step("looking for what is new")
     messages, events = run.messages(columns=_MESSAGES), run.events()
     if options.trace is not None:
-        messages = messages.where(f"contains(trace_id, '{_named(options.trace)}')")
+        messages = _only(messages, options.trace)
     now = seen(run, messages.where("trace_id is not null"), events.select("count", "settled_at"))
+    if options.trace is not None and not now.messages:
+        hint = "see the column trace_id of the messages; check --since"
+        raise InvalidField(f"--trace: there is no message of {options.trace}", hint=hint)
     before = as_before(run.out / FILE, now)
     if before is not None:
         return before
@@ -55,24 +58,22 @@ def run(run: Run) -> Report:
     out = run.out.absolute()  # Spark's own directory may be another
     _write(hops.journeys(hops.hops(messages, events)), out / "hops")
     journeys = run.spark.read.parquet(str(out / "hops"))
-    if options.trace is not None and journeys.isEmpty():
-        raise InvalidField(
-            f"--trace: there is no message of {options.trace}", hint="see messages.trace_id; check --since"
-        )
     _write(hops.traces(journeys), out / "traces")
     found = run.spark.read.parquet(str(out / "traces"))
     return remember(run.out / FILE, now, _report(run, journeys, found))
 
 
-def _named(text: str) -> str:
-    """The name of a trace, of whatever was given for it."""
+def _only(messages: DataFrame, text: str) -> DataFrame:
+    """The messages of one trace, of whatever was given for it."""
+    from pyspark.sql import functions as f
+
     from penstock.wire import trace
 
     context = trace.parse(text)
     name = context.trace_id if context else text.strip()
     if not name:
         raise InvalidField("--trace: it is empty", hint="give 32 hexadecimal digits, or what messages carry")
-    return name.replace("\\", "\\\\").replace("'", "\\'")
+    return messages.where((f.trim("trace_id") == name) | f.contains(f.col("trace_id"), f.lit(f"-{name}-")))
 
 
 def _write(frame: DataFrame, place: Path) -> None:
