@@ -229,6 +229,7 @@ def test_a_named_sink_with_another_checkpoint_is_refused_unless_it_is_reset(spar
 
 def test_an_aggregate_is_written_once_as_it_changes(spark, broker, tmp_path):
     lines, checkpoint = tmp_path / "lines", tmp_path / "checkpoint"
+    add_lines(lines, "1.json", "a", "b", "a")
     counts = spark.readStream.schema("payload string").json(str(lines)).groupBy("payload").count()
     rows = counts.select(concat("payload", lit("="), "count").alias("payload"))
 
@@ -236,7 +237,6 @@ def test_an_aggregate_is_written_once_as_it_changes(spark, broker, tmp_path):
         writer = penstock.spark.stream_to(rows, broker.url, "orders", checkpoint=checkpoint, mode="update")
         writer.trigger(availableNow=True).start().awaitTermination()
 
-    add_lines(lines, "1.json", "a", "b", "a")
     run()
     for last in (checkpoint / "commits").glob("*0*"):
         last.unlink()
