@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.model import DLQ_SUFFIX, Outcome
 from penstock.requests import DEAD_ATTEMPTS, DEAD_CONSUMER, DEAD_ERROR, DEAD_GROUP, DEAD_ORIGIN, DEAD_REASON
 from penstock.spark.pipelines.matching import match
-from penstock.spark.pipelines.signatures import signature, signature_id
+from penstock.spark.pipelines.signatures import signature, signature_id, with_value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -44,10 +44,10 @@ def dead_letters(messages: DataFrame) -> DataFrame:
         "key", "payload", "headers",
     )  # fmt: skip
     # Who died without an error, of waiting too long or of a lost lease, is told apart by the reason.
-    named = letters.withColumn("signature", signature(f.when(f.col("error") != "", f.col("error"))))
-    named = named.withColumn("signature", f.when(f.col("signature") != "", f.col("signature")).otherwise(
-        f.concat(f.lit("("), f.col("reason"), f.lit(", no error given)"))
-    ))  # fmt: skip
+    no_error = f.concat(f.lit("("), f.col("reason"), f.lit(", no error given)"))
+    named = letters.withColumn(
+        "signature", with_value(signature(f.col("error")), lambda found: f.when(found != "", found).otherwise(no_error))
+    )
     return named.withColumn("who", signature_id(f.concat_ws("\n", "queue", "group", "signature")))
 
 

@@ -7,6 +7,7 @@ errors never leave the JVM. Patterns spell their classes out: `\w` and `\b` mean
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -54,14 +55,29 @@ _FOREIGN: Final = r"site-packages|dist-packages|[/\\]lib[/\\]python3|^File \"<"
 _SHORT_FRAME: Final = r'(?s)^File "(?:[^"]*[/\\])?([^"/\\]+)", line [0-9]+, in (.+)$'
 
 
+def with_value(value: Column, use: Callable[[Column], Column]) -> Column:
+    """An expression that uses a value several times, which is computed once and written once into Spark's plan."""
+    from pyspark.sql import functions as f
+
+    return f.transform(f.array(value), use)[0]
+
+
 def signature(error: Column) -> Column:
     """What an error is about, without the data it met: `KeyError: 'currency' at orders.py:price`."""
     from pyspark.sql import functions as f
 
-    text = f.substring(f.coalesce(error, f.lit("")), 1, ERROR_CHARS_MAX)
-    frames = own_frames(text)
-    at = f.when(f.size(frames) > 0, f.concat(f.lit(" at "), f.array_join(frames, " < "))).otherwise("")
-    return f.concat(f.substring(normalised(raised(text)), 1, SIGNATURE_CHARS_MAX), at)
+    def found(text: Column) -> Column:
+        about = f.substring(with_value(raised(text), normalised), 1, SIGNATURE_CHARS_MAX)
+        at = f.array_join(own_frames(text), " < ")
+        return f.concat(about, with_value(at, _at))
+
+    return with_value(f.substring(f.coalesce(error, f.lit("")), 1, ERROR_CHARS_MAX), found)
+
+
+def _at(frames: Column) -> Column:
+    from pyspark.sql import functions as f
+
+    return f.when(frames != "", f.concat(f.lit(" at "), frames)).otherwise("")
 
 
 def signature_id(text: Column) -> Column:
@@ -75,8 +91,9 @@ def raised(error: Column) -> Column:
     """The exception at the end of a traceback; any other text as it is."""
     from pyspark.sql import functions as f
 
-    last = f.regexp_extract(error, _RAISED, 1)
-    return f.when(error.contains("Traceback (most recent call last)") & (last != ""), last).otherwise(error)
+    is_traceback = error.contains("Traceback (most recent call last)")
+    last = f.when(is_traceback, f.regexp_extract(error, _RAISED, 1))
+    return f.coalesce(f.nullif(last, f.lit("")), error)
 
 
 def normalised(text: Column) -> Column:
@@ -94,8 +111,12 @@ def own_frames(error: Column) -> Column:
     """The deepest frames of one's own code in a traceback, `file:function`, deepest first; of a library if no other."""
     from pyspark.sql import functions as f
 
+    def chosen(frames: Column) -> Column:
+        own = f.filter(frames, lambda frame: ~frame.rlike(_FOREIGN))
+        return f.when(f.exists(frames, lambda frame: ~frame.rlike(_FOREIGN)), own).otherwise(f.slice(frames, -1, 1))
+
     frames = f.regexp_extract_all(error, f.lit(_FRAME), f.lit(0))
-    own = f.filter(frames, lambda frame: ~frame.rlike(_FOREIGN))
-    chosen = f.when(f.size(own) > 0, own).otherwise(f.slice(f.reverse(frames), 1, 1))
-    short = f.transform(chosen, lambda frame: f.regexp_replace(frame, _SHORT_FRAME, "$1:$2"))
+    # A slice from the end of an empty list is an error.
+    found = with_value(frames, lambda frames: f.when(f.size(frames) > 0, chosen(frames)).otherwise(frames))
+    short = f.transform(found, lambda frame: f.regexp_replace(frame, _SHORT_FRAME, "$1:$2"))
     return f.slice(f.reverse(short), 1, FRAMES_MAX)

@@ -70,7 +70,7 @@ def letter_groups(letters: DataFrame) -> DataFrame:
 
 
 def healthy_messages(messages: DataFrame, acked: DataFrame, letters: DataFrame, count: int) -> DataFrame:
-    """About `count` messages of each queue that have an event in `acked` and are no dead letters, with their consumer."""
+    """About `count` messages of each queue that `acked` is about and that are no dead letters, with their consumer."""
     from pyspark.sql import functions as f
 
     shares = acked.groupBy("queue").agg((f.lit(float(count)) / f.sum("count")).alias("_share"))
