@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import msgspec
 import pyarrow as pa
@@ -18,7 +18,7 @@ from penstock.clock import ManualClock
 from penstock.errors import Damaged, InvalidField, QueueNotFound, StorageError
 from penstock.history import Wanted, open_history
 from penstock.model import to_datetime
-from penstock.spark.pipelines.archiving import joining, proving, reading, writing
+from penstock.spark.pipelines.archiving import joining, progress, proving, reading, writing
 from penstock.spark.pipelines.archiving.copying import Copier, new_messages, rounds
 from penstock.spark.pipelines.archiving.manifest import (
     DAY,
@@ -111,6 +111,11 @@ class World:
     def named(self):
         manifest = read_manifest(self.out)
         return {file.path for file in manifest.files} | {each.path for each in manifest.replaced}
+
+
+def looked_at(world):
+    with closing(open_history(world.data)) as history:
+        return history.look()
 
 
 def at_once(pieces, work):
@@ -214,13 +219,28 @@ def test_what_retention_removed_before_it_was_archived_is_told(world):
         ps.compact()
     world.push(2)
 
-    history = open_history(world.data)
-    new = new_messages(history.look(), read_manifest(world.out), ["orders"])
-    history.close()
+    new = new_messages(looked_at(world), read_manifest(world.out), ["orders"])
     world.archive()
 
     assert [(each.first, each.end) for each in new.lost] == [(2, 4), (2, 4)]
     assert ranges_of(read_manifest(world.out), "orders", 1, "0") == [(0, 2), (4, 5)]
+
+
+def test_progress_is_noted_as_a_group_or_it_is_said_why_not(world):
+    world.push(4)
+    world.push(2, "short", max_length=10)
+    manifest = world.archive().manifest
+    moment = looked_at(world)
+
+    with penstock.open(world.data):
+        (why,) = progress.commit(str(world.data), moment, manifest, ["orders"])
+    assert "progress is not noted" in why
+    (harm,) = progress.commit(str(world.data), moment, manifest, ["orders", "short"])
+    assert "'short'" in harm
+
+    with penstock.open(world.data) as ps:
+        assert [row.committed_offset for row in ps.queue("orders").groups()["archive"]] == [2, 2]
+        assert "archive" not in ps.queue("short").groups()
 
 
 def test_an_archive_without_its_manifest_is_left_alone(world):
