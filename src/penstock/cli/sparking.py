@@ -6,7 +6,9 @@ terminal that standard error was before that.
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -148,6 +150,9 @@ def start(app: str, master: str, settings: Mapping[str, str], log: int) -> Spark
     with _standard_error_into(log):
         spark = session(f"penstock {app}", master, **{**defaults, **settings})
     hush()
+    if threading.current_thread() is threading.main_thread():
+        # PySpark's own handler calls Java in the middle of another call; stopping Spark ends its jobs as well.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     return spark
 
 
@@ -157,9 +162,10 @@ def stop(spark: SparkSession) -> None:
 
 
 def hush() -> None:
-    """PySpark logs the errors that it raises, with all of Java's stack, and warns of what we do not use."""
+    """PySpark and Py4J log the errors that they raise, with every stack, and warn of what we do not use."""
     from pyspark.logger import PySparkLogger
 
+    logging.getLogger().addHandler(logging.NullHandler())
     warnings.filterwarnings("ignore", module=r"pyspark\.")
     for name in LOUD:
         PySparkLogger.getLogger(name).disabled = True
