@@ -43,10 +43,7 @@ class SparkProgram:
 
     def kill(self) -> None:
         """All of it: the driver, the JVM, and every Python process of Spark's."""
-        while found := self._members():
-            for pid, _ in found:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        kill_session(self.process.pid)
         self.process.wait(PATIENCE_SECONDS)
 
     def kill_worker(self, rng: random.Random) -> None:
@@ -72,12 +69,24 @@ class SparkProgram:
         self.process.stdout.close()
 
     def _members(self) -> list[tuple[int, str]]:
-        """(pid, command) of whatever runs in its session."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            with suppress(OSError, ValueError):
-                pid = int(entry.name)
-                after_name = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(after_name[3]) == self.process.pid and after_name[0] not in "ZX":
-                    found.append((pid, (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")))
-        return found
+        return members_of(self.process.pid)
+
+
+def members_of(session: int) -> list[tuple[int, str]]:
+    """(pid, command) of whatever runs in a session of the system's."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            pid = int(entry.name)
+            after_name = (entry / "stat").read_text().rpartition(")")[2].split()
+            if int(after_name[3]) == session and after_name[0] not in "ZX":
+                found.append((pid, (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")))
+    return found
+
+
+def kill_session(session: int) -> None:
+    """End whatever runs in a session, also what is only being started."""
+    while found := members_of(session):
+        for pid, _ in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
