@@ -297,3 +297,66 @@ def test_lots_are_about_as_large_as_asked_for(session, ps, data):
     assert [len(lot) for lot in pack(slices, 1)] == [1] * 10
     assert len(pack(slices, 1, count_max=3)) == 3
     assert pack([]) == []
+
+
+def test_messages_of_a_file_that_was_compacted_are_all_found_again(session, ps, data, clock):
+    """Many partitions and row groups in one file, of which most goes, so that what stays is written anew."""
+    queue = ps.create_queue("orders", partitions=4, retention_seconds=100)
+    ps.create_queue("old", retention_seconds=100)
+    ps.queue("old").push_many([bytes(50)] * 60_000)
+    queue.push_many([bytes(20)] * 20_000)
+    session.seal()
+    history = open_history(data)
+    moment = history.look()
+    slices = history.plan(moment, moment.everything("orders"))
+    files = {each.file for each in slices}
+    ps.queue("old").lease(60_000).ack()
+    clock.advance(3600)
+    session.compact()
+
+    assert not any((data / file).exists() for file in files), "compaction has rewritten it"
+    offsets = [
+        (partition, offset)
+        for batch in history.read(slices, ["partition", "offset"])
+        for partition, offset in zip(batch[0].to_pylist(), batch[1].to_pylist(), strict=True)
+    ]
+    assert len(offsets) == len(set(offsets)) == 20_000
+
+
+@pytest.mark.parametrize("kept", [1, 3])
+def test_events_of_a_file_that_was_sealed_meanwhile_come_once(session, ps, data, clock, monkeypatch, kept):
+    monkeypatch.setattr("penstock.history.planning.SLICE_BYTES", kept)  # many slices
+    queue = ps.queue("orders")
+    queue.push_many([b"a"] * 40)
+
+    def settle(count: int) -> None:
+        for _ in range(count):
+            clock.advance(0.001)
+            queue.lease(1).ack()
+
+    settle(20)
+    history = open_history(data)
+    slices = history.plan_events(history.look(), ["orders"])
+    settle(10)
+    session.seal()
+    queue.push(b"b")
+    session.seal()
+
+    assert not (data / slices[0].file).exists()
+    firsts = [first for batch in history.read(slices, ["first_offset"]) for first in batch[0].to_pylist()]
+    assert firsts == list(range(20))
+
+
+def test_several_ranges_of_a_partition_are_read_once_each(session, ps, data):
+    ps.queue("orders").push_many([b"%d" % n for n in range(100)])
+    session.seal()
+    ps.queue("orders").push_many([b"%d" % n for n in range(100, 200)])
+    history = open_history(data)
+    ranges = [(150, 160), (5, 10), (8, 12), (90, 110), (12, 14)]
+    wanted = [Wanted("orders", "0", first, end) for first, end in ranges]
+    found = [
+        offset
+        for batch in history.read(history.plan(history.look(), wanted), ["offset"])
+        for offset in batch[0].to_pylist()
+    ]
+    assert sorted(found) == [*range(5, 14), *range(90, 110), *range(150, 160)]

@@ -16,6 +16,7 @@ from penstock.history.moments import Moment, TailView
 from penstock.history.slices import Limits, Run, Slice, Wanted
 from penstock.history.tail import PUSH_COLUMNS, SETTLE_COLUMNS, Rows
 from penstock.storage.extent import Extent
+from penstock.storage.manifest import SegmentFile
 from penstock.storage.schema import EVENTS, MESSAGES
 
 SLICE_BYTES: Final = 16 * bounds.MIB
@@ -41,20 +42,34 @@ def lost(moment: Moment, wanted: Sequence[Wanted]) -> list[Wanted]:
 
 def plan(moment: Moment, wanted: Sequence[Wanted], limits: Limits) -> list[Slice]:
     """Slices of segments in the order of the files, then of the journal. What is not kept is left out."""
-    by_queue: dict[str, dict[int, tuple[int, int]]] = {}
-    for each in wanted:
-        partition = moment.queue(each.queue).partitions.get(each.partition)
-        if partition is not None:
-            first, end = max(each.first, partition.start), min(each.end, partition.end)
-            if first < end:
-                by_queue.setdefault(each.queue, {})[partition.id] = (first, end)
     slices: list[Slice] = []
-    for name, ranges in by_queue.items():
+    for name, ranges in _layers(moment, wanted):
         queue = moment.queue(name)
         slices += _sealed(moment, queue, ranges, limits)
         for view in moment.tail:
             slices += _unsealed(moment, view, queue, ranges, limits)
     return slices
+
+
+def _layers(moment: Moment, wanted: Sequence[Wanted]) -> Iterator[tuple[str, Ranges]]:
+    """What is wanted and kept, as ranges of each queue, one range of a partition at a time."""
+    by_place: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for each in sorted(wanted, key=lambda each: each.first):
+        partition = moment.queue(each.queue).partitions.get(each.partition)
+        if partition is None:
+            continue
+        first, end = max(each.first, partition.start), min(each.end, partition.end)
+        found = by_place.setdefault((each.queue, partition.id), [])
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        elif first < end:
+            found.append((first, end))
+    for layer in range(max(map(len, by_place.values()), default=0)):
+        by_queue: dict[str, dict[int, tuple[int, int]]] = {}
+        for (queue, id), found in by_place.items():
+            if layer < len(found):
+                by_queue.setdefault(queue, {})[id] = found[layer]
+        yield from by_queue.items()
 
 
 def plan_events(moment: Moment, queues: Sequence[str], limits: Limits) -> list[Slice]:
@@ -68,13 +83,33 @@ def plan_events(moment: Moment, queues: Sequence[str], limits: Limits) -> list[S
             if each.queue in meant and (limits.since is None or each.settled_last_at >= limits.since)
         )
         if file.table == EVENTS and rows:
-            size = file.bytes * rows // max(1, file.rows)
-            slices.append(
-                Slice(table=EVENTS, file=file.name, rows=rows, bytes=size, is_tail=False, limits=limits, queues=meant)
-            )
+            slices.append(_events_slice(file, rows, meant, limits))
     for view in moment.tail:
         slices += _unsealed_events(moment, view, meant, limits)
     return slices
+
+
+def events_again(moment: Moment, gone: Slice) -> list[Slice]:
+    """Where the events of a slice are now whose file is gone: in the segments of the same frames."""
+    first, last = gone.sequences
+    return [
+        _events_slice(file, gone.rows, gone.queues, gone.limits)
+        for file in moment.manifest.files.values()
+        if file.table == EVENTS and file.first_sequence <= last and first < file.end_sequence
+    ]
+
+
+def _events_slice(file: SegmentFile, rows: int, meant: dict[int, str], limits: Limits) -> Slice:
+    return Slice(
+        table=EVENTS,
+        file=file.name,
+        rows=rows,
+        bytes=file.bytes * rows // max(1, file.rows),
+        is_tail=False,
+        limits=limits,
+        queues=meant,
+        sequences=(file.first_sequence, file.end_sequence - 1),
+    )
 
 
 def _sealed(moment: Moment, queue: QueueView, ranges: Ranges, limits: Limits) -> Iterator[Slice]:
@@ -148,7 +183,7 @@ def _unsealed(moment: Moment, view: TailView, queue: QueueView, ranges: Ranges, 
     times = rows[:, _PUSH["pushed_at"]]
     rows = rows[_within(times, limits)]
     names = {view.id: name for name, view in queue.partitions.items()} if len(rows) else {}
-    for part in _stretches(rows, _PUSH["position"], _PUSH["end"]):
+    for part in _stretches(rows, _PUSH["position"], _PUSH["position"]):
         partitions = _partitions(part, ranges, names)
         yield Slice(
             table=MESSAGES,
@@ -168,17 +203,20 @@ def _unsealed_events(moment: Moment, view: TailView, meant: dict[int, str], limi
     rows = _rows(view.settles, moment.manifest.sealed_sequence, _SETTLE["sequence"])
     rows = rows[np.isin(rows[:, _SETTLE["queue"]], np.array(list(meant), np.int64))]
     rows = rows[_within(rows[:, _SETTLE["at"]], limits)]
-    for part in _stretches(rows, _SETTLE["position"], _SETTLE["end"]):
+    for part in _stretches(rows, _SETTLE["position"], _SETTLE["at"]):
+        times, sequences = part[:, _SETTLE["at"]], part[:, _SETTLE["sequence"]]
         yield Slice(
             table=EVENTS,
             file=view.file,
             rows=len(part),
             bytes=len(part) * EVENT_BYTES,
             is_tail=True,
-            limits=limits,
+            # Should it be sealed before it is read, the file will hold more than this: the times tell what is meant.
+            limits=limits.narrowed(int(times.min()), int(times.max())),
             queues=meant,
             start=int(part[0, _SETTLE["position"]]),
             end=int(part[-1, _SETTLE["end"]]),
+            sequences=(int(sequences.min()), int(sequences.max())),
         )
 
 
@@ -213,13 +251,15 @@ def _within(times: Rows, limits: Limits) -> Mask:
     return mask
 
 
-def _stretches(rows: Rows, position: int, end: int) -> Iterator[Rows]:
-    """Rows of frames that lie together, in portions of about `SLICE_BYTES` of the file."""
+def _stretches(rows: Rows, position: int, whole: int) -> Iterator[Rows]:
+    """Rows of frames that lie together, in portions of about `SLICE_BYTES` of the file.
+
+    Neighbours with the same value in the column `whole` stay together: the rows of one frame, or of one instant.
+    """
     if not len(rows):
         return
     lot = (rows[:, position] - rows[0, position]) // SLICE_BYTES
-    # A frame that pushes to several partitions has several rows, which all have its position.
-    cuts = np.flatnonzero(np.diff(lot)) + 1
+    cuts = np.flatnonzero((np.diff(lot) != 0) & (np.diff(rows[:, whole]) != 0)) + 1
     yield from np.split(rows, cuts)
 
 

@@ -72,7 +72,7 @@ def _again(history: History, each: Slice) -> list[Slice]:
     """The same rows where they are now."""
     moment = history.look(fresh=True)
     if each.table == EVENTS:
-        return planning.plan_events(moment, list(each.queues.values()), each.limits)
+        return planning.events_again(moment, each)
     ((incarnation, queue),) = each.queues.items()
     ranges = _ranges(each)
     view = moment.queues.get(queue)

@@ -36,6 +36,12 @@ class Limits(msgspec.Struct, frozen=True):
     priority_min: int | None = None
     priority_max: int | None = None
 
+    def narrowed(self, first_at: int, last_at: int) -> Limits:
+        """These bounds, and no further than from one instant to the other, both included."""
+        since = first_at if self.since is None else max(self.since, first_at)
+        until = last_at + 1 if self.until is None else min(self.until, last_at + 1)
+        return msgspec.structs.replace(self, since=since, until=until)
+
     def meets(self, first_at: int, last_at: int) -> bool:
         """Whether something between these instants may be within bounds."""
         return (self.since is None or last_at >= self.since) and (self.until is None or first_at < self.until)
@@ -82,6 +88,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     runs: Sequence[Run] = ()  # of messages in a segment
     start: int = 0  # of a journal file: the bytes [start, end)
     end: int = 0
+    sequences: tuple[int, int] = (0, 0)  # of events: the first and the last frame that they may be from
 
 
 def pack(slices: Sequence[Slice], bytes_target: int = BYTES_TARGET, count_max: int | None = None) -> list[list[Slice]]:
