@@ -63,7 +63,7 @@ def test_an_archive_is_the_log_and_retention_waits_for_it(spark, data, tmp_path)
 
     assert first.figures["messages_archived"] == 55
     assert [row[:3] for row in first.tables[0].rows] == [("mail", 5, 1), ("orders", 50, 1)]
-    assert [note for note in first.notes if "max_length" in note and "'mail'" in note] == list(first.notes)
+    assert not first.notes
     log = penstock.spark.table(spark, str(data), "*")
     assert sorted(map(str, read_archive(spark, out).collect())) == sorted(map(str, log.collect()))
     assert read_archive(spark, out).schema.simpleString() == log.schema.simpleString()
