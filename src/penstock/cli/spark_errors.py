@@ -36,7 +36,7 @@ def told(error: Exception, *, log: str = "") -> Exception:
 def query_error(text: str) -> str:
     """What Spark says of a query: the sentence, and where."""
     sentence = _JAVA.split(text.strip())[0].split(";\n")[0]
-    return _NOISE.sub(" ", " ".join(sentence.split())).strip().rstrip(";")
+    return " ".join(_NOISE.sub(" ", " ".join(sentence.split())).split()).rstrip(";")
 
 
 def python_error(text: str) -> str:
