@@ -27,6 +27,7 @@ from penstock.spark.pipelines.backtest_report import verdict
 from penstock.spark.pipelines.handler_child import Call, Result, Setup
 from penstock.spark.pipelines.handler_process import LOST_IN_A_ROW_MAX, HandlerProcess
 from penstock.spark.pipelines.running import PipelineRun
+from penstock.spark.pipelines.typed import typed
 
 HANDLERS = """
 import asyncio, os, signal, sys, threading
@@ -218,6 +219,14 @@ def test_the_verdict(broken: int, fixed: int, word: str) -> None:
     figures = {"messages": 20, "same": 10, "broken": broken, "fixed": fixed, "failing": 1, "other": 0}
 
     assert verdict("m:f", figures).startswith(f"m:f is {word}: {broken} of {10 + broken}")
+
+
+def test_options_are_given_as_text() -> None:
+    given = {"handler": "m:f", "limit": "100", "tasks": "4", "share": "0.5", "timeout_seconds": "500ms"}
+
+    assert typed(BacktestOptions, given) == BacktestOptions(
+        handler="m:f", limit=100, tasks=4, share=0.5, timeout_seconds=0.5
+    )
 
 
 def test_a_backtest_needs_a_queue(spark: Any, here: Path) -> None:

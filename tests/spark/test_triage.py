@@ -27,6 +27,7 @@ from penstock.spark.pipelines.shared_facts import most_telling
 from penstock.spark.pipelines.signatures import signature
 from penstock.spark.pipelines.triage import PIPELINE, TriageOptions
 from penstock.spark.pipelines.triage_report import Triage
+from penstock.spark.pipelines.typed import typed
 
 TRACEBACK = """Traceback (most recent call last):
   File "/srv/app/workers/orders.py", line {line}, in handle
@@ -226,6 +227,13 @@ def matching(redrive: str, capsys: pytest.CaptureFixture[str]) -> int:
     capsys.readouterr()
     assert main([*shlex.split(redrive)[1:], "--dry-run", "--json"]) == 0
     return int(msgspec.json.decode(capsys.readouterr().out)["matching"])
+
+
+def test_options_are_given_as_text() -> None:
+    given = {"all": True, "group": "g", "limit": "3", "share": "0.8", "healthy": "0", "again": True}
+
+    expected = TriageOptions(all=True, group="g", limit=3, share=0.8, healthy=0, again=True)
+    assert typed(TriageOptions, given) == expected
 
 
 def test_a_queue_without_dead_letters_and_one_that_is_not_there(spark: Any, data: Path, tmp_path: Path) -> None:

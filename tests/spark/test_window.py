@@ -18,6 +18,7 @@ from penstock.client.sync import Penstock
 from penstock.embedded import Session
 from penstock.errors import InvalidField
 from penstock.spark.pipelines.running import PipelineRun
+from penstock.spark.pipelines.typed import typed
 from penstock.spark.pipelines.window import PIPELINE, Counted, WindowOptions, find_spec
 from penstock.spark.pipelines.window_spec import Aggregate, Shape, WindowSpec, made, types_of
 from penstock.spark.pipelines.windowing import windowed
@@ -275,6 +276,16 @@ event_time = "at"
 keys = ["user.country"]
 window = { type = "tumbling", size = "1m" }
 """
+
+
+def test_options_are_given_as_text() -> None:
+    given = {"spec": "a.toml", "preview": "20", "messages_max": "5", "trigger_seconds": "2s", "available_now": True}
+
+    assert typed(WindowOptions, given) == WindowOptions(
+        spec="a.toml", preview=20, messages_max=5, trigger_seconds=2.0, available_now=True
+    )
+    with pytest.raises(InvalidField, match="--preview"):
+        typed(WindowOptions, {"spec": "a.toml", "preview": "0"})
 
 
 def test_what_a_query_tells_is_added_up_once() -> None:

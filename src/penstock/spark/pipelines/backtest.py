@@ -48,9 +48,9 @@ class BacktestOptions(Options, frozen=True, kw_only=True):
     handler: Annotated[str, Meta(description="module:function; called with each message, sync or async.")]
     group: Annotated[str, Meta(description="The group whose history it is compared with.")] = DEFAULT_GROUP
     share: Annotated[float, Meta(description="The part of the messages to run, 0 to 1.", gt=0, le=1)] = 1.0
-    limit: Annotated[int | None, Meta(description="About how many messages to run.", ge=1)] = None
+    limit: Annotated[int, Meta(description="About how many messages to run.", ge=1)] | None = None
     timeout_seconds: Annotated[float, Meta(description="How long one message may take.", gt=0)] = 30.0
-    tasks: Annotated[int | None, Meta(description="Into how many tasks to divide the work.", ge=1)] = None
+    tasks: Annotated[int, Meta(description="Into how many tasks to divide the work.", ge=1)] | None = None
     samples: Annotated[int, Meta(description="How many messages to show of each kind.", ge=0)] = 10
 
 

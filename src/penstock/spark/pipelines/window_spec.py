@@ -158,7 +158,7 @@ def _check_aggregates(spec: WindowSpec) -> None:
     for number, each in enumerate(spec.aggregates):
         where = f"aggregates[{number}]"
         if each.function not in FUNCTIONS and not each.percentile:
-            hint = suggestion(each.function, FUNCTIONS) + "; any percentile is written like p99.9"
+            hint = f"{suggestion(each.function, FUNCTIONS)} Any percentile is written like p99.9"
             raise InvalidField(f"{where}.function: there is no {each.function!r}", hint=hint)
         if each.field is None and each.function != "count":
             raise InvalidField(f"{where}.field: {each.function} needs one")
