@@ -6,6 +6,7 @@ import os
 import shutil
 from collections import Counter
 from contextlib import closing, suppress
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -66,7 +67,7 @@ class World:
     def __init__(self, path):
         self.data, self.out = path / "data", path / "out"
         self.clock = ManualClock(NOW - NOW % DAY + DAY - 4_000_000)  # four seconds before midnight
-        self.pushed = Counter()
+        self.pushed: Counter[Any] = Counter()
 
     def push(self, count, queue="orders", *, seal=False, **options):
         with penstock.open(self.data, clock=self.clock, durability="os") as ps:
@@ -97,8 +98,8 @@ class World:
         return archive
 
     def archived(self):
-        rows = Counter()
-        for file in read_manifest(self.out).files:
+        rows: Counter[Any] = Counter()
+        for file in self.manifest().files:
             table = joining.read_whole(self.out, file)
             assert writing.parts_of(table) == file.parts
             for row in table.select(["queue", "partition", "offset", "payload"]).to_pylist():
@@ -108,8 +109,13 @@ class World:
     def stored(self):
         return {path.relative_to(self.out).as_posix() for path in self.out.glob("queue=*/*/*")}
 
+    def manifest(self) -> Manifest:
+        found = read_manifest(self.out)
+        assert found is not None
+        return found
+
     def named(self):
-        manifest = read_manifest(self.out)
+        manifest = self.manifest()
         return {file.path for file in manifest.files} | {each.path for each in manifest.replaced}
 
 
@@ -219,11 +225,11 @@ def test_what_retention_removed_before_it_was_archived_is_told(world):
         ps.compact()
     world.push(2)
 
-    new = new_messages(looked_at(world), read_manifest(world.out), ["orders"])
+    new = new_messages(looked_at(world), world.manifest(), ["orders"])
     world.archive()
 
     assert [(each.first, each.end) for each in new.lost] == [(2, 4), (2, 4)]
-    assert ranges_of(read_manifest(world.out), "orders", 1, "0") == [(0, 2), (4, 5)]
+    assert ranges_of(world.manifest(), "orders", 1, "0") == [(0, 2), (4, 5)]
 
 
 def test_progress_is_noted_as_a_group_or_it_is_said_why_not(world):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -96,7 +97,7 @@ def test_a_replay_that_dies_goes_on_and_pushes_each_message_once(tmp_path, folde
         patched.setattr(Target, "commit", dying)
         with pytest.raises(Crash):
             pushing.push_in_portions(folder, target, "x", 7, pacer)
-    told = []
+    told: list[int] = []
     assert pushing.push_in_portions(folder, target, "x", 7, pacer, told.append) == 30
     assert pushing.push_in_portions(folder, target, "x", 7, pacer) == 30
 
@@ -107,7 +108,12 @@ def test_a_replay_that_dies_goes_on_and_pushes_each_message_once(tmp_path, folde
 
 def test_the_id_follows_from_what_is_asked_for():
     assert plans.id_for(PLAN) == plans.id_for(msgspec.structs.replace(PLAN, id="y"))
-    changed = [{"to": "b"}, {"queues": ("a", "b")}, {"where": "true"}, {"since": datetime(2030, 1, 1, tzinfo=UTC)}]
+    changed: list[dict[str, Any]] = [
+        {"to": "b"},
+        {"queues": ("a", "b")},
+        {"where": "true"},
+        {"since": datetime(2030, 1, 1, tzinfo=UTC)},
+    ]
     assert len({plans.id_for(msgspec.structs.replace(PLAN, **each)) for each in changed} | {plans.id_for(PLAN)}) == 5
 
 

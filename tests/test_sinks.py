@@ -276,8 +276,10 @@ def test_a_power_cut_at_any_operation_of_the_disk_leaves_neither_gap_nor_duplica
         life(session)  # like a query after a restart, only that this one replays everything
         assert payloads(session) == EXPECTED, f"operation {operation}"
         assert_accounts(session.shard)
-        session._disk.kill()
-        session = opened(session._disk, clock, 3)
+        after = session._disk
+        assert isinstance(after, ForgetfulDisk)
+        after.kill()
+        session = opened(after, clock, 3)
         assert payloads(session) == EXPECTED, f"operation {operation}, opened again"
         assert session.sink_state("q", "s")[0] == SinkState(3)
 
@@ -331,6 +333,7 @@ def test_any_history_of_commits_replays_and_restarts_stores_each_batch_once(seed
                     getattr(session, rng.choice(["checkpoint", "seal"]))()
             if rng.random() < 0.3:
                 disk = session._disk
+                assert isinstance(disk, ForgetfulDisk)
                 session = opened(disk.crash() if rng.random() < 0.5 else disk.kill(), clock, batch)
 
     assert payloads(session) == expected

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock import sinking
@@ -80,7 +81,7 @@ def test_the_asyncio_session_does_the_same(session, broker):
         name = name_for("s", 0, SystemClock().now(), bytes(10))
         local = staged(session, [b"a"])
         await remote.stage("q", name, 0, session._disk.read(f"staging/{local[0]}"))
-        state = await remote.commit_sink(SinkCommit("q", "s", 3, (name,)))
+        state: SinkState = await remote.commit_sink(SinkCommit("q", "s", 3, (name,)))
         assert state == await remote.sink_state("q", "s")
         await remote.discard_staged("q", local)
         await remote.close()
@@ -126,7 +127,7 @@ def test_who_may_not_push_to_the_queue_may_do_nothing_here(session):
         for each in asked:
             with pytest.raises(NotAuthorised, match="push q"):
                 await broker.call(client, calls.NAMES[type(each)], each)
-            each.queue = "mine"
+            msgspec.structs.force_setattr(each, "queue", "mine")
             await broker.call(client, calls.NAMES[type(each)], each)
         broker.close()
 

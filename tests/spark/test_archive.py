@@ -87,6 +87,7 @@ def test_a_difference_between_archive_and_log_names_the_message(spark, data, tmp
     out = tmp_path / "out"
     archive(spark, data, out, "orders", commit=False)
     manifest = read_manifest(out)
+    assert manifest is not None
     file = manifest.files[0]
     table = pq.read_table(out / file.path, partitioning=None)
     payloads = table["payload"].to_pylist()

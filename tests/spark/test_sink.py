@@ -269,7 +269,12 @@ def test_a_broker_on_this_machine_finds_what_was_staged_in_its_directory_and_oth
         monkeypatch.setattr("penstock.spark.staging._own_directory", lambda session: None)
     sent: list[str] = []
     stage = broker.session.stage
-    monkeypatch.setattr(broker.session, "stage", lambda *given: sent.append(given[1]) or stage(*given))
+
+    def noted(*given):
+        sent.append(given[1])
+        return stage(*given)
+
+    monkeypatch.setattr(broker.session, "stage", noted)
     target = Target(broker.url, "orders")
 
     names, rows = target.stage("s", 0, [Batch.build([b"a", b"b"]), Batch.build([b"c"])])

@@ -41,7 +41,8 @@ def committed(session: Any, batch: int, names: tuple[str, ...], **more: Any) -> 
         state, ticket = session.commit_sink(wanted)
         session.confirm(ticket)
         if state.batch >= batch:
-            return state
+            found: SinkState = state
+            return found
 
 
 def payloads(session: Any, queue: str = "q") -> Counter[bytes]:
