@@ -20,7 +20,7 @@ from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.errors import HistoryLost, InvalidField, NotADataDirectory, QueueNotFound
 from penstock.history import History, open_history
-from penstock.spark import batch_reader, failures
+from penstock.spark import batch_reader, failures, tasks
 from penstock.spark.batch_reader import BatchReader, PushdownReader, lots
 from penstock.spark.filters import bounds_of
 from penstock.spark.options import source_options
@@ -106,6 +106,7 @@ def opened(monkeypatch):
         return history
 
     monkeypatch.setattr(batch_reader, "open_history", watched)
+    monkeypatch.setattr(tasks, "open_history", watched)
     return files
 
 

@@ -23,6 +23,7 @@ from penstock.spark.filters import NO_BOUNDS, Bounds, bounds_of
 from penstock.spark.options import SourceOptions, source_options
 from penstock.spark.schema import Layout, layout
 from penstock.spark.shaping import Shaper
+from penstock.spark.tasks import open_planned
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -38,6 +39,14 @@ def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     parsed = source_options(options)
     kind = PushdownReader if parsed.is_pushdown and failures.is_pushing() else BatchReader
     return kind(parsed, layout(parsed, schema), schema)
+
+
+class Lot(InputPartition):
+    """Work for one task, and the id of the shard that it was planned on."""
+
+    def __init__(self, value: Any, shard: str) -> None:
+        super().__init__(value)
+        self.shard = shard
 
 
 class BatchReader(DataSourceReader):
@@ -56,11 +65,13 @@ class BatchReader(DataSourceReader):
             if not slices:
                 return [InputPartition(None)]
             _hold(history, slices)
-        return [InputPartition(tuple(lot)) for lot in lots(slices, self.options.partition_bytes_max)]
+            shard = history.shard_id.hex()
+        return [Lot(tuple(lot), shard) for lot in lots(slices, self.options.partition_bytes_max)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one lot."""
-        return read_slices(self.options, self.shape, self.schema, partition.value or ())
+        shard = partition.shard if isinstance(partition, Lot) else ""
+        return read_slices(self.options, self.shape, self.schema, partition.value or (), shard)
 
 
 class PushdownReader(BatchReader):
@@ -93,19 +104,19 @@ def planned(options: SourceOptions, bounds: Bounds = NO_BOUNDS) -> Iterator[tupl
 
 @failures.shown_plainly
 def read_slices(
-    options: SourceOptions, shape: Layout, schema: StructType, slices: Sequence[Slice]
+    options: SourceOptions, shape: Layout, schema: StructType, slices: Sequence[Slice], shard: str
 ) -> Iterator[pa.RecordBatch]:
     """Slices as batches of a schema, in the types that Spark wants to see."""
-    return failures.shown_rows(_read(options, shape, schema, slices))
+    return failures.shown_rows(_read(options, shape, schema, slices, shard))
 
 
 def _read(
-    options: SourceOptions, shape: Layout, schema: StructType, slices: Sequence[Slice]
+    options: SourceOptions, shape: Layout, schema: StructType, slices: Sequence[Slice], shard: str
 ) -> Iterator[pa.RecordBatch]:
     if not slices:
         return
     shaper = Shaper(shape, schema)
-    history = open_history(options.url, local=options.is_local)
+    history = open_planned(options.url, shard, local=options.is_local)
     history.skips_lost = not options.fail_on_data_loss
     try:
         for batch in history.read(slices, shaper.needed):

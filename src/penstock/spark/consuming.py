@@ -28,7 +28,7 @@ from penstock.remote.dialling import session as dial
 from penstock.remote.settings import settings
 from penstock.requests import Settling
 from penstock.spark import failures, lease_offsets, stream_offsets
-from penstock.spark.batch_reader import lots
+from penstock.spark.batch_reader import Lot, lots
 from penstock.spark.lease_offsets import Lease, LeaseOffset, Runs, offset_of
 from penstock.spark.options import SourceOptions
 from penstock.spark.places import CLIENT
@@ -153,7 +153,7 @@ class ConsumingReader(StreamReader):
             slices = [each for layer in layers for each in self.history.plan(moment, layer)]
             work += [(lot, runs) for lot in lots(slices, self.options.partition_bytes_max)]
         self.hold([each for lot, _ in work for each in lot])
-        return [InputPartition(each) for each in work]
+        return [Lot(each, self.shard) for each in work]
 
     def read_lot(self, lot: Any) -> Iterator[pa.RecordBatch]:
         slices, runs = lot

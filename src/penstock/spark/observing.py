@@ -17,7 +17,7 @@ from penstock.errors import InvalidField
 from penstock.history import Limits, Moment, QueueView
 from penstock.model import DEFAULT_GROUP, check_name
 from penstock.spark import failures, ranges, stream_offsets
-from penstock.spark.batch_reader import lots
+from penstock.spark.batch_reader import Lot, lots
 from penstock.spark.options import SourceOptions
 from penstock.spark.places import Place
 from penstock.spark.stream_offsets import Loss, QueueOffset, StreamOffset, offset_of
@@ -82,7 +82,7 @@ class ObservingReader(StreamReader):
         there = [each for each in wanted if _is_same(queues.get(each.queue), last.queues[each.queue])]
         slices = self.history.plan(moment, there)
         self.hold(slices)
-        return [InputPartition(tuple(lot)) for lot in lots(slices, self.options.partition_bytes_max)]
+        return [Lot(tuple(lot), self.shard) for lot in lots(slices, self.options.partition_bytes_max)]
 
     def read_lot(self, lot: Any) -> Iterator[pa.RecordBatch]:
         for batch, shaper in self.rows(lot):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -19,9 +19,10 @@ import msgspec
 
 from penstock.batch import Batch
 from penstock.clock import Clock, SystemClock
-from penstock.errors import DirectoryInUse, PenstockError, RateLimited
+from penstock.errors import DirectoryInUse, PenstockError, RateLimited, Unavailable
 from penstock.requests import SinkCommit
 from penstock.spark.places import CLIENT, Place
+from penstock.spark.tasks import check_directory, not_here
 from penstock.storage.directory import MARKER, read_marker
 from penstock.storage.disk import RealDisk
 from penstock.storage.lock import DirectoryLock
@@ -81,13 +82,23 @@ class Target(msgspec.Struct, frozen=True):
     def _staging(self) -> Iterator[tuple[Put, Remove]]:
         place = Place(self.url)
         if not place.is_broker:
+            check_directory(place.url)
             staging = Staging(RealDisk(place.url))
             yield partial(_write, staging), staging.remove
             return
-        with self.session() as session:
+        with self._task_session() as session:
             local = _own_directory(session)
             put = partial(_send, session, self.queue) if local is None else partial(_write, Staging(local))
             yield put, partial(session.discard_staged, self.queue)
+
+    @contextmanager
+    def _task_session(self) -> Iterator[Any]:
+        with ExitStack() as stack:
+            try:
+                session = stack.enter_context(self.session())
+            except Unavailable as error:
+                raise not_here(self.url, error) from None
+            yield session
 
     def stage(
         self, sink: str, task: int, batches: Iterable[Batch], clock: Clock | None = None

@@ -24,9 +24,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from penstock.errors import InvalidField
 from penstock.history import History, Moment, QueueView, Slice, open_history
 from penstock.spark import failures
+from penstock.spark.batch_reader import Lot
 from penstock.spark.options import SourceOptions, source_options
 from penstock.spark.schema import layout
 from penstock.spark.shaping import Shaper
+from penstock.spark.tasks import open_planned
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -84,6 +86,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._history: History | None = None
         self._pin_name = f"spark-{secrets.token_hex(8)}"
         self._is_holding = False
+        self._planned_shard = ""  # in a task: whose history its work was planned on
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.options, self.schema)
@@ -137,7 +140,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         shaper = Shaper(self.shape, self.schema)
         columns = list(dict.fromkeys((*shaper.needed, *extra)))
         # The query has found its broker already: one that is being started again is worth waiting for.
-        history = open_history(self.options.url, local=self.options.is_local, connect_seconds=TASK_CONNECT_SECONDS)
+        history = open_planned(
+            self.options.url, self._planned_shard, local=self.options.is_local, connect_seconds=TASK_CONNECT_SECONDS
+        )
         history.skips_lost = not self.options.fail_on_data_loss
         try:
             for batch in history.read(slices, columns):
@@ -154,6 +159,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """In a task: the rows of one lot, as batches of exactly the schema."""
         if partition.value is None:
             return iter(())
+        self._planned_shard = partition.shard if isinstance(partition, Lot) else ""
         return failures.shown_rows(self.read_lot(partition.value))
 
     @abstractmethod

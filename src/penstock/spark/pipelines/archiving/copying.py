@@ -14,12 +14,13 @@ import msgspec
 
 from penstock import limits
 from penstock.errors import StorageError
-from penstock.history import History, Moment, Slice, Wanted, open_history, pack
+from penstock.history import History, Moment, Slice, Wanted, pack
 from penstock.spark.pipelines.archiving import manifest as manifests
 from penstock.spark.pipelines.archiving.manifest import File, Manifest, Part, Range
 from penstock.spark.pipelines.archiving.spread import Spread
 from penstock.spark.pipelines.archiving.storing import Archive
 from penstock.spark.pipelines.archiving.writing import COLUMNS, write_files
+from penstock.spark.tasks import open_planned
 
 ROUND_BYTES: Final = 4 * limits.GIB
 LOT_BYTES: Final = 128 * limits.MIB  # of a task
@@ -103,7 +104,7 @@ class Copier:
 
 def stage_messages(url: str, slices: Sequence[Slice], stage: Path) -> Iterator[bytes]:
     """On an executor: write the messages of some slices to the stage; an account of each file."""
-    history = open_history(url)
+    history = open_planned(url)
     try:
         for file in write_files(history.read(slices, COLUMNS), stage):
             yield msgspec.json.encode(file)
