@@ -1,0 +1,1 @@
+"""A clickstream from end to end."""
