@@ -11,6 +11,7 @@ import penstock
 from bench.measure import Row, Scale, directory
 from bench.server.process import broker
 from bench.spark.setting import QUEUE, fill, spark
+from penstock.spark import stream_to
 
 BACKLOG = 3_000_000
 PER_TRIGGER = 500_000
@@ -36,9 +37,8 @@ def aggregate(url: str, checkpoint: Path, sink: str, count: int) -> float:
     grouped = source.load(QUEUE).groupBy("partition", "priority").count()
     rows = grouped.selectExpr("to_json(struct(*)) AS payload", "partition AS key")
     started = perf_counter()
-    writer = rows.writeStream.format("penstock").option("url", url).option("checkpointLocation", str(checkpoint))
-    query = writer.outputMode("update").trigger(availableNow=True).start(sink)
-    query.awaitTermination()
+    writer = stream_to(rows, url, sink, checkpoint=checkpoint, mode="update")
+    writer.trigger(availableNow=True).start().awaitTermination()
     return perf_counter() - started
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.spark.pipelines.base import Report, Run
+from penstock.spark.writing import stream_to
 from penstock.storage.findings import spelt
 
 if TYPE_CHECKING:
@@ -28,13 +29,13 @@ def run_stream(own: OwnPipeline, run: Run) -> Report:
     options: OwnOptions = run.options
     checkpoint = Path(options.checkpoint or run.out / "checkpoint").absolute()
     frame = own.applied(_reader(own, run).load(",".join(own.between.sources)))
-    writer = frame.writeStream.format("penstock").outputMode(own.between.output_mode).queryName(own.name)
-    writer = writer.option("url", run.url).option("checkpointLocation", str(checkpoint))
+    writer = stream_to(frame, run.url, own.between.sink, checkpoint=checkpoint, mode=own.between.output_mode)
+    writer = writer.queryName(own.name)
     if options.available_now:
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{round(options.trigger_seconds * 1000)} milliseconds")
-    query = writer.start(own.between.sink)
+    query = writer.start()
     counted = Counted()
     try:
         while not query.awaitTermination(LOOK_SECONDS):
