@@ -30,7 +30,7 @@ class ForecastOptions(Options, frozen=True, kw_only=True):
 
     target_age_seconds: Annotated[float, Meta(gt=0, description="How long a message may wait.")] = 60.0
     horizon_hours: Annotated[int, Meta(ge=1, le=672, description="How far to look ahead.")] = 24
-    workers: Annotated[int | None, Meta(ge=1, le=10_000, description="Workers from now on, instead of those seen.")] = (
+    workers: Annotated[int, Meta(ge=1, le=10_000, description="Workers from now on, instead of those seen.")] | None = (
         None
     )
     charts: Annotated[int, Meta(ge=0, le=100, description="Draw so many queues, those in most danger.")] = 12

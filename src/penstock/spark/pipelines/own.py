@@ -42,9 +42,9 @@ class OwnOptions(Options, frozen=True):
     trigger_seconds: Annotated[
         float, Meta(description="With --stream: from one micro-batch to the next; 0 is at once.", ge=0)
     ] = 1.0
-    messages_max: Annotated[
-        int | None, Meta(description="With --stream: at most so many messages in a micro-batch.", ge=1)
-    ] = None
+    messages_max: (
+        Annotated[int, Meta(description="With --stream: at most so many messages in a micro-batch.", ge=1)] | None
+    ) = None
     checkpoint: Annotated[
         str | None, Meta(description="With --stream: where Spark keeps its place; else 'checkpoint' in --out.")
     ] = None
