@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 from collections import Counter, defaultdict
 from typing import Any
@@ -154,3 +155,13 @@ def test_files_of_a_run_that_died_are_removed(tmp_path):
     RollupFiles(tmp_path).open("penstock://made", None, is_rebuild=False)
 
     assert [path.name for path in date.iterdir()] == ["00000001.parquet"]
+
+
+def test_a_report_older_than_the_tables_is_drawn_again(tmp_path):
+    (tmp_path / "report.html").touch()
+    os.utime(tmp_path / "report.html", (0, 0))
+    write_state(tmp_path / "rollup.json", State(url="penstock://made", generation=1))
+
+    assert not RollupFiles(tmp_path).is_drawn
+    os.utime(tmp_path / "report.html")
+    assert RollupFiles(tmp_path).is_drawn

@@ -50,8 +50,10 @@ def run(run: Run) -> Report:
     minutes = _changed_minutes(run, files, state, since).persist()
     try:
         after, pushed, settled = _advance(run, state, pushes, minutes)
-        if after is state:
+        if after is state and (files.is_drawn or not state.dates):
             return _nothing_new(run, state)
+        if after is state:
+            return _report(run, files, state, 0, 0)
         run.progress.step("adding up")
         files.replace(state, after, _fresh(run, pushes, minutes, since), minutes.select("queue", "minute_us"))
     finally:
@@ -185,9 +187,11 @@ def _report(run: Run, files: RollupFiles, state: State, pushed: int, settled: in
     known = read(files.tables(run.spark, state), len(state.dates))
     shown: list[Table] = summary(known)
     pages = write_report(run.out, known, shown, queues_max=run.options.charts)
-    dates = [date for date, generation in state.dates.items() if generation == state.generation]
+    is_new = bool(pushed or settled)
+    dates = [date for date, generation in state.dates.items() if is_new and generation == state.generation]
+    added = f"{pushed:,} pushes and {settled:,} outcomes added; {len(dates)} dates written."
     return Report(
-        summary=f"{pushed:,} pushes and {settled:,} outcomes added; {len(dates)} dates written.",
+        summary=added if is_new else "Nothing new: the tables are up to date, and the report is drawn again.",
         figures={"pushed": pushed, "events": settled, "dates": len(dates)},
         tables=shown,
         files=[str(run.out / "tables"), *map(str, pages)],

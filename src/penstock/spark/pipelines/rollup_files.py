@@ -99,6 +99,12 @@ class RollupFiles:
         return spark.read.option("basePath", str(self.folder)).parquet(*found)
 
     @property
+    def is_drawn(self) -> bool:
+        """Whether the report is as new as the tables: a run may have died between the two."""
+        report = self.out / "report.html"
+        return report.exists() and report.stat().st_mtime_ns >= self._path.stat().st_mtime_ns
+
+    @property
     def _staged(self) -> Path:
         return self.out / ".staged"
 
