@@ -16,6 +16,7 @@ import pytest
 from msgspec import Meta
 
 from penstock.cli import sparking
+from penstock.cli.pipeline_report import blocks
 from penstock.errors import InvalidField
 from penstock.spark.pipelines import registry
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Table
@@ -91,8 +92,8 @@ def test_values_are_read_as_their_options_say():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"top": "many"}, "--top: 'many' is not accepted: expected `int`"),
-        ({"top": "0"}, "--top: '0' is not accepted: expected `int` >= 1"),
+        ({"top": "many"}, r"--top: 'many' is not accepted: expected a whole number \(So many"),
+        ({"top": "0"}, "--top: '0' is not accepted: expected a whole number >= 1"),
         ({"every": "minut"}, r"--every: 'minut' is not accepted \(did you mean 'minute'\?\)"),
         ({"gap_seconds": "long"}, "--gap-seconds: 'long' is not a duration"),
         ({"part_bytes": "big"}, "--part-bytes: 'big' is not a size"),
@@ -134,7 +135,7 @@ def test_an_unknown_pipeline_is_answered_with_the_closest_one(run, toy):
 
     assert found.code == 1
     assert "there is none called 'toi'" in found.err
-    assert "did you mean 'toy'?" in found.err
+    assert "a function of your own is named module:function; did you mean 'toy'?" in found.err
 
 
 def test_an_explanation_lists_the_options(run, toy):
@@ -233,3 +234,13 @@ def test_state_is_replaced_as_a_whole_and_damage_is_named(tmp_path):
     path.write_text("{")
     with pytest.raises(InvalidField, match=r"state\.json holds no state"):
         read_state(path, dict[str, int])
+
+
+def test_a_table_that_is_too_wide_goes_on_below_with_its_first_columns():
+    widths, numeric = [12, 7, 11, 11, 11, 11], [False, False, True, True, True, True]
+
+    assert blocks(widths, numeric, 80) == [[0, 1, 2, 3, 4, 5]]
+    assert blocks(widths, numeric, 60) == [[0, 1, 2, 3, 4], [0, 5]]
+    assert blocks(widths, numeric, 10) == [[0, 1], [0, 2], [0, 3], [0, 4], [0, 5]]
+    # Long text is wrapped rather than put below.
+    assert blocks([8, 200, 20], [False, False, True], 62) == [[0, 1, 2]]

@@ -96,6 +96,8 @@ def test_a_spec_is_read_from_toml_or_from_python(tmp_path: Path, monkeypatch: py
 
     expected = WindowSpec(source="a", sink="b", lateness="10s", window=Shape(type="session", gap=30))
     assert [find_spec("spec.toml"), find_spec("my_windows:BY_SESSION")] == [expected, expected]
+    with pytest.raises(InvalidField, match="shows a whole spec"):
+        find_spec("none.toml")
     for name in ("none.toml", "my_windows:NONE", "no_such_module:X", "my_windows.py"):
         with pytest.raises(InvalidField, match="spec: "):
             find_spec(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from penstock.spark.pipelines.running import PipelineRun
 
 FILES_SHOWN_MAX: Final = 12
+WRAPPED: Final = 30  # text that is longer may be wrapped
+GAP: Final = 2  # between columns, at most
 
 
 def write_explanation(pipeline: Pipeline, *, as_json: bool) -> None:
@@ -55,7 +58,7 @@ def write_report(pipeline: Pipeline, run: PipelineRun, report: Report, *, as_jso
             output.write(f"  [dim]{escape(name.replace('_', ' ')):<{width}}[/]{escape(cell(value))}")
     for table in report.tables:
         output.write(f"\n[bold]{escape(table.title)}[/]")
-        output.write(_table(table.columns, table.rows))
+        _write_table(table.columns, table.rows)
     _write_files(report.files)
     for note in report.notes:
         output.write(f"[yellow]·[/] {escape(note)}")
@@ -94,11 +97,42 @@ def cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
-    """Text to the left, numbers to the right; a column is text up to the first that is all numbers."""
-    numeric = [all(isinstance(row[index], int | float | None) for row in rows) for index in range(len(columns))]
-    text_columns = numeric.index(True) if True in numeric and rows else len(columns)
-    return output.table(columns, [tuple(map(cell, row)) for row in rows], text_columns=text_columns)
+def _write_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Text to the left, numbers to the right. One that is too wide goes on below, with its first columns again."""
+    numeric = [
+        bool(rows) and all(isinstance(row[index], int | float | None) for row in rows) for index in range(len(columns))
+    ]
+    cells = [tuple(map(cell, row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    paper = output.console()
+    if not paper.is_terminal and "COLUMNS" not in os.environ:
+        # Into a file or a pipe nothing needs to fit a screen.
+        paper.width = max(paper.width, sum(widths) + GAP * len(widths))
+    for number, block in enumerate(blocks(widths, numeric, paper.width)):
+        if number:
+            output.write("")
+        text_columns = next((index for index, column in enumerate(block) if numeric[column]), len(block))
+        shown = [tuple(row[column] for column in block) for row in cells]
+        output.write(output.table([columns[column] for column in block], shown, text_columns=text_columns), paper)
+
+
+def blocks(widths: Sequence[int], numeric: Sequence[bool], width: int) -> list[list[int]]:
+    """Columns that fit side by side; those that say what a row is about are in every block. Long text is wrapped."""
+    needed = [each if is_number else min(each, WRAPPED) for each, is_number in zip(widths, numeric, strict=True)]
+    if sum(needed) + GAP * len(needed) <= width + GAP:
+        return [list(range(len(needed)))]
+    lead = 1
+    while lead < len(needed) - 1 and not numeric[lead] and sum(needed[: lead + 1]) + GAP * lead <= width // 3:
+        lead += 1
+    found: list[list[int]] = []
+    room = 0
+    for column in range(lead, len(needed)):
+        if not found or needed[column] + GAP > room:
+            found.append(list(range(lead)))
+            room = width + GAP - sum(needed[:lead]) - GAP * lead
+        found[-1].append(column)
+        room -= needed[column] + GAP
+    return found
 
 
 def _write_files(files: Sequence[str]) -> None:

@@ -44,7 +44,7 @@ def find(name: str) -> Pipeline:
 
         return load(name).pipeline
     if name not in names():
-        hint = f"{suggestion(name, names())} A function of your own is named module:function"
+        hint = f"a function of your own is named module:function; {suggestion(name, names())}"
         raise InvalidField(f"pipeline: there is none called {name!r}", hint=hint)
     found: Pipeline = importlib.import_module(f"{_HOME}.{MODULES[name]}").PIPELINE
     return found

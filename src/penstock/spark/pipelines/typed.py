@@ -131,8 +131,14 @@ def _value(option: Option, given: Given, now: datetime) -> Any:
         raise InvalidField(f"{option.flag}: {error.message}", hint=error.hint) from None
     except msgspec.ValidationError as error:
         hint = suggestion(str(given), option.choices) if option.choices else option.about
-        wanted = "" if option.choices else f": {str(error).lower()}"
+        wanted = "" if option.choices else f": {_wanted(error)}"
         raise InvalidField(f"{option.flag}: {given!r} is not accepted{wanted}", hint=hint) from None
+
+
+def _wanted(error: msgspec.ValidationError) -> str:
+    """What a value should have been, in words of people."""
+    wanted = str(error).lower().partition(", got ")[0].replace(" | null", "")
+    return wanted.replace("`int`", "a whole number").replace("`float`", "a number")
 
 
 def _parsed(option: Option, given: Given, now: datetime) -> Any:

@@ -31,6 +31,7 @@ FUNCTIONS: Final = (
 )  # fmt: skip
 # Functions that take any value; all others want numbers.
 OF_ANYTHING: Final = ("count", "first", "last", "collect", "approx_distinct")
+ABOUT_SPECS: Final = "docs/pipelines.md shows a whole spec"
 START: Final = "window_start"
 END: Final = "window_end"
 _PERCENTILE: Final = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
@@ -85,11 +86,11 @@ def load_spec(path: Path) -> WindowSpec:
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InvalidField(f"spec: there is no file {path}") from None
+        raise InvalidField(f"spec: there is no file {path}", hint=ABOUT_SPECS) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidField(f"spec: {path} is not TOML: {error}") from None
+        raise InvalidField(f"spec: {path} is not TOML: {error}", hint=ABOUT_SPECS) from None
     except OSError as error:
-        raise InvalidField(f"spec: {path} cannot be read: {error.strerror}") from None
+        raise InvalidField(f"spec: {path} cannot be read: {error.strerror}", hint=ABOUT_SPECS) from None
     return made(raw)
 
 
@@ -105,7 +106,7 @@ def made(raw: Mapping[str, Any]) -> WindowSpec:
     except msgspec.ValidationError as error:
         text, _, place = str(error).partition(" - at ")
         where = place.strip("`").removeprefix("$.") or "spec"
-        raise InvalidField(f"{where}: {text}", hint="docs/pipelines.md shows a whole spec") from None
+        raise InvalidField(f"{where}: {text}", hint=ABOUT_SPECS) from None
 
 
 def _refuse_unknown(raw: Any, kind: type[msgspec.Struct], prefix: str) -> None:
@@ -158,7 +159,7 @@ def _check_aggregates(spec: WindowSpec) -> None:
     for number, each in enumerate(spec.aggregates):
         where = f"aggregates[{number}]"
         if each.function not in FUNCTIONS and not each.percentile:
-            hint = f"{suggestion(each.function, FUNCTIONS)} Any percentile is written like p99.9"
+            hint = f"any percentile is written like p99.9; {suggestion(each.function, FUNCTIONS)}"
             raise InvalidField(f"{where}.function: there is no {each.function!r}", hint=hint)
         if each.field is None and each.function != "count":
             raise InvalidField(f"{where}.field: {each.function} needs one")
