@@ -14,7 +14,7 @@ from penstock.cli.spark_errors import python_error, query_error
 from penstock.errors import InvalidField
 from penstock.history import PartitionView, QueueView
 from penstock.model import QueueOptions
-from penstock.spark.pipelines.own_batch import following, offsets
+from penstock.spark.pipelines.owning.batch import following, offsets
 from penstock.spark.pipelines.registry import find
 
 RUN: Any = SimpleNamespace(url="data", since=None, out=Path("out"))

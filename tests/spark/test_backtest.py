@@ -23,9 +23,9 @@ from penstock.spark.pipelines.backtest import (
     compared,
     what_happened,
 )
-from penstock.spark.pipelines.backtest_report import verdict
-from penstock.spark.pipelines.handler_child import Call, Result, Setup
-from penstock.spark.pipelines.handler_process import LOST_IN_A_ROW_MAX, HandlerProcess
+from penstock.spark.pipelines.backtesting.handler_child import Call, Result, Setup
+from penstock.spark.pipelines.backtesting.handler_process import LOST_IN_A_ROW_MAX, HandlerProcess
+from penstock.spark.pipelines.backtesting.report import verdict
 from penstock.spark.pipelines.running import PipelineRun
 from penstock.spark.pipelines.typed import typed
 

@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from penstock.spark.pipelines import forecast, queueing, rates
+from penstock.spark.pipelines import forecast
 from penstock.spark.pipelines.forecast import ForecastOptions, History
+from penstock.spark.pipelines.forecasting import queueing, rates
 from tests.spark.made import EVENTS, MESSAGES, START, MadeRun, event, frame, message
 
 HOUR_US = 3_600_000_000

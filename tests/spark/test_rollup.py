@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from penstock.errors import InvalidField
-from penstock.spark.pipelines import rolling, rollup
+from penstock.spark.pipelines import rollup
+from penstock.spark.pipelines.rolling import frames as rolling
+from penstock.spark.pipelines.rolling.files import RollupFiles, State
+from penstock.spark.pipelines.rolling.sketch import ERROR_MAX
 from penstock.spark.pipelines.rollup import RollupOptions
-from penstock.spark.pipelines.rollup_files import RollupFiles, State
-from penstock.spark.pipelines.sketch import ERROR_MAX
 from penstock.spark.pipelines.state import write_state
 from tests.spark.made import EVENTS, MESSAGES, MadeRun, at, event, frame, message
 

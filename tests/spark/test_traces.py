@@ -7,9 +7,10 @@ from datetime import timedelta
 import pytest
 
 from penstock.errors import InvalidField
-from penstock.spark.pipelines import hops, traces
-from penstock.spark.pipelines.journeys import Hop, journey
+from penstock.spark.pipelines import traces
 from penstock.spark.pipelines.traces import TracesOptions
+from penstock.spark.pipelines.tracing import hops
+from penstock.spark.pipelines.tracing.journeys import Hop, journey
 from tests.spark.made import EVENTS, MESSAGES, START, MadeRun, event, frame, message
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -100,6 +101,17 @@ def test_hops_are_put_together_from_messages_and_runs_of_events(spark, journey_r
     assert paid["between_ms"] == 3000.0
     assert [rows[id]["parent"] for id in ("payments.dlq/0/0", "mails/0/0")] == ["payments/0/3", "orders/0/7"]
     assert {id for id, row in rows.items() if row["is_critical"]} == set(rows) - {"mails/0/0"}
+
+
+def test_a_trace_that_ends_in_a_dead_letter_has_failed(spark, journey_rows):
+    messages, events = journey_rows
+    unread = [each for each in events if each["queue"] != "payments.dlq"]
+
+    tables = frame(spark, messages, MESSAGES), frame(spark, unread, EVENTS)
+    rows = {row["trace"]: row for row in hops.traces(hops.journeys(hops.hops(*tables))).toArrow().to_pylist()}
+
+    assert [(rows[name]["status"], rows[name]["open"]) for name in (TRACE, "by hand")] == [("failed", 0), ("open", 1)]
+    assert rows[TRACE]["open_since"] is None
 
 
 def test_a_run_tells_of_the_slowest_and_of_the_stuck_and_is_not_repeated(spark, tmp_path, journey_rows):

@@ -19,14 +19,14 @@ from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.errors import QueueNotFound
-from penstock.spark.pipelines.facts import ALL, facts_of, in_words, key_prefix
-from penstock.spark.pipelines.letters import open_only
-from penstock.spark.pipelines.redrive import Filter, Taken, command, steady_text
 from penstock.spark.pipelines.running import PipelineRun
-from penstock.spark.pipelines.shared_facts import most_telling
-from penstock.spark.pipelines.signatures import signature
 from penstock.spark.pipelines.triage import PIPELINE, TriageOptions
-from penstock.spark.pipelines.triage_report import Triage
+from penstock.spark.pipelines.triaging.facts import ALL, facts_of, in_words, key_prefix
+from penstock.spark.pipelines.triaging.letters import open_only
+from penstock.spark.pipelines.triaging.redrive import Filter, Taken, command, steady_text
+from penstock.spark.pipelines.triaging.report import Triage
+from penstock.spark.pipelines.triaging.shared_facts import most_telling
+from penstock.spark.pipelines.triaging.signatures import signature
 from penstock.spark.pipelines.typed import typed
 
 TRACEBACK = """Traceback (most recent call last):
@@ -230,7 +230,7 @@ def matching(redrive: str, capsys: pytest.CaptureFixture[str]) -> int:
 
 
 def test_options_are_given_as_text() -> None:
-    given = {"all": True, "group": "g", "limit": "3", "share": "0.8", "healthy": "0", "again": True}
+    given: dict[str, Any] = {"all": True, "group": "g", "limit": "3", "share": "0.8", "healthy": "0", "again": True}
 
     expected = TriageOptions(all=True, group="g", limit=3, share=0.8, healthy=0, again=True)
     assert typed(TriageOptions, given) == expected

@@ -20,8 +20,8 @@ from penstock.errors import InvalidField
 from penstock.spark.pipelines.running import PipelineRun
 from penstock.spark.pipelines.typed import typed
 from penstock.spark.pipelines.window import PIPELINE, Counted, WindowOptions, find_spec
-from penstock.spark.pipelines.window_spec import Aggregate, Shape, WindowSpec, made, types_of
-from penstock.spark.pipelines.windowing import windowed
+from penstock.spark.pipelines.windowing.frames import windowed
+from penstock.spark.pipelines.windowing.spec import Aggregate, Shape, WindowSpec, made, types_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -88,7 +88,7 @@ def test_a_spec_is_read_from_toml_or_from_python(tmp_path: Path, monkeypatch: py
         'source = "a"\nsink = "b"\nlateness = "10s"\n[window]\ntype = "session"\ngap = 30\n', encoding="utf-8"
     )
     (tmp_path / "my_windows.py").write_text(
-        "from penstock.spark.pipelines.window_spec import Shape, WindowSpec\n"
+        "from penstock.spark.pipelines.windowing.spec import Shape, WindowSpec\n"
         "BY_SESSION = WindowSpec(source='a', sink='b', lateness='10s', window=Shape(type='session', gap=30))\n",
         encoding="utf-8",
     )
@@ -252,6 +252,7 @@ def test_a_stream_gives_out_each_window_once_and_drops_what_comes_too_late(spark
         "messages": 3, "late": 1, "windows": 1,
     }  # fmt: skip
     assert any("too late" in note for note in second.notes)
+    assert PIPELINE.run(run).summary == "nothing new in clicks"
 
     spec.write_text(TOML.replace("1m", "2m"), encoding="utf-8")
     with pytest.raises(InvalidField, match="window changed"):
@@ -281,7 +282,13 @@ window = { type = "tumbling", size = "1m" }
 
 
 def test_options_are_given_as_text() -> None:
-    given = {"spec": "a.toml", "preview": "20", "messages_max": "5", "trigger_seconds": "2s", "available_now": True}
+    given: dict[str, Any] = {
+        "spec": "a.toml",
+        "preview": "20",
+        "messages_max": "5",
+        "trigger_seconds": "2s",
+        "available_now": True,
+    }
 
     assert typed(WindowOptions, given) == WindowOptions(
         spec="a.toml", preview=20, messages_max=5, trigger_seconds=2.0, available_now=True

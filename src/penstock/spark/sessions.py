@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.spark.java import require_pyspark, require_spark
@@ -65,10 +66,24 @@ def register(spark: SparkSession) -> SparkSession:
     """Make `format("penstock")` known in a session, with filters pushed down where Spark can do that."""
     from penstock.spark.source import PenstockSource
 
+    _show_archive(spark)
     spark.dataSource.register(PenstockSource)
     if version_of(spark) >= PUSHDOWN_SINCE:
         spark.conf.set(PUSHDOWN, "true")
     return spark
+
+
+def _show_archive(spark: SparkSession) -> None:
+    """Where Penstock was shipped as an archive, say so to the processes in which Spark plans streams.
+
+    Spark tells those that read and write, and leaves these to look in PYTHONPATH.
+    """
+    archive = next((str(path) for path in Path(__file__).parents if path.is_file()), None)
+    context = getattr(spark, "sparkContext", None)  # Spark Connect has none
+    if archive is not None and context is not None:
+        known = context.environment.get("PYTHONPATH", "").split(os.pathsep)
+        if archive not in known:
+            context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, (*known, archive)))
 
 
 def settings(master: str) -> dict[str, str]:

@@ -17,12 +17,12 @@ from penstock.clock import SystemClock
 from penstock.errors import InvalidField
 from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX
 from penstock.spark.failures import cause, shown_plainly
-from penstock.spark.pipelines import backtest_report
+from penstock.spark.pipelines.backtesting import report as backtest_report
+from penstock.spark.pipelines.backtesting.handler_child import Call, Setup
+from penstock.spark.pipelines.backtesting.handler_process import HandlerProcess
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run
-from penstock.spark.pipelines.handler_child import Call, Setup
-from penstock.spark.pipelines.handler_process import HandlerProcess
-from penstock.spark.pipelines.matching import match, sampled
-from penstock.spark.pipelines.signatures import signature
+from penstock.spark.pipelines.triaging.matching import match, sampled
+from penstock.spark.pipelines.triaging.signatures import signature
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -25,6 +25,7 @@ COLOURS: Final = {
     "dropped": "#9aa5b1",
 }
 CYCLE: Final = ("#1f6f8b", "#c8413b", "#e0a030", "#7a5ea8", "#3a9d6e", "#5c6b7a")
+FEW: Final = 12
 SHADES: Final = {"p50": "#8cc3d6", "p95": "#1f6f8b", "p99": "#0c3847"}
 _RC: Final[dict[Any, Any]] = {
     "font.size": 9.5,
@@ -73,7 +74,9 @@ def flow_chart(title: str, flow: Flow) -> bytes:
         backlog.fill_between(flow.times, values, step="post", color=colour, alpha=0.15, linewidth=0)
         backlog.step(flow.times, values, where="post", color=colour, linewidth=1.2, label=group)
     _title(backlog, "Not settled yet, by group")
-    backlog.set_ylim(bottom=0)
+    # With nothing waiting the scale would be one of tiny parts of a message.
+    backlog.set_ylim(bottom=0, top=max(1.0, backlog.get_ylim()[1]))
+    backlog.yaxis.get_major_locator().set_params(integer=True)
     _legend(backlog)
     _draw_times(wait, "Wait before the first delivery (ms)", flow.times, flow.wait_ms)
     _draw_times(processing, "Processing (ms)", flow.times, flow.processing_ms)
@@ -125,11 +128,20 @@ def _draw_rates(axes: Axes, flow: Flow) -> None:
 
 
 def _draw_times(axes: Axes, title: str, times: Sequence[datetime], percentiles: Mapping[str, Values]) -> None:
+    from matplotlib import ticker
+
+    # Few points make hardly a line: they must be seen by themselves.
+    size = 2.5 if len(times) > FEW else 7.0
     for name, values in percentiles.items():
-        axes.plot(times, values, color=SHADES[name], linewidth=1.2, marker=".", markersize=2.5, label=name)
+        axes.plot(times, values, color=SHADES[name], linewidth=1.2, marker=".", markersize=size, label=name)
     _title(axes, title)
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter("{x:g}")
+    low, high = axes.get_ylim()
+    axes.set_ylim(low / 1.5, high * 1.5)
+    # Three lines for a power of ten, so that there are some to read from within one as well.
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:,g}")
+    axes.yaxis.set_minor_formatter(ticker.NullFormatter())
     _legend(axes)
 
 

@@ -16,7 +16,15 @@ import numpy as np
 from msgspec import Meta
 
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
-from penstock.spark.pipelines.queueing import Floats, Profile, Waits, breach_step, profile, waits, workers_enough
+from penstock.spark.pipelines.forecasting.queueing import (
+    Floats,
+    Profile,
+    Waits,
+    breach_step,
+    profile,
+    waits,
+    workers_enough,
+)
 from penstock.spark.pipelines.seen import Seen, as_before, remember, seen
 
 STEP_SECONDS: Final = 60.0
@@ -117,7 +125,7 @@ def _look_ahead(found: Forecast, options: ForecastOptions) -> None:
 
 def run(run: Run) -> Report:
     """Forecast every queue and group."""
-    from penstock.spark.pipelines.forecast_report import write_report
+    from penstock.spark.pipelines.forecasting.report import write_report
 
     run.progress.step("looking for what is new")
     messages = run.messages(columns=["queue", "partition", "offset", "pushed_at"])
@@ -139,7 +147,7 @@ def run(run: Run) -> Report:
 
 def histories(run: Run, now: Seen) -> list[History]:
     """What is known of each queue and group."""
-    from penstock.spark.pipelines import rates
+    from penstock.spark.pipelines.forecasting import rates
 
     messages = run.messages(columns=["queue", "partition", "offset", "pushed_at"])
     events = run.events()

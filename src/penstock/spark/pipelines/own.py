@@ -107,10 +107,10 @@ class OwnPipeline:
             hint = "its source is in its decorator, and a run takes all that has come since the last one"
             raise InvalidField(f"{which}: a pipeline of your own does not take it", hint=hint)
         if run.options.stream:
-            from penstock.spark.pipelines.own_stream import run_stream
+            from penstock.spark.pipelines.owning.stream import run_stream
 
             return run_stream(self, run)
-        from penstock.spark.pipelines.own_batch import run_batch
+        from penstock.spark.pipelines.owning.batch import run_batch
 
         return run_batch(self, run)
 

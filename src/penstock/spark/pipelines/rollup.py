@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from penstock.errors import InvalidField
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
-from penstock.spark.pipelines.rollup_files import Cursor, RollupFiles, State
+from penstock.spark.pipelines.rolling.files import Cursor, RollupFiles, State
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -75,7 +75,7 @@ def _new_pushes(run: Run, state: State, since: datetime | None) -> DataFrame:
     """Minutes of messages beyond the cursors, still apart by partition, with the last of each."""
     from pyspark.sql import functions as f
 
-    from penstock.spark.pipelines.rolling import COUNTS, rows_of_messages
+    from penstock.spark.pipelines.rolling.frames import COUNTS, rows_of_messages
 
     wanted = ["queue", "partition", "offset", "pushed_at"]
     wanted += ["key"] if run.options.key_prefix else []
@@ -102,7 +102,7 @@ def _changed_minutes(run: Run, files: RollupFiles, state: State, since: datetime
     """Minutes of a queue that hold more events than were counted, and how many more."""
     from pyspark.sql import functions as f
 
-    from penstock.spark.pipelines.rolling import OUTCOMES
+    from penstock.spark.pipelines.rolling.frames import OUTCOMES
 
     minute = f.unix_micros(f.date_trunc("minute", "settled_at")).alias("minute_us")
     sums = f.sum("count").alias("now"), f.unix_micros(f.max("settled_at")).alias("last_us")
@@ -160,8 +160,8 @@ def _fresh(run: Run, pushes: DataFrame, minutes: DataFrame, since: datetime | No
     """Rows of new pushes, and rows of all events in the minutes that have changed."""
     from pyspark.sql import functions as f
 
-    from penstock.spark.pipelines.rolling import ROW, SKETCHES, rows_of_events, with_keys
-    from penstock.spark.pipelines.sketch import TYPE
+    from penstock.spark.pipelines.rolling.frames import ROW, SKETCHES, rows_of_events, with_keys
+    from penstock.spark.pipelines.rolling.sketch import TYPE
 
     minute_us = f.unix_micros(f.date_trunc("minute", "settled_at"))
     events = _settled_since(run.events(), since).withColumn("minute_us", minute_us)
@@ -181,7 +181,7 @@ def _nothing_new(run: Run, state: State) -> Report:
 
 
 def _report(run: Run, files: RollupFiles, state: State, pushed: int, settled: int) -> Report:
-    from penstock.spark.pipelines.rollup_report import read, summary, write_report
+    from penstock.spark.pipelines.rolling.report import read, summary, write_report
 
     run.progress.step("drawing")
     known = read(files.tables(run.spark, state), len(state.dates))

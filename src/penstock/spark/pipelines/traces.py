@@ -1,8 +1,8 @@
 """The pipeline `traces`: journeys of messages across queues by the trace that they carry.
 
 A run computes the traces of its time range anew, as a whole: a trace may go on for as long as it likes. When messages
-and events are what they were at the last run, nothing is done. `penstock.spark.pipelines.hops` holds the functions from
-DataFrame to DataFrame.
+and events are what they were at the last run, nothing is done. `tracing.hops` holds the functions from DataFrame to
+DataFrame.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TracesOptions(Options, frozen=True, kw_only=True):
 
 def run(run: Run) -> Report:
     """Write hops and traces, draw the slowest."""
-    from penstock.spark.pipelines import hops
+    from penstock.spark.pipelines.tracing import hops
 
     options: TracesOptions = run.options
     run.progress.step("looking for what is new")
@@ -92,7 +92,7 @@ def _files(out: Path) -> list[str]:
 
 
 def _report(run: Run, journeys: DataFrame, found: DataFrame) -> Report:
-    from penstock.spark.pipelines.traces_report import drawn, stuck_of, tables
+    from penstock.spark.pipelines.tracing.report import drawn, stuck_of, tables
 
     run.progress.step("drawing")
     until = run.until or datetime.fromtimestamp(SystemClock().now() / 1e6, UTC)

@@ -17,14 +17,15 @@ from msgspec.structs import replace
 from penstock.history import open_history
 from penstock.model import DLQ_SUFFIX
 from penstock.spark import ranges
-from penstock.spark.pipelines import letters as letters_of
-from penstock.spark.pipelines import redrive, triage_report
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run
-from penstock.spark.pipelines.facts import INPUT, count_facts
-from penstock.spark.pipelines.matching import match, sampled
-from penstock.spark.pipelines.shared_facts import HEALTHY, most_telling, telling_facts
 from penstock.spark.pipelines.state import read_state, write_state
-from penstock.spark.pipelines.triage_report import Found, Triage
+from penstock.spark.pipelines.triaging import letters as letters_of
+from penstock.spark.pipelines.triaging import redrive
+from penstock.spark.pipelines.triaging import report as triage_report
+from penstock.spark.pipelines.triaging.facts import INPUT, count_facts
+from penstock.spark.pipelines.triaging.matching import match, sampled
+from penstock.spark.pipelines.triaging.report import Found, Triage
+from penstock.spark.pipelines.triaging.shared_facts import HEALTHY, most_telling, telling_facts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

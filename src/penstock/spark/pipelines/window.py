@@ -23,8 +23,9 @@ from penstock.spark import stream_to
 from penstock.spark.failures import cause
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
 from penstock.spark.pipelines.state import read_state, write_state
-from penstock.spark.pipelines.window_spec import WindowSpec, checked, load_spec
-from penstock.spark.pipelines.windowing import EVENT_AT, WANTED, as_messages, events_of, windowed, windows
+from penstock.spark.pipelines.windowing.frames import EVENT_AT, WANTED, as_messages, events_of, windowed, windows
+from penstock.spark.pipelines.windowing.spec import WindowSpec, checked, load_spec
+from penstock.storage.findings import spelt
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -206,15 +207,19 @@ def _watched(run: Run, query: StreamingQuery) -> Counted:
 def _report(run: Run, spec: WindowSpec, counted: Counted) -> Report:
     figures = counted.figures
     notes = [f"it goes on from {run.out} when it is run again"]
-    if spec.mode == "append":
-        notes.append(f"windows that end after {counted.watermark or 'the first event'} are still open")
+    if spec.mode == "append" and counted.watermark:
+        notes.append(f"windows that end after {counted.watermark} are still open")
     if figures["late"]:
         notes.append(f"{figures['late']:,} came too late for their window and were dropped: allow more lateness?")
     if figures["untimed"]:
         notes.append(f"{figures['untimed']:,} messages have no time in {spec.event_time!r} and are in no window")
+    came = f"{spelt(figures['messages'], 'message')} of {spec.source} became"
+    has_news = figures["messages"] or figures["windows"]
     return Report(
         summary=(
-            f"{figures['messages']:,} messages of {spec.source} became {figures['windows']:,} windows in {spec.sink}"
+            f"{came} {spelt(figures['windows'], 'window')} in {spec.sink}"
+            if has_news
+            else f"nothing new in {spec.source}"
         ),
         figures={**figures, "watermark": counted.watermark},
         files=[str(run.out / FILE)],

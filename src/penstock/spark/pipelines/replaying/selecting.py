@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import InvalidField
-from penstock.spark.pipelines.matching import match
+from penstock.spark.pipelines.triaging.matching import match
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

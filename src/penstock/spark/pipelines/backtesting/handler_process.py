@@ -19,13 +19,13 @@ import msgspec
 
 from penstock.clock import SystemClock
 from penstock.errors import InvalidField
-from penstock.spark.pipelines.handler_child import IDLE_SECONDS, Call, Result, Setup, framed, read_frame
+from penstock.spark.pipelines.backtesting.handler_child import IDLE_SECONDS, Call, Result, Setup, framed, read_frame
 
 IMPORT_SECONDS: Final = 120.0
 DEATH_SECONDS: Final = 5.0
 LOST_IN_A_ROW_MAX: Final = 20  # hung or dead: after so many there is no hope
 
-_MODULE: Final = "penstock.spark.pipelines.handler_child"
+_MODULE: Final = "penstock.spark.pipelines.backtesting.handler_child"
 
 
 class _TimedOut(Exception):

@@ -1,4 +1,4 @@
-"""The process in which a handler under test runs: `python -m penstock.spark.pipelines.handler_child`.
+"""The process in which a handler under test runs: `python -m penstock.spark.pipelines.backtesting.handler_child`.
 
 It is told the handler, then one message after another, over its standard input, and answers each over its standard
 output; both are length-prefixed msgpack. The handler gets neither: what it prints goes to standard error, what it reads

@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from penstock.spark.pipelines.base import Table
-from penstock.spark.pipelines.gantt import LEGEND, duration, gantt
-from penstock.spark.pipelines.hops import FAILED, by_queue
 from penstock.spark.pipelines.pages import page, section, table_section
+from penstock.spark.pipelines.tracing.gantt import LEGEND, duration, gantt
+from penstock.spark.pipelines.tracing.hops import FAILED, by_queue
 
 HOPS_DRAWN_MAX = 200
 

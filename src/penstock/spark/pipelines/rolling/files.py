@@ -83,7 +83,7 @@ class RollupFiles:
 
     def minutes(self, spark: SparkSession, state: State, dates: Sequence[str] | None = None) -> DataFrame:
         """Stored rows of minutes, without percentiles; of all dates or of these."""
-        from penstock.spark.pipelines.rolling import ROW
+        from penstock.spark.pipelines.rolling.frames import ROW
 
         return self.tables(spark, state, dates).where("grain = 'minute'").select(*ROW)
 
@@ -93,7 +93,7 @@ class RollupFiles:
         names = [f"grain=*/date={date}/{_name(generation)}" for date, generation in wanted.items()]
         found = [str(path) for name in names for path in self.folder.glob(name)]
         if not found:
-            from penstock.spark.pipelines.rolling import table_schema
+            from penstock.spark.pipelines.rolling.frames import table_schema
 
             return spark.createDataFrame([], table_schema(spark))
         return spark.read.option("basePath", str(self.folder)).parquet(*found)
@@ -111,7 +111,7 @@ class RollupFiles:
     def _stage(self, minutes: DataFrame) -> None:
         from pyspark.sql import functions as f
 
-        from penstock.spark.pipelines.rolling import GRAINS, fold, with_percentiles
+        from penstock.spark.pipelines.rolling.frames import GRAINS, fold, with_percentiles
 
         date = f.date_format("bucket", "yyyy-MM-dd").alias("date")
         whole = with_percentiles(fold(minutes, *GRAINS)).select("*", date).repartition("grain", "date")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.model import DLQ_SUFFIX, Outcome
 from penstock.requests import DEAD_ATTEMPTS, DEAD_CONSUMER, DEAD_ERROR, DEAD_GROUP, DEAD_ORIGIN, DEAD_REASON
-from penstock.spark.pipelines.matching import match
-from penstock.spark.pipelines.signatures import signature, signature_id, with_value
+from penstock.spark.pipelines.triaging.matching import match
+from penstock.spark.pipelines.triaging.signatures import signature, signature_id, with_value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from penstock.spark.pipelines.sketch import TYPE, percentile, sketch_of
+from penstock.spark.pipelines.rolling.sketch import TYPE, percentile, sketch_of
 
 GRAINS: Final = ("minute", "hour", "day")
 SHARES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from penstock.spark.pipelines.base import Report, Table
-from penstock.spark.pipelines.facts import in_words
-from penstock.spark.pipelines.redrive import in_utc
+from penstock.spark.pipelines.triaging.facts import in_words
+from penstock.spark.pipelines.triaging.redrive import in_utc
 
 ERROR_CHARS_SHOWN = 80
 

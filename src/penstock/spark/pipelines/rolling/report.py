@@ -20,8 +20,8 @@ from pyspark.sql import functions as f
 from penstock.spark.pipelines.base import Table
 from penstock.spark.pipelines.charts import Flow, flow_chart
 from penstock.spark.pipelines.pages import page, picture, section, table_section
-from penstock.spark.pipelines.rolling import COUNTS, OUTCOMES, SHARES, SKETCHES
-from penstock.spark.pipelines.sketch import value_of
+from penstock.spark.pipelines.rolling.frames import COUNTS, OUTCOMES, SHARES, SKETCHES
+from penstock.spark.pipelines.rolling.sketch import value_of
 
 # The finest grain that does not make more points than a chart can show, by how many dates there are.
 DATES_MAX: Final = {"minute": 1, "hour": 21, "day": math.inf}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.spark.pipelines.facts import ALL
+from penstock.spark.pipelines.triaging.facts import ALL
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from penstock.requests import DEAD_ORIGIN
-from penstock.spark.pipelines.journeys import Hop, journey
+from penstock.spark.pipelines.tracing.journeys import Hop, journey
 
 TRACEPARENT: Final = r"^\s*[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}"
 # A message that ended like this comes again; after any other outcome it does not.
@@ -102,8 +102,11 @@ def traces(journeys: DataFrame) -> DataFrame:
     critical = f.when(f.col("is_critical"), f.struct("pushed_at", "settled_at", "queue"))
     path = f.transform(f.array_sort(f.collect_list(critical)), lambda hop: hop["queue"])
     end = f.greatest(f.max("settled_at"), f.max("leased_at"), f.max("pushed_at"))
-    open_since = f.min(f.when(f.col("is_open"), f.coalesce("settled_at", "leased_at", "pushed_at")))
-    failed = f.max(f.col("outcome").isin(*FAILED) & ~f.col("is_open"))
+    # Nobody works on a dead letter until somebody looks at it: it is the end of the trace, and no good one.
+    is_letter = f.col("origin").isNotNull() & f.col("outcome").isNull()
+    is_open = f.col("is_open") & ~is_letter
+    open_since = f.min(f.when(is_open, f.coalesce("settled_at", "leased_at", "pushed_at")))
+    failed = f.max(is_letter | (f.col("outcome").isin(*FAILED) & ~f.col("is_open")))
     found = journeys.groupBy("trace").agg(
         f.min("pushed_at").alias("started_at"),
         end.alias("ended_at"),
@@ -113,7 +116,7 @@ def traces(journeys: DataFrame) -> DataFrame:
         f.array_join(path, " → ").alias("path"),
         *(f.sum(name).alias(name) for name in ("path_wait_ms", "path_work_ms")),
         f.sum(f.when(f.col("is_critical"), f.col("gap_ms"))).alias("path_gap_ms"),
-        f.sum(f.col("is_open").cast("int")).cast("int").alias("open"),
+        f.sum(is_open.cast("int")).cast("int").alias("open"),
         open_since.alias("open_since"),
         failed.alias("is_failed"),
     )

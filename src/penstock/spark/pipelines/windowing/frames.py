@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import InvalidField
 from penstock.model import CONTENT_TYPE_NAMES, ContentType
-from penstock.spark.pipelines.window_spec import (
+from penstock.spark.pipelines.windowing.spec import (
     END,
     MESSAGE,
     MESSAGE_COLUMNS,

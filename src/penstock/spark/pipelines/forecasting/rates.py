@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from penstock.model import DEFAULT_GROUP
-from penstock.spark.pipelines.hops import AGAIN
+from penstock.spark.pipelines.tracing.hops import AGAIN
 
 
 def arrivals(messages: DataFrame) -> DataFrame:

@@ -1,0 +1,1 @@
+"""Backtests: the handler in a process of its own, and the report."""

@@ -1,0 +1,1 @@
+"""Forecasts: rates by hour of the week, queueing, and the report."""

@@ -1,0 +1,1 @@
+"""Pipelines of your own, in batches and as a stream."""

@@ -1,0 +1,1 @@
+"""Traces: hops of messages, the journeys that they make up, and their pictures."""

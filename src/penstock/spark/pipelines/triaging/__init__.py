@@ -1,0 +1,1 @@
+"""Triage: dead letters, what killed them, and what they share."""

@@ -1,0 +1,1 @@
+"""Windows: what declares them, and what computes them."""
