@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from msgspec import Meta
 
-from penstock.cli import sparking
+from penstock.cli import output, sparking
 from penstock.cli.pipeline_report import blocks
 from penstock.errors import InvalidField
 from penstock.spark.pipelines import registry
@@ -244,3 +244,17 @@ def test_a_table_that_is_too_wide_goes_on_below_with_its_first_columns():
     assert blocks(widths, numeric, 10) == [[0, 1], [0, 2], [0, 3], [0, 4], [0, 5]]
     # Long text is wrapped rather than put below.
     assert blocks([8, 200, 20], [False, False, True], 62) == [[0, 1, 2]]
+
+
+def test_only_the_last_column_of_runs_is_cut_at_the_edge_of_the_screen(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+
+    output.write(
+        output.table(("started", "took", "what"), [("2030-01-31T12:00:00Z", "1s", "x" * 200)], has_excerpt=True)
+    )
+
+    heading, row = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["started", "took", "what"]
+    assert row.startswith("2030-01-31T12:00:00Z")
+    assert len(row) <= 60
+    assert row.endswith("x…")

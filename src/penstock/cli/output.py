@@ -115,13 +115,21 @@ def table(
         made.padding = (0, 1, 0, 0)
     for index, heading in enumerate(headings):
         if has_excerpt and index == len(headings) - 1:
-            made.add_column(heading, no_wrap=True, overflow="ellipsis")
+            # What is left of the screen: Rich would take it from the other columns.
+            room = console().width - sum(_widths(headings, rows)[:-1]) - made.padding[1] * index
+            made.add_column(heading, no_wrap=True, overflow="ellipsis", max_width=max(room, len(heading)))
         else:
             justify: Literal["left", "right"] = "left" if index < text_columns else "right"
             made.add_column(heading, justify=justify, min_width=len(heading), overflow="fold")
     for row in rows:
         made.add_row(*map(_cell, row))
     return made
+
+
+def _widths(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[int]:
+    """The longest text of each column."""
+    texts = ([f"{value:,}" if isinstance(value, int) else str(value) for value in row] for row in rows)
+    return [max(map(len, column)) for column in zip(headings, *texts, strict=True)]
 
 
 def _cell(value: Any) -> str:

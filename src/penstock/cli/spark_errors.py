@@ -7,21 +7,16 @@ with its suggestion. What went wrong in somebody's Python is its last line.
 from __future__ import annotations
 
 import re
-from typing import Final
 
 from penstock.cli.exits import SERVER_ERROR, USER_ERROR, CommandError
 from penstock.errors import PenstockError
-
-_NOISE: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*|\s*SQLSTATE: \w{5};?|\s*\((?=line)|(?<=\d)\)")
-_JAVA: Final = re.compile(r"\n\s*(JVM stacktrace:|at [\w.$]+\(|== SQL|== DataFrame)")
+from penstock.spark.failures import cause, query_error
 
 
 def told(error: Exception, *, log: str = "") -> Exception:
     """The error that a person should see. `log` is where the rest of the story is."""
     if isinstance(error, PenstockError | CommandError) or not _is_sparks(error):
         return error
-    from penstock.spark.failures import cause
-
     ours = cause(error)
     if ours is not None:
         return ours
@@ -31,12 +26,6 @@ def told(error: Exception, *, log: str = "") -> Exception:
     if _is_of_query(error):
         return CommandError(query_error(str(error)), hint="", code="bad_query", exit_code=USER_ERROR)
     return CommandError(f"Spark: {query_error(str(error))}", hint=_see(log), code="spark", exit_code=SERVER_ERROR)
-
-
-def query_error(text: str) -> str:
-    """What Spark says of a query: the sentence, and where."""
-    sentence = _JAVA.split(text.strip())[0].split(";\n")[0]
-    return " ".join(_NOISE.sub(" ", " ".join(sentence.split())).split()).rstrip(";")
 
 
 def python_error(text: str) -> str:

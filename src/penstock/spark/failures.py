@@ -23,6 +23,8 @@ R = TypeVar("R")
 _HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
 _WORKERS: Final = "pyspark."  # what they were started as: pyspark.daemon, pyspark.worker and others
 _PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+_NOISE: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*|\s*SQLSTATE: \w{5};?|\s*\((?=line)|(?<=\d)\)")
+_JAVA: Final = re.compile(r"\n\s*(JVM stacktrace:|at [\w.$]+\(|== SQL|== DataFrame)")
 _OURS: Final = re.compile(r"penstock\.errors\.(\w+): (.*)")
 
 
@@ -77,3 +79,9 @@ def cause(error: BaseException) -> PenstockError | None:
     if found is None or not (isinstance(kind, type) and issubclass(kind, PenstockError)):
         return None
     return kind(found[2].strip(), hint="")
+
+
+def query_error(text: str) -> str:
+    """What Spark says of a query: the sentence, and where."""
+    sentence = _JAVA.split(text.strip())[0].split(";\n")[0]
+    return " ".join(_NOISE.sub(" ", " ".join(sentence.split())).split()).rstrip(";")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import InvalidField
+from penstock.spark.failures import query_error
 from penstock.spark.pipelines.triaging.matching import match
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def matching(messages: DataFrame, where: str | None, keys: Sequence[str]) -> Dat
         return messages.where(where)
     except PySparkException as error:
         hint = "columns: " + ", ".join(messages.columns) + "; a payload is bytes: cast(payload as string)"
-        raise InvalidField(f"where: {where!r} is not understood: {_first_line(error)}", hint=hint) from None
+        raise InvalidField(f"where: {where!r} is not understood: {query_error(str(error))}", hint=hint) from None
 
 
 def unacked(messages: DataFrame, events: DataFrame, group: str, starts: Places) -> DataFrame:
@@ -90,7 +91,3 @@ def _other_headers() -> Column:
 
     none = f.create_map().cast("map<string,string>")
     return f.map_filter(f.coalesce("headers", none), lambda name, _: name != ORIGIN)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]

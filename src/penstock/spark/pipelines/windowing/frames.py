@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import InvalidField
 from penstock.model import CONTENT_TYPE_NAMES, ContentType
+from penstock.spark.failures import query_error
 from penstock.spark.pipelines.windowing.spec import (
     END,
     MESSAGE,
@@ -103,14 +104,10 @@ def _wanted(fields: DataFrame, spec: WindowSpec) -> Column:
         hint = (
             'say what the fields are that it names: [fields] total = "float"; columns of the message are message.key …'
         )
-        raise InvalidField(f"filter: {_first_line(error)}", hint=hint) from None
+        raise InvalidField(f"filter: {query_error(str(error))}", hint=hint) from None
     if kind != "boolean":
         raise InvalidField(f"filter: it gives {kind}, not true or false")
     return f.coalesce(wanted, f.lit(False))
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0].split(" SQLSTATE")[0]
 
 
 def windows(events: DataFrame, spec: WindowSpec) -> DataFrame:
