@@ -16,7 +16,8 @@ from penstock.cli import output, sparking
 from penstock.cli.sparking import hush
 from penstock.client.sync import Penstock
 from penstock.embedded import Session
-from penstock.spark.views import meant
+from penstock.errors import InvalidField
+from penstock.spark.views import meant, query
 from tests.cli.conftest import Run, nobodys_settings, run  # noqa: F401 - fixtures
 
 
@@ -136,6 +137,12 @@ def test_a_wrong_query_is_answered_in_one_line(ask, query, messages):
     assert [text for text in messages if text not in found.err] == [], found.err
     assert len(found.err.strip().splitlines()) <= 2
     assert [word for word in ("SQLSTATE", "org.apache", "Project", "==") if word in found.err] == []
+
+
+@pytest.mark.parametrize("statement", ["insert into orders select * from orders", " DROP view orders"])
+def test_statements_that_would_change_something_are_refused(statement):
+    with pytest.raises(InvalidField, match=r"(insert|drop): queues are only read here"):
+        query(None, "nowhere", statement)
 
 
 def test_what_needs_a_file_says_so_before_spark_starts(run, directory):  # noqa: F811

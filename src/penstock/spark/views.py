@@ -25,6 +25,7 @@ TABLES: Final = ("messages", "events")
 _NOT_IN_WORDS: Final = re.compile(r"\W", re.ASCII)
 _WORDS: Final = re.compile(r"\w+", re.ASCII)
 _LISTING: Final = re.compile(r"\s*show\b", re.IGNORECASE)
+_CHANGING: Final = re.compile(r"\s*(insert|update|delete|merge|truncate|drop|alter)\b", re.IGNORECASE)
 
 
 def query(
@@ -34,6 +35,9 @@ def query(
 
     Messages are those with `since` ≤ `pushed_at` < `until`; for events it is `settled_at`.
     """
+    if changing := _CHANGING.match(text):
+        hint = "docs/spark-sink.md writes the rows of a query to a queue; 'penstock push' needs no Spark"
+        raise InvalidField(f"{changing[1].lower()}: queues are only read here", hint=hint)
     from pyspark.errors import AnalysisException
 
     from penstock.spark.tables import table

@@ -138,9 +138,9 @@ def _draw_times(axes: Axes, title: str, times: Sequence[datetime], percentiles: 
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     axes.set_ylim(low / 1.5, high * 1.5)
-    # Three lines for a power of ten, so that there are some to read from within one as well.
-    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter("{x:,g}")
+    # Where there are few powers of ten, lines between them, so that there are some to read from.
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
     axes.yaxis.set_minor_formatter(ticker.NullFormatter())
     _legend(axes)
 
