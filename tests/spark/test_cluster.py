@@ -14,7 +14,7 @@ from tests.support.killing_spark import ROOT
 from tests.support.served import QUIET, Served
 from tests.support.spark_cluster import Cluster, Process
 
-JOB_SECONDS = 240.0  # on a machine that has other things to do; 20 s on one that has not
+JOB_SECONDS = 240.0  # on a machine that has other things to do
 MESSAGES = 2000
 
 
