@@ -284,6 +284,16 @@ def test_a_stage_that_the_tasks_do_not_share_is_refused(world):
     assert "share" in refused.value.hint
 
 
+def test_an_archive_is_of_one_directory_only(tmp_path):
+    for _ in range(2):
+        archive = Archive(tmp_path)
+        archive.open(NOW)
+        archive.claim(b"one shard")
+
+    with pytest.raises(InvalidField, match="an archive of other data"):
+        archive.claim(b"another")
+
+
 def test_a_manifest_of_a_newer_format_is_refused(world):
     world.push(1)
     world.archive()

@@ -21,6 +21,7 @@ from penstock.errors import InvalidField
 from penstock.spark.pipelines import registry
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Table
 from penstock.spark.pipelines.records import Record, keep, records
+from penstock.spark.pipelines.running import PipelineRun, execute
 from penstock.spark.pipelines.state import locked, read_state, write_state
 from penstock.spark.pipelines.typed import described, typed
 
@@ -223,6 +224,27 @@ def test_two_runs_in_one_directory_exclude_each_other(run, toy):
     assert "another run is at work in pipelines/toy" in found.err
 
 
+def test_a_directory_with_the_files_of_another_pipeline_is_left_alone(run, toy):
+    other = Record(pipeline="archive", url="data", started_at=NOW, seconds=1.0, report=Report(summary="archived"))
+    keep(Path("theirs"), other)
+
+    found = run("pipeline", "run", "toy", "--url", "data", "--out", "theirs")
+
+    assert (found.code, "theirs has the files of archive" in found.err) == (1, True), found.err
+    assert [record.pipeline for record in records(Path("theirs"))] == ["archive"]
+
+
+def test_the_account_has_no_plans_of_spark(toy):
+    def fails(run: Any) -> Report:
+        raise ValueError("[A_B.C] no such column. SQLSTATE: 42703;\n'Project ['nosuch]\n+- Relation")
+
+    made = PipelineRun(None, "data", options=Choices(), out=Path("out"))
+    with pytest.raises(ValueError, match="no such column"):
+        execute(Pipeline("toy", "", "", Choices, fails), made)
+
+    assert [record.error for record in records(Path("out"))] == ["ValueError: no such column."]
+
+
 def test_state_is_replaced_as_a_whole_and_damage_is_named(tmp_path):
     path = tmp_path / "deep" / "state.json"
     assert read_state(path, dict[str, int]) is None
@@ -239,11 +261,11 @@ def test_state_is_replaced_as_a_whole_and_damage_is_named(tmp_path):
 def test_a_table_that_is_too_wide_goes_on_below_with_its_first_columns():
     widths, numeric = [12, 7, 11, 11, 11, 11], [False, False, True, True, True, True]
 
-    assert blocks(widths, numeric, 80) == [[0, 1, 2, 3, 4, 5]]
+    assert blocks(widths, numeric, 68) == [[0, 1, 2, 3, 4, 5]]
     assert blocks(widths, numeric, 60) == [[0, 1, 2, 3, 4], [0, 5]]
     assert blocks(widths, numeric, 10) == [[0, 1], [0, 2], [0, 3], [0, 4], [0, 5]]
     # Long text is wrapped rather than put below.
-    assert blocks([8, 200, 20], [False, False, True], 62) == [[0, 1, 2]]
+    assert blocks([8, 200, 20], [False, False, True], 66) == [[0, 1, 2]]
 
 
 def test_only_the_last_column_of_runs_is_cut_at_the_edge_of_the_screen(monkeypatch, capsys):

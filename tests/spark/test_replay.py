@@ -123,3 +123,14 @@ def test_bad_input_is_named(replay, queues, options, error, words):
     with pytest.raises(error, match=words) as refused:
         replay(*queues, **options)
     assert refused.value.hint
+
+
+def test_an_archive_of_other_data_is_replayed_beside_the_log(spark, replay, tmp_path):
+    with penstock.open(tmp_path / "lost") as ps:
+        ps.create_queue("orders").push_many([Message(payload=f'{{"n": {n}}}'.encode()) for n in range(100, 103)])
+    out = tmp_path / "archive"
+    execute(ARCHIVE, PipelineRun(spark, str(tmp_path / "lost"), options=ArchiveOptions(), out=out))
+
+    assert replay(archive=str(out), go=True).figures["messages"] == 13
+    with pytest.raises(InvalidField, match="of other data"):
+        replay(archive=str(out), skip_acked_by="default")

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from penstock.spark.pipelines.running import PipelineRun
 
 FILES_SHOWN_MAX: Final = 12
-WRAPPED: Final = 30  # text that is longer may be wrapped
-GAP: Final = 2  # between columns, at most
+WRAPPED: Final = 36  # text that is longer than this may be wrapped; a trace id is not
 
 
 def write_explanation(pipeline: Pipeline, *, as_json: bool) -> None:
@@ -99,39 +98,43 @@ def cell(value: Any) -> str:
 
 def _write_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Text to the left, numbers to the right. One that is too wide goes on below, with its first columns again."""
-    numeric = [
-        bool(rows) and all(isinstance(row[index], int | float | None) for row in rows) for index in range(len(columns))
-    ]
+    if not rows:
+        output.write("[dim]none[/]")
+        return
+    numeric = [all(isinstance(row[index], int | float | None) for row in rows) for index in range(len(columns))]
     cells = [tuple(map(cell, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
     paper = output.console()
     if not paper.is_terminal and "COLUMNS" not in os.environ:
         # Into a file or a pipe nothing needs to fit a screen.
-        paper.width = max(paper.width, sum(widths) + GAP * len(widths))
+        paper.width = max(paper.width, sum(widths) + 2 * len(widths))
     for number, block in enumerate(blocks(widths, numeric, paper.width)):
         if number:
             output.write("")
         text_columns = next((index for index, column in enumerate(block) if numeric[column]), len(block))
         shown = [tuple(row[column] for column in block) for row in cells]
-        output.write(output.table([columns[column] for column in block], shown, text_columns=text_columns), paper)
+        made = output.table([columns[column] for column in block], shown, text_columns=text_columns)
+        if sum(widths[column] for column in block) + 2 * len(block) > paper.width:
+            made.padding = (0, 1, 0, 0)
+        output.write(made, paper)
 
 
 def blocks(widths: Sequence[int], numeric: Sequence[bool], width: int) -> list[list[int]]:
     """Columns that fit side by side; those that say what a row is about are in every block. Long text is wrapped."""
-    needed = [each if is_number else min(each, WRAPPED) for each, is_number in zip(widths, numeric, strict=True)]
-    if sum(needed) + GAP * len(needed) <= width + GAP:
+    needed = [1 + (each if is_number else min(each, WRAPPED)) for each, is_number in zip(widths, numeric, strict=True)]
+    if sum(needed) <= width + 1:
         return [list(range(len(needed)))]
     lead = 1
-    while lead < len(needed) - 1 and not numeric[lead] and sum(needed[: lead + 1]) + GAP * lead <= width // 3:
+    while lead < len(needed) - 1 and not numeric[lead] and sum(needed[: lead + 1]) <= width // 3:
         lead += 1
     found: list[list[int]] = []
     room = 0
     for column in range(lead, len(needed)):
-        if not found or needed[column] + GAP > room:
+        if not found or needed[column] > room:
             found.append(list(range(lead)))
-            room = width + GAP - sum(needed[:lead]) - GAP * lead
+            room = width + 1 - sum(needed[:lead])
         found[-1].append(column)
-        room -= needed[column] + GAP
+        room -= needed[column]
     return found
 
 

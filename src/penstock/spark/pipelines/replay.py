@@ -83,8 +83,13 @@ def selection(run: Run, plan: Plan) -> tuple[DataFrame, list[str]]:
     """The messages to replay, from the log and the archive; and what to know about them."""
     from penstock.spark.tables import table
 
-    moment = _look(plan.url)
+    moment, shard = _look(plan.url)
     manifest = archive_of(Path(plan.archive)) if plan.archive is not None else Manifest()
+    # The offsets of other data, such as that which this replaces, are the same numbers for other messages.
+    is_other = manifest.shard not in ("", shard)
+    if is_other and plan.skip_acked_by is not None:
+        hint = "what was acknowledged is only known of an archive of the same data; leave --skip-acked-by out"
+        raise InvalidField(f"archive: {plan.archive} is of other data than {plan.url}", hint=hint)
     known = {*moment.queues, *manifest.covered}
     queues = names_like(known, plan.queues, f"{plan.url}, with the archive," if plan.archive else plan.url)
     if not queues:
@@ -94,7 +99,7 @@ def selection(run: Run, plan: Plan) -> tuple[DataFrame, list[str]]:
     parts = []
     if live:
         log = table(run.spark, plan.url, live, since=plan.since, until=plan.until)
-        parts.append(selecting.after(log, _ends(moment, manifest, live)))
+        parts.append(selecting.after(log, {} if is_other else _ends(moment, manifest, live)))
     archived = [name for name in queues if name in manifest.covered]
     if plan.archive is not None and archived:
         parts.append(read_archive(run.spark, plan.archive, archived, plan.since, plan.until))
@@ -208,10 +213,11 @@ def _shown(time: Column) -> Column:
     return f.date_format(time, "yyyy-MM-dd HH:mm:ss")
 
 
-def _look(url: str) -> Moment:
+def _look(url: str) -> tuple[Moment, str]:
+    """What there is now, and the id of the data."""
     history = open_history(url)
     try:
-        return history.look()
+        return history.look(), history.shard_id.hex()
     finally:
         history.close()
 

@@ -7,6 +7,7 @@ durable when the table was planned.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import PenstockError
+from penstock.errors import InvalidField, PenstockError
+from penstock.spark.failures import cause, query_error
 from penstock.spark.pipelines.base import Options, Pipeline, Progress, Report
-from penstock.spark.pipelines.records import Record, keep
+from penstock.spark.pipelines.records import Record, keep, records
 from penstock.spark.pipelines.state import locked
 
 if TYPE_CHECKING:
@@ -78,6 +80,7 @@ def execute(pipeline: Pipeline, run: PipelineRun, *, clock: Clock | None = None)
     clock = clock or SystemClock()
     begun = clock.now()
     with locked(run.out):
+        _refuse_others(pipeline, run.out)
         try:
             report = pipeline.run(run)
         except BaseException as error:
@@ -85,6 +88,17 @@ def execute(pipeline: Pipeline, run: PipelineRun, *, clock: Clock | None = None)
             raise
         keep(run.out, _record(pipeline, run, clock, begun, report=report))
     return report
+
+
+def _refuse_others(pipeline: Pipeline, out: Path) -> None:
+    """Files and state of two pipelines do not go together, and their accounts even less."""
+    earlier: list[Record] = []
+    with suppress(InvalidField):  # an account that cannot be read is no reason to fail
+        earlier = records(out)
+    others = [each.pipeline for each in earlier if each.report is not None and each.pipeline != pipeline.name]
+    if others:
+        hint = f"give {pipeline.name} a directory of its own"
+        raise InvalidField(f"out: {out} has the files of {others[-1]}", hint=hint)
 
 
 def default_out(name: str) -> Path:
@@ -114,4 +128,7 @@ def _record(pipeline: Pipeline, run: PipelineRun, clock: Clock, begun: int, **ca
 def _reason(error: BaseException) -> str:
     if isinstance(error, PenstockError):
         return error.message
-    return "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    ours = cause(error)
+    return ours.message if ours is not None else f"{type(error).__name__}: {query_error(str(error))}"

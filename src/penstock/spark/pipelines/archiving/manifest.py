@@ -57,6 +57,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """All of the archive."""
 
     format: int = FORMAT
+    shard: str = ""  # whose messages these are: offsets of other data say nothing of them
     generation: int = 0
     covered: dict[str, dict[str, Partitions]] = {}  # queue: incarnation: partitions
     files: list[File] = []

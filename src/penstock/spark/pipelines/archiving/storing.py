@@ -50,6 +50,14 @@ class Archive:
             self._swap(manifest)
         return left
 
+    def claim(self, shard: bytes) -> None:
+        """Be the archive of this data; refused if it is that of another, whose offsets are the same numbers."""
+        if self.manifest.shard not in ("", shard.hex()):
+            raise InvalidField(f"out: {self.out} is an archive of other data", hint="archive to another directory")
+        if not self.manifest.shard:
+            self.manifest = msgspec.structs.replace(self.manifest, shard=shard.hex())
+            write_state(self.out / HOME / MANIFEST, self.manifest)
+
     def add(self, staged: Iterable[File], covered: Mapping[tuple[str, int, str], Range]) -> list[File]:
         """Take in files that hold these offsets."""
         files = self._place(staged)

@@ -78,7 +78,7 @@ class HandlerProcess:
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         self._used_at = self._clock.monotonic()
-        hint = "the module must be importable where the handler runs: --py-files on a cluster, or install it there"
+        hint = "the handler's module must be where it runs: install it, or send it along: --conf spark.submit.pyFiles=…"
         try:
             answer = self._exchange(framed(self._setup), IMPORT_SECONDS)
         except _TimedOut:
