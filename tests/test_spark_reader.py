@@ -250,7 +250,7 @@ def test_pushed_filters_leave_rows_and_files_out_and_are_given_back(
     hours, url, opened, monkeypatch, filters, rows, files
 ):
     monkeypatch.setattr(failures, "is_pushing", lambda: True)
-    found = reader(url)
+    found = reader(url, pushdown="true")
     assert isinstance(found, PushdownReader)
 
     assert list(found.pushFilters(filters)) == filters
@@ -267,9 +267,9 @@ def test_filters_on_events_are_about_the_time_they_ended():
 
 
 def test_a_reader_that_takes_filters_is_only_made_where_spark_pushes_them(hours, url, monkeypatch):
-    assert type(reader(url)) is BatchReader
+    assert type(reader(url, pushdown="true")) is BatchReader
     monkeypatch.setattr(failures, "is_pushing", lambda: True)
-    assert type(reader(url, pushdown="false")) is BatchReader
+    assert type(reader(url)) is BatchReader
 
 
 # Lots, and keeping files.

@@ -83,7 +83,8 @@ def filtered(scale: Scale) -> list[Row]:
     read = sum(end - start for name, group in groups for start, end in [size[name].row_group_bounds(group)])
     total = sum(file.bytes for file in size.values() if file.table == "messages")
     low, high = (datetime.fromtimestamp(each / 1e6, UTC).isoformat() for each in (since, until))
-    chosen = through_source(data).where(f"pushed_at >= timestamp'{low}' and pushed_at < timestamp'{high}'")
+    condition = f"pushed_at >= timestamp'{low}' and pushed_at < timestamp'{high}'"
+    chosen = through_source(data, pushdown="true").where(condition)
     (rate,) = interleaved(lambda: 1 / per_second(1, chosen.count), rounds=ROUNDS)
     share = 100 * read / total
     return [

@@ -125,16 +125,15 @@ def test_a_table_shows_its_moment_whatever_happens_before_it_is_read(spark, tmp_
 def test_filters_work_whether_spark_pushes_them_or_not(spark, directory):
     def tasks() -> int:
         """Every slice is a task of its own here: those of files that are left out are missing."""
-        frame = read(spark, directory, columns="offset", maxPartitionBytes="1")
+        frame = read(spark, directory, columns="offset", maxPartitionBytes="1", pushdown="true")
         return frame.where(f"offset >= {SEALED // 2}").rdd.getNumPartitions()
 
     def counts() -> list[int]:
-        frame = read(spark, directory)
-        return [
-            frame.where("partition = '1' and offset >= 70").count(),
-            frame.where("priority > 150").count(),
-            frame.where(F.col("pushed_at") > F.current_timestamp()).count(),
-        ]
+        def where(condition) -> int:
+            return read(spark, directory, pushdown="true").where(condition).count()
+
+        conditions = ("partition = '1' and offset >= 70", "priority > 150", F.col("pushed_at") > F.current_timestamp())
+        return [where(each) for each in conditions]
 
     pushed = counts()
     assert (pushed, tasks()) == ([5, 15, 0], 1)
@@ -143,6 +142,13 @@ def test_filters_work_whether_spark_pushes_them_or_not(spark, directory):
         assert (counts(), tasks()) == (pushed, 2)
     finally:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def test_a_frame_may_be_used_again_with_other_filters(spark, directory):
+    for frame in (read(spark, directory), penstock.spark.table(spark, str(directory), "orders")):
+        few, every = frame.where("offset < 5").count(), frame.count()
+
+        assert few < every == frame.where("offset < 5").union(frame.where("offset >= 5")).count()
 
 
 def test_json_payloads_are_structs_found_in_a_sample_or_given(spark, directory):

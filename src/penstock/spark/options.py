@@ -49,7 +49,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     payload_schema: str | None = None
     headers: Headers = "map"
     part: Part = "all"
-    is_pushdown: bool = True
+    is_pushdown: bool = False  # only for a frame that is used once: see docs/decisions/0012
     partition_bytes_max: int = PARTITION_BYTES
     fail_on_data_loss: bool = True
     is_local: bool = True
