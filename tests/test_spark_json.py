@@ -165,3 +165,34 @@ def test_a_schema_is_found_in_samples():
 def test_samples_without_json_ask_for_a_schema():
     with pytest.raises(InvalidField, match="no JSON object is among"):
         inferred([b"a", b"1"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id BIGINT",
+        "id: bigint, `a b`: decimal(10, 2) NOT NULL, items ARRAY<STRUCT<sku: STRING, tags: ARRAY<STRING>>>, at DATE",
+        "STRUCT<id: BIGINT, c STRUCT<country: STRING>>",
+        "m MAP<STRING, INT> COMMENT 'a, b', n INT",
+    ],
+)
+def test_a_schema_that_is_one_is_taken(text):
+    assert as_given(text).upper().startswith("STRUCT<")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("id BIGINTT", r"payloadSchema: 'BIGINTT' is no type \(did you mean 'BIGINT'\?\)"),
+        ("a ARRAY<STRNG>", r"'STRNG' is no type \(did you mean 'STRING'\?\)"),
+        ("id", "is not understood"),
+        ("", "is not understood"),
+        ("id BIGINT,", "is not understood"),
+        ("a ARRAY<STRING", "is not understood"),
+        ("a INT>", "is not understood"),
+        ("{'id': 'int'}", "is not understood"),
+    ],
+)
+def test_a_schema_that_is_none_is_refused_by_its_option(text, message):
+    with pytest.raises(InvalidField, match=message):
+        as_given(text)

@@ -148,6 +148,13 @@ def test_an_explanation_lists_the_options(run, toy):
     assert run("pipeline", "explain", "toy", "--json").json["options"][0]["choices"] == ["minute", "hour"]
 
 
+def test_an_explanation_says_what_must_be_given(run):
+    found = run("pipeline", "explain", "replay")
+
+    assert "penstock pipeline run replay --url ./data --to VALUE\n" in found.out
+    assert "--to VALUE             required" in found.out
+
+
 def test_the_help_of_a_run_has_the_flags_of_the_pipeline(run, toy, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
 

@@ -35,11 +35,10 @@ def write_explanation(pipeline: Pipeline, *, as_json: bool) -> None:
         return
     output.write(f"[bold]{escape(pipeline.name)}[/]: {escape(pipeline.summary)}\n")
     output.write(escape(pipeline.explanation.strip()))
-    output.write(f"\n    penstock pipeline run {escape(pipeline.name)} --url ./data\n")
+    needed = "".join(f" {each.flag} {each.metavar}" for each in options if each.is_required)
+    output.write(f"\n    penstock pipeline run {escape(pipeline.name)} --url ./data{escape(needed)}\n")
     if options:
-        rows = [
-            (f"{each.flag} {each.metavar}".strip(), each.default_shown or human.EMPTY, each.about) for each in options
-        ]
+        rows = [(f"{each.flag} {each.metavar}".strip(), _default(each), each.about) for each in options]
         output.write(output.table(("option", "default", "meaning"), rows, text_columns=3))
     output.write("[dim]and those of every pipeline: 'penstock pipeline run --help'[/]")
 
@@ -150,6 +149,10 @@ def _write_files(files: Sequence[str]) -> None:
 
 def _came(run: Record) -> str:
     return run.report.summary if run.report is not None else f"failed: {run.error}"
+
+
+def _default(option: Option) -> str:
+    return "required" if option.is_required else option.default_shown or human.EMPTY
 
 
 def _option(option: Option) -> dict[str, Any]:

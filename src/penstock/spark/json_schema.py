@@ -6,6 +6,7 @@ takes anything. Fields that only some payloads have are there, null in the other
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -13,11 +14,20 @@ import msgspec
 
 from penstock.errors import InvalidField
 from penstock.history import History, Slice
+from penstock.model import suggestion
 from penstock.spark.options import SourceOptions
 
 SAMPLE_SLICES: Final = 8
 SAMPLE_ROWS: Final = 250  # of each of these slices
 
+NESTING: Final = ("ARRAY", "STRUCT", "MAP")
+TYPES: Final = (
+    "BOOLEAN", "TINYINT", "BYTE", "SMALLINT", "SHORT", "INT", "INTEGER", "BIGINT", "LONG", "FLOAT", "REAL", "DOUBLE",
+    "DECIMAL", "DEC", "NUMERIC", "STRING", "CHAR", "VARCHAR", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ",
+    "BINARY", "VARIANT", *NESTING,
+)  # fmt: skip
+_TOKEN: Final = re.compile(r"`(?:[^`]|``)*`|'[^']*'|\w+|[^\w\s]")
+_NAME: Final = re.compile(r"`.+`|\w+")
 _BIGINT_MAX: Final = 2**63
 _decode: Final = msgspec.json.Decoder().decode
 
@@ -35,7 +45,34 @@ def payload_type(options: SourceOptions) -> str:
 def given(payload_schema: str) -> str:
     """A payload's type as the user spelt it: the fields, or all of `STRUCT<…>`."""
     is_struct = payload_schema.upper().startswith("STRUCT<")
+    check_ddl(f"payload {payload_schema}" if is_struct else payload_schema)
     return payload_schema if is_struct else f"STRUCT<{payload_schema}>"
+
+
+def check_ddl(text: str) -> None:
+    """Refuse what is no list of fields with types. Spark would refuse it too, without a word about where it is from."""
+    inside, state, depth = ["STRUCT"], "name", 0
+    for part in _TOKEN.findall(text):
+        word = part.upper()
+        depth += (part == "(") - (part == ")")
+        if state == "name" and _NAME.fullmatch(part):
+            state = "type"
+        elif state == "type" and part != ":":
+            if word not in TYPES:
+                raise InvalidField(f"payloadSchema: {part!r} is no type", hint=suggestion(word, TYPES))
+            state = "open" if word in NESTING else "end"
+            inside += [word] if word in NESTING else []
+        elif (state == "open" and part == "<") or (state == "end" and part == "," and not depth):
+            state = "name" if inside[-1] == "STRUCT" else "type"
+        elif state == "end" and part == ">" and len(inside) > 1:
+            inside.pop()
+        elif state in ("name", "open") or part in "<>":
+            break
+    else:
+        if state == "end" and len(inside) == 1 and not depth:
+            return
+    hint = "write fields and their types: 'id BIGINT, items ARRAY<STRUCT<sku: STRING>>'"
+    raise InvalidField(f"payloadSchema: {text!r} is not understood", hint=hint)
 
 
 def inferred(samples: Iterable[bytes]) -> str:
