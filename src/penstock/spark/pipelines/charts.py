@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -131,7 +132,8 @@ def _draw_times(axes: Axes, title: str, times: Sequence[datetime], percentiles: 
     from matplotlib import ticker
 
     # Few points make hardly a line: they must be seen by themselves.
-    size = 2.5 if len(times) > FEW else 7.0
+    known = sum(not math.isnan(value) for value in percentiles.get("p50", ()))
+    size = 2.5 if known > FEW else 7.0
     for name, values in percentiles.items():
         axes.plot(times, values, color=SHADES[name], linewidth=1.2, marker=".", markersize=size, label=name)
     _title(axes, title)

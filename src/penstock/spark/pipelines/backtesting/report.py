@@ -88,7 +88,7 @@ def _by_name(times: dict[str, list[float] | None]) -> dict[str, float]:
 
 
 def _latency_table(found: dict[str, list[float] | None]) -> Table:
-    rows = [(when, *(round(ms, 2) for ms in values)) for when, values in found.items() if values]
+    rows = [(when, *(round(ms, 3) for ms in values)) for when, values in found.items() if values]
     return Table("Latency of what was and would be acknowledged, ms", ("", "p50", "p95", "p99"), rows)
 
 
