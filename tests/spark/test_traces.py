@@ -114,6 +114,19 @@ def test_a_trace_that_ends_in_a_dead_letter_has_failed(spark, journey_rows):
     assert rows[TRACE]["open_since"] is None
 
 
+def test_a_dead_letter_that_was_replayed_is_open_and_comes_from_itself(spark, journey_rows):
+    messages, events = journey_rows
+    headers = {"penstock-origin": "payments/0/3", "penstock-replayed-from": "payments.dlq/0/0"}
+    again = [*messages, message("again", 0, 20.0, trace=parent(2), headers=headers)]
+
+    journeys = hops.journeys(hops.hops(frame(spark, again, MESSAGES), frame(spark, events, EVENTS))).cache()
+    parents = {row["id"]: row["parent"] for row in journeys.toArrow().to_pylist()}
+    rows = {row["trace"]: row for row in hops.traces(journeys).toArrow().to_pylist()}
+
+    assert (parents["again/0/0"], parents["payments.dlq/0/0"]) == ("payments.dlq/0/0", "payments/0/3")
+    assert (rows[TRACE]["status"], rows[TRACE]["open"]) == ("open", 1)
+
+
 def test_a_run_tells_of_the_slowest_and_of_the_stuck_and_is_not_repeated(spark, tmp_path, journey_rows):
     messages, events = journey_rows
     run = MadeRun(spark, tmp_path, TracesOptions(), messages, events, until=START + timedelta(minutes=10))

@@ -12,7 +12,9 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
+from penstock.model import DLQ_SUFFIX
 from penstock.requests import DEAD_ORIGIN
+from penstock.spark.pipelines.replaying.selecting import ORIGIN as REPLAYED
 from penstock.spark.pipelines.tracing.journeys import Hop, journey
 
 TRACEPARENT: Final = r"^\s*[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}"
@@ -25,17 +27,20 @@ _STEP: Final = "parent: string, is_critical: boolean, gap_ms: double, path_wait_
 
 
 def with_trace(messages: DataFrame) -> DataFrame:
-    """Messages that carry a trace, with `trace`, `span` and the origin of dead letters."""
+    """Messages that carry a trace, with `trace`, `span` and the origin of dead letters and of what was replayed."""
     found = messages.where(f.col("trace_id").isNotNull() & (f.trim("trace_id") != ""))
     name = f.regexp_extract("trace_id", TRACEPARENT, 1)
     span = f.regexp_extract("trace_id", TRACEPARENT, 2)
+    dead, replayed = f.col("headers").getItem(DEAD_ORIGIN), f.col("headers").getItem(REPLAYED)
+    # A dead letter may have been replayed before, and be replayed after: where it is tells which came last.
+    origin = f.when(f.col("queue").endswith(DLQ_SUFFIX), f.coalesce(dead, replayed)).otherwise(replayed)
     return found.select(
         f.when(name != "", name).otherwise(f.trim("trace_id")).alias("trace"),
         f.when(span != "", span).alias("span"),
         "queue",
         "partition",
         "offset",
-        f.col("headers").getItem(DEAD_ORIGIN).alias("origin"),
+        origin.alias("origin"),
         "pushed_at",
     )
 
@@ -103,7 +108,7 @@ def traces(journeys: DataFrame) -> DataFrame:
     path = f.transform(f.array_sort(f.collect_list(critical)), lambda hop: hop["queue"])
     end = f.greatest(f.max("settled_at"), f.max("leased_at"), f.max("pushed_at"))
     # Nobody works on a dead letter until somebody looks at it: it is the end of the trace, and no good one.
-    is_letter = f.col("origin").isNotNull() & f.col("outcome").isNull()
+    is_letter = f.col("queue").endswith(DLQ_SUFFIX) & f.col("origin").isNotNull() & f.col("outcome").isNull()
     is_open = f.col("is_open") & ~is_letter
     open_since = f.min(f.when(is_open, f.coalesce("settled_at", "leased_at", "pushed_at")))
     failed = f.max(is_letter | (f.col("outcome").isin(*FAILED) & ~f.col("is_open")))
