@@ -59,7 +59,7 @@ class LocalFiles:
         return self._disk.list(directory)
 
     def open_input(self, name: str) -> Any:
-        return self._disk.open_input(name)
+        return self._disk.map_input(name)
 
     def durable_sequence(self) -> int | None:
         return None

@@ -40,7 +40,7 @@ class History:
         self.files = files
         self.clock = clock or SystemClock()
         self.shard_id = read_marker(files)
-        self.segments = SegmentReader(files)
+        self.segments = SegmentReader(files, checks_pages=False)
         self.opened: set[str] = set()  # files that were read from, for those who want to know
         self.pin_name = f"reader-{secrets.token_hex(8)}"
         self.skips_lost = False  # go on when retention has removed what a slice wanted, and list it in `lost`

@@ -286,6 +286,12 @@ class RealDisk:
         with storage_errors(path):
             return pa.OSFile(os.fspath(path), "rb")
 
+    def map_input(self, name: str) -> Any:
+        """The same for a file that will not change: it is mapped, and nothing of it is copied."""
+        path = self.root / name
+        with storage_errors(path):
+            return pa.memory_map(os.fspath(path), "r")
+
     def sync_file(self, name: str) -> None:
         """Make what anybody has written to a file durable."""
         path = self.root / name

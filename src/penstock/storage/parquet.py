@@ -104,8 +104,9 @@ def _shrinks(payloads: pa.ChunkedArray) -> bool:
 class SegmentReader:
     """Reads row groups of files that a manifest names. Safe to use from several threads."""
 
-    def __init__(self, disk: ReadableDisk) -> None:
+    def __init__(self, disk: ReadableDisk, *, checks_pages: bool = True) -> None:
         self._disk = disk
+        self._checks_pages = checks_pages  # needless where what is decoded is the very memory that was checked
         self._footers: ByteCache[str, pq.FileMetaData] = ByteCache(limits.segment_footers_bytes)
 
     def read(self, file: SegmentFile, row_group: int, columns: Sequence[str]) -> pa.Table:
@@ -117,7 +118,7 @@ class SegmentReader:
             if crc32c(source.read_buffer(end - start)) != file.row_groups[row_group].crc32c:
                 raise Damaged(f"{file.name}: row group {row_group} does not match its checksum")
             try:
-                reader = pq.ParquetFile(source, metadata=footer, page_checksum_verification=True)
+                reader = pq.ParquetFile(source, metadata=footer, page_checksum_verification=self._checks_pages)
                 return reader.read_row_group(row_group, columns=list(columns), use_threads=False)
             except (pa.ArrowException, OSError) as error:
                 raise Damaged(f"{file.name}: row group {row_group} cannot be read: {error}") from error
