@@ -190,7 +190,8 @@ def _report(run: Run, files: RollupFiles, state: State, pushed: int, settled: in
     pages = write_report(run.out, known, shown, queues_max=run.options.charts)
     is_new = bool(pushed or settled)
     dates = [date for date, generation in state.dates.items() if is_new and generation == state.generation]
-    added = f"{pushed:,} pushes and {settled:,} outcomes added; {spelt(len(dates), 'date')} written."
+    new = f"{spelt(pushed, 'push', 'pushes')} and {spelt(settled, 'outcome')} added"
+    added = f"{new}; {spelt(len(dates), 'date')} written."
     return Report(
         summary=added if is_new else "Nothing new: the tables are up to date, and the report is drawn again.",
         figures={"pushed": pushed, "events": settled, "dates": len(dates)},
