@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 import penstock
-from penstock.cli.spark_errors import python_error, query_error
+from penstock.cli.spark_errors import python_error
 from penstock.errors import InvalidField
 from penstock.history import PartitionView, QueueView
 from penstock.model import QueueOptions
+from penstock.spark.failures import query_error
 from penstock.spark.pipelines.owning.batch import following, offsets
 from penstock.spark.pipelines.registry import find
 

@@ -245,7 +245,8 @@ def test_the_account_has_no_plans_of_spark(toy):
     def fails(run: Any) -> Report:
         raise ValueError("[A_B.C] no such column. SQLSTATE: 42703;\n'Project ['nosuch]\n+- Relation")
 
-    made = PipelineRun(None, "data", options=Choices(), out=Path("out"))
+    nothing: Any = None  # it is not used
+    made = PipelineRun(nothing, "data", options=Choices(), out=Path("out"))
     with pytest.raises(ValueError, match="no such column"):
         execute(Pipeline("toy", "", "", Choices, fails), made)
 

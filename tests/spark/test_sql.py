@@ -141,8 +141,9 @@ def test_a_wrong_query_is_answered_in_one_line(ask, query, messages):
 
 @pytest.mark.parametrize("statement", ["insert into orders select * from orders", " DROP view orders"])
 def test_statements_that_would_change_something_are_refused(statement):
+    nothing: Any = None  # it is not used
     with pytest.raises(InvalidField, match=r"(insert|drop): queues are only read here"):
-        query(None, "nowhere", statement)
+        query(nothing, "nowhere", statement)
 
 
 def test_what_needs_a_file_says_so_before_spark_starts(run, directory):  # noqa: F811
