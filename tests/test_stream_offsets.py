@@ -190,7 +190,7 @@ def test_an_offset_of_leases_survives_spark():
 @given(st.lists(st.integers(0, 20_000), min_size=1, max_size=60, unique=True))
 def test_planned_ranges_cover_all_that_is_held_and_only_that_is_kept(offsets):
     runs = {"0": list(lease_offsets.runs_in(offsets))}
-    planned = [each for layer in lease_offsets.layers("mail", runs) for each in layer]
+    planned = lease_offsets.wanted("mail", runs)
     covered = [offset for each in planned for offset in range(each.first, each.end)]
     rows = pa.record_batch({"partition": ["0"] * len(covered), "offset": covered})
 

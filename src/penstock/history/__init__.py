@@ -2,7 +2,7 @@
 
 from penstock.history.history import History
 from penstock.history.moments import Moment, PartitionView, QueueView
-from penstock.history.opening import open_history
+from penstock.history.opening import absolute_url, is_directory, open_history
 from penstock.history.planning import lost
 from penstock.history.slices import BYTES_TARGET, NO_LIMITS, Limits, Slice, Wanted, pack
 
@@ -16,6 +16,8 @@ __all__ = [
     "QueueView",
     "Slice",
     "Wanted",
+    "absolute_url",
+    "is_directory",
     "lost",
     "open_history",
     "pack",

@@ -23,10 +23,18 @@ def open_history(
     return History(_files(str(url), local, connect_seconds), clock)
 
 
+def is_directory(url: str) -> bool:
+    """Whether a url names a directory and no broker."""
+    return "://" not in url or url.startswith("file:")
+
+
+def absolute_url(url: str) -> str:
+    """The url of a directory as it is understood everywhere on this machine; any other as it is."""
+    return url if "://" in url else str(Path(url).expanduser().absolute())
+
+
 def _files(url: str, local: bool, connect_seconds: float) -> Files:
-    if "://" not in url:
-        return LocalFiles(url)
-    if url.startswith("file://"):
+    if is_directory(url):
         return LocalFiles(url.removeprefix("file://"))
     from penstock.history.broker_files import BrokerFiles
 

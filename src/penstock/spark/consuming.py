@@ -20,7 +20,7 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock import arguments, limits
 from penstock.errors import InvalidField, LeaseLost, PenstockError
-from penstock.history import Moment, QueueView, Slice, Wanted
+from penstock.history import Moment, QueueView, Slice, Wanted, is_directory
 from penstock.history import lost as removed
 from penstock.history.broker_files import PATIENCE_SECONDS
 from penstock.model import DEFAULT_GROUP, Outcome, check_name, check_seconds
@@ -99,7 +99,7 @@ class ConsumingReader(StreamReader):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        if "://" not in options.url or options.url.startswith("file:"):
+        if is_directory(options.url):
             raise InvalidField(
                 "mode: consume takes messages from a broker, and url names a directory",
                 hint="start one with `penstock serve` and give its url, or read the directory with mode=observe",
@@ -149,8 +149,7 @@ class ConsumingReader(StreamReader):
         moment = self.history.look()
         work: list[tuple[list[Slice], Runs]] = []
         for (queue, incarnation), runs in lease_offsets.runs_by_queue(last.leases).items():
-            layers = self._layers(moment, queue, incarnation, runs)
-            slices = [each for layer in layers for each in self.history.plan(moment, layer)]
+            slices = self.history.plan(moment, self._wanted(moment, queue, incarnation, runs))
             work += [(lot, runs) for lot in lots(slices, self.options.partition_bytes_max)]
         self.hold([each for lot, _ in work for each in lot])
         return [Lot(each, self.shard) for each in work]
@@ -249,18 +248,18 @@ class ConsumingReader(StreamReader):
         if leases:
             self._acked = {lease.nonce for lease in leases}
 
-    def _layers(self, moment: Moment, queue: str, incarnation: int, runs: Runs) -> Iterator[list[Wanted]]:
+    def _wanted(self, moment: Moment, queue: str, incarnation: int, runs: Runs) -> list[Wanted]:
         """What to read of a queue, unless it is gone."""
         view = moment.queues.get(queue)
         if view is None or view.incarnation != incarnation:
             self._bear([f"queue {queue!r} was deleted while this query held messages of it"])
-            return
-        for layer in lease_offsets.layers(queue, runs):
-            gone = removed(moment, layer)
-            self._bear(
-                [f"offsets {each.first} to {each.end - 1} of {queue}/{each.partition} were removed" for each in gone]
-            )
-            yield layer
+            return []
+        found = lease_offsets.wanted(queue, runs)
+        gone = removed(moment, found)
+        self._bear(
+            [f"offsets {each.first} to {each.end - 1} of {queue}/{each.partition} were removed" for each in gone]
+        )
+        return found
 
     def _bear(self, lost: Sequence[str]) -> None:
         """Fail for what is gone, or say so and go on."""

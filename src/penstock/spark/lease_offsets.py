@@ -22,7 +22,7 @@ from penstock.replies import LeaseReply
 from penstock.spark.stream_offsets import CHECKPOINT_HINT
 
 GAP_MIN: Final = 1_000  # offsets between two runs: fewer are read and thrown away
-CLUSTERS_MAX: Final = 8  # of a partition; each is planned by itself
+CLUSTERS_MAX: Final = 8  # of a partition
 
 Run = tuple[str, int, int]  # partition, first offset, how many
 Runs = dict[str, list[tuple[int, int]]]  # partition → (first, how many), in order
@@ -103,11 +103,9 @@ def runs_by_queue(leases: Sequence[Lease]) -> dict[tuple[str, int], Runs]:
     return found
 
 
-def layers(queue: str, runs: Runs) -> Iterator[list[Wanted]]:
-    """What to plan: one range of each partition at a time, with what lies between runs that are close together."""
-    clusters = {name: _clusters(each) for name, each in runs.items()}
-    for index in range(max((len(each) for each in clusters.values()), default=0)):
-        yield [Wanted(queue, name, *each[index]) for name, each in clusters.items() if index < len(each)]
+def wanted(queue: str, runs: Runs) -> list[Wanted]:
+    """What to plan: ranges that hold the runs, with what lies between those that are close together."""
+    return [Wanted(queue, name, *each) for name, found in runs.items() for each in _clusters(found)]
 
 
 def _clusters(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:

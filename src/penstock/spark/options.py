@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
@@ -16,6 +15,7 @@ import msgspec
 from penstock import words
 from penstock.clock import SystemClock
 from penstock.errors import InvalidField
+from penstock.history import absolute_url
 from penstock.model import suggestion
 
 Table = Literal["messages", "events"]
@@ -135,7 +135,7 @@ def _url(text: str) -> str:
     if not text.strip():
         raise InvalidField("it is empty", hint="a data directory, or penstock://localhost:7710")
     # Tasks may run in other directories than the program that names this one.
-    return text if "://" in text else str(Path(text).expanduser().absolute())
+    return absolute_url(text)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import socket
 from pathlib import Path
 
 from penstock.errors import NotADataDirectory, PenstockError, Unavailable
-from penstock.history import History, open_history
+from penstock.history import History, is_directory, open_history
 from penstock.history.opening import CONNECT_SECONDS
 from penstock.storage.directory import MARKER
 
@@ -37,7 +37,7 @@ def check_directory(directory: str) -> None:
 def not_here(url: str, error: PenstockError) -> PenstockError:
     """The error of a task that cannot use a url, with what to do about it."""
     hint = "give a broker's url that holds on every node of the cluster: penstock://host:port, not localhost"
-    if "://" not in url or url.startswith("file:"):
+    if is_directory(url):
         hint = "give the url of a broker, penstock://host:port, or a directory that every node has mounted at that path"
     message = f"url: {url} cannot be used on {socket.gethostname()}, where a task of Spark runs: {error.message}"
     return type(error)(message, hint=hint)

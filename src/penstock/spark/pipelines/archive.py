@@ -15,11 +15,11 @@ import msgspec
 
 from penstock.clock import SystemClock
 from penstock.errors import InvalidField
-from penstock.history import Moment, open_history
+from penstock.history import Moment, absolute_url, open_history
 from penstock.spark.pipelines.archiving import joining, progress, proving
 from penstock.spark.pipelines.archiving.copying import Copier, New, new_messages
 from penstock.spark.pipelines.archiving.manifest import File
-from penstock.spark.pipelines.archiving.reading import absolute, names_like, read_archive
+from penstock.spark.pipelines.archiving.reading import names_like, read_archive
 from penstock.spark.pipelines.archiving.spread import at_once, over
 from penstock.spark.pipelines.archiving.storing import Archive
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
@@ -59,7 +59,7 @@ def run(run: Run) -> Report:
         raise InvalidField("since, until: an archive has no gaps", hint=hint)
     clock = SystemClock()
     # Tasks may run in other directories than this process.
-    archive, url = Archive(run.out.absolute()), absolute(run.url)
+    archive, url = Archive(run.out.absolute()), absolute_url(run.url)
     left = archive.open(clock.now())
     history = open_history(url)
     try:

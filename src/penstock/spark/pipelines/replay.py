@@ -15,10 +15,10 @@ import msgspec
 
 from penstock.clock import SystemClock
 from penstock.errors import GroupNotFound, InvalidField, QueueNotFound, StorageError
-from penstock.history import Moment, open_history
+from penstock.history import Moment, absolute_url, open_history
 from penstock.model import check_name, suggestion, to_datetime
 from penstock.spark.pipelines.archiving.manifest import Manifest, end_of
-from penstock.spark.pipelines.archiving.reading import absolute, archive_of, names_like, read_archive
+from penstock.spark.pipelines.archiving.reading import archive_of, names_like, read_archive
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
 from penstock.spark.pipelines.replaying import plans, pushing, selecting
 from penstock.spark.pipelines.replaying.plans import Plan
@@ -123,7 +123,7 @@ def _plan(run: Run) -> Plan:
         raise InvalidField(f"--per-second: {asked.per_second:g} is not more than 0")
     plan = Plan(
         id=check_name(asked.id, "replay") if asked.id is not None else "",
-        url=absolute(run.url),
+        url=absolute_url(run.url),
         to=check_name(asked.to),
         queues=run.queues,
         since=run.since,

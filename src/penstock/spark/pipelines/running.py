@@ -16,6 +16,7 @@ import msgspec
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidField, PenstockError
+from penstock.history import absolute_url
 from penstock.spark.failures import cause, query_error
 from penstock.spark.pipelines.base import Options, Pipeline, Progress, Report
 from penstock.spark.pipelines.records import Record, keep, records
@@ -52,7 +53,7 @@ class PipelineRun:
     ) -> None:
         self.spark = spark
         # As the source will spell it, so that a state which names it fits wherever one stands.
-        self.url = url if "://" in url else str(Path(url).expanduser().absolute())
+        self.url = absolute_url(url)
         self.queues = tuple(queues)
         self.since = since
         self.until = until

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from penstock.errors import DirectoryInUse, InvalidField
+from penstock.storage.disk import RealDisk
 
 T = TypeVar("T")
 
@@ -54,11 +55,7 @@ def plain(value: Any) -> Any:
 
 def sync_directory(path: Path) -> None:
     """Make renames in a directory durable."""
-    opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+    RealDisk(path).sync_directory("")
 
 
 @contextmanager

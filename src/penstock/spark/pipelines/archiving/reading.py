@@ -72,11 +72,6 @@ def names_like(known: Iterable[str], queues: Sequence[str], where: str) -> list[
     return sorted(found)
 
 
-def absolute(url: str) -> str:
-    """The url of a directory as it is understood everywhere on this machine; that of a broker as it is."""
-    return url if "://" in url else str(Path(url).absolute())
-
-
 def messages(spark: SparkSession, out: Path, files: Sequence[File]) -> DataFrame:
     """The rows of some files."""
     columns = COLUMNS["messages"]
