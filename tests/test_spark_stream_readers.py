@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from typing import Any
 
@@ -10,53 +9,14 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import penstock
-from penstock.embedded import Session
 from penstock.errors import HistoryLost, InvalidField, NotADataDirectory, QueueNotFound
-from penstock.spark import consuming, stream_reader
 from penstock.spark.stream_reader import stream_reader as make
 from penstock.storage import pins
 from tests.support.brokers import BrokerThread
 from tests.support.streams import ALL, SCHEMA, as_spark, batch, lag, push, rows
 
-
-@pytest.fixture(autouse=True)
-def no_pause(monkeypatch):
-    monkeypatch.setattr(stream_reader, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(consuming, "PAUSE_SECONDS", 0.0)
-
-
-@pytest.fixture
-def session(tmp_path):
-    opened = Session(tmp_path / "data", durability="os", rng=random.Random(1))
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def ps(session):
-    from penstock.client.sync import Penstock
-
-    return Penstock(session)
-
-
-@pytest.fixture
-def broker(session):
-    running = BrokerThread(session)
-    yield running
-    running.stop()
-
-
-@pytest.fixture
-def reader(broker):
-    made = []
-
-    def make_one(path="mail", **options):
-        made.append(make({"url": broker.url, "path": path, **options}, SCHEMA))
-        return made[-1]
-
-    yield make_one
-    for each in made:
-        each.stop()
+pytest_plugins = ("tests.support.stream_fixtures",)
+pytestmark = pytest.mark.usefixtures("no_pause")
 
 
 def test_a_stream_reads_what_is_there_and_then_what_comes(reader, ps):
