@@ -474,3 +474,16 @@ async def test_a_push_to_a_bad_name_is_told_so_and_its_neighbours_are_not_distur
 
         assert isinstance(answers[0], InvalidName)
         assert answers[1] == ("0", 0)
+
+
+@on_uvloop
+async def test_who_waits_is_told_although_another_thread_synced_first(tmp_path):
+    async with broker_on(tmp_path / "data") as broker:
+        await push(broker, b"first")
+        _, ticket = broker.session.push("mail", Batch.build([b"second"]), None, None)
+        answers, tell = told()
+        broker.confirmer.after(ticket, tell, "durable")
+        broker.shard.journal.sync()  # before the confirmer's own thread has heard of it
+
+        await until(lambda: answers)
+        assert answers == ["durable"]

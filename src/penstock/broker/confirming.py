@@ -77,12 +77,14 @@ class Confirmer:
     def _run(self) -> None:
         while not self._stopping:
             self._work.acquire()
-            while self._journal.durable_sequence < self._wanted and self._journal.failed is None:
-                # A failure shows in the journal's state, where the loop finds it.
-                with suppress(PenstockError):
-                    self._shard.commit.wait(self._wanted)
-                with suppress(RuntimeError):  # the loop is closed: nobody is left to tell
-                    self._loop.call_soon_threadsafe(self._tell)
+            while self._work.acquire(blocking=False):
+                pass  # one sync does for all that was announced
+            # A failure shows in the journal's state, where the loop finds it.
+            with suppress(PenstockError):
+                self._shard.commit.wait(self._wanted)
+            # Also when there was nothing to wait for: another thread may have synced, or failed, in between.
+            with suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+                self._loop.call_soon_threadsafe(self._tell)
 
     def _tell(self) -> None:
         waiting, durable, failed = self._waiting, self._journal.durable_sequence, self._journal.failed

@@ -14,12 +14,13 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.errors import DiskFull, DiskReadOnly, NotADataDirectory, PenstockError, StorageError
 from penstock.storage.lock import DirectoryLock
+
+if TYPE_CHECKING:  # loading Arrow takes a tenth of a second, and a command line's help needs a disk but no Arrow
+    import pyarrow as pa
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 
@@ -282,12 +283,16 @@ class RealDisk:
         return usage.f_blocks * usage.f_frsize
 
     def open_input(self, name: str) -> Any:
+        import pyarrow as pa
+
         path = self.root / name
         with storage_errors(path):
             return pa.OSFile(os.fspath(path), "rb")
 
     def map_input(self, name: str) -> Any:
         """The same for a file that will not change: it is mapped, and nothing of it is copied."""
+        import pyarrow as pa
+
         path = self.root / name
         with storage_errors(path):
             return pa.memory_map(os.fspath(path), "r")
