@@ -25,15 +25,15 @@ FUNCTION_LINES_MAX = 60
 
 # Who may import whom, from the bottom up. A name covers what is inside it; the most specific name that fits a module
 # decides for it. Within one layer everything may import everything.
-BASE = {"errors", "limits", "clock", "model", "version", "words"}
-FORMATS = BASE | {"batch", "delivery.entries"}
+BASE = {"errors", "limits", "clock", "model", "model_tasks", "version", "words"}
+FORMATS = BASE | {"batch", "envelopes", "delivery.entries"}
 CORE = FORMATS | {"delivery", "storage", "journal", "waiting", "requests", "replies"}
 SHARD = {
-    "materialise", "engine", "pushing", "shard", "transactions", "sinking", "refilling", "checkpointing", "upkeep",
-    "opening",
+    "materialise", "engine", "pushing", "shard", "transactions", "sinking", "tasking", "refilling", "checkpointing",
+    "upkeep", "opening", "registry", "catalogue",
 }  # fmt: skip
 # What crosses the network, and what the two ends of it need beside.
-WIRE = BASE | {"batch", "requests", "replies", "arguments", "wire"}
+WIRE = BASE | {"batch", "envelopes", "requests", "replies", "arguments", "wire"}
 # What users hold knows the session, never what is behind it.
 FACE = WIRE | {"embedded", "remote"}
 SERVER = CORE | SHARD | WIRE | {"embedded", "config", "telemetry", "broker"}
@@ -45,9 +45,11 @@ LAYERS: dict[str, set[str]] = {
     "clock": {"errors", "limits"},
     "model": {"errors", "limits"},
     "batch": BASE,
+    "model_tasks": {"errors", "limits", "model"},
+    "envelopes": BASE | {"batch"},
     "requests": BASE | {"batch"},
     "arguments": BASE | {"batch", "requests"},
-    "delivery": BASE | {"batch", "requests"},
+    "delivery": BASE | {"batch", "envelopes", "requests"},
     "storage": FORMATS,
     "journal": FORMATS | {"storage"},
     "waiting": BASE,
@@ -58,6 +60,9 @@ LAYERS: dict[str, set[str]] = {
     "shard": CORE | {"materialise", "engine", "pushing"},
     "transactions": CORE | {"engine", "shard"},
     "sinking": CORE | {"engine", "shard", "transactions"},
+    "tasking": CORE | {"engine", "shard", "transactions"},
+    "registry": BASE,
+    "catalogue": CORE | {"shard"},
     "refilling": CORE | {"shard"},
     "checkpointing": CORE | {"shard"},
     "upkeep": CORE | {"shard", "refilling", "checkpointing"},
@@ -73,10 +78,15 @@ LAYERS: dict[str, set[str]] = {
     "remote": WIRE,
     "client": FACE,
     "aio": FACE | {"client"},
+    "tasks": FACE | {"client", "aio"},
+    "worker": FACE | {"client", "aio", "tasks"},
+    "integrations": FACE | {"client", "aio", "tasks", "worker", "__init__"},
     "history": CORE | FACE,
     "spark": CORE | FACE | {"history", "client", "__init__"},
-    "__init__": FACE | {"client", "aio", "spark"},
-    "cli": SERVER | FACE | {"server", "repair", "verify", "client", "aio", "history", "spark", "__init__"},
+    "__init__": FACE | {"client", "aio", "tasks", "spark"},
+    "cli": SERVER
+    | FACE
+    | {"server", "repair", "verify", "client", "aio", "tasks", "worker", "history", "spark", "__init__"},
     "__main__": {"cli"},
 }
 

@@ -23,10 +23,17 @@
     │   ├── ProducerFenced          producer_fenced
     │   ├── MemberFenced            member_fenced
     │   ├── SinkConflict            sink_conflict
+    │   ├── TaskNotFound            task_not_found
+    │   ├── TaskConflict            task_conflict
+    │   ├── ScheduleNotFound        schedule_not_found
     │   └── Closed                  closed
     ├── AccessError             who asks may not do this
     │   ├── NotAuthenticated        not_authenticated
     │   └── NotAuthorised           not_authorised
+    ├── TaskError               what a caller of a task is told about it
+    │   ├── TaskDied                task_died
+    │   ├── TaskCancelled           task_cancelled
+    │   └── TaskUnfinished          task_unfinished
     ├── SparkMissing            spark_missing: Spark, or the Java that it needs, is not installed
     ├── ServerError             between a client and its broker
     │   ├── Unavailable             unavailable
@@ -217,6 +224,27 @@ class SinkConflict(StateError):
     hint_default = "give it a sinkId of its own, or set resetSink=true to begin anew"
 
 
+class TaskNotFound(StateError):
+    """No task has this id, or it is no longer kept."""
+
+    code = "task_not_found"
+    hint_default = "check the id; final tasks are kept for 7 days unless the broker's settings say otherwise"
+
+
+class TaskConflict(StateError):
+    """The state of the task does not allow this."""
+
+    code = "task_conflict"
+    hint_default = "look at its state first"
+
+
+class ScheduleNotFound(StateError):
+    """No schedule has this name."""
+
+    code = "schedule_not_found"
+    hint_default = "list them with 'penstock schedules'"
+
+
 class Closed(StateError):
     """The handle was closed."""
 
@@ -242,6 +270,32 @@ class NotAuthorised(AccessError):
 
     code = "not_authorised"
     hint_default = "ask the broker's operator for the right to do this"
+
+
+class TaskError(PenstockError):
+    """There is no result to be had."""
+
+    code = "task"
+
+
+class TaskDied(TaskError):
+    """The task failed for good; the message ends with the traceback of its last run."""
+
+    code = "task_died"
+    hint_default = "mend the cause, then retry it"
+
+
+class TaskCancelled(TaskError):
+    """The task was cancelled before it had a result."""
+
+    code = "task_cancelled"
+
+
+class TaskUnfinished(TaskError, TimeoutError):
+    """The result was waited for, and the time is over."""
+
+    code = "task_unfinished"
+    hint_default = "wait for longer; the task goes on"
 
 
 class SparkMissing(PenstockError):

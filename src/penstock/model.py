@@ -61,12 +61,14 @@ class ContentType(IntEnum):
     BYTES = 0
     JSON = 1
     TEXT = 2
+    TASK = 3
 
 
 CONTENT_TYPE_NAMES: Final = {
     ContentType.BYTES: "application/octet-stream",
     ContentType.JSON: "application/json",
     ContentType.TEXT: "text/plain",
+    ContentType.TASK: "application/vnd.penstock.task+json",
 }
 
 

@@ -1,0 +1,73 @@
+"""Tasks as messages, and back: the batch of some submissions, the envelope in a payload, and new ids."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from penstock.batch import Batch, fields, layout
+from penstock.batch.sealing import seal_columns
+from penstock.errors import InvalidField
+from penstock.limits import payload_bytes_max
+from penstock.model import ContentType
+from penstock.model_tasks import NO_ARGS, NO_KWARGS, Envelope, TaskSubmission
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(Envelope)
+
+
+def new_task_id(now_us: int) -> str:
+    """A UUID of version 7: ids made later sort later. `now_us` is wall time."""
+    number = int.from_bytes(os.urandom(10), "big") | (now_us // 1000 & (1 << 48) - 1) << 80
+    number = number & ~(0xF << 76 | 0x3 << 62) | 0x7 << 76 | 0x2 << 62
+    text = f"{number:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def encode_envelope(task: TaskSubmission) -> bytes:
+    """The payload of a submission."""
+    return _encoder.encode(
+        Envelope(
+            task_id=task.task_id,
+            task_type=task.task_type,
+            args=NO_ARGS if task.args == b"[]" else msgspec.Raw(task.args),
+            kwargs=NO_KWARGS if task.kwargs == b"{}" else msgspec.Raw(task.kwargs),
+            timeout_seconds=task.timeout_seconds,
+            depends_on=task.depends_on,
+            on_parent_failure=task.on_parent_failure,
+            takes=task.takes,
+            workflow=task.workflow,
+        )
+    )
+
+
+def parse_envelope(payload: bytes) -> Envelope:
+    """The envelope in a payload; `InvalidField` when it is none."""
+    try:
+        return _decoder.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise InvalidField(f"payload: not a task: {error}") from None
+
+
+def tasks_batch(tasks: Sequence[TaskSubmission]) -> Batch:
+    """The messages of some tasks of one queue, for an ordinary push."""
+    payloads = fields.binary([encode_envelope(task) for task in tasks], "payload", payload_bytes_max)
+    columns = [
+        fields.priorities([task.priority for task in tasks]),
+        fields.delays([task.delay_seconds for task in tasks]),
+        fields.deliver_ats([task.deliver_at for task in tasks]),
+        fields.ttls([task.ttl_seconds for task in tasks]),
+        fields.max_attempts([task.max_attempts for task in tasks]),
+        fields.fixed(layout.CONTENT_TYPE, np.full(len(tasks), ContentType.TASK, np.uint8)),
+        fields.texts(layout.KEY, [task.key for task in tasks]),
+        fields.texts(layout.DEDUP_KEY, [task.task_id if task.is_named else None for task in tasks]),
+        fields.texts(layout.TRACE, [task.trace for task in tasks]),
+        fields.headers([task.headers for task in tasks]),
+    ]
+    flags = sum(flag for flag, _ in columns)
+    buffers = [buffer for _, column in columns for buffer in column]
+    return Batch(seal_columns(flags, buffers, payloads, small=False))

@@ -1,0 +1,242 @@
+"""What a task is, to every layer: its envelope, its states, how a run of it ends, and what is told of it.
+
+A task is a message whose content type is `TASK` and whose payload is an `Envelope` in JSON. Priority, delay, key, time
+to live, attempts and trace are the message's own. A worker leases it from the group `default` and finishes it.
+
+    scheduled ──due──► pending ──leased──► running ──► completed
+        ▲                 ▲                │  │  └───► dead         retries are used up, or it may not be retried
+        │   parents done  │    its delay   │  └──────► failed ──due──► pending
+     blocked ─────────────┘    snoozed ◄───┘           cancelled      from every state that is not final
+
+Arguments, results and progress are JSON text, never pickled objects.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Final, Literal
+
+import msgspec
+
+from penstock.model import Receipt
+
+
+class TaskState(StrEnum):
+    """Where a task stands. Those of `FINAL` do not change any more by themselves."""
+
+    SCHEDULED = "scheduled"  # not due yet
+    PENDING = "pending"  # waits for a worker
+    BLOCKED = "blocked"  # waits for its parents
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"  # waits for its next attempt
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+
+FINAL: Final = frozenset({TaskState.COMPLETED, TaskState.DEAD, TaskState.CANCELLED})
+
+ParentPolicy = Literal["cancel", "run"]  # what a child does when a parent dies or is cancelled
+Takes = Literal["none", "one", "all"]  # what a child gets of its parents' results, as its first argument
+MissedPolicy = Literal["skip", "catch_up"]  # what becomes of ticks that came while nobody was there
+
+
+NO_ARGS: Final = msgspec.Raw(b"[]")  # one object each: only the default itself is left out of the payload
+NO_KWARGS: Final = msgspec.Raw(b"{}")
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The payload of a task. `args` and `kwargs` are JSON as the caller gave them."""
+
+    task_id: str  # a UUID, in lower case with hyphens
+    task_type: str
+    args: msgspec.Raw = NO_ARGS
+    kwargs: msgspec.Raw = NO_KWARGS
+    timeout_seconds: float | None = None
+    depends_on: tuple[str, ...] = ()
+    on_parent_failure: ParentPolicy = "cancel"
+    takes: Takes = "none"
+    workflow: str = ""  # the id of the chain, group or graph it belongs to
+    schedule: str = ""  # the name of the schedule that made it
+    scheduled_at: str = ""  # the tick it was made for, RFC 3339
+
+
+class TaskSubmission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A task to be stored. Plain ones may as well be pushed: see `tasks_batch`."""
+
+    task_id: str
+    task_type: str
+    queue: str
+    is_named: bool = False  # the caller chose the id: submitted again, it is the same task
+    args: bytes = b"[]"  # JSON
+    kwargs: bytes = b"{}"  # JSON
+    timeout_seconds: float | None = None
+    depends_on: tuple[str, ...] = ()
+    on_parent_failure: ParentPolicy = "cancel"
+    takes: Takes = "none"
+    workflow: str = ""
+    unique_key: str | None = None  # no second one of this key in this queue …
+    unique_seconds: float | None = None  # … for so long after the first; None: while the first is not final
+    key: str | None = None
+    priority: int = 128
+    delay_seconds: float = 0.0
+    deliver_at: datetime | None = None
+    ttl_seconds: float | None = None
+    max_attempts: int | None = None
+    headers: dict[str, str] | None = None
+    trace: str | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the queue alone can take care of it."""
+        return not self.depends_on and self.unique_key is None
+
+
+class Submitted(msgspec.Struct, frozen=True):
+    """What became of a submission: `is_new` is false when `task_id` names one that was there before."""
+
+    task_id: str
+    is_new: bool = True
+
+
+class Finish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How one run of a task ended. `delay_seconds` None means the queue's backoff."""
+
+    receipt: Receipt
+    task_id: str
+    outcome: Literal["completed", "failed", "dead", "snoozed", "cancelled", "released"]
+    result: bytes = b"null"  # JSON; of a completed one
+    error: str = ""  # the traceback's text, or why it was cancelled
+    delay_seconds: float | None = None
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One attempt at a task, as its history shows it."""
+
+    attempt: int
+    worker: str
+    started_at: datetime
+    ended_at: datetime | None = None
+    outcome: str = ""  # a word of the events table, or "" while it runs
+    error: str = ""
+
+
+class TaskView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A task, as it is shown. `runs` is filled when one task is asked for, not in lists."""
+
+    task_id: str
+    task_type: str
+    queue: str
+    state: TaskState
+    priority: int = 128
+    attempt: int = 0  # of the last run; 0 before the first
+    max_attempts: int = 0
+    args: bytes = b"[]"  # JSON, as the three below
+    kwargs: bytes = b"{}"
+    result: bytes | None = None
+    progress: bytes | None = None
+    error: str = ""  # of the last run that failed, or why it was cancelled
+    worker: str = ""  # that runs it, or ran it last
+    key: str | None = None
+    submitted_at: datetime
+    due_at: datetime | None = None  # when the next attempt may start, while it waits
+    started_at: datetime | None = None
+    finished_at: datetime | None = None  # set when it is final
+    timeout_seconds: float | None = None
+    depends_on: tuple[str, ...] = ()
+    workflow: str = ""
+    schedule: str = ""
+    message_id: str = ""  # queue/partition/offset; "" while it is blocked
+    trace: str | None = None
+    runs: tuple[Run, ...] = ()
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in FINAL
+
+
+class TaskFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Which tasks are meant; every field that is set must match. Newest first."""
+
+    states: tuple[TaskState, ...] = ()
+    task_type: str | None = None
+    queue: str | None = None
+    worker: str | None = None
+    workflow: str | None = None
+    schedule: str | None = None
+    submitted_since: datetime | None = None
+    submitted_until: datetime | None = None
+    argument: str | None = (
+        None  # a value that stands somewhere in the arguments, or path=value ("kwargs.to=a@b.c", "args.0=7")
+    )
+    error_contains: str | None = None
+    limit: int = 50
+    cursor: str | None = None  # from the page before
+
+
+class TaskPage(msgspec.Struct, frozen=True):
+    """Some tasks, and where to go on: None when these are the last."""
+
+    tasks: list[TaskView]
+    cursor: str | None = None
+
+
+class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a worker tells about itself with every heartbeat. `worker_id` is the `consumer` of its leases."""
+
+    worker_id: str
+    host: str = ""
+    pid: int = 0
+    queues: tuple[str, ...] = ()
+    task_types: tuple[str, ...] = ()
+    concurrency: int = 0
+    running: int = 0
+    completed: int = 0  # since it started
+    failed: int = 0
+    cpu_percent: float = 0.0
+    memory_bytes: int = 0
+    version: str = ""
+    is_stopping: bool = False
+
+
+class WorkerNews(msgspec.Struct, frozen=True):
+    """What a worker is told: runs to break off, because their tasks were cancelled."""
+
+    cancelled: tuple[str, ...] = ()  # task ids
+
+
+class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker, as it is shown: alive, stopping, or dead for a while before it is forgotten."""
+
+    info: WorkerInfo
+    state: Literal["alive", "stopping", "dead"]
+    first_seen_at: datetime
+    last_heartbeat_at: datetime
+
+
+class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A task that is submitted by the clock."""
+
+    name: str
+    cron: str  # five fields, or six with seconds first; or @hourly and the like
+    timezone: str = "UTC"
+    missed: MissedPolicy = "skip"
+    task_type: str
+    queue: str
+    args: bytes = b"[]"  # JSON
+    kwargs: bytes = b"{}"  # JSON
+    timeout_seconds: float | None = None
+    max_attempts: int | None = None
+    priority: int = 128
+    key: str | None = None
+    is_paused: bool = False
+
+
+class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule, as it is shown."""
+
+    spec: ScheduleSpec
+    next_at: datetime | None  # None while it is paused
+    last_at: datetime | None = None  # the last tick that became a task
+    last_task_id: str = ""
