@@ -11,27 +11,103 @@ All integers are little-endian. The body of a push is binary, so that its batch 
     rows × partition i32, −1 for a refused row, padded to 8    (rows is 0 when all rows go to the one partition)
     batch bytes
 
-Every other body is a MessagePack array, in the order of the fields below. Entries carry outcomes (offsets, due
-times, drawn jitter), never inputs: applying them decides nothing.
+Every other body is a MessagePack array: see `records`, whose names are here too.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.delivery.records import (
+    Answered,
+    Closing,
+    GroupDeleted,
+    GroupSet,
+    IdRun,
+    Int64s,
+    Leased,
+    Note,
+    Parent,
+    PartitionsAdded,
+    Produced,
+    ProducerSet,
+    QueueDeleted,
+    QueueSet,
+    Record,
+    Revived,
+    ScheduleFired,
+    ScheduleSet,
+    Settled,
+    SinkCommitted,
+    Span,
+    TaskFreed,
+    TaskHeld,
+    TasksNoted,
+    Trimmed,
+    UniqueTaken,
+)
+
 if TYPE_CHECKING:
     from penstock.batch import Batch
 
-Int64s = NDArray[np.int64]
+__all__ = [
+    "HEAD",
+    "PUSH",
+    "PUSH_HEAD",
+    "PUSH_ONE",
+    "PUSH_ONE_FLAGS",
+    "PUSH_PART",
+    "Answered",
+    "Closing",
+    "Entry",
+    "GroupDeleted",
+    "GroupSet",
+    "IdRun",
+    "Int32s",
+    "Int64s",
+    "Leased",
+    "Note",
+    "Parent",
+    "Part",
+    "PartitionsAdded",
+    "Produced",
+    "ProducerSet",
+    "Push",
+    "QueueDeleted",
+    "QueueSet",
+    "Record",
+    "Revived",
+    "ScheduleFired",
+    "ScheduleSet",
+    "Settled",
+    "SinkCommitted",
+    "Span",
+    "TaskFreed",
+    "TaskHeld",
+    "TasksNoted",
+    "Trimmed",
+    "UniqueTaken",
+    "decode",
+    "decode_push",
+    "decode_push_one",
+    "decode_pushes",
+    "decode_record",
+    "encode",
+    "encode_apart",
+    "encode_push",
+    "encode_push_one",
+    "entry_bytes",
+    "split",
+]
+
 Int32s = NDArray[np.int32]
 Part = tuple[int, int, int]  # partition, accepted rows, first offset
-IdRun = tuple[str, str, int, int]  # ids that follow each other: queue, partition, first offset, count
 
 HEAD: Final = struct.Struct("<BxxxI")
 PUSH_HEAD: Final = struct.Struct("<IIqQQII")
@@ -84,181 +160,6 @@ class Push:
         return partitions, offsets
 
 
-class Span(msgspec.Struct, array_like=True, gc=False):
-    """Some offsets of one partition: `first` and `count`, or, when they are scattered, `offsets` (int64 bytes)."""
-
-    partition: int
-    first: int
-    count: int
-    attempt: int = 1
-    offsets: bytes = b""
-    attempts: bytes = b""  # uint16 per offset, when they differ
-    dues: bytes = b""  # int64 per offset: when each is due again
-
-    def offset_array(self) -> Int64s:
-        if self.offsets:
-            return np.frombuffer(self.offsets, np.int64)
-        return np.arange(self.first, self.first + self.count, dtype=np.int64)
-
-    def due_array(self) -> Int64s:
-        return np.frombuffer(self.dues, np.int64)
-
-
-class Leased(msgspec.Struct, array_like=True, tag_field="kind", tag=2, gc=False):
-    """Messages handed to a consumer. Never waited for; recovery closes what is still open."""
-
-    queue: int
-    group: int
-    nonce: int
-    at: int
-    consumer: str
-    spans: list[Span]
-
-
-class Settled(msgspec.Struct, array_like=True, tag_field="kind", tag=3, gc=False):
-    """Deliveries, or waiting messages, that ended. `leased_at` is 0 for messages that no one held."""
-
-    queue: int
-    group: int
-    outcome: int
-    at: int
-    leased_at: int
-    consumer: str
-    error: str
-    spans: list[Span]
-
-
-class QueueSet(msgspec.Struct, array_like=True, tag_field="kind", tag=4):
-    """A queue created, or its options or pause changed. `options` is JSON."""
-
-    queue: int
-    name: str
-    options: bytes
-    paused: bool
-    at: int
-
-
-class QueueDeleted(msgspec.Struct, array_like=True, tag_field="kind", tag=5):
-    """A queue and all that it held is gone; its id is never used again."""
-
-    queue: int
-
-
-class PartitionsAdded(msgspec.Struct, array_like=True, tag_field="kind", tag=6):
-    """Partitions made on first use or by growth; the first gets the id `first`."""
-
-    queue: int
-    first: int
-    names: list[str]
-
-
-class GroupSet(msgspec.Struct, array_like=True, tag_field="kind", tag=7):
-    """A group created, or moved by seek: `starts` lists (partition, offset) for each partition that it concerns."""
-
-    queue: int
-    group: int
-    name: str
-    at: int
-    starts: list[tuple[int, int]]
-    latest: bool = False  # partitions that appear later start at their end instead of their beginning
-    observes: bool = False  # it follows the log and is no load: see `Group`
-
-
-class GroupDeleted(msgspec.Struct, array_like=True, tag_field="kind", tag=8):
-    """A group is forgotten."""
-
-    queue: int
-    group: int
-
-
-class Trimmed(msgspec.Struct, array_like=True, tag_field="kind", tag=9):
-    """Retention moved the start of some partitions: (partition, start_offset)."""
-
-    queue: int
-    starts: list[tuple[int, int]]
-
-
-class Revived(msgspec.Struct, array_like=True, tag_field="kind", tag=10):
-    """Dead letters that are ready again in their group, attempts reset."""
-
-    queue: int
-    group: int
-    at: int
-    spans: list[Span]
-
-
-class Closing(msgspec.Struct, array_like=True, tag_field="kind", tag=11):
-    """A clean stop: everything before this frame was durable."""
-
-    at: int
-    queue: int = 0  # no queue: ids start at 1
-
-
-class Produced(msgspec.Struct, array_like=True, tag_field="kind", tag=12, gc=False):
-    """Whose the rows of a push in this frame are, when many producers' messages were folded into one batch.
-
-    The batch lies at `first` of `partition`. Packed in `rows`, for each that has a producer:
-    producer u64 | producer_sequence u64 | producer_epoch u32 | row u32.
-    """
-
-    ROW: ClassVar = struct.Struct("<QQII")
-
-    queue: int
-    at: int
-    partition: int
-    first: int
-    rows: bytes
-
-
-class ProducerSet(msgspec.Struct, array_like=True, tag_field="kind", tag=13):
-    """A named producer begins an epoch; whoever pushes in an older one is refused."""
-
-    producer: int
-    epoch: int
-    at: int
-    queue: int = 0  # no queue: ids start at 1
-
-
-class Answered(msgspec.Struct, array_like=True, tag_field="kind", tag=14):
-    """What a producer was told of this frame, when its pushes do not say all of it: the ids of each push."""
-
-    queue: int  # 0: a transaction
-    producer: int
-    epoch: int
-    producer_sequence: int
-    at: int
-    pushes: list[list[IdRun]]
-
-
-class SinkCommitted(msgspec.Struct, array_like=True, tag_field="kind", tag=15):
-    """The pushes of this frame are a batch of a sink. One that takes several frames names its files in each."""
-
-    queue: int
-    sink: str
-    batch: int
-    at: int
-    origin: str  # what numbers the batches: another one begins anew
-    is_once: bool  # nobody asks for it later than a day
-    staged: list[str] = []  # files that hold the batch; none when all of it is in this frame
-    done: int = 0  # how many of them are in
-
-
-Record = (
-    Leased
-    | Settled
-    | QueueSet
-    | QueueDeleted
-    | PartitionsAdded
-    | GroupSet
-    | GroupDeleted
-    | Trimmed
-    | Revived
-    | Closing
-    | Produced
-    | ProducerSet
-    | Answered
-    | SinkCommitted
-)
 Entry = Push | Record
 
 _encoder: Final = msgspec.msgpack.Encoder()
