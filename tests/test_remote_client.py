@@ -29,6 +29,7 @@ from penstock.wire.frames import Type, frame
 from penstock.wire.requests import Welcome, encode
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import NoPause
+from tests.support.restarting import hold_a_port
 
 SECONDS = 60
 
@@ -116,17 +117,16 @@ def test_a_wrong_option_is_refused(options, error):
 
 
 def test_a_broker_that_is_not_there_is_named_in_the_error():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        url = f"penstock://127.0.0.1:{taken.getsockname()[1]}"
-    with pytest.raises(Unavailable, match=url):
-        penstock.connect(url, connect_seconds=0.05)
-
-    async def enter():
+    async def enter(url: str):
         async with aio.connect(url, connect_seconds=0.05):
             pass
 
-    with pytest.raises(Unavailable, match=url):
-        on_a_loop(enter())
+    with hold_a_port(random.Random(4)) as held:
+        url = f"penstock://127.0.0.1:{held.getsockname()[1]}"
+        with pytest.raises(Unavailable, match=url):
+            penstock.connect(url, connect_seconds=0.05)
+        with pytest.raises(Unavailable, match=url):
+            on_a_loop(enter(url))
 
 
 @pytest.mark.parametrize(

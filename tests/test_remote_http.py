@@ -19,6 +19,7 @@ from penstock.embedded import Session
 from penstock.errors import Closed, InvalidField, LeaseLost, PenstockError, ProducerFenced, RateLimited, Unavailable
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import EVERYTHING, CuttingProxy, NoPause
+from tests.support.restarting import hold_a_port
 
 SECONDS = 60
 
@@ -239,13 +240,12 @@ def test_what_is_no_broker_is_told_apart(script, answer, text):
 
 
 def test_a_broker_that_is_not_there_is_named_in_the_error():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-    with pytest.raises(Unavailable, match=url):
-        penstock.connect(url, connect_seconds=0.05)
-
-    with pytest.raises(Unavailable, match=url):
-        on_a_loop(aio.connect(url, connect_seconds=0.05).queue("mail").push(b"a"))
+    with hold_a_port(random.Random(5)) as held:
+        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+        with pytest.raises(Unavailable, match=url):
+            penstock.connect(url, connect_seconds=0.05)
+        with pytest.raises(Unavailable, match=url):
+            on_a_loop(aio.connect(url, connect_seconds=0.05).queue("mail").push(b"a"))
 
 
 @pytest.mark.parametrize("url", ["http://", "http://h:99999", "http://h/path", "http://h,penstock://h", "http://u:p@h"])

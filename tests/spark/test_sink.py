@@ -25,7 +25,7 @@ from penstock.spark.failures import cause
 from penstock.spark.staging import Target
 from penstock.spark.writer import RowStreamWriter, Sink, batch_writer, query_id, stream_writer
 from tests.support.brokers import BrokerThread
-from tests.support.restarting import free_port
+from tests.support.restarting import hold_a_port
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -171,10 +171,10 @@ def test_a_directory_that_a_broker_holds_is_refused_with_what_to_do(broker, data
 
 def test_a_broker_that_is_not_there_is_named_before_anything_runs(monkeypatch):
     monkeypatch.setattr("penstock.spark.staging.CONNECT_SECONDS", 0.1)
-    url = f"penstock://127.0.0.1:{free_port(random.Random(2))}"
-
-    with refused(Unavailable, f"no broker answers at {url}"):
-        batch_writer({"url": url, "path": "orders"}, StructType().add("payload", "string"), False)
+    with hold_a_port(random.Random(2)) as held:
+        url = f"penstock://127.0.0.1:{held.getsockname()[1]}"
+        with refused(Unavailable, f"no broker answers at {url}"):
+            batch_writer({"url": url, "path": "orders"}, StructType().add("payload", "string"), False)
 
 
 # streams

@@ -14,32 +14,32 @@ from tests.support.served import QUIET, Served
 PORTS = range(20_000, 32_000)  # below those that the system gives to clients: a client must not take the port meanwhile
 
 
-def free_port(rng: random.Random) -> int:
-    """A port that nobody listens on."""
+def hold_a_port(rng: random.Random) -> socket.socket:
+    """A port that nobody else has, and that nobody else gets: held, not listened on, until the socket is closed."""
     while True:
-        port = rng.choice(PORTS)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
+        holder = socket.socket()
+        try:
+            holder.bind(("127.0.0.1", rng.choice(PORTS)))  # alone: refused where anybody is bound
+        except OSError:
+            holder.close()
+            continue
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # and now a broker may listen on it too
+        return holder
 
 
 class Restarting:
     """One address, one process after another. `up` is set while there is one that listens."""
 
     def __init__(self, folder: Path, rng: random.Random, *flags: str) -> None:
-        self._port = free_port(rng)
+        self._holder = hold_a_port(rng)
         self.up = threading.Event()
         self._folder = folder
-        self._flags = ("--tcp-port", str(self._port), *QUIET, *flags)
+        self._flags = ("--tcp-port", str(self.port), *QUIET, *flags)
         self._served: Served | None = None
 
     @property
     def port(self) -> int:
-        return self._port
+        return int(self._holder.getsockname()[1])
 
     @property
     def url(self) -> str:
@@ -65,8 +65,13 @@ class Restarting:
         return self.served.stop()
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self._holder.close()
+            raise
         return self
 
     def __exit__(self, *details: object) -> None:
-        self.served.__exit__(*details)
+        with self._holder:
+            self.served.__exit__(*details)
