@@ -61,6 +61,13 @@ session_seconds_max: Final = 3600.0
 rebalance_seconds: Final = 60.0  # how long a member may take to let go of a partition
 heartbeats_per_session: Final = 3
 
+# Workers.
+workers_max: Final = 10_000
+worker_heartbeat_seconds: Final = 15.0
+worker_dead_seconds: Final = 30.0  # of silence
+worker_shown_seconds: Final = 600.0  # as dead, before it is forgotten
+worker_news_seconds: Final = 60.0  # how long a piece of news is repeated
+
 # Batches of sinks, on their way.
 staged_batch_bytes: Final = 8 * MIB  # that who stages aims at
 staged_file_bytes_max: Final = 24 * MIB
@@ -94,6 +101,7 @@ disk_free_bytes_floor: Final = 100 * MIB
 disk_free_share: Final = 0.05
 disk_free_bytes_cap: Final = 5 * GIB
 
+assert worker_heartbeat_seconds < worker_dead_seconds
 assert payload_bytes_max + key_bytes_max + headers_bytes_max + 4 * KIB < batch_bytes_max
 assert batch_bytes_max < frame_bytes_max < journal_file_bytes
 assert batch_bytes_max < staged_file_bytes_max < frame_bytes_max
