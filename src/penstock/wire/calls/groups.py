@@ -1,0 +1,75 @@
+"""Operations on groups and their members."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.wire.calls.arguments import Arguments
+
+PositionOnWire = str | int | dict[str, int]
+
+
+class CreateGroup(Arguments):
+    """An independent reader of a queue."""
+
+    queue: str
+    group: str
+    start: PositionOnWire = "earliest"
+    observes: bool = False
+
+
+class DeleteGroup(Arguments):
+    """Forget a group."""
+
+    queue: str
+    group: str
+
+
+class Seek(Arguments):
+    """Move a group."""
+
+    queue: str
+    group: str
+    to: PositionOnWire
+    partition: int | str | None = None
+
+
+class Groups(Arguments):
+    """Where each group of a queue stands in each partition."""
+
+    queue: str
+
+
+class Join(Arguments):
+    """Become a member of a group."""
+
+    queue: str
+    group: str
+    member: str
+    session_seconds: float = 10.0
+
+
+class Heartbeat(Arguments):
+    """Stay a member; `held` names the partitions that the member still works on."""
+
+    queue: str
+    group: str
+    member: str
+    generation: int
+    held: list[str] = msgspec.field(default_factory=list)
+
+
+class Leave(Arguments):
+    """Leave a group."""
+
+    queue: str
+    group: str
+    member: str
+    generation: int
+
+
+class Members(Arguments):
+    """Who is in a group."""
+
+    queue: str
+    group: str
