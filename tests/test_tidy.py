@@ -26,14 +26,14 @@ FUNCTION_LINES_MAX = 60
 # Who may import whom, from the bottom up. A name covers what is inside it; the most specific name that fits a module
 # decides for it. Within one layer everything may import everything.
 BASE = {"errors", "limits", "clock", "model", "model_tasks", "version", "words"}
-FORMATS = BASE | {"batch", "envelopes", "delivery.entries"}
+FORMATS = BASE | {"batch", "envelopes", "task_fields", "delivery.entries"}
 CORE = FORMATS | {"delivery", "storage", "journal", "waiting", "requests", "replies"}
 SHARD = {
     "materialise", "engine", "pushing", "shard", "transactions", "sinking", "tasking", "refilling", "checkpointing",
     "upkeep", "opening", "registry", "catalogue",
 }  # fmt: skip
 # What crosses the network, and what the two ends of it need beside.
-WIRE = BASE | {"batch", "envelopes", "requests", "replies", "arguments", "wire"}
+WIRE = BASE | {"batch", "envelopes", "task_fields", "requests", "replies", "arguments", "wire"}
 # What users hold knows the session, never what is behind it.
 FACE = WIRE | {"embedded", "remote"}
 SERVER = CORE | SHARD | WIRE | {"embedded", "config", "telemetry", "broker"}
@@ -47,6 +47,7 @@ LAYERS: dict[str, set[str]] = {
     "batch": BASE,
     "model_tasks": {"errors", "limits", "model"},
     "envelopes": BASE | {"batch"},
+    "task_fields": BASE | {"batch"},
     "requests": BASE | {"batch"},
     "arguments": BASE | {"batch", "requests"},
     "delivery": BASE | {"batch", "envelopes", "requests"},

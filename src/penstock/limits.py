@@ -61,7 +61,12 @@ session_seconds_max: Final = 3600.0
 rebalance_seconds: Final = 60.0  # how long a member may take to let go of a partition
 heartbeats_per_session: Final = 3
 
-# Workers.
+# Tasks and workers.
+tasks_submitted_max: Final = 100_000  # in one call
+task_parents_max: Final = 10_000
+task_page_max: Final = 1_000
+task_filter_bytes_max: Final = 4 * KIB  # of one value that is looked for
+worker_names_max: Final = 10_000  # of queues, and of kinds of tasks
 workers_max: Final = 10_000
 worker_heartbeat_seconds: Final = 15.0
 worker_dead_seconds: Final = 30.0  # of silence

@@ -1,0 +1,234 @@
+"""What is told about tasks, workers and schedules from outside, checked once. A refusal names the field.
+
+`where` is put before the name of a field when there are several of a kind: `tasks[2].args`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from penstock import limits
+from penstock.batch import layout, values
+from penstock.errors import InputError, InvalidField, TooLarge
+from penstock.model import check_name, check_priority, check_seconds, to_datetime, to_micros
+from penstock.model_tasks import ScheduleSpec, TaskFilter, TaskState, TaskSubmission, WorkerInfo
+
+T = TypeVar("T")
+_TASK_ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
+_TASK_TYPE: Final = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
+_JSON: Final = msgspec.json.Decoder()
+_KINDS: Final[dict[type, str]] = {list: "a JSON array", dict: "a JSON object"}
+
+
+def task_id(value: Any, field: str = "task_id") -> str:
+    """The id of a task, in lower case."""
+    text = value.lower() if isinstance(value, str) else ""
+    if not _TASK_ID.match(text):
+        raise InvalidField(f"{field}: {value!r} is not a UUID", hint="it reads 0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b")
+    return text
+
+
+def task_type(value: Any, field: str = "task_type") -> str:
+    """The name of a kind of task."""
+    if not isinstance(value, str) or not _TASK_TYPE.match(value):
+        hint = "1 to 200 letters, digits, dots, underscores and hyphens"
+        raise InvalidField(f"{field}: {value!r} is not the name of a task", hint=hint)
+    return value
+
+
+def json_of(value: Any, field: str, kind: type | None = None) -> bytes:
+    """JSON text, of a kind when one is asked for."""
+    if not isinstance(value, bytes):
+        raise InvalidField(f"{field}: {value!r} is not JSON text")
+    try:
+        decoded = _JSON.decode(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidField(f"{field}: not JSON: {error}") from None
+    if kind is not None and type(decoded) is not kind:
+        raise InvalidField(f"{field}: {_shown(value)} is not {_KINDS[kind]}")
+    return value
+
+
+def _shown(value: bytes) -> str:
+    return repr(value[:80].decode(errors="replace"))
+
+
+def submissions(tasks: Sequence[TaskSubmission]) -> list[TaskSubmission]:
+    """Tasks to be stored. What only all of them together can break is found where they are stored."""
+    if isinstance(tasks, str | bytes) or not isinstance(tasks, Sequence):
+        raise InvalidField(f"tasks: {tasks!r} is not a list of tasks")
+    if len(tasks) > limits.tasks_submitted_max:
+        raise TooLarge(
+            f"tasks: {len(tasks):,} tasks is over the limit of {limits.tasks_submitted_max:,}",
+            hint="submit them in several calls",
+        )
+    return [submission(task, f"tasks[{row}].") for row, task in enumerate(tasks)]
+
+
+def submission(task: TaskSubmission, where: str = "") -> TaskSubmission:
+    """One task to be stored."""
+    if not isinstance(task, TaskSubmission):
+        raise InvalidField(f"{where.removesuffix('.') or 'task'}: {task!r} is not a task")
+    own_id = task_id(task.task_id, f"{where}task_id")
+    task_type(task.task_type, f"{where}task_type")
+    _within(lambda: check_name(task.queue), where)
+    if task.args != b"[]":
+        json_of(task.args, f"{where}args", list)
+    if task.kwargs != b"{}":
+        json_of(task.kwargs, f"{where}kwargs", dict)
+    parents = _parents(task, where) if task.depends_on else ()
+    _one_of(task.on_parent_failure, ("cancel", "run"), f"{where}on_parent_failure")
+    _one_of(task.takes, ("none", "one", "all"), f"{where}takes")
+    _timeout(task.timeout_seconds, where)
+    _text(task.workflow, f"{where}workflow", limits.name_length_max)
+    if task.unique_key is not None:
+        _text(task.unique_key, f"{where}unique_key", limits.dedup_key_bytes_max)
+    if task.unique_seconds is not None:
+        if task.unique_key is None:
+            raise InvalidField(f"{where}unique_seconds: there is no unique_key", hint="give unique_key too")
+        if not check_seconds(task.unique_seconds, f"{where}unique_seconds"):
+            raise InvalidField(f"{where}unique_seconds: 0 would end at once", hint="None is while it is not final")
+    _message(task, where)
+    priority = _within(lambda: check_priority(task.priority), where)
+    if (own_id, parents, priority) == (task.task_id, task.depends_on, task.priority):
+        return task
+    return msgspec.structs.replace(task, task_id=own_id, depends_on=parents, priority=priority)
+
+
+def _parents(task: TaskSubmission, where: str) -> tuple[str, ...]:
+    field = f"{where}depends_on"
+    if isinstance(task.depends_on, str) or not isinstance(task.depends_on, Sequence):
+        raise InvalidField(f"{field}: {task.depends_on!r} is not a list of task ids")
+    if len(task.depends_on) > limits.task_parents_max:
+        raise TooLarge(f"{field}: {len(task.depends_on):,} parents is over the limit of {limits.task_parents_max:,}")
+    # A parent that is named twice is one parent.
+    return tuple(dict.fromkeys(task_id(parent, field) for parent in task.depends_on))
+
+
+def _message(task: TaskSubmission, where: str) -> None:
+    """What a task has of a message."""
+    check_seconds(task.delay_seconds, f"{where}delay_seconds")
+    if task.ttl_seconds is not None and not check_seconds(task.ttl_seconds, f"{where}ttl_seconds"):
+        raise InvalidField(f"{where}ttl_seconds: 0 would expire at once", hint="use None for no limit")
+    _within(lambda: values.deliver_at_us(task.deliver_at), where)
+    _within(lambda: values.max_attempts(task.max_attempts), where)
+    if task.key is not None:
+        _within(lambda: values.text(layout.KEY, task.key), where)
+    if task.trace is not None:
+        _within(lambda: values.text(layout.TRACE, task.trace), where)
+    if task.headers is not None:
+        _within(lambda: values.headers(task.headers), where)
+
+
+def schedule(spec: ScheduleSpec) -> ScheduleSpec:
+    """A schedule; whether its cron and its zone can be understood is found where they are used."""
+    if not isinstance(spec, ScheduleSpec):
+        raise InvalidField(f"schedule: {spec!r} is not a schedule")
+    schedule_name(spec.name)
+    for field in ("cron", "timezone"):
+        _text(getattr(spec, field), field, limits.name_length_max)
+    _one_of(spec.missed, ("skip", "catch_up"), "missed")
+    task_type(spec.task_type)
+    check_name(spec.queue)
+    json_of(spec.args, "args", list)
+    json_of(spec.kwargs, "kwargs", dict)
+    _timeout(spec.timeout_seconds, "")
+    values.max_attempts(spec.max_attempts)
+    if spec.key is not None:
+        values.text(layout.KEY, spec.key)
+    if not isinstance(spec.is_paused, bool):
+        raise InvalidField(f"is_paused: {spec.is_paused!r} is neither true nor false")
+    priority = check_priority(spec.priority)
+    return spec if priority == spec.priority else msgspec.structs.replace(spec, priority=priority)
+
+
+def schedule_name(value: Any) -> str:
+    """What a schedule is called; the name of its task is one."""
+    return task_type(value, "name")
+
+
+def task_filter(wanted: TaskFilter) -> TaskFilter:
+    """Which tasks are meant."""
+    if not isinstance(wanted, TaskFilter):
+        raise InvalidField(f"filter: {wanted!r} is not a filter of tasks")
+    limit = wanted.limit
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= limits.task_page_max:
+        raise InvalidField(f"limit: {limit!r} is outside 1 to {limits.task_page_max}")
+    try:
+        states = tuple(TaskState(state) for state in wanted.states)
+    except (ValueError, TypeError):
+        known = ", ".join(TaskState)
+        raise InvalidField(f"states: {wanted.states!r} are not states of tasks", hint=f"known: {known}") from None
+    for field in ("task_type", "queue", "worker", "workflow", "schedule", "argument", "error_contains", "cursor"):
+        if getattr(wanted, field) is not None:
+            _text(getattr(wanted, field), field, limits.task_filter_bytes_max)
+    since, until = wanted.submitted_since, wanted.submitted_until
+    return msgspec.structs.replace(
+        wanted,
+        states=states,
+        submitted_since=None if since is None else to_datetime(to_micros(since, "submitted_since")),
+        submitted_until=None if until is None else to_datetime(to_micros(until, "submitted_until")),
+    )
+
+
+def worker(info: WorkerInfo) -> WorkerInfo:
+    """What a worker tells about itself."""
+    if not isinstance(info, WorkerInfo):
+        raise InvalidField(f"worker: {info!r} is not what a worker tells about itself")
+    worker_id(info.worker_id)
+    for field in ("host", "version"):
+        _text(getattr(info, field), field, 255)
+    for field in ("pid", "concurrency", "running", "completed", "failed", "memory_bytes", "cpu_percent"):
+        value = getattr(info, field)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1 << 63:
+            raise InvalidField(f"{field}: {value!r} is not a number from 0")
+    for field in ("queues", "task_types"):
+        names = getattr(info, field)
+        if isinstance(names, str) or not isinstance(names, Sequence) or len(names) > limits.worker_names_max:
+            raise InvalidField(f"{field}: not a list of at most {limits.worker_names_max:,} names")
+    for name in info.task_types:
+        task_type(name, "task_types")
+    for row, name in enumerate(info.queues):
+        _within(partial(check_name, name), f"queues[{row}].")
+    return info
+
+
+def worker_id(value: Any) -> str:
+    """The id of a worker, which is the consumer of its leases."""
+    return check_name(value, "worker_id")
+
+
+def _within(check: Callable[[], T], where: str) -> T:
+    """What a check of a single value answers; its refusal says which one it was."""
+    try:
+        return check()
+    except InputError as error:
+        if not where:
+            raise
+        raise type(error)(f"{where}{error.message}", hint=error.hint) from None
+
+
+def _timeout(value: Any, where: str) -> None:
+    if value is not None and not check_seconds(value, f"{where}timeout_seconds"):
+        raise InvalidField(f"{where}timeout_seconds: 0 would end every run at once", hint="use None for no limit")
+
+
+def _text(value: Any, field: str, bytes_max: int) -> None:
+    if not isinstance(value, str):
+        raise InvalidField(f"{field}: {value!r} is not text")
+    try:
+        length = len(value.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidField(f"{field}: {value!r} is not valid text: {error.reason}") from None
+    if length > bytes_max:
+        raise TooLarge(f"{field}: {length:,} bytes is over the limit of {bytes_max:,}")
+
+
+def _one_of(value: Any, known: tuple[str, ...], field: str) -> None:
+    if value not in known:
+        raise InvalidField(f"{field}: {value!r} is none of {', '.join(known)}")
