@@ -1,9 +1,9 @@
 """Checkpoints of a shard: taking its state apart into parts, and putting it back.
 
 Parts: `shard` with a spare of every queue, `queue-<id>` for each queue, `dedup-<id>-<run>` for each frozen run of its
-dedup window and `dedup-<id>-hot` for the rest, `producers`, and `sinks`. A queue is taken in slices, each at a sequence
-of its own, so that the shard is never held for long; so are producers. A part that has not changed since the last one
-is kept as it is.
+dedup window and `dedup-<id>-hot` for the rest, `producers`, `sinks` and `tasks`. A queue is taken in slices, each at a
+sequence of its own, so that the shard is never held for long; so are producers. A part that has not changed since the
+last one is kept as it is.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from penstock.delivery.core import Delivery
 from penstock.delivery.dedup import DedupWindow, run_of
 from penstock.delivery.log import Queue
 from penstock.delivery.sinks import encode_sinks, restore_sinks
+from penstock.delivery.tasks import encode_tasks, restore_tasks
 from penstock.shard import Shard
 from penstock.storage.checkpoint import Checkpoint, CheckpointStore
 
@@ -24,6 +25,7 @@ DEDUP_PART: Final = "dedup-"
 HOT: Final = "hot"
 PRODUCERS_PART: Final = "producers"
 SINKS_PART: Final = "sinks"
+TASKS_PART: Final = "tasks"
 PRODUCERS_SLICE: Final = 200  # producers taken while the shard is held
 
 
@@ -38,6 +40,7 @@ class Checkpointer:
         self._spares: dict[int, snapshot.QueuePart] = {}
         self._producers_saved = -1  # sequence up to which their part is current
         self._sinks_saved = -1
+        self._tasks_saved = -1
 
     def save(self) -> None:
         """Write what has changed since the last one."""
@@ -55,6 +58,7 @@ class Checkpointer:
                 self._take(queue, parts, keep)
         self._take_producers(parts, keep)
         self._take_sinks(parts, keep)
+        self._take_tasks(parts, keep)
         self._spares = {queue.id: self._spares[queue.id] for queue in queues}
         parts[SHARD_PART] = snapshot.encode_shard(queue_id_next, list(self._spares.values()))
         with shard.lock:
@@ -67,6 +71,8 @@ class Checkpointer:
             self._producers_saved = base
         if SINKS_PART in parts:
             self._sinks_saved = base
+        if TASKS_PART in parts:
+            self._tasks_saved = base
         self._written = {*parts, *keep}
 
     def _take(self, queue: Queue, parts: dict[str, bytes], keep: set[str]) -> None:
@@ -119,6 +125,14 @@ class Checkpointer:
             elif core.sinks.known:
                 parts[SINKS_PART] = encode_sinks(core.sinks, core.sequence)
 
+    def _take_tasks(self, parts: dict[str, bytes], keep: set[str]) -> None:
+        core = self._shard.core
+        with self._shard.lock:
+            if core.tasks.touched_last() <= self._tasks_saved and TASKS_PART in self._written:
+                keep.add(TASKS_PART)
+            elif core.tasks:
+                parts[TASKS_PART] = encode_tasks(core.tasks, core.sequence)
+
 
 def restore(core: Delivery, checkpoint: Checkpoint) -> None:
     """Put the state of a checkpoint into an empty core."""
@@ -133,6 +147,8 @@ def restore(core: Delivery, checkpoint: Checkpoint) -> None:
             producers_part.restore_producers(core.producers, data)
         elif name == SINKS_PART:
             restore_sinks(core.sinks, data)
+        elif name == TASKS_PART:
+            restore_tasks(core.tasks, data)
         else:
             dedup.setdefault(_queue_of(name), {})[name.rpartition("-")[2]] = data
     for number, runs in dedup.items():
@@ -144,7 +160,7 @@ def restore(core: Delivery, checkpoint: Checkpoint) -> None:
 
 def _queue_of(name: str) -> int:
     """The queue that a part belongs to; 0 for the shard itself."""
-    return 0 if name in {SHARD_PART, PRODUCERS_PART, SINKS_PART} else int(name.split("-")[1])
+    return 0 if name in {SHARD_PART, PRODUCERS_PART, SINKS_PART, TASKS_PART} else int(name.split("-")[1])
 
 
 def _kept(keep: set[str]) -> set[int]:

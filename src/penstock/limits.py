@@ -73,6 +73,20 @@ worker_dead_seconds: Final = 30.0  # of silence
 worker_shown_seconds: Final = 600.0  # as dead, before it is forgotten
 worker_news_seconds: Final = 60.0  # how long a piece of news is repeated
 
+# Tasks.
+task_result_bytes_max: Final = 1 * MIB
+task_progress_bytes_max: Final = 64 * KIB
+task_error_bytes_max: Final = 64 * KIB  # of a traceback; what the events table keeps of it is shorter
+task_type_bytes_max: Final = 256
+task_parents_max: Final = 100_000
+tasks_submitted_max: Final = 100_000  # in one call, when some of them wait for others or are unique
+tasks_held_max: Final = 1_000_000  # that wait for parents
+tasks_held_bytes_max: Final = 256 * MIB
+unique_keys_max: Final = 1_000_000
+schedules_max: Final = 10_000
+schedule_grace_seconds: Final = 60.0  # a tick that is no later than this still runs, although ticks are skipped
+schedule_ticks_max: Final = 1_000  # that are made up for at one look
+
 # Batches of sinks, on their way.
 staged_batch_bytes: Final = 8 * MIB  # that who stages aims at
 staged_file_bytes_max: Final = 24 * MIB
@@ -112,5 +126,6 @@ assert batch_bytes_max < frame_bytes_max < journal_file_bytes
 assert batch_bytes_max < staged_file_bytes_max < frame_bytes_max
 assert frame_bytes_max <= request_bytes_max
 assert 2 * fetch_bytes_max <= frame_bytes_max
+assert task_result_bytes_max * 4 < frame_bytes_max
 assert max_attempts_default <= attempts_max
 assert segment_row_group_bytes * 4 < segment_cache_bytes

@@ -12,6 +12,7 @@ from penstock import limits
 from penstock.batch import Batch
 from penstock.errors import InvalidField
 from penstock.model import Message, MessageId, Outcome, Receipt, check_seconds, to_datetime, to_micros
+from penstock.model_tasks import TaskState
 
 PartitionChoice = int | str | Sequence[int | str | None] | None
 Producer = tuple[int, int, int]  # id, epoch, sequence
@@ -27,6 +28,13 @@ class SinkCommit(msgspec.Struct, frozen=True):
     origin: str = ""  # what numbers the batches, such as the id of a streaming query; "" is anything
     is_reset: bool = False  # begin anew where another origin, or none, has been before
     is_once: bool = False  # nobody asks for it later than a day
+
+
+class ParentFound(msgspec.Struct, frozen=True):
+    """A task that others are to wait for, as the catalogue knows it. `place` is None while it is held itself."""
+
+    place: MessageId | None
+    state: TaskState
 
 
 class LeaseRequest(msgspec.Struct, frozen=True, gc=False):

@@ -139,7 +139,7 @@ class Events:
         }
         with self._shard.lock:
             for kind, note in noters.items():
-                core.observe(kind, note if on else None)
+                (core.observe if on else core.observe_no_more)(kind, note)
 
     # These are called with the lock held, by any thread, just before the entry is applied.
 

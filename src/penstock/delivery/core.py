@@ -27,12 +27,28 @@ from penstock.delivery.producers import Producers
 from penstock.delivery.progress import Progress
 from penstock.delivery.rosters import Rosters
 from penstock.delivery.sinks import Sinks
+from penstock.delivery.tasks import GROUP, Tasks
 from penstock.model import Outcome, queue_options_decode
 
 DEFAULT_BIT = BIT[DEFAULT]
 STALE_MAX = 10_000  # deadlines of leases that are gone, kept before they are swept out
 WAKE = -1  # a timer with this offset offers its partition again
 ONCE = 0  # an expiry at this instant is looked at by the next tick, and not again
+
+
+class Observers:
+    """Those who are told of every entry of one kind, ahead of who applies it."""
+
+    __slots__ = ("notes", "own")
+
+    def __init__(self, own: Callable[[Any], None]) -> None:
+        self.own = own
+        self.notes: list[Callable[[Any], None]] = []
+
+    def apply(self, each: Any) -> None:
+        for note in self.notes:
+            note(each)
+        self.own(each)
 
 
 class Delivery(Indexes):
@@ -45,6 +61,7 @@ class Delivery(Indexes):
         self.queue_id_next = 1
         self.producers = Producers()
         self.sinks = Sinks()
+        self.tasks = Tasks()
         self.sequence = 0  # of the last frame applied
         self.replaying = False
         self.leases: dict[int, Lease] = {}
@@ -67,8 +84,14 @@ class Delivery(Indexes):
             entry.ProducerSet: lambda change: self.producers.learn_epoch(change, self.sequence),
             entry.Answered: lambda answered: self.producers.learn_answer(answered, self.sequence),
             entry.SinkCommitted: lambda committed: self.sinks.learn(committed, self.sequence),
+            entry.TasksNoted: lambda noted: None,  # for those who are told of tasks; the state is in what was settled
+            entry.TaskHeld: lambda held: self.tasks.hold(held, self.sequence),
+            entry.TaskFreed: lambda freed: self.tasks.free(freed, self.sequence),
+            entry.UniqueTaken: lambda taken: self.tasks.take_key(taken, self.sequence),
+            entry.ScheduleSet: lambda change: self.tasks.schedules.set(change, self.sequence),
+            entry.ScheduleFired: lambda fired: self.tasks.schedules.fire(fired, self.sequence),
         }
-        self._appliers_own: dict[type, Callable[[Any], None]] = {}  # of kinds that are, or were, observed
+        self._observers: dict[type, Observers] = {}
 
     def apply(self, entries: Iterable[Entry], sequence: int) -> None:
         """Let the entries of one frame happen."""
@@ -79,16 +102,20 @@ class Delivery(Indexes):
             if queue is not None:
                 queue.touched = sequence
 
-    def observe(self, kind: type, note: Callable[[Any], None] | None) -> None:
-        """Have `note` called with every entry of a kind just before it is applied; None ends it. Free for others."""
-        own = self._appliers_own.setdefault(kind, self._appliers[kind])
+    def observe(self, kind: type, note: Callable[[Any], None]) -> None:
+        """Have `note` called with every entry of a kind just before it is applied. Free for other kinds."""
+        observers = self._observers.get(kind)
+        if observers is None:
+            observers = self._observers[kind] = Observers(self._appliers[kind])
+            self._appliers[kind] = observers.apply
+        observers.notes = [*observers.notes, note]
 
-        def applied(each: Any) -> None:
-            assert note is not None
-            note(each)
-            own(each)
-
-        self._appliers[kind] = own if note is None else applied
+    def observe_no_more(self, kind: type, note: Callable[[Any], None]) -> None:
+        """End what `observe` began."""
+        observers = self._observers[kind]
+        observers.notes = [each for each in observers.notes if each != note]
+        if not observers.notes:
+            self._appliers[kind] = self._observers.pop(kind).own
 
     def replay_one(self, queue_id: int, pushed_at: int, number: int, offset: int, batch: bytes, sequence: int) -> None:
         """Replay of a frame that pushes one message without options: `apply` or `learn`, shorter."""
@@ -179,6 +206,8 @@ class Delivery(Indexes):
                 group.leases.clear()
 
     def _settled(self, settled: entry.Settled) -> None:
+        if settled.queue in self.tasks.places:
+            self.tasks.settle(settled, self.sequence)
         spans = self._spans(settled.queue, settled.group, settled.spans)
         if not spans:
             return
@@ -200,8 +229,7 @@ class Delivery(Indexes):
 
     def _revived(self, revived: entry.Revived) -> None:
         for progress, span in self._spans(revived.queue, revived.group, revived.spans):
-            progress.revive(span)
-            progress.group.backlog += span.count
+            progress.group.backlog += progress.revive(span)
             if not self.replaying:
                 self.time_retries(progress, span, revived.at)
                 if progress.partition.flags & layout.TTL:
@@ -240,6 +268,7 @@ class Delivery(Indexes):
                     group.offer_all(progress)
 
     def _queue_deleted(self, deleted: entry.QueueDeleted) -> None:
+        self.tasks.drop_queue(deleted.queue, self.sequence)
         queue = self.queues.pop(deleted.queue, None)
         if queue is None:
             return
@@ -276,6 +305,8 @@ class Delivery(Indexes):
         group.active_at = max(group.active_at, change.at)
         # Also when a checkpoint knew of it: replay may have made and forgotten an older group of this name since.
         queue.group_ids[change.name] = change.group
+        if change.group == GROUP and change.queue in self.tasks.places:
+            self.tasks.move(change.queue, change.starts, self.sequence)
         for number, start in change.starts:
             if not self.replaying or self.sequence > queue.partitions[number].applied:
                 self._move(group, group.progress[number], start)

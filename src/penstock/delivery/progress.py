@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.delivery.log import Partition
 
 ACKED: Final = int(Outcome.ACKED)
+CANCELLED: Final = int(Outcome.CANCELLED)
 _SETTLED_RUN: Final = re.compile(rb"\x04*")
 _FRESH_RUN: Final = re.compile(rb"\x00*")
 _BYTE: Final = tuple(bytes([n]) for n in range(5))
@@ -213,13 +214,24 @@ class Progress:
             self._set_dues(span)
         return 0
 
-    def revive(self, span: Span) -> None:
-        """Dead letters come back: attempts reset, ready now or at their due time."""
+    def revive(self, span: Span) -> int:
+        """What died, was cancelled or waits for its next attempt comes back: attempts reset, ready now or at its due
+        time. Returns how many messages are unfinished again.
+        """
+        offsets = span.offset_array().tolist()
+        finished = self._count(span, SETTLED)
+        self._uncount(span)
+        self._forget(span)
         self._write(span, WAITING)
         self._set_dues(span)
-        self.dead -= span.count
-        if self.dead_offsets is not None:
-            self.dead_offsets.difference_update(span.offset_array().tolist())
+        died = len(self.dead_offsets.intersection(offsets)) if self.dead_offsets else 0
+        if self.dead_offsets:
+            self.dead_offsets.difference_update(offsets)
+        self.dead -= died
+        if finished > died:
+            self.dropped = self.dropped or {}
+            self.dropped[CANCELLED] = self.dropped.get(CANCELLED, 0) - (finished - died)
+        return finished
 
     def forget_dead(self, start: int) -> None:
         """Retention took what lies under `start`: nothing of it can be redriven."""

@@ -40,6 +40,7 @@ def rebuild(core: Delivery) -> None:
                 for extent in partition.extents:
                     if extent.flags & layout.TTL:
                         core.index_expiry(queue, partition, extent)
+    core.tasks.find_lost(core)
 
 
 def _index(core: Delivery, progress: Progress) -> None:

@@ -86,10 +86,17 @@ def _is_held(take: Take, index: int) -> bool:
 
 def decide_settle(core: Delivery, chosen: Sequence[Chosen], how: Settling, now: int, rng: random.Random) -> list[Entry]:
     """Entries for ending these deliveries in one way; may raise `Need` when a dead letter's payload is not at hand."""
+    return decide_settles(core, [(each, how) for each in chosen], now, rng)
+
+
+def decide_settles(
+    core: Delivery, chosen: Iterable[tuple[Chosen, Settling]], now: int, rng: random.Random
+) -> list[Entry]:
+    """The same for deliveries that end each in its own way."""
     entries: list[Entry] = []
     corpses: dict[Queue, list[Corpse]] = {}
-    outcome = how.outcome if how.outcome == Outcome.REJECTED else Outcome.DEAD
-    for each in chosen:
+    for each, how in chosen:
+        outcome = how.outcome if how.outcome == Outcome.REJECTED else Outcome.DEAD
         lease, take, indexes = each.lease, each.take, each.indexes
         queue = lease.group.queue
         dying = dying_indexes(queue, take, indexes, how.outcome) if how.outcome in MAY_KILL else ()

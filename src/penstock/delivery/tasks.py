@@ -1,0 +1,277 @@
+"""What the shard must know of tasks beyond their messages: who waits for whom, and which unique keys are taken.
+
+A plain task is a message and nothing here knows it. A task that waits for parents is *held*: its message is not in the
+log yet. When a parent's message is settled in the group `default`, however that came about, its children learn of it
+in `apply`: acknowledged means completed, every other end is a failure. A child whose last parent is done, or that is
+doomed because a parent failed, is *ripe*; `freeing` pushes it or cancels it, in the same frame where a run was
+finished and else with the next tick. So whatever happens in between, nobody is stranded and nobody runs too early.
+
+All of it follows from entries, and all of it is one part of a checkpoint, taken at one sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from penstock.delivery.entries import Settled, Span, TaskFreed, TaskHeld, UniqueTaken
+from penstock.delivery.phases import AFTER, SETTLED
+from penstock.delivery.schedules import Schedule, Schedules
+from penstock.model import Outcome
+
+if TYPE_CHECKING:
+    from penstock.delivery.core import Delivery
+
+GROUP: Final = 0  # `default`: the one that workers lease from
+HELD: Final = -1  # in place of an offset
+Place = tuple[int, int, int]  # queue, partition, offset
+
+
+def id_text(task_id: bytes) -> str:
+    """A task id as people see it."""
+    text = task_id.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+class Held(msgspec.Struct, array_like=True):
+    """A task that waits for its parents."""
+
+    queue: int
+    task_id: bytes
+    at: int
+    waits: set[bytes]  # parents that are not final
+    policy: int
+    batch: bytes
+    unique: bytes = b""  # the hash of its key, if it has one
+    doomed: str = ""  # why it will be cancelled
+
+
+class Unique(msgspec.Struct, array_like=True):
+    """Whose a unique key is. `offset` is `HELD` while its task is."""
+
+    task_id: bytes
+    until: int  # 0: while its task is not final
+    partition: int
+    offset: int
+
+
+class Tasks:
+    """See the module's rules."""
+
+    def __init__(self) -> None:
+        self.held: dict[bytes, Held] = {}
+        self.held_bytes = 0
+        self.awaited: dict[bytes, dict[bytes, None]] = {}  # parent → its children that are held
+        self.places: dict[int, dict[tuple[int, int], bytes]] = {}  # queue → (partition, offset) → awaited parent
+        self.where: dict[bytes, Place] = {}  # the same the other way round
+        self.ripe: dict[bytes, None] = {}
+        self.unique: dict[tuple[int, bytes], Unique] = {}
+        self.schedules = Schedules()
+        self.touched = 0  # sequence of the last frame that changed something here
+        self.applied = 0  # replay: the sequence at which a checkpoint took all this
+        self._sweep_at = 1_000
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to remember."""
+        return bool(self.held or self.unique or self.schedules.known)
+
+    def touched_last(self) -> int:
+        """The sequence of the last frame that changed something here or in the schedules."""
+        return max(self.touched, self.schedules.touched)
+
+    # applying entries
+
+    def hold(self, entry: TaskHeld, frame: int) -> None:
+        """A task waits for its parents."""
+        if frame <= self.applied:
+            return
+        self.touched = frame
+        held = Held(entry.queue, entry.task_id, entry.at, set(), entry.policy, entry.batch)
+        self.held[held.task_id] = held
+        self.held_bytes += len(held.batch)
+        for parent in entry.parents:
+            held.waits.add(parent.task_id)
+            self.awaited.setdefault(parent.task_id, {})[held.task_id] = None
+            if parent.offset >= 0:
+                self._await(parent.task_id, (parent.queue, parent.partition, parent.offset))
+        if not held.waits:
+            self.ripe[held.task_id] = None
+
+    def free(self, entry: TaskFreed, frame: int) -> None:
+        """A held task was pushed, or is cancelled."""
+        if frame <= self.applied:
+            return
+        self.touched = frame
+        held = self.held.pop(entry.task_id, None)
+        if held is None:
+            return  # pushed anew by a retry
+        self.held_bytes -= len(held.batch)
+        self.ripe.pop(held.task_id, None)
+        for parent in held.waits:
+            children = self.awaited.get(parent, {})
+            children.pop(held.task_id, None)
+            if not children:
+                self._await_no_more(parent)
+        unique = self.unique.get((held.queue, held.unique)) if held.unique else None
+        if entry.how == TaskFreed.PUSHED:
+            if held.task_id in self.awaited:
+                self._await(held.task_id, (entry.queue, entry.partition, entry.offset))
+            if unique is not None:
+                unique.partition, unique.offset = entry.partition, entry.offset
+            return
+        if unique is not None and not unique.until:
+            del self.unique[held.queue, held.unique]
+        self._ended(held.task_id, "cancelled")
+
+    def take_key(self, entry: UniqueTaken, frame: int) -> None:
+        """A unique key has an owner."""
+        if frame <= self.applied:
+            return
+        self.touched = frame
+        self.unique[entry.queue, entry.hash] = Unique(entry.task_id, entry.until, entry.partition, entry.offset)
+        held = self.held.get(entry.task_id)
+        if held is not None:
+            held.unique = entry.hash
+
+    def settle(self, settled: Settled, frame: int) -> None:
+        """Messages of a queue in which somebody's parents are were settled."""
+        if settled.group != GROUP or AFTER[settled.outcome] != SETTLED or frame <= self.applied:
+            return
+        how = "" if settled.outcome == Outcome.ACKED else Outcome(settled.outcome).name.lower()
+        for span in settled.spans:
+            self._settle(settled.queue, self._awaited_in(settled.queue, span), how, frame)
+
+    def move(self, queue: int, starts: Iterable[tuple[int, int]], frame: int) -> None:
+        """The group was moved: what it skipped will never be done."""
+        if frame > self.applied:
+            for partition, start in starts:
+                places = [place for place in self.places.get(queue, ()) if place[0] == partition and place[1] < start]
+                self._settle(queue, places, "skipped", frame)
+
+    def drop_queue(self, queue: int, frame: int) -> None:
+        """A queue is gone, with the parents that were in it and the children that would have come to it."""
+        if frame <= self.applied:
+            return
+        self._settle(queue, list(self.places.get(queue, ())), "lost with its queue", frame)
+        for held in self.held.values():
+            if held.queue == queue:
+                held.doomed = held.doomed or "its queue was deleted"
+                self.ripe[held.task_id] = None
+                self.touched = frame
+        for key in [key for key in self.unique if key[0] == queue]:
+            del self.unique[key]
+            self.touched = frame
+
+    # looking
+
+    def owner_of(self, core: Delivery, queue: int, digest: bytes, now: int) -> Unique | None:
+        """Whose a unique key is, None when it is free."""
+        unique = self.unique.get((queue, digest))
+        return unique if unique is not None and self._is_taken(core, queue, unique, now) else None
+
+    def sweep(self, core: Delivery, now: int) -> None:
+        """Forget keys that are free again, once there are many."""
+        if len(self.unique) < self._sweep_at:
+            return
+        self.unique = {key: each for key, each in self.unique.items() if self._is_taken(core, key[0], each, now)}
+        self._sweep_at = 2 * len(self.unique) + 1_000
+
+    def _is_taken(self, core: Delivery, queue: int, unique: Unique, now: int) -> bool:
+        if unique.until:
+            return unique.until > now
+        if unique.offset == HELD:
+            return unique.task_id in self.held
+        return not is_settled(core, (queue, unique.partition, unique.offset))
+
+    def find_lost(self, core: Delivery) -> None:
+        """After replay: a parent whose message a repair had to give up was settled without an entry."""
+        for place in list(self.where.values()):
+            if is_settled(core, place):
+                self._settle(place[0], [place[1:]], "lost", core.sequence)
+
+    # keeping the two sides together
+
+    def _await(self, parent: bytes, place: Place) -> None:
+        self.where[parent] = place
+        self.places.setdefault(place[0], {})[place[1:]] = parent
+
+    def _await_no_more(self, parent: bytes) -> None:
+        self.awaited.pop(parent, None)
+        place = self.where.pop(parent, None)
+        if place is not None:
+            places = self.places[place[0]]
+            places.pop(place[1:], None)
+            if not places:
+                del self.places[place[0]]  # the queue costs nothing any more
+
+    def _settle(self, queue: int, places: Iterable[tuple[int, int]], how: str, frame: int) -> None:
+        for place in places:
+            self.touched = frame
+            self._ended(self.places[queue][place], how)
+
+    def _ended(self, parent: bytes, how: str) -> None:
+        """`how` is empty when the parent is completed."""
+        children = self.awaited.get(parent, {})
+        self._await_no_more(parent)
+        for child in children:
+            held = self.held[child]
+            held.waits.discard(parent)
+            if how and held.policy == TaskHeld.CANCEL and not held.doomed:
+                held.doomed = f"its parent {id_text(parent)} was {how}"
+            if held.doomed or not held.waits:
+                self.ripe[child] = None
+
+    def _awaited_in(self, queue: int, span: Span) -> list[tuple[int, int]]:
+        places = self.places.get(queue)
+        if not places:
+            return []
+        number = span.partition
+        if span.count < len(places):
+            return [(number, offset) for offset in span.offset_array().tolist() if (number, offset) in places]
+        offsets = set(span.offset_array().tolist()) if span.offsets else range(span.first, span.first + span.count)
+        return [place for place in places if place[0] == number and place[1] in offsets]
+
+
+def is_settled(core: Delivery, place: Place) -> bool:
+    """Whether workers are done with a message, or it is gone."""
+    queue = core.queues.get(place[0])
+    if queue is None or place[1] >= len(queue.partitions) or place[2] >= queue.partitions[place[1]].end:
+        return True
+    progress = queue.groups[GROUP].progress[place[1]]
+    return place[2] < progress.start or progress.state_of(place[2]) == SETTLED
+
+
+class TasksPart(msgspec.Struct, array_like=True):
+    """All of it in a checkpoint, taken at `sequence`."""
+
+    sequence: int
+    held: list[Held]
+    where: dict[bytes, Place]
+    unique: list[tuple[int, bytes, Unique]]
+    schedules: dict[str, Schedule]
+
+
+def encode_tasks(tasks: Tasks, sequence: int) -> bytes:
+    """The part of a checkpoint."""
+    unique = [(queue, digest, each) for (queue, digest), each in tasks.unique.items()]
+    part = TasksPart(sequence, list(tasks.held.values()), tasks.where, unique, tasks.schedules.known)
+    return msgspec.msgpack.encode(part)
+
+
+def restore_tasks(tasks: Tasks, data: bytes) -> None:
+    """Put a checkpoint back; what it includes is not learnt again from the journal."""
+    part = msgspec.msgpack.decode(data, type=TasksPart)
+    tasks.applied = tasks.schedules.applied = part.sequence
+    tasks.held = {held.task_id: held for held in part.held}
+    tasks.held_bytes = sum(len(held.batch) for held in part.held)
+    for held in part.held:
+        for parent in held.waits:
+            tasks.awaited.setdefault(parent, {})[held.task_id] = None
+        if held.doomed or not held.waits:
+            tasks.ripe[held.task_id] = None
+    for parent, place in part.where.items():
+        tasks._await(parent, place)
+    tasks.unique = {(queue, digest): each for queue, digest, each in part.unique}
+    tasks.schedules.restore(part.schedules)
