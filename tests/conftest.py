@@ -8,6 +8,9 @@ operating system does with a real disk is for tests that ask for `on_disk`, and 
 
 And none may hang the run. A test that takes too long fails (`timeout` in pyproject.toml). Should it, or what cleans up
 after it, hang even so, or a thread outlive the last test, the process prints every thread's stack and ends.
+
+`make test` deals the tests out to several worker processes. One of them gets every test that has a Spark, because they
+share it; any other test goes to whoever is free, those that take longest first.
 """
 
 from __future__ import annotations
@@ -15,9 +18,12 @@ from __future__ import annotations
 import faulthandler
 import os
 import tempfile
+import threading
 from collections.abc import Generator, Iterator
+from concurrent.futures import thread as executors
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -32,7 +38,10 @@ IN_MEMORY = "/dev/shm"
 IN_MEMORY_BYTES_MIN = 8 << 30  # a data directory takes 128 MiB, and few tests have more than one at a time
 GRACE_SECONDS = 120  # for cleaning up after a test that took too long
 EXIT_SECONDS = 60  # for what is still running after the last test
+WORKERS_MAX = 8  # each collects all tests first, and the one that has Spark is the last to end
 STDERR = pytest.StashKey[int]()
+LOST = pytest.StashKey[bool]()
+LONG = ("test_cluster.py", "test_sink_kills.py", "test_soak.py")  # these take a quarter of a minute and more
 
 
 def has_plenty_of_memory() -> bool:
@@ -57,9 +66,34 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[STDERR] = os.dup(2)  # what is printed there later belongs to the test that runs
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are processors: tests wait a lot, for threads and for processes that they start."""
+    return min((os.cpu_count() or 1) + 1, WORKERS_MAX)
+
+
+def is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+@pytest.hookimpl(tryfirst=True)  # before the groups are read
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not is_worker(config):
+        return
+    for item in items:
+        if has_spark(item):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+    items.sort(key=lambda item: (not has_spark(item), item.path.name not in LONG))
+
+
+def has_spark(item: pytest.Item) -> bool:
+    return "spark" in getattr(item, "fixturenames", ())
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    seconds = float(item.config.getoption("timeout") or item.config.getini("timeout"))
+    mark = item.get_closest_marker("timeout")
+    seconds = float(mark.args[0] if mark else item.config.getoption("timeout") or item.config.getini("timeout"))
     faulthandler.dump_traceback_later(seconds + GRACE_SECONDS, exit=True, file=item.config.stash[STDERR])
     try:
         return (yield)
@@ -67,5 +101,30 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         faulthandler.cancel_dump_traceback_later()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A worker is gone. Its own test failed with it; where it had none to run any more, the run fails all the same."""
+    if error is not None:
+        node.config.stash[LOST] = True
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker that cannot end is killed without a word; so it does here, where it can tell, what its end would do."""
+    if is_worker(session.config):
+        limit_exit(session.config)
+        executors._python_exit()
+        for thread in threading.enumerate():
+            if not thread.daemon and thread is not threading.main_thread():
+                thread.join()
+        faulthandler.cancel_dump_traceback_later()
+    elif session.config.stash.get(LOST, False):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
+    if not is_worker(config):  # which now waits for the others
+        limit_exit(config)
+
+
+def limit_exit(config: pytest.Config) -> None:
     faulthandler.dump_traceback_later(EXIT_SECONDS, exit=True, file=config.stash[STDERR])
