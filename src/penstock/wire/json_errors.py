@@ -16,6 +16,7 @@ from penstock.errors import BadRequest, InputError, InvalidField
 from penstock.model import suggestion
 
 T = TypeVar("T")
+M = TypeVar("M")
 
 _PLACED: Final = re.compile(r"(?P<what>.*) - at `(?:key in )?\$\.?(?P<place>.*)`", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
@@ -61,6 +62,24 @@ class Reader(Generic[T]):
         if missing := _MISSING.fullmatch(what):
             return InvalidField(f"{_joined(place, missing['name'])}: it is required")
         return InvalidField(f"{place or 'body'}: {_lower(what)}")
+
+
+class OneOrMany(Generic[T, M]):
+    """Decodes one of something, or an object that holds many of it in a field."""
+
+    def __init__(self, one: type[T], many: type[M], field: str) -> None:
+        self.kinds = (one, many)
+        self._one: Reader[T] = Reader(one)
+        self._many: Reader[M] = Reader(many)
+        self._look: Any = msgspec.json.Decoder(msgspec.defstruct("Look", [(field, msgspec.Raw)])).decode
+
+    def read(self, body: bytes) -> T | M:
+        """The value; errors as `Reader` has them."""
+        try:
+            self._look(body)
+        except (msgspec.DecodeError, RecursionError):
+            return self._one.read(body)
+        return self._many.read(body)
 
 
 def placed(error: InputError, within: str) -> InputError:

@@ -26,6 +26,7 @@ from penstock.model_tasks import (
     TaskSubmission,
     WorkerInfo,
 )
+from penstock.wire.json_errors import OneOrMany
 from penstock.wire.json_models import Delay, Instant, Priority, Request, Ttl
 
 TASKS_MAX: Final = 100_000  # in one request
@@ -76,6 +77,9 @@ class NewTasks(Request):
     tasks: Annotated[list[NewTask], Meta(min_length=1, max_length=TASKS_MAX)]
 
 
+submission: Final = OneOrMany(NewTask, NewTasks, "tasks")
+
+
 class FinishedRun(Request, omit_defaults=True):
     """How a run ended. `result` is of a completed one; without `delay_ms` a failed one waits as its queue says."""
 
@@ -92,6 +96,9 @@ class FinishedRuns(Request):
 
     finishes: Annotated[list[FinishedRun], Meta(min_length=1, max_length=limits.lease_messages_max)]
     is_again: bool = False
+
+
+finished: Final = OneOrMany(FinishedRun, FinishedRuns, "finishes")
 
 
 class Progress(Request):

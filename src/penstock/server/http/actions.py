@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from penstock.broker import Broker, Client
-from penstock.errors import MessageNotFound, QueueNotFound
+from penstock.errors import MessageNotFound, PenstockError, QueueNotFound
 from penstock.model import Message, MessageId, Outcome
 from penstock.requests import LetterFilter
 from penstock.server.http.hot import receipts_of
@@ -29,6 +29,7 @@ class Asked(msgspec.Struct, frozen=True):
     query: Any
     body: Any
     metrics: Metrics | None = None
+    trace: str | None = None  # of the request's own headers
 
     async def call(self, name: str, given: calls.Arguments) -> Any:
         return await self.broker.call(self.client, name, given)
@@ -44,6 +45,15 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 Action = Callable[[Asked], Awaitable[Any]]
+
+
+class Refused(Exception):
+    """Nothing of several things could be done: the first error, with its status, and what became of each."""
+
+    def __init__(self, error: PenstockError, view: Any) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.view = view
 
 
 # queues

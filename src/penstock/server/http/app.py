@@ -23,14 +23,16 @@ from starlette.websockets import WebSocket
 
 from penstock.errors import BadRequest, Internal, InvalidField, PenstockError
 from penstock.server.http import docs_page, openapi
-from penstock.server.http.actions import Asked
+from penstock.server.http.actions import Asked, Refused
 from penstock.server.http.exchange import too_large
 from penstock.server.http.probes import Text, Unwell
-from penstock.server.http.routes import PROFILE, ROUTES, Route
+from penstock.server.http.route import Route
+from penstock.server.http.routes import PROFILE, ROUTES
 from penstock.server.http.site import EXPOSED, Site, refusal
 from penstock.telemetry import Metrics
 from penstock.telemetry.logs import context, log_request
-from penstock.wire.json_errors import Reader
+from penstock.wire import trace
+from penstock.wire.json_errors import OneOrMany, Reader
 from penstock.wire.json_replies import encode, error_body
 
 logger: Final = logging.getLogger("penstock.http")
@@ -64,7 +66,7 @@ def _cors(site: Site) -> list[Middleware]:
     origins = site.settings.cors_origins
     if not origins:
         return []
-    everything = ["GET", "POST", "PATCH", "DELETE"]
+    everything = ["GET", "POST", "PUT", "PATCH", "DELETE"]
     exposed = EXPOSED.decode().split(", ")
     return [
         Middleware(
@@ -139,6 +141,8 @@ class Resource:
             return _response(route, await route.action(await self._asked(request, route)))
         except Unwell as unwell:
             return Response(encode(unwell.view), 503, media_type="application/json")
+        except Refused as refused:
+            return _failure(refused.error, refused.view)
         except PenstockError as error:
             return _failure(error)
         except Exception:
@@ -153,7 +157,8 @@ class Resource:
         if route.body is not None:
             given = await self._body(request)
             body = self._bodies[route.method].read(given or b"{}" if route.is_body_optional else given)
-        return Asked(self._site.broker, client, dict(request.path_params), query, body, self._metrics)
+        parent = trace.carried(request.headers.get("traceparent"))
+        return Asked(self._site.broker, client, dict(request.path_params), query, body, self._metrics, parent)
 
     def _query(self, request: Request, route: Route) -> Any:
         try:
@@ -187,8 +192,10 @@ def _response(route: Route, result: Any) -> Response:
     return Response(encode(result), route.success, media_type="application/json")
 
 
-def _failure(error: PenstockError) -> Response:
+def _failure(error: PenstockError, view: Any = None) -> Response:
     status, body, headers = refusal(error)
+    if view is not None:
+        body = body[:-1] + b"," + encode(view)[1:]
     named = {name.decode(): value.decode() for name, value in headers}
     if status == 413:
         named["connection"] = "close"
@@ -228,8 +235,8 @@ def _docs(routes: Routes) -> bytes:
 
 
 @cache
-def _reader(kind: Any) -> Reader[Any]:
-    return Reader(kind)
+def _reader(kind: Any) -> Any:
+    return kind if isinstance(kind, OneOrMany) else Reader(kind)
 
 
 def _page(media: str, content: Callable[[Routes], bytes], routes: Routes) -> Callable[[Request], Awaitable[Response]]:

@@ -97,6 +97,8 @@ def _responses(responses: dict[str, Any], schemas: dict[str, Any]) -> str:
 
 def _fields(schema: dict[str, Any], schemas: dict[str, Any]) -> str:
     """The fields of a model, those of the models within it too."""
+    if "oneOf" in schema:
+        return "<p>or</p>".join(_fields(each, schemas) for each in schema["oneOf"])
     found = schemas[_name(schema)]
     required = found.get("required", ())
     rows = "".join(

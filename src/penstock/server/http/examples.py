@@ -7,7 +7,17 @@ from typing import Any, Final
 
 RECEIPTS: Final = ["orders:0:7:1:6f2a90c44d1be803"]
 LEASE: Final = "6f2a90c44d1be803"
-NAMES: Final = {"queue": "orders", "group": "billing", "member": "worker-1", "partition": "0", "offset": "7"}
+TASK: Final = "0190f3a2-7b1c-7c00-8000-0123456789ab"
+NAMES: Final = {
+    "queue": "orders",
+    "group": "billing",
+    "member": "worker-1",
+    "partition": "0",
+    "offset": "7",
+    "task_id": TASK,
+    "worker": "worker-1",
+    "schedule": "nightly",
+}
 
 BODIES: Final[dict[str, Any]] = {
     "post_queues": {"name": "orders", "partitions": 8, "lease_ms": 30000, "max_attempts": 5},
@@ -34,8 +44,18 @@ BODIES: Final[dict[str, Any]] = {
     "post_queues_queue_dlq_redrive": {"error_contains": "timeout", "rate": 100},
     "post_queues_queue_dlq_search": {"ids": ["orders.dlq/0/3"], "from_offset": 0},
     "post_queues_queue_dlq_replace": {"ids": ["orders.dlq/0/3"], "messages": [{"payload": {"order": 1}}]},
+    "post_tasks": {"task_type": "send_email", "queue": "mail", "args": ["a@b.c"], "priority": "high"},
+    "post_tasks_purge": {"status": ["completed"], "until": "2030-01-31T12:00:00Z"},
+    "post_tasks_finish": {"receipt": RECEIPTS[0], "task_id": TASK, "outcome": "completed", "result": {"sent": 1}},
+    "post_tasks_progress": {"receipt": RECEIPTS[0], "task_id": TASK, "progress": {"done": 0.5}},
+    "post_workers_worker_heartbeat": {"host": "web-1", "queues": ["mail"], "concurrency": 16, "running": 3},
+    "put_schedules_schedule": {"cron": "0 3 * * *", "timezone": "Europe/Berlin", "task_type": "report"},
 }
 QUERIES: Final = {
+    "get_tasks": "?status=failed,dead&task_type=send_email&limit=20",
+    "get_tasks_task_id": "?wait_ms=5000",
+    "get_tasks_task_id_result": "?wait_ms=5000",
+    "get_workers_worker_news": "?wait_ms=20000",
     "get_queues_queue_messages": "?partition=0&offset=100&limit=20",
     "get_queues_queue_peek": "?limit=5",
     "get_queues_queue_delayed": "?limit=5",

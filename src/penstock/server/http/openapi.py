@@ -8,9 +8,11 @@ from typing import Any, Final
 import msgspec
 
 from penstock.server.http.examples import BODIES
-from penstock.server.http.routes import COMMON, SECTIONS, Nothing, Route
+from penstock.server.http.route import COMMON, Nothing, Route
+from penstock.server.http.routes import SECTIONS
 from penstock.version import VERSION
 from penstock.wire.errors import CLASSES, http_status
+from penstock.wire.json_errors import OneOrMany
 from penstock.wire.json_views import ErrorView
 
 REF: Final = "#/components/schemas/{name}"
@@ -20,6 +22,9 @@ PARAMETERS: Final = {
     "group": ("The name of a group.", NAME),
     "member": ("The name of a member of the group.", NAME),
     "partition": ("The name or the number of a partition.", NAME),
+    "task_id": ("The id of a task.", {"type": "string", "format": "uuid"}),
+    "worker": ("The id of a worker: the `consumer` of its leases.", NAME),
+    "schedule": ("The name of a schedule.", NAME),
     "offset": ("The offset of a message in its partition.", {"type": "integer", "minimum": 0}),
 }
 DESCRIPTION: Final = """\
@@ -31,7 +36,7 @@ protocol. `X-Request-Id` is repeated in the response, or made up. Streams and li
 
 def document(routes: tuple[Route, ...]) -> dict[str, Any]:
     """The document that describes these routes."""
-    kinds = [kind for route in routes for kind in (route.body, route.query, route.result) if kind is not None]
+    kinds = [kind for route in routes for kind in (*_shapes(route.body), route.query, route.result) if kind is not None]
     _, components = msgspec.json.schema_components([*kinds, ErrorView], ref_template=REF)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -61,7 +66,13 @@ def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
     return operation
 
 
+def _shapes(body: Any) -> tuple[Any, ...]:
+    return body.kinds if isinstance(body, OneOrMany) else (body,)
+
+
 def _schema(kind: Any) -> dict[str, Any]:
+    if isinstance(kind, OneOrMany):
+        return {"oneOf": [_schema(each) for each in kind.kinds]}
     schema: dict[str, Any] = msgspec.json.schema_components([kind], ref_template=REF)[0][0]
     return schema
 

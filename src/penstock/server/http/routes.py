@@ -5,31 +5,19 @@ A hot route is answered by the connection itself (`hot`); its line here describe
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
 from penstock.broker.health import Readiness
 from penstock.model import Freed, QueueStats
 from penstock.server.http import actions, probes
+from penstock.server.http.route import IN_GROUP, IN_QUEUE, MEMBER, PUSHING, SETTLING, Route
+from penstock.server.http.task_routes import OF_SCHEDULES, OF_TASKS, OF_WORKERS
 from penstock.wire import calls
 from penstock.wire import json_models as models
 from penstock.wire import json_views as views
 from penstock.wire.json_options import NewQueue, OptionsChange, QueueView
-
-Method = Literal["GET", "POST", "PATCH", "DELETE"]
-
-# What any route may answer with.
-COMMON: Final = ("bad_request", "not_authorised", "too_large", "internal", "unavailable")
-PUSHING: Final = ("invalid_field", "queue_full", "rate_limited", "producer_fenced", "disk_full")
-SETTLING: Final = ("bad_receipt", "lease_lost")
-IN_QUEUE: Final = ("queue_not_found",)
-IN_GROUP: Final = ("queue_not_found", "group_not_found")
-MEMBER: Final = (*IN_GROUP, "member_fenced")
-
-
-class Nothing(models.Request):
-    """No query."""
 
 
 class CreateQuery(models.Request):
@@ -82,32 +70,6 @@ class ProfileQuery(models.Request):
     """How long to look."""
 
     seconds: Annotated[float, Meta(gt=0, le=60)] = 5.0
-
-
-class Route(NamedTuple):
-    """One operation. Without an action it is hot; without a result it answers 204, unless `media` is not JSON."""
-
-    method: Method
-    path: str
-    summary: str
-    action: actions.Action | None = None
-    body: Any = None
-    query: Any = Nothing
-    result: Any = None
-    errors: tuple[str, ...] = ()
-    status: int = 200
-    media: str = "application/json"
-    is_body_optional: bool = False
-
-    @property
-    def name(self) -> str:
-        """Unique: `post_queues_queue_messages`."""
-        parts = self.path.removeprefix("/api/v1").replace("{", "").replace("}", "").split("/")
-        return "_".join([self.method.lower(), *filter(None, parts)])
-
-    @property
-    def success(self) -> int:
-        return 204 if self.result is None and self.media == "application/json" else self.status
 
 
 _QUEUES: Final = "/api/v1/queues"
@@ -282,6 +244,9 @@ SECTIONS: Final = {
     "deliveries": OF_DELIVERIES,
     "groups": OF_GROUPS,
     "dead letters": OF_DEAD_LETTERS,
+    "tasks": OF_TASKS,
+    "workers": OF_WORKERS,
+    "schedules": OF_SCHEDULES,
     "broker": OF_BROKER,
 }
 ROUTES: Final = tuple(route for routes in SECTIONS.values() for route in routes)

@@ -11,21 +11,22 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from penstock import arguments, limits
 from penstock.batch import Batch
-from penstock.broker import Client, Pending, Principal, Stream, StreamRequest
+from penstock.broker import Client, Principal, Stream, StreamRequest
 from penstock.broker.answers import answer_of, awaited_answer_of
 from penstock.broker.calls import settling
+from penstock.broker.folding import Producer
+from penstock.broker.tasks import BEGUN
 from penstock.errors import BadRequest, PenstockError
 from penstock.model import check_name
-from penstock.replies import LeaseReply, PushReply
+from penstock.server.tcp.answering import Answering
 from penstock.server.tcp.parting import part
 from penstock.version import VERSION
-from penstock.wire import answers, calls, requests
-from penstock.wire.errors import to_reply
-from penstock.wire.frames import PROTOCOL_VERSION, Splitter, Type, frame, frame_head
+from penstock.wire import calls, requests
+from penstock.wire.frames import PROTOCOL_VERSION, Splitter, Type, frame
 
 if TYPE_CHECKING:
     from penstock.server.tcp.listener import TcpServer
@@ -35,31 +36,23 @@ HELD_BYTES_MAX: Final = 64 << 20  # of pushes of one connection that may be unde
 WRITE_BUFFER_BYTES: Final = 1 << 20  # answers that may wait for the client to read them
 CALLS_MAX: Final = 4  # of one connection that run at a time: their answers may be large
 PUSH_ONE: Final = int(Type.PUSH_ONE)  # looking an enumeration up costs more than all else about it
-PLACED: Final = int(Type.PLACED)
 SMALL_BATCH_BYTES: Final = 4096  # smaller batches are copied out of what was read, so as not to keep all of that
 
 
-class TcpConnection(asyncio.Protocol):
+class TcpConnection(Answering, asyncio.Protocol):
     """One client."""
 
     def __init__(self, server: TcpServer) -> None:
-        self._server = server
+        super().__init__(server)
         self._broker = server.broker
         self._splitter = Splitter(server.frame_bytes_max)
-        self._transport: asyncio.Transport
         self._client = Client(Principal(), "", "", "tcp")
         self._producer: tuple[int, int] | None = None
         self.is_greeted = False
-        self._is_lost = False
-        self._unanswered = 0
-        self._held_bytes = 0
-        self._is_reading = True
         self._is_full = False  # the client does not read its answers
-        self._pending: dict[int, Pending] = {}  # leases by the correlation of their request
         self._streams: dict[int, Stream] = {}
         self._calls = 0  # that run
         self._later: deque[tuple[int, int, bytes]] = deque()  # requests with large answers that must wait
-        self._out: list[bytes | memoryview] = []  # answers of this turn of the loop
         self._names: dict[bytes, str] = {}  # of queues, decoded and checked
 
     # the transport
@@ -191,8 +184,11 @@ class TcpConnection(asyncio.Protocol):
         except PenstockError as error:
             told(error)
             return
-        producer = (*self._producer, head.sequence) if head.sequence and self._producer else None
+        producer = self._numbered(head.sequence)
         self._broker.push(self._client, queue, batch, head.partition, head.durability, producer, told)
+
+    def _numbered(self, sequence: int) -> Producer | None:
+        return (*self._producer, sequence) if sequence and self._producer else None
 
     def _lease(self, correlation: int, body: memoryview) -> None:
         given = requests.decode(body, requests.Lease)
@@ -228,12 +224,18 @@ class TcpConnection(asyncio.Protocol):
     def _call(self, correlation: int, body: memoryview) -> None:
         given = requests.decode(body, requests.Call)
         what = requests.decode(bytes(given.arguments), calls.arguments_of(given.name))
+        if type(what) in BEGUN:
+            producer = self._numbered(what.sequence) if isinstance(what, calls.SubmitTasks) else None
+            wait = self._broker.tasks.begin(self._client, what, producer, partial(self._begun, correlation))
+            if wait is not None and not wait.is_over:
+                self._pending[correlation] = wait
+            return
         self._calls += 1
         self._server.spawn(self._called(correlation, given.name, what))
 
     async def _called(self, correlation: int, name: str, given: calls.Arguments) -> None:
         if isinstance(given, calls.Transact):
-            producer = (*self._producer, given.sequence) if given.sequence and self._producer else None
+            producer = self._numbered(given.sequence)
             work = self._broker.transacted(self._client, given, producer)
         else:
             work = self._broker.call(self._client, name, given)
@@ -295,64 +297,7 @@ class TcpConnection(asyncio.Protocol):
         else:
             self._fail(correlation, error)
 
-    # answers
-
-    def _placed(self, correlation: int, held: int, answer: Any) -> None:
-        self._held_bytes -= held
-        if isinstance(answer, PenstockError):
-            self._fail(correlation, answer)
-        else:
-            partition, offset = answer
-            self._answer(PLACED, correlation, answers.encode_placed(partition.encode(), offset))
-
-    def _pushed(self, correlation: int, held: int, answer: PushReply | PenstockError) -> None:
-        self._held_bytes -= held
-        if isinstance(answer, PenstockError):
-            self._fail(correlation, answer)
-        else:
-            self._answer(Type.PUSHED, correlation, answers.encode_pushed(answer))
-
-    def _leased(self, correlation: int, answer: LeaseReply | PenstockError) -> None:
-        self._pending.pop(correlation, None)
-        if isinstance(answer, PenstockError):
-            self._fail(correlation, answer)
-        else:
-            self._unanswered -= 1
-            self._send_leased(correlation, answer)
-            if not self._is_reading:
-                self._set_reading()
-
-    def _send_leased(self, correlation: int, reply: LeaseReply) -> None:
-        body = answers.encode_leased(reply)
-        self._send(frame_head(Type.LEASED, correlation, sum(map(len, body))) + body[0], *body[1:])
-        self.flush()  # so that the transport says when it is full
-
-    def _told(self, correlation: int, answer: Any) -> None:
-        if isinstance(answer, PenstockError):
-            self._fail(correlation, answer)
-        else:
-            self._answer(Type.OK, correlation, requests.encode(answer))
-
-    def _fail(self, correlation: int, error: PenstockError) -> None:
-        self._answer(Type.ERROR, correlation, requests.encode(to_reply(error)))
-
-    def _answer(self, kind: int, correlation: int, body: bytes = b"") -> None:
-        self._unanswered -= 1
-        self._send(frame(kind, correlation, body))
-        if not self._is_reading:
-            self._set_reading()
-
-    def _send(self, *data: bytes | memoryview) -> None:
-        """Answers of one turn of the loop leave together: one system call for all of them."""
-        if not self._out and not self._is_lost:
-            self._server.flush_soon(self)
-        self._out += data
-
-    def flush(self) -> None:
-        """Let the answers of this turn leave."""
-        out, self._out = self._out, []
-        if out and not self._is_lost and not self._transport.is_closing():
-            self._transport.writelines(out)
+    # the end
 
     def goodbye(self) -> None:
         """The broker stops: say so. What is under way is still answered."""

@@ -1,0 +1,95 @@
+"""Operations on tasks as every face of the server offers them: from the models of JSON to the broker, and to views.
+
+HTTP and the JSON frames of TCP are thin shells around these; a name is a name of `wire/calls`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Raw
+
+from penstock.broker import Broker, Client
+from penstock.envelopes import new_task_id
+from penstock.errors import InputError, PenstockError, TaskCancelled, TaskDied, TaskUnfinished
+from penstock.model_tasks import TaskFilter, TaskState, TaskSubmission, TaskView
+from penstock.wire import calls
+from penstock.wire import json_task_views as views
+from penstock.wire import json_tasks as models
+from penstock.wire.errors import to_error
+
+
+async def submit(
+    broker: Broker, client: Client, given: models.NewTask | models.NewTasks, trace: str | None = None
+) -> views.SubmittedTasks:
+    """One task or many. `trace` is for those that bring none of their own."""
+    if isinstance(given, models.NewTasks):
+        tasks = [
+            models.submission_of(each, new_task_id(broker.clock.now()), f"tasks[{index}].", trace)
+            for index, each in enumerate(given.tasks)
+        ]
+        return views.submitted_view(await broker.call(client, "submit_tasks", calls.SubmitTasks(tasks)))
+    task = models.submission_of(given, new_task_id(broker.clock.now()), "", trace)
+    return views.submitted_view(await submit_one(broker, client, task))
+
+
+async def submit_one(broker: Broker, client: Client, task: TaskSubmission) -> Any:
+    """A single task; errors do not call it the first of several."""
+    try:
+        return await broker.call(client, "submit_tasks", calls.SubmitTasks([task]))
+    except InputError as error:
+        raise type(error)(error.message.replace("tasks[0].", "", 1), hint=error.hint) from None
+
+
+async def task(broker: Broker, client: Client, task_id: str, wait_ms: float = 0.0) -> TaskView:
+    """A task as it is, or once it is final when that comes within `wait_ms`."""
+    found: TaskView
+    if wait_ms:
+        found = await broker.call(client, "wait_task", calls.WaitTask(task_id, wait_ms / 1000))
+    else:
+        found = await broker.call(client, "task", calls.FindTask(task_id))
+    return found
+
+
+def result(found: TaskView) -> Raw:
+    """What a task came to, byte for byte; an error when it has no result."""
+    if found.state is TaskState.COMPLETED:
+        return Raw(found.result or b"null")
+    if found.state is TaskState.DEAD:
+        raise TaskDied(f"task {found.task_id} died: {found.error}")
+    if found.state is TaskState.CANCELLED:
+        raise TaskCancelled(f"task {found.task_id} was cancelled: {found.error}".removesuffix(": "))
+    raise TaskUnfinished(f"task {found.task_id} is {found.state}", hint="wait for longer, with wait_ms")
+
+
+async def tasks(broker: Broker, client: Client, wanted: TaskFilter) -> views.Tasks:
+    """A page of tasks."""
+    return views.tasks_view(await broker.call(client, "tasks", calls.ListTasks(wanted)))
+
+
+async def finish(
+    broker: Broker, client: Client, given: models.FinishedRun | models.FinishedRuns
+) -> tuple[views.FinishResults, PenstockError | None]:
+    """What became of each finish; and the first error when none was accepted."""
+    if isinstance(given, models.FinishedRuns):
+        runs = [models.finish_of(each, f"finishes[{index}].") for index, each in enumerate(given.finishes)]
+        is_again = given.is_again
+    else:
+        runs, is_again = [models.finish_of(given)], False
+    refused: Mapping[int, Any] = await broker.call(client, "finish_tasks", calls.FinishTasks(runs, is_again))
+    answers = [to_error(refused[index]) if index in refused else None for index in range(len(runs))]
+    view = views.finish_results([run.task_id for run in runs], answers)
+    return view, answers[0] if len(refused) == len(runs) else None
+
+
+async def progress(broker: Broker, client: Client, given: models.Progress, place: str = "") -> None:
+    """How far a run is."""
+    receipt = models.receipt_of(given.receipt, place)
+    await broker.call(client, "note_progress", calls.NoteProgress(receipt, given.task_id, bytes(given.progress)))
+
+
+async def heartbeat(broker: Broker, client: Client, worker_id: str, given: models.WorkerHeartbeat) -> views.News:
+    """A worker is there; its news."""
+    news = await broker.call(client, "heartbeat_worker", calls.HeartbeatWorker(models.info_of(worker_id, given)))
+    return views.News(list(news.cancelled))
