@@ -10,8 +10,8 @@ from time import perf_counter
 import uvloop
 
 import penstock
+from bench import peers
 from bench.measure import Row, Scale, interleaved
-from bench.server import peers
 from bench.server.load import workers
 from bench.server.process import Running, broker
 from bench.workload import BATCH, lists

@@ -7,8 +7,8 @@ from itertools import cycle
 import uvloop
 
 import penstock
+from bench import peers
 from bench.measure import Row, Scale, interleaved
-from bench.server import peers
 from bench.server.load import CONNECTIONS, SECONDS, repeated, workers
 from bench.server.process import bare, broker
 from bench.workload import lists
