@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from penstock import Message, limits
 from penstock.batch import Batch
+from penstock.envelopes import tasks_batch
 from penstock.model import ContentType, MessageId
+from penstock.model_tasks import TaskSubmission
 from penstock.replies import LeaseReply, Piece, PushReply
 from penstock.wire import json_client
 from penstock.wire.json_push import read_push
@@ -119,3 +121,15 @@ def test_a_large_lease_is_cut_into_batches_that_are_allowed(monkeypatch):
     assert [row for piece in found.pieces for row in rows(piece)] == [
         ("0", n, 1, 1, batch.payload(n)) for n in range(4)
     ]
+
+
+def test_tasks_travel_as_json_both_ways():
+    tasks = [TaskSubmission(task_id=f"{n:036}", task_type="a", queue="mail", args=b'["\xc3\xa4"]') for n in range(2)]
+    batch = tasks_batch(tasks)
+    sent = json_client.messages_of(batch, None)
+    (piece,) = leased(Piece(batch, slice(0, 2), "0", range(2), 1, 1)).pieces
+
+    assert [bytes(message["payload"]) for message in sent] == batch.payloads()
+    assert bytes(pushed(batch).batch.data) == bytes(batch.data)
+    assert [piece.batch.content_type_of(row) for row in range(2)] == [ContentType.TASK] * 2
+    assert piece.payloads() == batch.payloads()

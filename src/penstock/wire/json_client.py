@@ -69,6 +69,8 @@ def messages_of(batch: Batch, partition: PartitionChoice) -> list[dict[str, Any]
 def _content(payload: bytes, kind: ContentType) -> dict[str, Any]:
     if kind is ContentType.JSON and is_json(payload):
         return {"payload": Raw(payload)}
+    if kind is ContentType.TASK and is_json(payload):
+        return {"payload": Raw(payload), "content_type": CONTENT_TYPE_NAMES[kind]}
     return {"payload_base64": payload, "content_type": CONTENT_TYPE_NAMES[kind]}
 
 

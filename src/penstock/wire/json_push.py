@@ -138,9 +138,10 @@ def _content(message: NewMessage, row: int) -> tuple[Any, ContentType]:
         both = "both are there" if is_json else "neither is there"
         raise InvalidField(f"item {row}: payload: {both}", hint="give either payload (JSON) or payload_base64 (bytes)")
     if is_json:
-        if message.content_type not in (None, CONTENT_TYPE_NAMES[ContentType.JSON]):
+        kind = _CONTENT_TYPES[message.content_type or CONTENT_TYPE_NAMES[ContentType.JSON]]
+        if kind not in (ContentType.JSON, ContentType.TASK):
             raise InvalidField(f"item {row}: content_type: a payload of JSON is application/json")
-        return message.payload, ContentType.JSON
+        return message.payload, kind
     return message.payload_base64, _CONTENT_TYPES[message.content_type or CONTENT_TYPE_NAMES[ContentType.BYTES]]
 
 

@@ -25,7 +25,7 @@ from penstock.wire.errors import to_reply
 encode: Final = msgspec.json.Encoder().encode
 _raw: Final = msgspec.json.Decoder(msgspec.Raw).decode
 _NOTHING: Final = b'{"lease_id":null,"expires_at":null,"messages":[]}'
-# The content type of a payload in base64; bytes need not say so.
+# The content type of what is not plain JSON; bytes need not say so.
 _KINDS: Final = {kind: b',"content_type":"%b"' % name.encode() for kind, name in CONTENT_TYPE_NAMES.items() if kind}
 
 
@@ -189,6 +189,8 @@ def content_of(payload: bytes, kind: int) -> bytes:
     """The payload with its name: as it is when it is JSON, in base64 otherwise."""
     if kind == ContentType.JSON and is_json(payload):
         return b'"payload":%b' % payload
+    if kind == ContentType.TASK and is_json(payload):
+        return b'"payload":%b%b' % (payload, _KINDS[ContentType.TASK])
     return b'"payload_base64":"%b"%b' % (
         b2a_base64(payload, newline=False),
         _KINDS.get(ContentType(kind), b""),

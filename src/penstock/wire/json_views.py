@@ -226,7 +226,7 @@ def message_view(message: Message) -> MessageView:
     kind = message.content_type or ContentType.BYTES
     payload = cast(bytes, message.payload)  # of a message that was read
     shown: dict[str, Any] = {"payload_base64": payload}
-    if kind == ContentType.JSON and is_json(payload):
+    if kind in (ContentType.JSON, ContentType.TASK) and is_json(payload):
         shown = {"payload": Raw(payload)}
     return MessageView(
         id=str(message.id),
