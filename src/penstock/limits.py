@@ -62,8 +62,6 @@ rebalance_seconds: Final = 60.0  # how long a member may take to let go of a par
 heartbeats_per_session: Final = 3
 
 # Tasks and workers.
-tasks_submitted_max: Final = 100_000  # in one call
-task_parents_max: Final = 10_000
 task_page_max: Final = 1_000
 task_filter_bytes_max: Final = 4 * KIB  # of one value that is looked for
 worker_names_max: Final = 10_000  # of queues, and of kinds of tasks

@@ -79,6 +79,8 @@ class Timekeeper:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._sleeper = Sleeper("penstock-time", self.tick, shard.is_over)
+        # What else time brings: each does what is due and answers when it has more to do, or None.
+        self.roles: list[Callable[[], int | None]] = []
         shard.on_deadline = self._deadline
 
     def start(self) -> None:
@@ -93,9 +95,11 @@ class Timekeeper:
         shard = self._shard
         self._sync_if_due()
         self._let_time_happen()
+        instants = [role() for role in self.roles]
         with shard.lock:
             now = shard.clock.now()
-            next_at = shard.next_at(now, shard.clock.monotonic())
+            instants.append(shard.next_at(now, shard.clock.monotonic()))
+            next_at = min((instant for instant in instants if instant is not None), default=None)
             seconds = None if next_at is None else max(0.0, (next_at - now) / 1e6)
             shard.asleep_until = float("inf") if seconds is None else now + seconds * 1e6
         return seconds

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.batch import Batch, encode_one
+from penstock.embedded.asynchronous_tasks import AsyncTaskMethods
 from penstock.embedded.session import Pipeline, Session
 from penstock.model import (
     Durability,
@@ -41,7 +42,7 @@ class AsyncPipeline(Pipeline):
         await self._session.shard.confirmed(self._ticket)
 
 
-class AsyncSession:
+class AsyncSession(AsyncTaskMethods):
     """A session whose methods are awaited and answer with what is durable."""
 
     def __init__(self, session: Session) -> None:

@@ -20,7 +20,9 @@ from penstock.delivery import admin
 from penstock.delivery.entries import ProducerSet
 from penstock.delivery.producers import decide_producer
 from penstock.embedded import browse, letters, members
+from penstock.embedded.desk import Desk
 from penstock.embedded.files import StoredFiles
+from penstock.embedded.tasks import TaskMethods
 from penstock.engine import Ticket
 from penstock.errors import LeaseLost, QueueExists
 from penstock.model import (
@@ -64,7 +66,7 @@ class Pipeline:
         self._session.confirm(self._ticket)
 
 
-class Session:
+class Session(TaskMethods):
     """One open shard and its background roles. `path` None keeps everything in memory."""
 
     def __init__(
@@ -108,6 +110,8 @@ class Session:
         self.extend = self.shard.extend
         self.shard.sync_us = sync_us
         self.timekeeper = Timekeeper(self.shard)
+        self.desk = Desk(self.shard, self._disk, background=background)
+        self.timekeeper.roles.append(self.desk.tick)
         self._closing = threading.Lock()
         if background:
             self.timekeeper.start()
@@ -124,13 +128,16 @@ class Session:
             self.timekeeper.stop()
             if self._keeper is not None and self._disk is not None:
                 self._keeper.stop()
+                self.desk.close()
                 close_on_disk(self.shard, self._keeper, self._disk)
             else:
+                self.desk.close()
                 self.shard.is_closed = True
                 self.shard.commit.close()
             with self.shard.lock:
                 self.shard.waiters.wake_all()
                 self.shard.core.forget_leases()
+            self.desk.wake_all()
 
     # messages
 

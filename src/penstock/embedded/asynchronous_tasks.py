@@ -1,0 +1,154 @@
+"""The tasks of the session in this process, for an event loop.
+
+What the shard alone decides runs on the loop; whatever asks the catalogue, which reads files, runs in a thread. Waiting
+holds no thread: the loop is woken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock import task_fields
+from penstock.errors import PenstockError
+from penstock.model import Receipt, check_seconds
+from penstock.model_tasks import (
+    Finish,
+    ScheduleSpec,
+    ScheduleView,
+    Submitted,
+    TaskFilter,
+    TaskPage,
+    TaskSubmission,
+    TaskView,
+    WorkerInfo,
+    WorkerNews,
+    WorkerView,
+)
+from penstock.shard import Shard
+
+if TYPE_CHECKING:
+    from penstock.embedded.session import Session
+
+T = TypeVar("T")
+
+
+class AsyncTaskMethods:
+    """What a session can do with tasks; each answer is durable."""
+
+    session: Session
+    shard: Shard
+
+    async def _answer(self, call: Callable[..., tuple[T, int]], *arguments: Any) -> T:
+        """Asked in a thread, told when it is durable."""
+        answer, ticket = await asyncio.to_thread(call, *arguments)
+        await self.shard.confirmed(ticket)
+        return answer
+
+    # submitting and finishing
+
+    async def submit_tasks(self, tasks: Sequence[TaskSubmission]) -> list[Submitted]:
+        if any(task.depends_on for task in tasks if isinstance(task, TaskSubmission)):
+            return await self._answer(self.session.submit_tasks, tasks)
+        submitted, ticket = self.session.submit_tasks(tasks)
+        await self.shard.confirmed(ticket)
+        return submitted
+
+    async def finish_tasks(self, finishes: Sequence[Finish]) -> list[PenstockError | None]:
+        refusals, ticket = self.session.finish_tasks(finishes)
+        await self.shard.confirmed(ticket)
+        return refusals
+
+    async def note_progress(self, receipt: Receipt, task_id: str, progress: bytes) -> None:
+        await self.shard.confirmed(self.session.note_progress(receipt, task_id, progress))
+
+    # looking and waiting
+
+    async def task(self, task_id: str) -> TaskView:
+        return await self._answer(self.session.task, task_id)
+
+    async def tasks(self, wanted: TaskFilter) -> TaskPage:
+        return await self._answer(self.session.tasks, wanted)
+
+    async def wait_task(self, task_id: str, seconds: float) -> TaskView:
+        checked = task_fields.task_id(task_id)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + check_seconds(seconds, "seconds")
+        woken = asyncio.Event()
+        waiter = self.session.watch_task(checked, partial(_wake, loop, woken))
+        try:
+            while True:
+                woken.clear()
+                view = await self.task(checked)
+                left = deadline - loop.time()
+                if view.is_final or left <= 0:
+                    return view
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(woken.wait(), left)
+                final = self.session.told(waiter, view)
+                await self.shard.confirmed(waiter.ticket)
+                if final is not None:
+                    return final
+        finally:
+            self.session.unwatch_task(waiter)
+
+    # changing
+
+    async def cancel_task(self, task_id: str) -> TaskView:
+        return await self._answer(self.session.cancel_task, task_id)
+
+    async def retry_task(self, task_id: str) -> TaskView:
+        return await self._answer(self.session.retry_task, task_id)
+
+    async def purge_tasks(self, wanted: TaskFilter) -> int:
+        return await self._answer(self.session.purge_tasks, wanted)
+
+    # workers
+
+    async def heartbeat_worker(self, info: WorkerInfo) -> WorkerNews:
+        return self.session.heartbeat_worker(info)[0]
+
+    async def worker_news(self, worker_id: str, seconds: float) -> WorkerNews:
+        checked = task_fields.worker_id(worker_id)
+        loop, registry = asyncio.get_running_loop(), self.session.desk.registry
+        deadline = loop.time() + check_seconds(seconds, "seconds")
+        woken = asyncio.Event()
+        wake = partial(_wake, loop, woken)
+        registry.listen(checked, wake)
+        try:
+            while True:
+                woken.clear()
+                self.shard.begin()
+                news = registry.news(checked)
+                left = deadline - loop.time()
+                if news.cancelled or left <= 0:
+                    return news
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(woken.wait(), left)
+        finally:
+            registry.unlisten(checked, wake)
+
+    async def forget_worker(self, worker_id: str) -> None:
+        await self.shard.confirmed(self.session.forget_worker(worker_id))
+
+    async def workers(self) -> list[WorkerView]:
+        return await self._answer(self.session.workers)
+
+    # schedules
+
+    async def set_schedule(self, spec: ScheduleSpec) -> ScheduleView:
+        return await self._answer(self.session.set_schedule, spec)
+
+    async def delete_schedule(self, name: str) -> None:
+        await self.shard.confirmed(self.session.delete_schedule(name))
+
+    async def schedules(self) -> list[ScheduleView]:
+        return await self._answer(self.session.schedules)
+
+
+def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Event) -> None:
+    with suppress(RuntimeError):  # the loop is closed: nobody is left to wake
+        loop.call_soon_threadsafe(woken.set)

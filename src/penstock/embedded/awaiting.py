@@ -1,0 +1,139 @@
+"""Who waits for a task to be final.
+
+A waiter is woken when an entry of its task is applied: by its result, which is at hand then, or by something after
+which the catalogue has to be asked. It is woken too when the catalogue has learned that its task is final in another
+way: its time is over, its queue is gone. Register first and look second, and no wake-up is lost. Nothing in here waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from penstock.delivery.entries import Note, TaskFreed, TasksNoted
+from penstock.model import MessageId, to_datetime
+from penstock.model_tasks import TaskState, TaskView
+
+
+class Ending(msgspec.Struct, frozen=True, gc=False):
+    """How a task ended, as the entry that says so tells it."""
+
+    state: TaskState
+    at: int
+    worker: str
+    attempt: int
+    offset: int  # of the message whose run it was; −1 when there was none
+    data: bytes
+
+    def of(self, view: TaskView) -> TaskView:
+        """The task, as it is now, from how it was. How its last run began is for those who ask anew."""
+        is_done = self.state is TaskState.COMPLETED
+        return msgspec.structs.replace(
+            view,
+            state=self.state,
+            attempt=self.attempt or view.attempt,
+            worker=self.worker or view.worker,
+            result=self.data if is_done else None,
+            error="" if is_done else self.data.decode(errors="replace"),
+            finished_at=to_datetime(self.at),
+            due_at=None,
+        )
+
+
+class TaskWaiter:
+    """One call that waits for one task. `wake` must not block and may be called from any thread."""
+
+    __slots__ = ("key", "news", "ticket", "wake")
+
+    def __init__(self, key: bytes, wake: Callable[[], object]) -> None:
+        self.key = key
+        self.wake = wake
+        self.news: Ending | TaskView | None = None  # final; None when the catalogue must be asked
+        self.ticket = 0  # what must be durable before it is told
+
+    def final(self, view: TaskView) -> TaskView | None:
+        """The task, when whoever woke the waiter told it; from how it was seen before."""
+        news = self.news
+        if isinstance(news, Ending):
+            # Who finishes a run names the task, and may be wrong.
+            is_its_own = not view.message_id or MessageId.parse(view.message_id).offset == news.offset
+            return news.of(view) if is_its_own else None
+        return news
+
+
+class TaskWaiters:
+    """All waiters of a shard, by task. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_task: dict[bytes, list[TaskWaiter]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_task)
+
+    def add(self, task_id: str, wake: Callable[[], object]) -> TaskWaiter:
+        waiter = TaskWaiter(task_key(task_id), wake)
+        with self._lock:
+            self._by_task.setdefault(waiter.key, []).append(waiter)
+        return waiter
+
+    def leave(self, waiter: TaskWaiter) -> None:
+        with self._lock:
+            waiting = self._by_task.get(waiter.key, [])
+            if waiter in waiting:
+                waiting.remove(waiter)
+                if not waiting:
+                    del self._by_task[waiter.key]
+
+    def noted(self, entry: TasksNoted, ticket: int) -> None:
+        """Notes on tasks are being applied."""
+        if not self._by_task:
+            return
+        for note in entry.notes:
+            if note.what == Note.RESULT:
+                self._tell(note.task_id, _ending(TaskState.COMPLETED, entry, note), ticket)
+            elif note.what == Note.CANCELLED:
+                self._tell(note.task_id, _ending(TaskState.CANCELLED, entry, note), ticket)
+            elif note.what == Note.ERROR:
+                self._tell(note.task_id, None, ticket)  # whether it was the last attempt is for the catalogue to say
+
+    def freed(self, entry: TaskFreed, ticket: int) -> None:
+        """A task that waited for its parents does so no more."""
+        if self._by_task and entry.how == TaskFreed.CANCELLED:
+            ending = Ending(TaskState.CANCELLED, entry.at, "", 0, -1, entry.error.encode())
+            self._tell(entry.task_id, ending, ticket)
+
+    def changed(self, views: Iterable[TaskView], ticket: int) -> None:
+        """The catalogue has learned of changes."""
+        if not self._by_task:
+            return
+        for view in views:
+            if view.is_final:
+                self._tell(task_key(view.task_id), view, ticket)
+
+    def _tell(self, key: bytes, news: Ending | TaskView | None, ticket: int) -> None:
+        with self._lock:
+            woken = list(self._by_task.get(key, ()))
+            for waiter in woken:
+                waiter.news = waiter.news or news
+                waiter.ticket = max(waiter.ticket, ticket)
+        for waiter in woken:
+            waiter.wake()
+
+    def wake_all(self) -> None:
+        """Time has jumped, or all is over."""
+        with self._lock:
+            woken = [waiter for waiting in self._by_task.values() for waiter in waiting]
+        for waiter in woken:
+            waiter.wake()
+
+
+def task_key(task_id: str) -> bytes:
+    """A task id as entries have it."""
+    return bytes.fromhex(task_id.replace("-", ""))
+
+
+def _ending(state: TaskState, entry: TasksNoted, note: Note) -> Ending:
+    return Ending(state, entry.at, entry.worker, note.attempt, note.offset, note.data)

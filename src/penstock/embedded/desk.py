@@ -1,0 +1,119 @@
+"""What a session keeps about tasks beside its shard: the catalogue, who waits for results, and who works.
+
+All of it is volatile or a view of the journal. The catalogue is opened when it is first asked for, or found beside the
+data; whoever never touches a task pays for none of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from penstock import tasking
+from penstock.delivery.entries import TaskFreed, TasksNoted
+from penstock.embedded.awaiting import TaskWaiters
+from penstock.errors import Closed
+from penstock.model_tasks import TaskView, WorkerInfo, WorkerNews
+from penstock.registry import NEVER, Registry
+from penstock.shard import Shard
+from penstock.storage.disk import Disk
+
+if TYPE_CHECKING:
+    from penstock.catalogue import Catalogue
+
+logger: Final = logging.getLogger("penstock")
+
+
+class Desk:
+    """See the module's rules. `background` tells whether there may be threads."""
+
+    def __init__(self, shard: Shard, disk: Disk | None, *, background: bool) -> None:
+        self.shard = shard
+        self.waiters = TaskWaiters()
+        self.registry = Registry()
+        self._disk = disk
+        self._background = background
+        self._opening = threading.Lock()
+        self._catalogue: Catalogue | None = None
+        self._is_closed = False
+        # Called with the shard's lock held.
+        shard.core.observe(TasksNoted, lambda entry: self.waiters.noted(entry, shard.read_ticket))
+        shard.core.observe(TaskFreed, lambda entry: self.waiters.freed(entry, shard.read_ticket))
+        shard.clock.on_jump(self.wake_all)
+
+    def wake_all(self) -> None:
+        """Whoever waits looks again."""
+        self.waiters.wake_all()
+        self.registry.wake_all()
+
+    def close(self) -> None:
+        """The shard is about to be closed; whoever waits is woken afterwards, and told so."""
+        with self._opening:
+            self._is_closed = True
+            catalogue, self._catalogue = self._catalogue, None
+        if catalogue is not None:
+            catalogue.close()
+
+    # the catalogue
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """As it was left; `caught_up` has it follow the journal first."""
+        with self._opening:
+            if self._is_closed:
+                raise Closed("this Penstock is closed")
+            if self._catalogue is None:
+                self._catalogue = self._open()
+            return self._catalogue
+
+    def _open(self) -> Catalogue:
+        from penstock.catalogue import Catalogue  # SQLite is for those who have tasks
+
+        catalogue = Catalogue(self.shard, self._disk)
+        catalogue.on_change(self._changed)
+        return catalogue
+
+    def _changed(self, views: Sequence[TaskView]) -> None:
+        self.waiters.changed(views, self.shard.read_ticket)
+
+    def caught_up(self) -> Catalogue:
+        """The catalogue, with everything that has happened by now. All of it is durable: it may be told."""
+        sequence, ticket = self.shard.look(lambda now: self.shard.core.sequence)
+        self.shard.confirm(ticket)
+        catalogue = self.catalogue
+        catalogue.catch_up(sequence)
+        return catalogue
+
+    # workers
+
+    def tick(self) -> int | None:
+        """Workers that have been silent for too long lose what they hold; answers when to look again."""
+        now, monotonic = self.shard.clock.read()
+        for worker_id in self.registry.overdue(monotonic):
+            logger.warning("worker %s is dead: it was not heard of for too long; what it ran starts again", worker_id)
+            tasking.expire_consumer(self.shard, worker_id)
+        look_at = self.registry.look_at
+        return None if look_at == NEVER else now + look_at - monotonic
+
+    def heartbeat(self, info: WorkerInfo) -> WorkerNews:
+        """A worker is there."""
+        now, monotonic = self.shard.begin()
+        look_at = self.registry.look_at
+        news = self.registry.heartbeat(info, now, monotonic)
+        self._mind(look_at)
+        return news
+
+    def cancelled(self, worker_id: str, task_id: str) -> None:
+        """A task that a worker runs was cancelled."""
+        look_at = self.registry.look_at
+        self.registry.cancelled(worker_id, task_id, self.shard.clock.monotonic())
+        self._mind(look_at)
+
+    def _mind(self, look_at: int) -> None:
+        """Have the timekeeper look when the registry wants it, if that is sooner than before."""
+        if self.registry.look_at < look_at:
+            now, monotonic = self.shard.clock.read()
+            with self.shard.lock:
+                self.shard.on_deadline(now + self.registry.look_at - monotonic)

@@ -1,0 +1,214 @@
+"""The part of a session that is about tasks, answered by a shard, its catalogue and the registry of workers.
+
+What is told of tasks is read from the catalogue, which first follows the journal to where it is durable: whoever was
+told of a change sees it. A decision that rests on what was read there is made anew when the shard says that the task
+has moved meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from penstock import task_fields, tasking
+from penstock.embedded.awaiting import TaskWaiter
+from penstock.embedded.desk import Desk
+from penstock.engine import Ticket
+from penstock.errors import PenstockError, TaskConflict, TaskNotFound
+from penstock.model import MessageId, Receipt, check_seconds
+from penstock.model_tasks import (
+    FINAL,
+    Finish,
+    ScheduleSpec,
+    ScheduleView,
+    Submitted,
+    TaskFilter,
+    TaskPage,
+    TaskState,
+    TaskSubmission,
+    TaskView,
+    WorkerInfo,
+    WorkerNews,
+    WorkerView,
+)
+from penstock.shard import Shard
+
+T = TypeVar("T")
+LOOKS_MAX: Final = 100  # at something that moves each time
+
+
+class TaskMethods:
+    """What a session can do with tasks."""
+
+    shard: Shard
+    desk: Desk
+
+    # submitting and finishing
+
+    def submit_tasks(self, tasks: Sequence[TaskSubmission]) -> tuple[list[Submitted], Ticket]:
+        """All or none, in one frame. Parents may be among them, in any order."""
+        checked = task_fields.submissions(tasks)
+        own = {task.task_id for task in checked}
+        wanted = {parent for task in checked for parent in task.depends_on} - own
+        if not wanted:
+            return tasking.submit_tasks(self.shard, checked, {})
+        return self._settled(
+            lambda: tasking.submit_tasks(self.shard, checked, self.desk.caught_up().places(wanted)), "its parents"
+        )
+
+    def finish_tasks(self, finishes: Sequence[Finish]) -> tuple[list[PenstockError | None], Ticket]:
+        """Each by itself: None, or why it was not accepted. What is accepted is one frame."""
+        return tasking.finish_tasks(self.shard, finishes)
+
+    def note_progress(self, receipt: Receipt, task_id: str, progress: bytes) -> Ticket:
+        """Progress is JSON; it is kept with the task."""
+        task_fields.json_of(progress, "progress")
+        return tasking.note_progress(self.shard, receipt, task_fields.task_id(task_id), progress)
+
+    # looking
+
+    def task(self, task_id: str) -> tuple[TaskView, Ticket]:
+        """One task, with its runs."""
+        return self._task(task_fields.task_id(task_id)), 0
+
+    def tasks(self, wanted: TaskFilter) -> tuple[TaskPage, Ticket]:
+        """A page of tasks."""
+        checked = task_fields.task_filter(wanted)
+        return self.desk.caught_up().page(checked), 0
+
+    def _task(self, task_id: str) -> TaskView:
+        found = self.desk.caught_up().find(task_id)
+        if found is None:
+            raise TaskNotFound(f"there is no task {task_id}")
+        return found
+
+    # waiting
+
+    def wait_task(self, task_id: str, seconds: float) -> tuple[TaskView, Ticket]:
+        """The task once it is final, or as it is after `seconds`. Nothing polls."""
+        checked = task_fields.task_id(task_id)
+        clock = self.shard.clock
+        deadline = clock.monotonic() + round(check_seconds(seconds, "seconds") * 1_000_000)
+        turn = threading.Semaphore(0)
+        waiter = self.watch_task(checked, turn.release)
+        try:
+            while True:
+                view = self._task(checked)
+                left = deadline - clock.monotonic()
+                if view.is_final or left <= 0:
+                    return view, 0
+                turn.acquire(timeout=left / 1e6)
+                final = self.told(waiter, view)
+                if final is not None:
+                    return final, waiter.ticket
+        finally:
+            self.unwatch_task(waiter)
+
+    def watch_task(self, task_id: str, wake: Callable[[], object]) -> TaskWaiter:
+        """Have `wake` called when the task may have become final. Look afterwards: it may have been before."""
+        return self.desk.waiters.add(task_id, wake)
+
+    def unwatch_task(self, waiter: TaskWaiter) -> None:
+        self.desk.waiters.leave(waiter)
+
+    def told(self, waiter: TaskWaiter, view: TaskView) -> TaskView | None:
+        """The final task, when whoever woke the waiter told it; to be told on with the waiter's ticket."""
+        self.shard.begin()  # a closed one wakes everybody
+        return waiter.final(view)
+
+    # changing
+
+    def cancel_task(self, task_id: str) -> tuple[TaskView, Ticket]:
+        """Final at once, also when it runs: its worker is told, and what it still reports is refused."""
+        checked = task_fields.task_id(task_id)
+        self._settled(lambda: self._cancel(self._task(checked)), checked)
+        return self._task(checked), 0
+
+    def _cancel(self, view: TaskView) -> None:
+        if view.state is TaskState.CANCELLED:
+            return
+        if view.state in FINAL:
+            raise TaskConflict(f"task {view.task_id} is {view.state} and cannot be cancelled")
+        _, consumer = tasking.cancel(self.shard, _place(view), view.task_id)
+        if consumer:
+            self.desk.cancelled(consumer, view.task_id)
+
+    def retry_task(self, task_id: str) -> tuple[TaskView, Ticket]:
+        """A dead, cancelled or failed task is pending again, with all its attempts."""
+        checked = task_fields.task_id(task_id)
+
+        def retry() -> None:
+            view = self._task(checked)
+            self.desk.registry.revived(checked)
+            tasking.retry(self.shard, _place(view), checked, view.state)
+
+        self._settled(retry, checked)
+        return self._task(checked), 0
+
+    def purge_tasks(self, wanted: TaskFilter) -> tuple[int, Ticket]:
+        """Forget final tasks, and cancel those that only wait and forget them too; how many."""
+        checked = task_fields.task_filter(wanted)
+        return self.desk.caught_up().forget(checked), 0
+
+    def _settled(self, decide: Callable[[], T], what: str) -> T:
+        """Decide by what the catalogue tells, again while it has moved before the decision is made."""
+        for _ in range(LOOKS_MAX):
+            try:
+                return decide()
+            except tasking.Moved:
+                continue
+        raise TaskConflict(f"{what}: changed each time it was looked at", hint="try again")
+
+    # workers
+
+    def heartbeat_worker(self, info: WorkerInfo) -> tuple[WorkerNews, Ticket]:
+        """A worker is there; what it should know."""
+        return self.desk.heartbeat(task_fields.worker(info)), 0
+
+    def worker_news(self, worker_id: str, seconds: float) -> tuple[WorkerNews, Ticket]:
+        """The same news, waited for."""
+        checked = task_fields.worker_id(worker_id)
+        clock, registry = self.shard.clock, self.desk.registry
+        deadline = clock.monotonic() + round(check_seconds(seconds, "seconds") * 1_000_000)
+        turn = threading.Semaphore(0)
+        registry.listen(checked, turn.release)
+        try:
+            while True:
+                self.shard.begin()
+                news = registry.news(checked)
+                left = deadline - clock.monotonic()
+                if news.cancelled or left <= 0:
+                    return news, 0
+                turn.acquire(timeout=left / 1e6)
+        finally:
+            registry.unlisten(checked, turn.release)
+
+    def forget_worker(self, worker_id: str) -> Ticket:
+        """It has stopped; what it still holds is released."""
+        checked = task_fields.worker_id(worker_id)
+        self.desk.registry.forget(checked)
+        return tasking.release_consumer(self.shard, checked)
+
+    def workers(self) -> tuple[list[WorkerView], Ticket]:
+        """Who works here, and who did until lately."""
+        self.shard.begin()
+        self.desk.tick()
+        return self.desk.registry.workers(), 0
+
+    # schedules
+
+    def set_schedule(self, spec: ScheduleSpec) -> tuple[ScheduleView, Ticket]:
+        """Make it, or change it; the same again changes nothing."""
+        return tasking.set_schedule(self.shard, task_fields.schedule(spec))
+
+    def delete_schedule(self, name: str) -> Ticket:
+        return tasking.delete_schedule(self.shard, task_fields.schedule_name(name))
+
+    def schedules(self) -> tuple[list[ScheduleView], Ticket]:
+        return tasking.schedules(self.shard)
+
+
+def _place(view: TaskView) -> MessageId | None:
+    """Where its message is; None while it is blocked."""
+    return MessageId.parse(view.message_id) if view.message_id else None
