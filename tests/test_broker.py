@@ -20,6 +20,7 @@ from penstock.errors import (
     Unavailable,
 )
 from penstock.model import Outcome, Receipt
+from penstock.model_tasks import Finish, ScheduleSpec, TaskFilter, TaskSubmission, WorkerInfo
 from penstock.requests import LeaseRequest
 from penstock.wire import calls
 from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
@@ -435,7 +436,15 @@ async def test_every_operation_asks_whether_it_may(tmp_path):
 
 def example(kind):
     """Arguments of a call that mean nothing."""
-    given = {"id": "mail/0/0", "options": {}, "changes": {}, "generation": 1, "to": "earliest", "ids": [], "batch": b""}
+    id = "0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"
+    proof = Receipt("mail", "0", 0, 1, 7)
+    given = {
+        "id": "mail/0/0", "options": {}, "changes": {}, "generation": 1, "to": "earliest", "ids": [], "batch": b"",
+        "task_id": id, "receipt": proof, "seconds": 0.0, "filter": TaskFilter(), "info": WorkerInfo(worker_id="w"),
+        "tasks": [TaskSubmission(task_id=id, task_type="send", queue="mail")],
+        "finishes": [Finish(receipt=proof, task_id=id, outcome="completed")],
+        "spec": ScheduleSpec(name="nightly", cron="@daily", task_type="send", queue="mail"),
+    }  # fmt: skip
     return kind(
         **{
             name: given.get(name, "mail")

@@ -26,15 +26,17 @@ from penstock.broker.events import Events, Listener
 from penstock.broker.folding import Folder, Kind, Producer
 from penstock.broker.leasing import Pending
 from penstock.broker.streaming import Stream, StreamRequest
+from penstock.broker.tasks import BEGUN, Tasks
+from penstock.broker.waits import Wait, stopping
 from penstock.embedded import Session
-from penstock.errors import BadRequest, PenstockError, Unavailable
+from penstock.errors import BadRequest, PenstockError
 from penstock.model import ContentType, Durability, Outcome, Receipt
 from penstock.replies import LeaseReply, SinkState
 from penstock.requests import LeaseRequest, PartitionChoice, Settling
 from penstock.telemetry import Meter
 from penstock.transactions import transact
 from penstock.version import VERSION
-from penstock.wire.calls import CommitSink, ServerInfo, Transact
+from penstock.wire.calls import Arguments, CancelTask, CommitSink, FindTask, RetryTask, ServerInfo, Transact
 
 logger: Final = logging.getLogger("penstock.broker")
 _MAY_READ_FILES: Final = (Outcome.RETRIED, Outcome.REJECTED)  # a dead letter is a copy, made when it is settled
@@ -53,6 +55,8 @@ class Broker(Awaited):
         self.confirmer = Confirmer(self.shard, self.loop)
         self.waiting: set[Pending] = set()  # leases with nothing to give yet
         self.streams: set[Stream] = set()
+        self.waits: set[Wait] = set()  # for tasks, and for news
+        self.tasks = Tasks(self)
         self.events = Events(session)
         self.is_draining = False
         self._folder = Folder(
@@ -73,11 +77,11 @@ class Broker(Awaited):
         content_type: ContentType = ContentType.BYTES,
     ) -> None:
         """One message without options, folded with those that arrive together; `told((partition, offset))`."""
-        refused = self._refused(client, Action.PUSH, queue)
+        refused = self.refused(client, Action.PUSH, queue)
         if refused is not None:
             told(refused)
-        elif self._held or not self.shard.throttle.is_set():
-            self._hold(partial(self.push_one, client, queue, payload, producer, told, content_type))
+        elif self.is_holding:
+            self.hold(partial(self.push_one, client, queue, payload, producer, told, content_type))
         else:
             kind = (queue, client.identity, client.protocol, content_type)
             self._folder.add(kind, payload, producer, told)
@@ -93,28 +97,28 @@ class Broker(Awaited):
         told: Told,
     ) -> None:
         """A batch that was checked; `told(PushReply)`."""
-        refused = self._refused(client, Action.PUSH, queue)
+        refused = self.refused(client, Action.PUSH, queue)
         if refused is not None:
             told(refused)
             return
-        if self._held or not self.shard.throttle.is_set():
-            self._hold(partial(self.push, client, queue, batch, partition, durability, producer, told))
+        if self.is_holding:
+            self.hold(partial(self.push, client, queue, batch, partition, durability, producer, told))
             return
         started = self.clock.monotonic()
-        self._folder.flush()
+        self.flush()
         answer = answer_of(lambda: self.shard.push(queue, batch, partition, durability, producer, client.identity))
         if isinstance(answer, PenstockError):
-            told(self._count(queue, answer))
+            told(self.count(queue, answer))
             return
         reply, ticket = answer
         self.meter.pushed(queue, client.protocol, batch.count, batch.payload_bytes)
-        self.confirmer.after(ticket, partial(self._timed, "push", started, told), reply)
+        self.confirmer.after(ticket, partial(self.timed, "push", started, told), reply)
 
     def _stored(self, kind: Kind, messages: int, nbytes: int) -> None:
         self.meter.pushed(kind[0], kind[2], messages, nbytes)
 
     def _after_fold(self, ticket: int, told: Told, answer: Any) -> None:
-        self.confirmer.after(ticket, partial(self._timed, "push", self.clock.monotonic(), told), answer)
+        self.confirmer.after(ticket, partial(self.timed, "push", self.clock.monotonic(), told), answer)
 
     # leasing
 
@@ -128,10 +132,10 @@ class Broker(Awaited):
         told: Told,
     ) -> Pending:
         """Up to so many messages; `told(LeaseReply)`, its rows loaded. Cancel it when the client goes away."""
-        self._folder.flush()
+        self.flush()
         asked = msgspec.structs.replace(request, client=client.identity)
         pending = Pending(self, queue, group, asked, 0.0 if self.is_draining else wait_seconds, told)
-        refused = self._refused(client, Action.LEASE, queue)
+        refused = self.refused(client, Action.LEASE, queue)
         if refused is not None:
             pending.cancel()
             told(refused)
@@ -147,7 +151,7 @@ class Broker(Awaited):
         ended: Callable[[PenstockError | None], None],
     ) -> Stream:
         """Deliveries as they come, within the credit that is given; raises when the request is wrong."""
-        refused = self._refused(client, Action.LEASE, request.queue)
+        refused = self.refused(client, Action.LEASE, request.queue)
         if refused is not None:
             raise refused
         stream = Stream(self, client, request, deliver, ended)
@@ -159,7 +163,7 @@ class Broker(Awaited):
     ) -> Listener:
         """Live events of some queues, or of all; raises when they may not be heard."""
         for queue in ("",) if queues is None else queues:
-            refused = self._refused(client, Action.MONITOR, queue)
+            refused = self.refused(client, Action.MONITOR, queue)
             if refused is not None:
                 raise refused
         return self.events.listen(queues, interval_seconds, wake)
@@ -185,7 +189,7 @@ class Broker(Awaited):
         self, client: Client, queues: set[str], how: Settling, told: Told, settle: Callable[..., int], what: Any
     ) -> None:
         for queue in queues:
-            refused = self._refused(client, Action.SETTLE, queue, even_draining=True)
+            refused = self.refused(client, Action.SETTLE, queue, even_draining=True)
             if refused is not None:
                 told(refused)
                 return
@@ -193,9 +197,9 @@ class Broker(Awaited):
 
         def answered(answer: Any) -> None:
             if isinstance(answer, PenstockError):
-                told(self._count(min(queues, default=""), answer))
+                told(self.count(min(queues, default=""), answer))
             else:
-                self.confirmer.after(answer, partial(self._timed, "settle", started, told), None)
+                self.confirmer.after(answer, partial(self.timed, "settle", started, told), None)
 
         if how.outcome in _MAY_READ_FILES and self.shard.store is not None:
             self.in_thread(partial(settle, what, how), answered)
@@ -226,7 +230,7 @@ class Broker(Awaited):
     def extend(self, client: Client, nonce: int, seconds: float, told: Told) -> None:
         """Hold a lease longer; `told(when it expires now)`."""
         for queue in self._queues_of(nonce):
-            refused = self._refused(client, Action.SETTLE, queue, even_draining=True)
+            refused = self.refused(client, Action.SETTLE, queue, even_draining=True)
             if refused is not None:
                 told(refused)
                 return
@@ -238,7 +242,7 @@ class Broker(Awaited):
 
     # everything else
 
-    async def call(self, client: Client, name: str, given: msgspec.Struct) -> Any:
+    async def call(self, client: Client, name: str, given: Arguments) -> Any:
         """One of the operations of wire/calls.py."""
         if name == "info":
             return self._info()
@@ -246,18 +250,22 @@ class Broker(Awaited):
             return await self.transacted(client, given, None)
         if isinstance(given, CommitSink):
             return await self._sink_committed(client, given)
+        if type(given) in BEGUN:
+            return await self.tasks.begun(client, given)
+        if isinstance(given, FindTask | CancelTask | RetryTask):
+            return await self.tasks.of_one(client, given)
         handler = calls.HANDLERS.get(name)
         if handler is None:
             raise BadRequest(f"call: there is no operation {name!r}")
         only_looks = handler.action in (Action.READ, Action.MONITOR)
-        refused = self._refused(client, handler.action, handler.queue(given), even_draining=only_looks)
+        refused = self.refused(client, handler.action, handler.queue(given), even_draining=only_looks)
         if refused is not None:
             raise refused
-        self._folder.flush()
+        self.flush()
         try:
             answer = await asyncio.to_thread(handler.run, self.session, given)
         except PenstockError as error:
-            self._count(handler.queue(given), error)
+            self.count(handler.queue(given), error)
             raise
         result, ticket = answer if handler.answers else (None, answer)
         await self.confirmer.confirmed(ticket)
@@ -268,20 +276,20 @@ class Broker(Awaited):
         wanted = calls.queues_of(given)
         finishes = any(action is Action.SETTLE for action, _ in wanted)  # what was begun before the drain
         for action, queue in wanted:
-            refused = self._refused(client, action, queue, even_draining=finishes)
+            refused = self.refused(client, action, queue, even_draining=finishes)
             if refused is not None:
                 raise refused
-        self._folder.flush()
+        self.flush()
         operations = calls.operations(given.operations)
         ids, ticket = await asyncio.to_thread(transact, self.shard, operations, producer, client.identity)
         await self.confirmer.confirmed(ticket)
         return ids
 
     async def _sink_committed(self, client: Client, given: CommitSink) -> SinkState:
-        refused = self._refused(client, Action.PUSH, given.queue)
+        refused = self.refused(client, Action.PUSH, given.queue)
         if refused is not None:
             raise refused
-        self._folder.flush()
+        self.flush()
         wanted = calls.sink_commit(given)
         state, ticket = await asyncio.to_thread(self.session.commit_sink, wanted, client.identity)
         await self.confirmer.confirmed(ticket)
@@ -299,7 +307,9 @@ class Broker(Awaited):
             pending.finish()
         for stream in list(self.streams):
             stream.end()
-        self._folder.flush()
+        for wait in list(self.waits):
+            wait.end()
+        self.flush()
         await self.confirmer.confirmed(self.shard.journal.sequence)
 
     def close(self) -> None:
@@ -314,18 +324,30 @@ class Broker(Awaited):
         future = self.loop.run_in_executor(None, answer_of, work)
         future.add_done_callback(lambda done: done.cancelled() or answered(done.result()))
 
-    def _refused(
+    def refused(
         self, client: Client, action: Action, queue: str, *, even_draining: bool = False
     ) -> PenstockError | None:
+        """Why this may not be done, or None."""
         try:
             self.authorise(client.principal, action, queue)
         except PenstockError as error:
-            return self._count(queue, error)
-        if self.is_draining and not even_draining:
-            return Unavailable("the broker is stopping", hint="connect again in a moment, or to another address")
-        return None
+            return self.count(queue, error)
+        return None if even_draining else self.draining()
 
-    def _hold(self, push: Callable[[], None]) -> None:
+    def draining(self) -> PenstockError | None:
+        """What new work is answered with while the broker drains."""
+        return stopping() if self.is_draining else None
+
+    def flush(self) -> None:
+        """Push what is gathered: what comes next stands behind it."""
+        self._folder.flush()
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether pushes must wait for the sealer."""
+        return bool(self._held) or not self.shard.throttle.is_set()
+
+    def hold(self, push: Callable[[], None]) -> None:
         """Too many journal files wait for the sealer: pushes wait too, in order, until it has caught up."""
         self._held.append(push)
         if len(self._held) == 1:
@@ -336,10 +358,12 @@ class Broker(Awaited):
         for push in held:
             push()
 
-    def _timed(self, operation: Any, started: int, told: Told, answer: Any) -> None:
+    def timed(self, operation: Any, started: int, told: Told, answer: Any) -> None:
+        """Tell, and note how long it took."""
         self.meter.took(operation, (self.clock.monotonic() - started) / 1e6)
         told(answer)
 
-    def _count(self, queue: str, error: PenstockError) -> PenstockError:
+    def count(self, queue: str, error: PenstockError) -> PenstockError:
+        """Note that a request was refused."""
         self.meter.refused(queue, error.code)
         return error

@@ -114,6 +114,10 @@ def _id_queue(given: calls.Cancel | calls.Why) -> str:
     return MessageId.parse(given.id).queue
 
 
+def _filter_queue(given: calls.ListTasks | calls.PurgeTasks) -> str:
+    return given.filter.queue or ""
+
+
 def _pin(session: Session, given: calls.Pin) -> int:
     session.files.pin(given.name, given.files)
     return 0
@@ -198,4 +202,14 @@ HANDLERS: Final[Mapping[str, Handler]] = {
     ),
     "discard_staged": _done(PUSH, "queue", lambda session, given: session.discard_staged(given.queue, given.names)),
     "sink_state": _told(PUSH, "queue", lambda session, given: session.sink_state(given.queue, given.sink)),
+    # What is not here of tasks is in tasks.py.
+    "tasks": Handler(READ, _filter_queue, lambda session, given: session.tasks(given.filter), True),
+    "purge_tasks": Handler(ADMIN, _filter_queue, lambda session, given: session.purge_tasks(given.filter), True),
+    "forget_worker": _done(LEASE, "", lambda session, given: session.forget_worker(given.worker_id)),
+    "workers": _told(MONITOR, "", lambda session, given: session.workers()),
+    "set_schedule": Handler(
+        ADMIN, lambda given: given.spec.queue, lambda session, given: session.set_schedule(given.spec), True
+    ),
+    "delete_schedule": _done(ADMIN, "", lambda session, given: session.delete_schedule(given.name)),
+    "schedules": _told(MONITOR, "", lambda session, given: session.schedules()),
 }

@@ -28,6 +28,7 @@ from penstock.remote.operations import Operations
 from penstock.remote.producer import nameless
 from penstock.remote.request import Request
 from penstock.remote.settings import Settings
+from penstock.remote.task_operations import AsyncWaits
 from penstock.replies import PushReply
 from penstock.requests import PartitionChoice, Settling
 from penstock.wire.frames import Buffer
@@ -36,10 +37,11 @@ OVERDUE_CHECK_SECONDS: Final = 0.25
 JOINED_MIN: Final = 8
 
 
-class AsyncSession(Operations):
+class AsyncSession(AsyncWaits, Operations):
     """See the module's rules. Belongs to the loop on which it is first used."""
 
     def __init__(self, settings: Settings) -> None:
+        self.clock = settings.clock
         self.settings = settings
         self.exchange = Exchange(None if settings.producer else nameless(settings.rng))
         self.loop: Any = None  # an event loop, from the first use on

@@ -21,6 +21,7 @@ from penstock.remote.line import Line, Shared
 from penstock.remote.operations import Operations
 from penstock.remote.request import Request
 from penstock.remote.settings import Settings
+from penstock.remote.task_operations import Waits
 from penstock.replies import PushReply
 from penstock.requests import Settling
 
@@ -28,10 +29,11 @@ IDLE_MAX: Final = 16  # connections kept for the next caller
 UNANSWERED_MAX: Final = 256  # settles of a pipeline before it listens
 
 
-class Session(Operations):
+class Session(Waits, Operations):
     """See the module's rules. Connects at once."""
 
     def __init__(self, settings: Settings) -> None:
+        self.clock = settings.clock
         self._settings = settings
         self._shared = Shared(settings)
         self._lock = threading.Lock()

@@ -142,7 +142,7 @@ class Exchange:
         if self.pending.pop(request.correlation, None) is None and not is_turned_away:
             return []
         _done(request)
-        if is_turned_away or request.kind != Type.LEASE:
+        if is_turned_away or not (request.kind == Type.LEASE or request.wait_seconds):
             return []
         self._abandoned[request.correlation] = None
         if len(self._abandoned) > ABANDONED_MAX:

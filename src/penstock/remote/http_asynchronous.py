@@ -26,6 +26,7 @@ from penstock.remote.http_transport import ARGUMENTS, failure, http_request
 from penstock.remote.operations import Operations
 from penstock.remote.producer import Producer, nameless
 from penstock.remote.settings import Settings
+from penstock.remote.task_operations import AsyncWaits
 from penstock.replies import PushReply
 from penstock.requests import PartitionChoice, Settling
 from penstock.wire import calls
@@ -34,12 +35,13 @@ AT_ONCE_MAX: Final = 8  # requests, of those that do not wait for messages to co
 TASKS_MAX: Final = 64  # requests under way that nobody awaits
 
 
-class AsyncSession(Operations):
+class AsyncSession(AsyncWaits, Operations):
     """See the module's rules. Belongs to the loop on which it is first used."""
 
     asking = asking
 
     def __init__(self, settings: Settings) -> None:
+        self.clock = settings.clock
         self.loop: Any = None  # an event loop, from the first use on
         self._settings = settings
         self._exchange = Exchange(settings)

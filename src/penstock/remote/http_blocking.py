@@ -24,17 +24,19 @@ from penstock.remote.http_transport import ARGUMENTS, failure, http_request
 from penstock.remote.operations import Operations
 from penstock.remote.producer import SharedProducer
 from penstock.remote.settings import Settings
+from penstock.remote.task_operations import Waits
 from penstock.replies import PushReply
 from penstock.requests import PartitionChoice, Settling
 from penstock.wire import calls
 
 
-class Session(Operations):
+class Session(Waits, Operations):
     """See the module's rules. Makes sure at once that a broker is there."""
 
     asking = asking
 
     def __init__(self, settings: Settings) -> None:
+        self.clock = settings.clock
         self._exchange = Exchange(settings)
         self._http = httpx.HTTPTransport(**ARGUMENTS)
         self._headers = self._exchange.headers()

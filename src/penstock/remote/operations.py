@@ -17,12 +17,13 @@ from penstock.batch import Batch
 from penstock.model import Durability, MessageId, Position, Receipt, queue_options
 from penstock.remote import request as tcp_requests
 from penstock.remote.request import Request, call, instant, position
+from penstock.remote.task_operations import TaskOperations
 from penstock.replies import Piece
 from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice, Settling, SinkCommit
 from penstock.wire import calls
 
 
-class Operations:
+class Operations(TaskOperations):
     """See the module's rules."""
 
     asking: Any = tcp_requests

@@ -10,11 +10,13 @@ from typing import Any, Final
 import msgspec
 
 from penstock.batch import Batch
-from penstock.errors import InvalidField
+from penstock.errors import InvalidField, PenstockError
 from penstock.model import Durability, MessageId, Position, Receipt, to_datetime
+from penstock.model_tasks import Finish, TaskSubmission
 from penstock.remote.producer import Producer
 from penstock.requests import LeaseRequest, Operation, PartitionChoice, PushOperation, Settling
 from penstock.wire import answers, calls, requests
+from penstock.wire.errors import to_error
 from penstock.wire.frames import PROTOCOL_VERSION, Buffer, Type
 
 
@@ -150,12 +152,14 @@ def call(arguments: calls.Arguments) -> Request:
     """Any other operation."""
     name = calls.NAMES[type(arguments)]
     result = calls.result_of(name)
-    body = requests.encode(requests.Call(name, msgspec.Raw(requests.encode(arguments))))
+    body = _call_body(name, arguments)
     is_repeatable = name in REPEATABLE or (isinstance(arguments, calls.CreateQueue) and arguments.exist_ok)
     again = Again.ALWAYS if is_repeatable else Again.NEVER
-    finishes = isinstance(arguments, calls.Options)  # consumers ask how long a lease is when they have it
+    # Consumers ask how long a lease is when they have it.
+    finishes = isinstance(arguments, calls.Options | calls.NoteProgress)
     read = _nothing if result is None else _reader(result)
-    return Request(Type.CALL, lambda _: (body,), read, again, finishes=finishes)
+    wait_seconds = arguments.seconds if isinstance(arguments, calls.WaitTask | calls.AwaitNews) else 0.0
+    return Request(Type.CALL, lambda _: (body,), read, again, finishes=finishes, wait_seconds=wait_seconds)
 
 
 def transact(operations: Sequence[Operation]) -> Request:
@@ -168,11 +172,39 @@ def transact(operations: Sequence[Operation]) -> Request:
     ]
 
     def encode(sequence: int) -> Sequence[Buffer]:
-        given = requests.encode(calls.Transact(steps, sequence))
-        return (requests.encode(requests.Call("transact", msgspec.Raw(given))),)
+        return (_call_body("transact", calls.Transact(steps, sequence)),)
 
     finishes = any(isinstance(each, calls.SettleStep) for each in steps)
     return Request(Type.CALL, encode, _reader(calls.result_of("transact")), is_numbered=True, finishes=finishes)
+
+
+def submit_tasks(tasks: Sequence[TaskSubmission]) -> Request:
+    """Tasks to be stored; the call's sequence is one of the pushes'."""
+    given = list(tasks)
+
+    def encode(sequence: int) -> Sequence[Buffer]:
+        return (_call_body("submit_tasks", calls.SubmitTasks(given, sequence)),)
+
+    return Request(Type.CALL, encode, _reader(calls.result_of("submit_tasks")), is_numbered=True)
+
+
+def finish_tasks(finishes: Sequence[Finish]) -> Request:
+    """Runs that ended. Sent again it says so: what the first try has done is accepted then."""
+    given = list(finishes)
+
+    def encode(_: int) -> Sequence[Buffer]:
+        return (_call_body("finish_tasks", calls.FinishTasks(given, request.sent > 0)),)
+
+    def read(body: memoryview) -> list[PenstockError | None]:
+        refused = requests.decode(body, calls.result_of("finish_tasks"))
+        return [to_error(refused[place]) if place in refused else None for place in range(len(given))]
+
+    request = Request(Type.CALL, encode, read, finishes=True)
+    return request
+
+
+def _call_body(name: str, given: calls.Arguments) -> bytes:
+    return requests.encode(requests.Call(name, msgspec.Raw(requests.encode(given))))
 
 
 def position(to: Position) -> calls.PositionOnWire:
@@ -215,5 +247,7 @@ REPEATABLE: Final = frozenset(
         "queues", "options", "stats", "read", "peek", "delayed", "why", "groups", "members", "dead_letters", "info",
         "pause", "update_queue", "seal", "compact", "join", "heartbeat", "init_producer",
         "history", "list_files", "fetch", "pin", "unpin", "stage", "discard_staged", "commit_sink", "sink_state",
+        "note_progress", "task", "tasks", "wait_task", "cancel_task", "heartbeat_worker", "worker_news",
+        "forget_worker", "workers", "set_schedule", "schedules",
     )
 )  # fmt: skip

@@ -1,0 +1,111 @@
+"""The part of a session over the wire that is about tasks; `operations.py` has the rules.
+
+Waiting takes as many requests as it must, none of them longer than a broker lets one wait.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from penstock import limits
+from penstock.clock import Clock
+from penstock.model import Receipt
+from penstock.model_tasks import Finish, ScheduleSpec, TaskFilter, TaskSubmission, TaskView, WorkerInfo
+from penstock.remote.request import Request
+from penstock.wire import calls
+
+
+class TaskOperations:
+    """See the module's rules."""
+
+    asking: Any
+
+    @abstractmethod
+    def _told(self, request: Request) -> Any: ...
+
+    @abstractmethod
+    def _done(self, request: Request) -> Any: ...
+
+    @abstractmethod
+    def _call(self, arguments: calls.Arguments) -> Request: ...
+
+    def submit_tasks(self, tasks: Sequence[TaskSubmission]) -> Any:
+        return self._told(self.asking.submit_tasks(tasks))
+
+    def finish_tasks(self, finishes: Sequence[Finish]) -> Any:
+        return self._told(self.asking.finish_tasks(finishes))
+
+    def note_progress(self, receipt: Receipt, task_id: str, progress: bytes) -> Any:
+        return self._done(self._call(calls.NoteProgress(receipt, task_id, progress)))
+
+    def task(self, task_id: str) -> Any:
+        return self._told(self._call(calls.FindTask(task_id)))
+
+    def tasks(self, wanted: TaskFilter) -> Any:
+        return self._told(self._call(calls.ListTasks(wanted)))
+
+    def cancel_task(self, task_id: str) -> Any:
+        return self._told(self._call(calls.CancelTask(task_id)))
+
+    def retry_task(self, task_id: str) -> Any:
+        return self._told(self._call(calls.RetryTask(task_id)))
+
+    def purge_tasks(self, wanted: TaskFilter) -> Any:
+        return self._told(self._call(calls.PurgeTasks(wanted)))
+
+    # workers
+
+    def heartbeat_worker(self, info: WorkerInfo) -> Any:
+        return self._told(self._call(calls.HeartbeatWorker(info)))
+
+    def worker_news(self, worker_id: str, seconds: float) -> Any:
+        """No news is an answer too: it may come sooner than it was waited for."""
+        return self._told(self._call(calls.AwaitNews(worker_id, min(seconds, limits.wait_seconds_max))))
+
+    def forget_worker(self, worker_id: str) -> Any:
+        return self._done(self._call(calls.ForgetWorker(worker_id)))
+
+    def workers(self) -> Any:
+        return self._told(self._call(calls.Workers()))
+
+    # schedules
+
+    def set_schedule(self, spec: ScheduleSpec) -> Any:
+        return self._told(self._call(calls.SetSchedule(spec)))
+
+    def delete_schedule(self, name: str) -> Any:
+        return self._done(self._call(calls.DeleteSchedule(name)))
+
+    def schedules(self) -> Any:
+        return self._told(self._call(calls.Schedules()))
+
+    def _part_of_wait(self, task_id: str, seconds: float) -> Request:
+        return self._call(calls.WaitTask(task_id, max(0.0, min(seconds, limits.wait_seconds_max))))
+
+
+class Waits(TaskOperations):
+    """Waiting, for the blocking shells."""
+
+    clock: Clock
+
+    def wait_task(self, task_id: str, seconds: float) -> tuple[TaskView, int]:
+        deadline = self.clock.monotonic() + round(seconds * 1_000_000)
+        while True:
+            view, ticket = self._told(self._part_of_wait(task_id, (deadline - self.clock.monotonic()) / 1e6))
+            if view.is_final or self.clock.monotonic() >= deadline:
+                return view, ticket
+
+
+class AsyncWaits(TaskOperations):
+    """The same for the asyncio shells."""
+
+    clock: Clock
+
+    async def wait_task(self, task_id: str, seconds: float) -> TaskView:
+        deadline = self.clock.monotonic() + round(seconds * 1_000_000)
+        while True:
+            view: TaskView = await self._told(self._part_of_wait(task_id, (deadline - self.clock.monotonic()) / 1e6))
+            if view.is_final or self.clock.monotonic() >= deadline:
+                return view
