@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from penstock.errors import OutcomeUnknown
+from penstock.journal.following import FrameReader
 from penstock.storage.files import JournalFile
 
-__all__ = ["Journal", "JournalFile", "outcome_unknown"]
+__all__ = ["FrameReader", "Journal", "JournalFile", "outcome_unknown"]
 
 
 class Journal(Protocol):
@@ -44,6 +45,9 @@ class Journal(Protocol):
 
     def replay(self, after: int) -> Iterator[tuple[int, memoryview]]:
         """(sequence, entries) of every frame over `after`, in order. `Damaged` when one of them is missing."""
+
+    def reader(self) -> FrameReader:
+        """For following the journal while it is written."""
 
     def full_files(self) -> list[JournalFile]:
         """Files that will not be written again, oldest first."""

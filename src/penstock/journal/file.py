@@ -17,6 +17,7 @@ from typing import Any, Final
 from penstock import limits
 from penstock.errors import Closed, Damaged, PenstockError
 from penstock.journal import JournalFile, outcome_unknown
+from penstock.journal.following import FileReader
 from penstock.storage import files
 from penstock.storage.disk import Disk, File
 from penstock.storage.frames import ENTRIES_BYTES_MAX, FRAME, HEADER_BYTES, PREFIX, Header, frame_head, seed_of
@@ -135,6 +136,9 @@ class FileJournal:
         if after + 1 < first:
             raise Damaged(f"{self._disk.root}: the journal starts at sequence {first}, after {after + 1}")
         return self._replay(after)
+
+    def reader(self) -> FileReader:
+        return FileReader(self._disk, self._shard_id)
 
     def full_files(self) -> list[JournalFile]:
         return list(self._full)

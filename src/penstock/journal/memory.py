@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from penstock.errors import Closed, Damaged
 from penstock.journal import JournalFile
+from penstock.journal.following import MemoryReader
 from penstock.storage.frames import ENTRIES_BYTES_MAX
 
 
@@ -61,6 +62,9 @@ class MemoryJournal:
             raise Damaged(f"the journal ends at sequence {self.sequence}, before {after}")
         frames = self._frames[after:]
         return ((after + index, memoryview(entries)) for index, entries in enumerate(frames, 1))
+
+    def reader(self) -> MemoryReader:
+        return MemoryReader(self._frames)
 
     def full_files(self) -> list[JournalFile]:
         return []

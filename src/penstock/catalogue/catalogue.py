@@ -1,0 +1,305 @@
+"""The catalogue: every task that is kept, what has become of it, and searching among them.
+
+It is a view. Nothing that stores or settles a message knows of it: a follower reads the journal behind them. Whoever
+asks is answered from a catalogue that has caught up with everything told before the question, and with nothing that is
+not durable yet. When the database is missing, damaged, or not of this journal, it is made anew; nobody notices but for
+the time that it takes. It is opened when it is first used.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, TypeVar
+
+from penstock import limits
+from penstock.catalogue import queries, schema, store
+from penstock.catalogue.changes import Place, id_bytes, id_text
+from penstock.catalogue.follower import Follower
+from penstock.catalogue.queries import Names
+from penstock.catalogue.rebuild import rebuild
+from penstock.catalogue.store import DatabaseBroken, Store
+from penstock.errors import Damaged, InvalidField
+from penstock.model_tasks import TaskFilter, TaskPage, TaskView
+from penstock.requests import ParentFound
+from penstock.shard import Shard
+from penstock.storage.disk import Disk, RealDisk
+
+logger: Final = logging.getLogger("penstock.catalogue")
+
+EXPIRE_AT_ONCE: Final = 2_000
+
+T = TypeVar("T")
+Listener = Callable[[list[TaskView]], None]
+Among = Callable[[], Collection[bytes] | None]  # ids as 16 bytes
+
+
+class Catalogue:
+    """See the module's rules. Safe to use from several threads. `disk` None keeps it in memory."""
+
+    def __init__(
+        self, shard: Shard, disk: Disk | None = None, *, retention_seconds: float = limits.task_retention_seconds
+    ) -> None:
+        self.retention_us = round(retention_seconds * 1_000_000)
+        self._shard = shard
+        self._disk = disk if isinstance(disk, RealDisk) else None  # SQLite opens files of the operating system only
+        self._following = threading.Lock()
+        self._reader = shard.journal.reader()
+        self._store: Store | None = None
+        self._follower: Follower | None = None
+        self._listeners: list[tuple[Listener, Among]] = []
+
+    # Keeping up.
+
+    @property
+    def is_open(self) -> bool:
+        return self._store is not None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the journal has frames that were not looked at yet."""
+        follower = self._follower
+        return follower is not None and follower.position < self._shard.journal.sequence
+
+    def open_if_there(self) -> None:
+        """Go on with a database from before, if there is one."""
+        if self._disk is not None and store.exists(self._disk):
+            with self._following:
+                self._opened()
+
+    def catch_up(self, sequence: int | None = None, between: Callable[[], None] = lambda: None) -> int:
+        """Know everything that has been told up to now, or, with `sequence`, at least up to there; returns how far."""
+        follower = self._follower
+        if sequence is not None and follower is not None and follower.position >= sequence:
+            return follower.position
+        target, ticket = self._shard.look(lambda now: self._shard.journal.sequence)
+        # What is followed may be told: frames up to here that must be durable first are so after this.
+        self._shard.confirm(ticket)
+        if self._shard.journal.written_sequence < target:
+            self._shard.journal.write()
+        with self._following:
+            changed = self._follow(target, between)
+        self._tell(changed)
+        return target
+
+    def _follow(self, target: int, between: Callable[[], None]) -> set[bytes]:
+        """The caller holds `_following`. Returns which tasks changed, if somebody listens."""
+        for attempt in range(2):
+            try:
+                follower = self._opened()
+                if follower.position < target:
+                    follower.watches = self._is_heard()
+                    follower.follow(self._reader.read(follower.position, target), between)
+            except (DatabaseBroken, Damaged, FileNotFoundError) as error:
+                if attempt:
+                    raise
+                self._start_over(error)
+            else:
+                changed, follower.touched = follower.touched, set()
+                return changed
+        raise AssertionError("unreachable")
+
+    def _opened(self) -> Follower:
+        """The follower of the open database, which is opened, or made, if need be. The caller holds `_following`."""
+        if self._follower is None:
+            try:
+                self._open()
+            except DatabaseBroken as error:
+                return self._start_over(error)
+        assert self._follower is not None
+        return self._follower
+
+    def _open(self) -> None:
+        self._store = opened = Store(self._disk)
+        if opened.is_new:
+            self._follower = rebuild(opened, self._shard)
+            return
+        follower = Follower(opened)
+        if not self._is_of_this_journal(follower):
+            raise DatabaseBroken("it is not of this journal, or too far behind it")
+        self._follower = follower
+
+    def _is_of_this_journal(self, follower: Follower) -> bool:
+        """Whether the frame that was looked at last is there, the same as then, and what follows it too."""
+        position, journal = follower.position, self._shard.journal
+        if position > journal.sequence:
+            return False
+        try:
+            for _, checksum, _ in self._reader.read(position - 1, position):
+                return checksum == follower.checksum
+        except FileNotFoundError:
+            # It was in a file that is sealed by now.
+            sealed = self._shard.store.sealed_sequence if self._shard.store is not None else 0
+            return position >= sealed
+        return position == 0
+
+    def _start_over(self, error: Exception) -> Follower:
+        logger.warning("the catalogue of tasks is made anew: %s", error)
+        self._let_go()
+        if self._disk is not None:
+            store.remove(self._disk)
+        self._store = Store(self._disk)
+        self._follower = rebuild(self._store, self._shard)
+        return self._follower
+
+    def _let_go(self) -> None:
+        opened, self._store, self._follower = self._store, None, None
+        if opened is not None:
+            opened.close()
+
+    # Listening.
+
+    def on_change(self, listener: Listener, among: Among = lambda: None) -> Callable[[], None]:
+        """Have `listener` called with the tasks that changed, after each look at the journal.
+
+        `among` answers with the ids that are of interest, None for all. Both may be called from any thread and must not
+        block. What is returned ends it.
+        """
+        pair = (listener, among)
+        self._listeners.append(pair)
+
+        def end() -> None:
+            with suppress(ValueError):
+                self._listeners.remove(pair)
+
+        return end
+
+    def _is_heard(self) -> bool:
+        wanted = (among() for _, among in list(self._listeners))
+        return any(ids is None or len(ids) for ids in wanted)
+
+    def _tell(self, changed: set[bytes]) -> None:
+        for listener, among in list(self._listeners) if changed else ():
+            wanted = among()
+            chosen = changed if wanted is None else changed.intersection(wanted)
+            if chosen:
+                listener(self._views(sorted(chosen)))
+
+    # Asking: `catch_up` first. The answer is of the last look at the journal.
+
+    def find(self, task_id: str) -> TaskView | None:
+        """One task, with its runs."""
+        wanted = _id(task_id)
+
+        def ask(opened: Store) -> TaskView | None:
+            with opened.reading() as connection:
+                for row in queries.rows_of(connection, [wanted] if wanted else []):
+                    runs = queries.runs_of(connection, row, self._names())
+                    return queries.view(row, self._names(), self._shard.clock.now(), runs)
+            return None
+
+        return self._ask(ask)
+
+    def places(self, ids: Iterable[str]) -> dict[str, ParentFound]:
+        """Where some tasks are, and how they stand; those that are not known are left out."""
+        wanted = [found for each in ids if (found := _id(each))]
+
+        def ask(opened: Store) -> dict[str, ParentFound]:
+            with opened.reading() as connection:
+                names, now = self._names(), self._shard.clock.now()
+                return {id_text(row[1]): queries.found(row, names, now) for row in queries.rows_of(connection, wanted)}
+
+        return self._ask(ask)
+
+    def views(self, ids: Iterable[str]) -> list[TaskView]:
+        """Some tasks, without their runs, in no order; those that are not known are left out."""
+        wanted = [found for each in ids if (found := _id(each))]
+        return self._ask(lambda opened: self._views(wanted))
+
+    def page(self, wanted: TaskFilter) -> TaskPage:
+        """One page of those that match."""
+
+        def ask(opened: Store) -> TaskPage:
+            with opened.reading() as connection:
+                return queries.page(connection, wanted, self._names(), self._shard.clock.now())
+
+        return self._ask(ask)
+
+    def _views(self, ids: Sequence[bytes]) -> list[TaskView]:
+        opened = self._store
+        if opened is None:
+            return []
+        with opened.reading() as connection:
+            names, now = self._names(), self._shard.clock.now()
+            return [queries.view(row, names, now) for row in queries.rows_of(connection, ids)]
+
+    def _ask(self, question: Callable[[Store], T]) -> T:
+        """Ask; once more when the database turns out to be damaged."""
+        for attempt in range(2):
+            if self._store is None:
+                self.catch_up()
+            opened = self._store
+            try:
+                if opened is not None:
+                    return question(opened)
+            except DatabaseBroken as error:
+                if attempt:
+                    raise
+                with self._following:
+                    if self._store is opened:
+                        self._start_over(error)
+                self.catch_up()
+        raise DatabaseBroken("the catalogue is closed")
+
+    def _names(self) -> Names:
+        assert self._follower is not None
+        known = self._follower.known
+        return Names(known.texts, known.words, known.queues, known.partitions, self._attempts_max)
+
+    def _attempts_max(self, queue: str) -> int:
+        found = self._shard.core.by_name.get(queue)
+        return 0 if found is None else found.options.max_attempts
+
+    # Forgetting.
+
+    def forget(self, wanted: TaskFilter) -> int:
+        """Forget all final tasks that match, on whatever page; parents of unfinished tasks stay. How many."""
+
+        def ask(opened: Store) -> int:
+            return queries.forget(opened, wanted, self._names(), self._shard.clock.now())
+
+        return self._ask(ask)
+
+    def forget_ids(self, ids: Iterable[str]) -> int:
+        """The same for some tasks."""
+        wanted = [found for each in ids if (found := _id(each))]
+        return self._ask(lambda opened: queries.forget_ids(opened, wanted))
+
+    def expire(self) -> int:
+        """Forget tasks that have been final for longer than they are kept; how many."""
+        opened, gone = self._store, 0
+        if opened is None:
+            return 0
+        until = self._shard.clock.now() - self.retention_us
+        while True:
+            with opened.writing() as connection:
+                count = connection.execute(schema.EXPIRE, (until, EXPIRE_AT_ONCE)).rowcount
+            gone += count
+            if count < EXPIRE_AT_ONCE:
+                return gone
+
+    # For the sealer.
+
+    def identify(self, places: Iterable[Place]) -> Mapping[Place, tuple[bytes, str, int]]:
+        """The id, the type and the number of the tasks at some places; other messages are left out."""
+
+        def ask(opened: Store) -> dict[Place, tuple[bytes, str, int]]:
+            with opened.reading() as connection:
+                return queries.identify(connection, places, self._names())
+
+        return self._ask(ask)
+
+    def close(self) -> None:
+        """Let go of the database; it may be called twice."""
+        with self._following:
+            self._let_go()
+
+
+def _id(task_id: str) -> bytes | None:
+    """None for what can be no task's id."""
+    try:
+        return id_bytes(task_id)
+    except InvalidField:
+        return None

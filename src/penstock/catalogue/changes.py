@@ -1,0 +1,379 @@
+"""From the entries of the journal to what has changed about each task, folded over many frames.
+
+A task that was submitted, leased and completed within one fold is one row to insert. What is about a task from before
+is an update of the fields that it touches, keyed by the place of its message. Only the group `default` counts. A
+message whose content type says task and whose payload is none is left out: it has no id to be asked for by.
+
+Lists, not objects: a broker makes tens of thousands of changes a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from penstock.batch import Batch, layout
+from penstock.catalogue.schema import ANY, FINAL_FROM, Code
+from penstock.delivery import entries
+from penstock.delivery.entries import PUSH_HEAD, PUSH_PART, Leased, Note, Push, Settled, Span, TaskFreed, TaskHeld
+from penstock.envelopes import parse_envelope
+from penstock.errors import InvalidField
+from penstock.model import DLQ_SUFFIX, ContentType, Outcome
+from penstock.model_tasks import Envelope
+
+Place = tuple[int, int, int]  # queue, partition, offset
+Change = list[Any]  # `schema.CHANGING`, the place, then what lasts; or, of an update, the state it must be below
+
+STATE, DUE_AT, ATTEMPT, WORKER, STARTED_AT, FINISHED_AT, OUTCOME, ERROR, RESULT, PROGRESS = range(10)
+QUEUE, PARTITION, POSITION, BELOW = 10, 11, 12, 13
+NUMBER, TASK_ID = 13, 14  # of a new task
+UPDATE_LENGTH: Final = 14
+ROW_BITS: Final = 22  # of a task's number: which one of its frame it is; a frame cannot hold as many
+
+DEFAULT_GROUP_ID: Final = 0  # every queue's first group is `default`
+
+AFTER: Final[dict[int, Code]] = {
+    Outcome.ACKED: Code.COMPLETED,
+    Outcome.RETRIED: Code.FAILED,
+    Outcome.TIMED_OUT: Code.FAILED,
+    Outcome.INTERRUPTED: Code.FAILED,
+    Outcome.SNOOZED: Code.WAITING,
+    Outcome.RELEASED: Code.WAITING,
+    Outcome.REJECTED: Code.DEAD,
+    Outcome.DEAD: Code.DEAD,
+    Outcome.DISCARDED: Code.DEAD,
+    Outcome.LOST: Code.DEAD,
+    Outcome.EXPIRED: Code.CANCELLED,
+    Outcome.EVICTED: Code.CANCELLED,
+    Outcome.PURGED: Code.CANCELLED,
+    Outcome.CANCELLED: Code.CANCELLED,
+    Outcome.OVERFLOWED: Code.CANCELLED,
+    Outcome.SKIPPED: Code.CANCELLED,
+    Outcome.REDRIVEN: Code.CANCELLED,
+}
+# Why a task ended that nobody ran, where the entry does not say it.
+WHY: Final[dict[int, str]] = {
+    Outcome.EXPIRED: "it expired before it was run",
+    Outcome.EVICTED: "it waited too long",
+    Outcome.PURGED: "its queue was purged",
+    Outcome.OVERFLOWED: "its queue was full",
+    Outcome.SKIPPED: "its group was moved past it",
+    Outcome.LOST: "its message was lost",
+}
+
+PUSH: Final = entries.PUSH
+LEASED: Final = Leased.__struct_config__.tag
+SETTLED: Final = Settled.__struct_config__.tag
+HANDLED: Final = {
+    kind.__struct_config__.tag
+    for kind in (Leased, Settled, entries.QueueSet, entries.PartitionsAdded, entries.TasksNoted, TaskHeld, TaskFreed)
+}
+# What reaches tasks that were stored before: everything folded so far must be stored first.
+SWEEPING: Final = {kind.__struct_config__.tag for kind in (entries.QueueDeleted, entries.GroupSet, entries.Revived)}
+
+
+class Known:
+    """What the stored tables say of names; a fold adds to it. Made anew when a transaction fails."""
+
+    def __init__(
+        self,
+        queues: dict[int, str],
+        task_queues: set[int],
+        words: dict[str, int],
+        partitions: dict[tuple[int, int], str],
+    ) -> None:
+        self.queues = queues
+        self.task_queues = task_queues
+        self.words = words
+        self.partitions = partitions
+        self.new_queues: dict[int, str] = {}
+        self.new_task_queues: set[int] = set()
+        self.new_words: dict[str, int] = {"": 0} if not words else {}
+        self.new_partitions: dict[tuple[int, int], str] = {}
+        self.words.setdefault("", 0)
+        self.texts = {number: text for text, number in words.items()}
+
+    def word(self, text: str) -> int:
+        """The number of a text that repeats."""
+        number = self.words.get(text)
+        if number is None:
+            number = self.words[text] = self.new_words[text] = len(self.words)
+            self.texts[number] = text
+        return number
+
+    def learn_queue(self, id: int, name: str) -> None:
+        if self.queues.get(id) != name:
+            self.queues[id] = self.new_queues[id] = name
+
+    def learn_partitions(self, queue: int, first: int, names: Sequence[str]) -> None:
+        for id, name in enumerate(names, first):
+            if self.partitions.get((queue, id)) != name:
+                self.partitions[queue, id] = self.new_partitions[queue, id] = name
+
+    def has_tasks(self, queue: int) -> bool:
+        """Whether messages of this queue may be tasks: called for one that is; dead letters are no tasks."""
+        if queue not in self.task_queues:
+            if self.queues.get(queue, "").endswith(DLQ_SUFFIX):
+                return False
+            self.task_queues.add(queue)
+            self.new_task_queues.add(queue)
+        return True
+
+
+class Fold:
+    """The changes of some frames. `take_*` for each entry; whoever stores them empties it with `clear`."""
+
+    def __init__(self, known: Known) -> None:
+        self.known = known
+        self.at = 0  # the latest instant that an entry told
+        self.clear()
+
+    def clear(self) -> None:
+        self.changes: dict[Place, Change] = {}
+        self.held: dict[bytes, Change] = {}  # new tasks that wait for their parents
+        self.by_id: dict[bytes, Change] = {}  # updates of tasks that have no place yet
+        self.runs: list[list[Any]] = []
+        self._run_of: dict[Place, list[Any]] = {}  # the last of each place
+        self.parents: list[tuple[bytes, bytes]] = []
+
+    def __len__(self) -> int:
+        return len(self.changes) + len(self.held) + len(self.by_id) + len(self.runs)
+
+    # Submissions.
+
+    def take_push(self, number: int, body: memoryview) -> int:
+        """The tasks among the messages of a push; the number after theirs. Others cost a glance."""
+        queue, rows, _, _, _, _, parts = PUSH_HEAD.unpack_from(body)
+        start = PUSH_HEAD.size + parts * PUSH_PART.size + 4 * rows + rows % 2 * 4
+        if not layout.flags_of(body[start : start + 8]) & layout.CONTENT_TYPE:
+            return number
+        push = entries.decode_push(body)
+        batch = Batch(push.batch)
+        kinds = batch.content_type
+        assert kinds is not None
+        chosen = np.flatnonzero(kinds == ContentType.TASK)
+        if not len(chosen) or not self.known.has_tasks(queue):
+            return number
+        self.at = max(self.at, push.pushed_at)
+        partitions, offsets = push.places(batch.count)
+        places = zip(partitions.tolist(), offsets.tolist(), strict=True)
+        made = self._made(number, push, batch, None if len(chosen) == batch.count else chosen.tolist())
+        for (partition, offset), change in zip(
+            places if len(chosen) == batch.count else [list(places)[row] for row in chosen.tolist()], made, strict=True
+        ):
+            if change is None or offset < 0:
+                continue
+            change[PARTITION], change[POSITION] = partition, offset
+            held = self.held.pop(change[TASK_ID], None)
+            if held is not None:
+                held[STATE], held[PARTITION], held[POSITION] = change[STATE], partition, offset
+                change = held
+            self.changes[queue, partition, offset] = change
+        return number + len(chosen)
+
+    def take_held(self, number: int, held: TaskHeld) -> int:
+        """A task that waits for its parents."""
+        self.known.has_tasks(held.queue)
+        self.at = max(self.at, held.at)
+        push = Push(held.queue, held.at, [(0, 1, 0)], held.batch)
+        (change,) = self._made(number, push, Batch(held.batch), None)
+        if change is not None:
+            change[STATE] = Code.BLOCKED
+            self.held[held.task_id] = change
+        return number + 1
+
+    def _made(self, number: int, push: Push, batch: Batch, rows: list[int] | None) -> list[Change | None]:
+        """A new row for each of the batch's rows, without its partition and offset; None for what is no task."""
+        count, pushed_at, queue = batch.count, push.pushed_at, push.queue
+        columns: list[list[Any]] = [
+            batch.payloads(),
+            _numbers(batch.priority, count, 128),
+            _numbers(batch.max_attempts, count, 0),
+            _dues(batch, pushed_at),
+            _texts(batch, layout.KEY),
+            _texts(batch, layout.TRACE),
+        ]
+        if rows is not None:
+            columns = [[column[row] for row in rows] for column in columns]
+        made: list[Change | None] = []
+        word = self.known.word
+        for payload, priority, attempts_max, due_at, key, trace in zip(*columns, strict=True):
+            number += 1
+            try:
+                envelope = parse_envelope(payload)
+                task_id = id_bytes(envelope.task_id)
+            except InvalidField:
+                made.append(None)
+                continue
+            depends_on = envelope.depends_on
+            made.append(
+                [
+                    Code.WAITING, due_at, 0, 0, 0, 0, 0, "", None, None,
+                    queue, None, None,
+                    number, task_id, word(envelope.task_type), priority, attempts_max, text_of(envelope.args),
+                    text_of(envelope.kwargs), pushed_at, envelope.timeout_seconds,
+                    msgspec.json.encode(depends_on).decode() if depends_on else "",
+                    envelope.workflow, envelope.schedule, key, trace,
+                ]
+            )  # fmt: skip
+            if depends_on:
+                self.parents += parents_of(envelope, task_id)
+        return made
+
+    # What becomes of them.
+
+    def take_leased(self, leased: Leased) -> None:
+        if leased.group != DEFAULT_GROUP_ID or leased.queue not in self.known.task_queues:
+            return
+        at, worker = leased.at, self.known.word(leased.consumer)
+        self.at = max(self.at, at)
+        for span in leased.spans:
+            for change, attempt in self._of_span(leased.queue, span):
+                if change[STATE] is None or change[STATE] < FINAL_FROM:
+                    change[:FINISHED_AT] = (Code.RUNNING, 0, attempt, worker, at)
+
+    def take_settled(self, settled: Settled) -> None:
+        if settled.group != DEFAULT_GROUP_ID or settled.queue not in self.known.task_queues:
+            return
+        state, at, leased_at, outcome = AFTER[settled.outcome], settled.at, settled.leased_at, settled.outcome
+        worker = self.known.word(settled.consumer)
+        error = settled.error or WHY.get(outcome) or None
+        is_final = state >= FINAL_FROM
+        self.at = max(self.at, at)
+        for span in settled.spans:
+            dues = iter(span.due_array().tolist()) if span.dues else None
+            for change, attempt in self._of_span(settled.queue, span):
+                due_at = next(dues) if dues is not None else 0
+                if change[STATE] is not None and change[STATE] >= FINAL_FROM:
+                    continue  # a purge, say, names whole ranges: what was settled before stays as it is
+                change[STATE], change[DUE_AT], change[OUTCOME] = state, due_at, outcome
+                change[FINISHED_AT] = at if is_final else 0
+                if error is not None:
+                    change[ERROR] = error
+                if leased_at:
+                    change[ATTEMPT], change[WORKER], change[STARTED_AT] = attempt, worker, leased_at
+                    if not is_final:
+                        place = (change[QUEUE], change[PARTITION], change[POSITION])
+                        self._run_of[place] = run = [attempt, worker, leased_at, at, outcome, error or "", *place]
+                        self.runs.append(run)
+
+    def take_noted(self, noted: entries.TasksNoted) -> None:
+        """What runs gave and said."""
+        self.at = max(self.at, noted.at)
+        for note in noted.notes:
+            change = self._of_note(noted.queue, note)
+            text = str(note.data, "utf-8", "replace")
+            if note.what == Note.RESULT:
+                change[RESULT] = text
+            elif note.what == Note.PROGRESS:
+                change[PROGRESS] = text
+            else:
+                change[ERROR] = text
+                run = self._run_of.get((noted.queue, note.partition, note.offset))
+                if run is not None and run[0] == note.attempt:
+                    run[5] = text
+
+    def take_freed(self, freed: TaskFreed) -> None:
+        """Of one that is pushed, its push tells."""
+        self.at = max(self.at, freed.at)
+        if freed.how == TaskFreed.CANCELLED:
+            change = self._of_id(freed.task_id)
+            change[:FINISHED_AT] = (Code.CANCELLED, 0, *change[ATTEMPT:FINISHED_AT])
+            change[FINISHED_AT], change[OUTCOME], change[ERROR] = freed.at, int(Outcome.CANCELLED), freed.error
+
+    def take_revived(self, revived: entries.Revived) -> None:
+        """Ready again, with all attempts. Everything folded before was stored."""
+        self.at = max(self.at, revived.at)
+        for span in revived.spans:
+            dues = span.due_array().tolist() if span.dues else [0] * span.count
+            for (change, _), due_at in zip(self._of_span(revived.queue, span), dues, strict=True):
+                change[:WORKER] = (Code.WAITING, due_at, 0)
+                change[FINISHED_AT] = change[OUTCOME] = 0
+                change[BELOW] = ANY
+
+    def _of_span(self, queue: int, span: Span) -> list[tuple[Change, int]]:
+        """The change of each place of a span, and the attempt."""
+        changes, partition, attempt = self.changes, span.partition, span.attempt
+        offsets = range(span.first, span.first + span.count) if not span.offsets else span.offset_array().tolist()
+        attempts = np.frombuffer(span.attempts, np.uint16).tolist() if span.attempts else None
+        found: list[tuple[Change, int]] = []
+        for index, offset in enumerate(offsets):
+            place = (queue, partition, offset)
+            change = changes.get(place)
+            if change is None:
+                changes[place] = change = [*_UNTOUCHED, queue, partition, offset, FINAL_FROM]
+            found.append((change, attempt if attempts is None else attempts[index]))
+        return found
+
+    def _of_note(self, queue: int, note: Note) -> Change:
+        if note.offset < 0:
+            return self._of_id(note.task_id)
+        place = (queue, note.partition, note.offset)
+        change = self.changes.get(place)
+        if change is None:
+            self.changes[place] = change = [*_UNTOUCHED, *place, FINAL_FROM]
+        return change
+
+    def _of_id(self, task_id: bytes) -> Change:
+        change = self.held.get(task_id) or self.by_id.get(task_id)
+        if change is None:
+            self.by_id[task_id] = change = [*_UNTOUCHED, task_id, FINAL_FROM]
+        return change
+
+
+_UNTOUCHED: Final = [None] * 10
+
+
+def id_bytes(task_id: str) -> bytes:
+    """The 16 bytes of a task's id; `InvalidField` when it is none."""
+    try:
+        found = bytes.fromhex(task_id.replace("-", ""))
+    except ValueError:
+        found = b""
+    if len(found) != 16:
+        raise InvalidField(f"task_id: {task_id!r} is no UUID")
+    return found
+
+
+def id_text(task_id: bytes) -> str:
+    """The inverse."""
+    text = task_id.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def text_of(json: msgspec.Raw) -> str:
+    """JSON as text; payloads come from anywhere, so that it may be no UTF-8."""
+    return str(json, "utf-8", "replace")
+
+
+def parents_of(envelope: Envelope, task_id: bytes) -> list[tuple[bytes, bytes]]:
+    """(parent, child) for each parent that has an id."""
+    pairs = []
+    for parent in envelope.depends_on:
+        try:
+            pairs.append((id_bytes(parent), task_id))
+        except InvalidField:
+            continue
+    return pairs
+
+
+def _numbers(column: Any, count: int, default: int) -> list[int]:
+    return [default] * count if column is None else column.tolist()
+
+
+def _texts(batch: Batch, flag: int) -> list[str | None]:
+    column = batch.text(flag)
+    return [None] * batch.count if column is None else column.to_list()
+
+
+def _dues(batch: Batch, pushed_at: int) -> list[int]:
+    """When each may be delivered first; 0 when at once. The same arithmetic as the delivery core's."""
+    dues = None
+    if batch.delay is not None:
+        dues = np.where(batch.delay > 0, pushed_at + batch.delay, 0)
+    if batch.deliver_at is not None:
+        dues = batch.deliver_at if dues is None else np.maximum(dues, batch.deliver_at)
+    return [0] * batch.count if dues is None else dues.tolist()

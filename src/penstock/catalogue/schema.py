@@ -1,0 +1,178 @@
+"""The tables of the catalogue. They hold nothing that the journal and the segments do not: see `rebuild.py`.
+
+`tasks` has one row per task. Its number is the place of its submission in the journal, so that numbers grow with time
+and are the same after a rebuild. Instants are µs, and 0 stands for none. `runs` has the attempts that came to nothing;
+the last one is in the task's own row. Texts that repeat (types of tasks, workers) stand once, in `words`.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+VERSION: Final = 1
+
+
+class Code(IntEnum):
+    """States as they are stored. What waits is scheduled, pending or failed by its due time when somebody looks."""
+
+    WAITING = 1
+    FAILED = 2
+    BLOCKED = 3
+    RUNNING = 4
+    COMPLETED = 10
+    DEAD = 11
+    CANCELLED = 12
+
+
+FINAL_FROM: Final = 10  # codes of final states are not below this
+ANY: Final = 100  # above all codes
+
+# What changes in a task's life, in the order of `changes.Change`; then what does not.
+CHANGING: Final = (
+    "state",
+    "due_at",
+    "attempt",
+    "worker",
+    "started_at",
+    "finished_at",
+    "outcome",
+    "error",
+    "result",
+    "progress",
+)
+PLACE: Final = ("queue", "partition", "position")
+LASTING: Final = (
+    "number",
+    "task_id",
+    "type",
+    "priority",
+    "max_attempts",
+    "args",
+    "kwargs",
+    "submitted_at",
+    "timeout_seconds",
+    "depends_on",
+    "workflow",
+    "schedule",
+    "message_key",
+    "trace",
+)
+COLUMNS: Final = (*CHANGING, *PLACE, *LASTING)
+
+TABLES: Final = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE words (id INTEGER PRIMARY KEY, word TEXT NOT NULL UNIQUE);
+CREATE TABLE queues (id INTEGER PRIMARY KEY, name TEXT NOT NULL, has_tasks INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE partitions (queue INTEGER, id INTEGER, name TEXT NOT NULL, PRIMARY KEY (queue, id)) WITHOUT ROWID;
+CREATE TABLE tasks (
+    number INTEGER PRIMARY KEY,
+    task_id BLOB NOT NULL,
+    type INTEGER NOT NULL,
+    queue INTEGER NOT NULL,
+    partition INTEGER,              -- null while it is blocked, as the position
+    position INTEGER,               -- the offset of its message
+    state INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    max_attempts INTEGER NOT NULL,  -- 0: what the queue says
+    attempt INTEGER NOT NULL,
+    worker INTEGER NOT NULL,
+    submitted_at INTEGER NOT NULL,
+    due_at INTEGER NOT NULL,
+    started_at INTEGER NOT NULL,
+    finished_at INTEGER NOT NULL,
+    outcome INTEGER NOT NULL,
+    args TEXT NOT NULL,
+    kwargs TEXT NOT NULL,
+    result TEXT,
+    progress TEXT,
+    error TEXT NOT NULL,
+    timeout_seconds REAL,
+    depends_on TEXT NOT NULL,       -- JSON, or empty
+    workflow TEXT NOT NULL,
+    schedule TEXT NOT NULL,
+    message_key TEXT,
+    trace TEXT
+);
+CREATE TABLE runs (
+    number INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    worker INTEGER NOT NULL,
+    started_at INTEGER NOT NULL,
+    ended_at INTEGER NOT NULL,
+    outcome INTEGER NOT NULL,
+    error TEXT NOT NULL
+);
+CREATE TABLE parents (parent BLOB NOT NULL, child BLOB NOT NULL, PRIMARY KEY (parent, child)) WITHOUT ROWID;
+CREATE TRIGGER tasks_gone AFTER DELETE ON tasks BEGIN
+    DELETE FROM runs WHERE number = OLD.number;
+    DELETE FROM parents WHERE child = OLD.task_id;
+END;
+"""
+
+INDEXES: Final = """
+CREATE UNIQUE INDEX tasks_by_id ON tasks (task_id);
+CREATE UNIQUE INDEX tasks_by_place ON tasks (queue, partition, position);
+CREATE INDEX tasks_by_time ON tasks (submitted_at);
+CREATE INDEX tasks_by_state ON tasks (state, submitted_at);
+CREATE INDEX tasks_by_type ON tasks (type, state, submitted_at);
+CREATE INDEX tasks_by_queue ON tasks (queue, state, submitted_at);
+CREATE INDEX tasks_by_worker ON tasks (worker, submitted_at) WHERE worker <> 0;
+CREATE INDEX tasks_by_workflow ON tasks (workflow, submitted_at) WHERE workflow <> '';
+CREATE INDEX tasks_by_schedule ON tasks (schedule, submitted_at) WHERE schedule <> '';
+CREATE INDEX runs_by_number ON runs (number, started_at);
+"""
+
+_SET: Final = ", ".join(f"{name} = COALESCE(?{index}, {name})" for index, name in enumerate(CHANGING, 1))
+_BELOW: Final = len(CHANGING) + len(PLACE) + 1
+
+UPDATE_BY_PLACE: Final = f"""
+UPDATE tasks SET {_SET} WHERE queue = ?{_BELOW - 3} AND partition = ?{_BELOW - 2} AND position = ?{_BELOW - 1}
+AND state < ?{_BELOW}
+"""
+UPDATE_BY_ID: Final = f"""
+UPDATE tasks SET {_SET} WHERE task_id = ?{_BELOW - 1} AND state < ?{_BELOW}
+"""
+# A task that was blocked is the same one when its message comes. One that was there before gives way: its id was used
+# again after the queue had forgotten it.
+INSERT: Final = f"""
+INSERT INTO tasks ({", ".join(COLUMNS)}) VALUES ({", ".join("?" * len(COLUMNS))})
+ON CONFLICT (task_id) DO UPDATE SET
+    submitted_at = CASE WHEN state = {Code.BLOCKED:d} THEN submitted_at ELSE excluded.submitted_at END,
+    {", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in {"number", "task_id", "submitted_at"})}
+"""
+INSERT_RUN: Final = """
+INSERT INTO runs (number, attempt, worker, started_at, ended_at, outcome, error)
+SELECT number, ?, ?, ?, ?, ?, ? FROM tasks WHERE queue = ? AND partition = ? AND position = ?
+"""
+# The last run of a task that is brought back goes where those before it are.
+KEEP_LAST_RUN: Final = f"""
+INSERT INTO runs (number, attempt, worker, started_at, ended_at, outcome, error)
+SELECT number, attempt, worker, started_at, finished_at, outcome, error FROM tasks
+WHERE queue = ? AND partition = ? AND position = ? AND state >= {FINAL_FROM} AND started_at > 0
+AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.number = tasks.number AND runs.started_at = tasks.started_at)
+"""
+IDS_BY_PLACE: Final = "SELECT task_id FROM tasks WHERE queue = ? AND partition = ? AND position = ?"
+END_QUEUE: Final = f"""
+UPDATE tasks SET state = {Code.CANCELLED:d}, finished_at = ?, due_at = 0, error = 'its queue was deleted'
+WHERE queue = ? AND state < {FINAL_FROM} RETURNING task_id
+"""
+SEEK_BACK: Final = f"""
+UPDATE tasks SET state = {Code.WAITING:d}, due_at = 0, attempt = 0, finished_at = 0, outcome = 0, result = NULL
+WHERE queue = ? AND partition = ? AND position >= ? AND state <> {Code.WAITING:d}
+RETURNING task_id
+"""
+SEEK_PAST: Final = f"""
+UPDATE tasks SET state = {Code.CANCELLED:d}, finished_at = ?, due_at = 0, error = 'its group was moved past it'
+WHERE queue = ? AND partition = ? AND position < ? AND state < {FINAL_FROM}
+RETURNING task_id
+"""
+EXPIRE: Final = f"""
+DELETE FROM tasks WHERE number IN (
+    SELECT number FROM tasks WHERE submitted_at < ?1 AND finished_at > 0 AND finished_at < ?1
+    AND state >= {FINAL_FROM} AND NOT EXISTS (
+        SELECT 1 FROM parents JOIN tasks AS child ON child.task_id = parents.child
+        WHERE parents.parent = tasks.task_id AND child.state < {FINAL_FROM}
+    ) ORDER BY submitted_at LIMIT ?2
+)
+"""
