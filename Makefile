@@ -33,7 +33,7 @@ demo: setup ## show Penstock at work: an embedded demonstration
 test nightly: export PYTHONDONTWRITEBYTECODE :=
 
 test: check ## everything CI wants: the checks, then the tests
-	$(BIN)/python -m pytest --numprocesses auto --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses auto
 
 check: setup ## ruff and mypy
 	$(BIN)/ruff check

@@ -9,8 +9,7 @@ operating system does with a real disk is for tests that ask for `on_disk`, and 
 And none may hang the run. A test that takes too long fails (`timeout` in pyproject.toml). Should it, or what cleans up
 after it, hang even so, or a thread outlive the last test, the process prints every thread's stack and ends.
 
-`make test` deals the tests out to several worker processes. One of them gets every test that has a Spark, because they
-share it; any other test goes to whoever is free, those that take longest first.
+`make test` deals the tests out to several worker processes: see tests/support/dealing.py.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ EXIT_SECONDS = 60  # for what is still running after the last test
 WORKERS_MAX = 8  # each collects all tests first, and the one that has Spark is the last to end
 STDERR = pytest.StashKey[int]()
 LOST = pytest.StashKey[bool]()
-LONG = ("test_cluster.py", "test_sink_kills.py", "test_soak.py")  # these take a quarter of a minute and more
 
 
 def has_plenty_of_memory() -> bool:
@@ -76,18 +74,18 @@ def is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
-@pytest.hookimpl(tryfirst=True)  # before the groups are read
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    from tests.support.dealing import Dealing
+
+    return Dealing(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not is_worker(config):
-        return
-    for item in items:
-        if has_spark(item):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-    items.sort(key=lambda item: (not has_spark(item), item.path.name not in LONG))
+    if is_worker(config):
+        from tests.support.dealing import LONG
 
-
-def has_spark(item: pytest.Item) -> bool:
-    return "spark" in getattr(item, "fixturenames", ())
+        items.sort(key=lambda item: item.path.name not in LONG)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,23 +33,6 @@ MESSAGE_TYPES = {
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
-
-
-@pytest.fixture(scope="module")
 def segments(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory with sealed messages and the lifecycle of some of them."""
     directory = tmp_path_factory.mktemp("data")
@@ -68,7 +48,6 @@ def segments(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "segments"
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_spark_reads_messages_with_the_documented_columns(spark: Any, segments: Path) -> None:
     table = spark.read.parquet(str(segments / "messages"))
 
@@ -82,7 +61,6 @@ def test_spark_reads_messages_with_the_documented_columns(spark: Any, segments: 
     assert (last.expires_at - last.pushed_at).total_seconds() == 3600
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_spark_reads_how_deliveries_ended(spark: Any, segments: Path) -> None:
     events = spark.read.parquet(str(segments / "events")).where("queue = 'orders'")
 
