@@ -1,0 +1,303 @@
+"""Runs from their lease to their end: buffered, started when a slot is free, broken off, finished.
+
+Everything here happens on the event loop, between two awaits. A lane runs what it is given and calls `ended` once for
+each; what is told about a run goes to `Finishing`. As much is buffered as is used up within a tenth of a second: so
+nothing of tasks that take long, which others may be free to run; what has waited for a second even so is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import structlog
+
+from penstock.batch import layout
+from penstock.clock import Clock
+from penstock.envelopes import parse_envelope
+from penstock.errors import InvalidField
+from penstock.model import Receipt
+from penstock.replies import LeaseReply, Piece
+from penstock.tasks.endings import Ending
+from penstock.tasks.running import unknown
+from penstock.worker.finishing import Finishing
+from penstock.worker.runs import Lease, Run, Stage, Why
+from penstock.worker.settings import Settings
+from penstock.worker.ticking import NEVER
+
+log: Any = structlog.stdlib.get_logger("penstock.worker")
+
+PREFETCH_US: Final = 100_000  # so much work may be buffered
+MEASURE_US: Final = 50_000  # the least time over which the pace is measured
+MORE: Final = layout.KEY | layout.TRACE
+RELEASED: Final = Ending("released")
+
+
+class Lane(Protocol):
+    """A way of running: on the loop, in threads, in processes."""
+
+    size: int  # so many at once
+    running: int
+    waiting: deque[Run]
+    buffered: int  # of those that wait, some may have been dropped
+
+    def start(self, run: Run) -> None:
+        """Run it; `ended` is called on the loop, later."""
+
+    def break_off(self, run: Run) -> bool:
+        """Whether it will end by that."""
+
+
+class Desk:
+    """See the module's rules."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        tasks: Mapping[str, Any],
+        lane_of: Callable[[Any], Lane],
+        finishing: Finishing,
+        begin: Callable[[Lane, Run], None],
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._tasks = tasks
+        self._lane_of = {name: lane_of(task) for name, task in tasks.items()}
+        self.lanes: list[Lane] = list({id(lane): lane for lane in self._lane_of.values()}.values())
+        self._finishing = finishing
+        self._begin = begin
+        self.runs: set[Run] = set()
+        self.running = 0
+        self.buffered = 0
+        self.completed = 0
+        self.failed = 0
+        self.is_open = True
+        self.changed = asyncio.Event()  # a run is over, or has begun: there may be room
+        finishing.told = self.changed.set
+        self.hurry: Callable[[int], None] = lambda at: None  # somebody has less time than all before
+        self._begun = 0
+        self._measured = (clock.monotonic(), 0)
+        self._prefetch = 0
+        self._is_pumping = False
+
+    # room
+
+    def wanted(self, queue: str) -> int:
+        """How many tasks of a queue there is room for."""
+        self._measure()
+        lanes = self._lanes_of(queue)
+        if not self.is_open or any(lane.buffered and lane.running >= lane.size for lane in lanes):
+            return 0
+        room = min(
+            self._settings.concurrency - self.running - self.buffered,
+            max(lane.size - lane.running - lane.buffered for lane in lanes),
+        )
+        return room + self._prefetch if room > 0 or self.buffered * 2 < self._prefetch else 0
+
+    def _measure(self) -> None:
+        at, begun = self._measured
+        now = self._clock.monotonic()
+        if now - at >= MEASURE_US:
+            pace = (self._begun - begun) * PREFETCH_US // (now - at)
+            self._prefetch = min(self._settings.prefetch_max, pace)
+            self._measured = (now, self._begun)
+
+    def _lanes_of(self, queue: str) -> Sequence[Lane]:
+        found = [self._lane_of[name] for name, task in self._tasks.items() if task.defaults.queue == queue]
+        return found or self.lanes
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.runs and not len(self._finishing)
+
+    # in
+
+    def accept(self, reply: LeaseReply, pieces: Iterable[Piece]) -> Lease:
+        """Take what was leased, and start what can be started."""
+        lease = Lease(reply.queue, reply.nonce, reply.count)
+        now = self._clock.monotonic()
+        for piece in pieces:
+            for index, payload in enumerate(piece.payloads()):
+                receipt = Receipt(
+                    reply.queue, piece.partition(index), piece.offsets[index], piece.attempt(index), reply.nonce
+                )
+                run = self._take(lease, receipt, payload, now)
+                if run is not None and piece.batch.flags & MORE:
+                    run.key, run.trace = piece.batch.key(piece.row(index)), piece.batch.trace(piece.row(index))
+        self.pump()
+        return lease
+
+    def _take(self, lease: Lease, receipt: Receipt, payload: bytes, now: int) -> Run | None:
+        try:
+            envelope = parse_envelope(payload)
+        except InvalidField as error:
+            self._finishing.reject(lease, receipt, str(error))
+            return None
+        run = Run(lease, receipt, envelope, self._tasks.get(envelope.task_type), now)
+        lane = self._lane_of.get(envelope.task_type)
+        if lane is None:
+            self._unknown(run)
+            return None
+        self.runs.add(run)
+        lane.waiting.append(run)
+        lane.buffered += 1
+        self.buffered += 1
+        return run
+
+    def _unknown(self, run: Run) -> None:
+        log.warning("unknown task type: it is tried again later, maybe by a worker that knows it", **run.fields())
+        self.failed += 1
+        self._tell(run, unknown(run.envelope, list(self._tasks)))
+
+    def pump(self) -> None:
+        """Start what waits while there are slots."""
+        self._is_pumping = False
+        lanes = self.lanes
+        lanes.append(lanes.pop(0))  # so that none is always last
+        limit = self._settings.concurrency
+        for lane in lanes:
+            while lane.waiting and lane.running < lane.size and self.running < limit:
+                run = lane.waiting.popleft()
+                if run.stage is Stage.BUFFERED:
+                    self._start(lane, run)
+        self.changed.set()
+
+    def _start(self, lane: Lane, run: Run) -> None:
+        lane.buffered -= 1
+        lane.running += 1
+        self.buffered -= 1
+        self.running += 1
+        self._begun += 1
+        run.stage = Stage.RUNNING
+        run.since = self._clock.monotonic()
+        seconds = run.timeout_seconds
+        if seconds is not None:
+            run.deadline = run.since + round(seconds * 1_000_000)
+            self.hurry(run.deadline)
+        self._begin(lane, run)
+
+    # out
+
+    def ended(self, run: Run, ending: Ending | None) -> None:
+        """A lane is done with a run; None: it was broken off."""
+        lane = self._lane_of[run.envelope.task_type]
+        lane.running -= 1
+        self.running -= 1
+        run.stage = Stage.OVER
+        run.handle = None
+        self.runs.discard(run)
+        if run.is_told:
+            log.warning("a run that had been given up is over", **run.fields())
+        else:
+            self._settle(run, ending)
+        if not self._is_pumping:
+            self._is_pumping = True
+            asyncio.get_running_loop().call_soon(self.pump)
+
+    def _settle(self, run: Run, ending: Ending | None) -> None:
+        if run.why is Why.TIMED_OUT:
+            ending = timed_out(run)
+        elif run.why is Why.STOPPING and ending is None:
+            ending = RELEASED
+        elif run.why is not None and ending is not None:
+            # Its result is told nevertheless: the broker decides, not we.
+            log.warning("a handler took no notice of being broken off", why=run.why.value, **run.fields())
+        if ending is None:
+            run.lease.left -= 1
+            log.info("broken off", why=run.why.value if run.why else "", **run.fields())
+            return
+        self._count(run, ending)
+        self._tell(run, ending)
+
+    def _count(self, run: Run, ending: Ending) -> None:
+        if ending.outcome == "completed":
+            self.completed += 1
+        elif ending.outcome in ("failed", "dead"):
+            self.failed += 1
+            last = ending.error.rstrip().rpartition("\n")[2]
+            log.warning(ending.outcome, error=last, **run.fields())
+
+    def _tell(self, run: Run, ending: Ending) -> None:
+        self._finishing.add(run, ending.finish(run.receipt, run.envelope.task_id))
+
+    # broken off
+
+    def break_off(self, run: Run, why: Why) -> bool:
+        """End a run before its time; whether it ends by that."""
+        if run.stage is Stage.BUFFERED:
+            self._drop(run)
+            if why is Why.STOPPING:
+                self._tell(run, RELEASED)
+            else:
+                run.lease.left -= 1
+            return True
+        if run.stage is Stage.OVER or run.is_told:
+            return True
+        run.why = run.why or why
+        if run.context is not None:
+            run.context.cancel()
+        return self._lane_of[run.envelope.task_type].break_off(run)
+
+    def give_up(self, run: Run, ending: Ending) -> None:
+        """Report a run that does not end; its slot stays taken until it does."""
+        log.warning("a run cannot be broken off: its slot stays taken", why=run.why and run.why.value, **run.fields())
+        run.is_told = True
+        self._count(run, ending)
+        self._tell(run, ending)
+
+    def lost(self, lease: Lease) -> None:
+        """A lease is gone: whatever its runs do now, somebody else does it too."""
+        for run in [run for run in self.runs if run.lease is lease]:
+            log.warning("the lease is lost", stage=run.stage.value, **run.fields())
+            self.break_off(run, Why.LOST)
+
+    def cancelled(self, task_ids: Iterable[str]) -> None:
+        """News from the broker: these were cancelled."""
+        wanted = set(task_ids)
+        for run in [run for run in self.runs if run.envelope.task_id in wanted]:
+            if run.why is None:
+                self._cancel(run)
+
+    def _cancel(self, run: Run) -> None:
+        log.info("cancelled", stage=run.stage.value, **run.fields())
+        if not self.break_off(run, Why.CANCELLED):
+            log.warning("a cancelled run goes on: threads cannot be broken off", **run.fields())
+
+    def give_back(self, since: int) -> int:
+        """Release what was buffered at that time and still is; how many."""
+        late = [run for run in self.runs if run.stage is Stage.BUFFERED and run.since <= since]
+        for run in late:
+            self.break_off(run, Why.STOPPING)
+        if late:
+            self._prefetch = 0
+            self.changed.set()
+        return len(late)
+
+    def close(self) -> int:
+        """Take no more, and give back what has not begun; how much."""
+        self.is_open = False
+        return self.give_back(NEVER)
+
+    def break_off_all(self) -> None:
+        for run in list(self.runs):
+            self.break_off(run, Why.STOPPING)
+
+    def give_up_all(self) -> None:
+        """Give back what cannot be broken off."""
+        for run in self.runs:
+            if not run.is_told:
+                self.give_up(run, RELEASED)
+
+    def _drop(self, run: Run) -> None:
+        run.stage = Stage.OVER
+        self.runs.discard(run)
+        self._lane_of[run.envelope.task_type].buffered -= 1
+        self.buffered -= 1
+
+
+def timed_out(run: Run) -> Ending:
+    """What is told of a run that took too long."""
+    return Ending("failed", error=f"timeout: it took longer than {run.timeout_seconds:g} s and was broken off")

@@ -1,0 +1,128 @@
+"""How runs ended is told to the broker: at once when nothing is under way, otherwise gathered for the next batch.
+
+Each finish has the receipt of its delivery as proof, so that it counts once or not at all. While no broker answers it
+is kept and tried again; its lease is extended meanwhile. A finish that is refused because its lease is gone is logged and
+forgotten: the task is final, or somebody else's. A result that the broker does not take becomes a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from penstock.errors import Closed, InputError, LeaseLost, PenstockError, ServerError
+from penstock.model import Outcome, Receipt
+from penstock.model_tasks import Finish
+from penstock.requests import Settling
+from penstock.tasks.sessions import AsyncFullSession
+from penstock.worker.runs import Lease, Run
+from penstock.worker.ticking import Spawner
+
+log: Any = structlog.stdlib.get_logger("penstock.worker")
+
+BATCH_MAX: Final = 1_000
+BATCH_BYTES_MAX: Final = 4 << 20
+PAUSE_SECONDS_MAX: Final = 2.0
+
+Told = tuple[Run, Finish]
+
+
+class Finishing:
+    """See the module's rules."""
+
+    def __init__(self, session: AsyncFullSession, spawner: Spawner, rng: random.Random) -> None:
+        self._session = session
+        self._spawner = spawner
+        self._rng = rng
+        self._ready: deque[Told] = deque()
+        self._under_way = 0
+        self._sender: asyncio.Task[None] | None = None
+        self.told: Callable[[], object] = lambda: None  # nothing is left to be told
+
+    def __len__(self) -> int:
+        """How many are not told yet."""
+        return len(self._ready) + self._under_way
+
+    def add(self, run: Run, finish: Finish) -> None:
+        """Tell it. What is added in this turn of the loop leaves together."""
+        self._ready.append((run, finish))
+        if self._sender is None:
+            self._sender = self._spawner.spawn(self._send())
+
+    def reject(self, lease: Lease, receipt: Receipt, error: str) -> None:
+        """A message that is no task at all: it has no id to be finished by."""
+        log.error("not a task", place=str(receipt), error=error)
+        self._spawner.spawn(self._reject(lease, receipt, error))
+
+    async def _reject(self, lease: Lease, receipt: Receipt, error: str) -> None:
+        try:
+            await self._session.settle([receipt], Settling(Outcome.REJECTED, error=error))
+        except PenstockError as refused:
+            log.warning("refused", place=str(receipt), error=str(refused))
+        lease.left -= 1
+
+    async def _send(self) -> None:
+        try:
+            while self._ready:
+                batch = self._take()
+                self._under_way = len(batch)
+                await self._tell(batch)
+                self._under_way = 0
+        finally:
+            self._sender = None
+            self.told()
+
+    def _take(self) -> list[Told]:
+        ready = self._ready
+        batch: list[Told] = []
+        size = 0
+        while ready and len(batch) < BATCH_MAX:
+            finish = ready[0][1]
+            size += len(finish.result) + len(finish.error)
+            if batch and size > BATCH_BYTES_MAX:
+                break
+            batch.append(ready.popleft())
+        return batch
+
+    async def _tell(self, batch: Sequence[Told]) -> None:
+        finishes = [finish for _, finish in batch]
+        try:
+            answers = await self._answered(finishes)
+        except PenstockError as error:
+            if len(batch) > 1:  # one of them is to blame; the others must not suffer
+                for each in batch:
+                    await self._tell([each])
+                return
+            answers = [error]
+        for (run, finish), error in zip(batch, answers, strict=True):
+            if error is None:
+                run.lease.left -= 1
+            else:
+                self._refused(run, finish, error)
+
+    async def _answered(self, finishes: Sequence[Finish]) -> Sequence[PenstockError | None]:
+        pause = 0.05
+        while True:
+            try:
+                return await self._session.finish_tasks(finishes)
+            except ServerError as error:
+                log.warning("results are kept until the broker answers", results=len(self), error=str(error))
+            await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
+            pause = min(pause * 2, PAUSE_SECONDS_MAX)
+
+    def _refused(self, run: Run, finish: Finish, error: PenstockError) -> None:
+        if isinstance(error, InputError) and finish.outcome == "completed":
+            failure = msgspec.structs.replace(finish, outcome="failed", result=b"null", error=f"result: {error}")
+            self._ready.append((run, failure))
+            return
+        run.lease.left -= 1
+        if isinstance(error, LeaseLost):
+            log.warning("refused: the lease was over", outcome=finish.outcome, **run.fields())
+        elif not isinstance(error, Closed):
+            log.error("refused", outcome=finish.outcome, error=str(error), **run.fields())

@@ -1,0 +1,121 @@
+"""A worker tells of itself every 15 seconds, and hears which of its runs were cancelled.
+
+News are waited for beside that, so that a cancelled run ends at once. After a lost connection, or when the broker was
+started anew, the next heartbeat follows at once: whoever is silent for 30 seconds is dead to the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import structlog
+
+from penstock import limits
+from penstock.clock import Clock
+from penstock.errors import AccessError, Closed, PenstockError
+from penstock.model_tasks import WorkerInfo
+from penstock.tasks.sessions import AsyncFullSession
+from penstock.version import VERSION
+from penstock.worker.desk import Desk
+from penstock.worker.settings import Settings
+from penstock.worker.ticking import Spawner, Ticker
+from penstock.worker.usage import Usage, memory_bytes
+
+log: Any = structlog.stdlib.get_logger("penstock.worker")
+
+EVERY_US: Final = round(limits.worker_heartbeat_seconds * 1_000_000)
+AGAIN_US: Final = 1_000_000  # after an error
+NEWS_SECONDS: Final = 30.0
+
+
+class Heartbeat:
+    """See the module's rules."""
+
+    def __init__(
+        self,
+        session: AsyncFullSession,
+        settings: Settings,
+        clock: Clock,
+        desk: Desk,
+        ticker: Ticker,
+        spawner: Spawner,
+        rng: random.Random,
+        *,
+        task_types: tuple[str, ...],
+        children: Callable[[], Iterable[int]] = tuple,
+    ) -> None:
+        self._session = session
+        self._settings = settings
+        self._clock = clock
+        self._desk = desk
+        self._ticker = ticker
+        self._spawner = spawner
+        self._rng = rng
+        self._task_types = task_types
+        self._children = children
+        self._usage = Usage(clock.monotonic())
+        self._is_beating = False
+        self.is_stopping = False
+        self.next_at = clock.monotonic() + EVERY_US
+
+    def tick(self, now: int) -> None:
+        self.next_at = now + EVERY_US
+        if not self._is_beating:
+            self._spawner.spawn(self._again())
+
+    async def _again(self) -> None:
+        try:
+            await self.beat()
+        except PenstockError as error:
+            log.warning("the heartbeat was not heard", error=str(error))
+            self._soon()
+
+    async def beat(self) -> None:
+        """Tell of ourselves now."""
+        self._is_beating = True
+        try:
+            news = await self._session.heartbeat_worker(self.info())
+        finally:
+            self._is_beating = False
+        self._desk.cancelled(news.cancelled)
+
+    def _soon(self) -> None:
+        self.next_at = self._clock.monotonic() + AGAIN_US
+        self._ticker.wake(self.next_at)
+
+    async def hear_news(self) -> None:
+        """For ever: runs to be broken off."""
+        while True:
+            try:
+                news = await self._session.worker_news(self._settings.worker_id, NEWS_SECONDS)
+                self._desk.cancelled(news.cancelled)
+            except (AccessError, Closed):
+                raise
+            except PenstockError as error:
+                log.debug("no news", error=str(error))
+                self._soon()
+                await asyncio.sleep(self._rng.uniform(0.5, 1.0))
+
+    def info(self) -> WorkerInfo:
+        """What there is to tell."""
+        desk, settings = self._desk, self._settings
+        return WorkerInfo(
+            worker_id=settings.worker_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=settings.queues,
+            task_types=self._task_types,
+            concurrency=settings.concurrency,
+            running=desk.running,
+            completed=desk.completed,
+            failed=desk.failed,
+            cpu_percent=self._usage.cpu_percent(self._clock.monotonic()),
+            memory_bytes=memory_bytes(self._children()),
+            version=VERSION,
+            is_stopping=self.is_stopping,
+        )

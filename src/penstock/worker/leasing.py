@@ -1,0 +1,121 @@
+"""Leases: one loop for each queue, asking for as much as there is room for, and waiting at the broker for more.
+
+A worker that waits is told of a task the moment it is there. With several queues those that have something take turns.
+While no broker answers it is tried again, with pauses of random length; who may not work here is told so and stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import structlog
+
+from penstock.client.session import AsyncSession
+from penstock.errors import AccessError, Closed, PenstockError, QueueExists, QueueNotFound, ServerError
+from penstock.model import DEFAULT_GROUP
+from penstock.requests import LeaseRequest
+from penstock.worker.desk import Desk
+from penstock.worker.runs import Lease
+from penstock.worker.settings import Settings
+
+log: Any = structlog.stdlib.get_logger("penstock.worker")
+
+WAIT_SECONDS: Final = 30.0
+PAUSE_SECONDS: Final = 0.05
+PAUSE_SECONDS_MAX: Final = 2.0
+
+
+class Leasing:
+    """See the module's rules. `taken` is called with every lease."""
+
+    def __init__(
+        self,
+        session: AsyncSession,
+        desk: Desk,
+        settings: Settings,
+        rng: random.Random,
+        taken: Callable[[Lease], None],
+    ) -> None:
+        self._session = session
+        self._desk = desk
+        self._settings = settings
+        self._rng = rng
+        self._taken = taken
+        self._turn = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Until it is cancelled; or, when draining, until there is nothing left to do. Raises what cannot be mended."""
+        if self._settings.is_draining:
+            await self._drain()
+            return
+        async with asyncio.TaskGroup() as group:
+            for queue in self._settings.queues:
+                group.create_task(self._work(queue))
+
+    async def _work(self, queue: str) -> None:
+        pause = PAUSE_SECONDS
+        while True:
+            wanted = await self._room(queue)
+            try:
+                await self._lease(queue, wanted)
+            except (AccessError, Closed):
+                raise
+            except PenstockError as error:
+                level = log.warning if isinstance(error, ServerError) else log.error
+                level("nothing can be leased yet", queue=queue, error=str(error))
+                await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
+                pause = min(pause * 2, PAUSE_SECONDS_MAX)
+            else:
+                pause = PAUSE_SECONDS
+
+    async def _room(self, queue: str) -> int:
+        """How many to ask for, once there is room."""
+        changed = self._desk.changed
+        while not (wanted := self._desk.wanted(queue)):
+            changed.clear()
+            await changed.wait()
+        return wanted
+
+    async def _lease(self, queue: str, wanted: int) -> None:
+        if len(self._settings.queues) > 1:
+            # Not waiting, and one after the other: so that a busy queue leaves room to the next.
+            async with self._turn:
+                found = await self._ask(queue, self._desk.wanted(queue), 0.0)
+            if found or not (wanted := self._desk.wanted(queue)):
+                return
+        await self._ask(queue, wanted, WAIT_SECONDS)
+
+    async def _drain(self) -> None:
+        """What is there, and what that leads to, until a look at every queue has found nothing."""
+        desk = self._desk
+        while True:
+            was_idle = desk.is_idle
+            desk.changed.clear()
+            found = [await self._ask(queue, desk.wanted(queue), 0.0) for queue in self._settings.queues]
+            if not any(found):
+                if was_idle:
+                    return
+                await desk.changed.wait()
+
+    async def _ask(self, queue: str, wanted: int, waits: float) -> bool:
+        """Whether there was something."""
+        if not wanted:
+            return False
+        request = LeaseRequest(wanted, self._settings.lease_seconds, self._settings.worker_id)
+        try:
+            reply = await self._session.lease(queue, DEFAULT_GROUP, request, waits)
+        except QueueNotFound:
+            await self._make(queue)
+            return False
+        if reply.count:
+            self._taken(self._desk.accept(reply, self._session.loaded(reply.pieces)))
+        return bool(reply.count)
+
+    async def _make(self, queue: str) -> None:
+        with suppress(QueueExists):  # somebody else was quicker
+            await self._session.create_queue(queue, {}, exist_ok=True)
+            log.info("queue made", queue=queue)

@@ -1,0 +1,81 @@
+"""What a worker holds: leases, and one run for each task in them.
+
+    buffered ──► running ──► over           told: its finish has been accepted or refused, or there is none to tell
+        └──────────────────────► dropped    cancelled, lost or released before it began
+
+A run that could not be broken off in time is reported before it is over; its slot stays taken until it is.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from penstock.model import Receipt
+from penstock.model_tasks import Envelope
+from penstock.tasks.context import TaskContext
+
+
+class Stage(Enum):
+    """Where a run stands."""
+
+    BUFFERED = "buffered"
+    RUNNING = "running"
+    OVER = "over"
+
+
+class Why(Enum):
+    """Why a run was broken off."""
+
+    TIMED_OUT = "timed out"
+    CANCELLED = "cancelled"
+    LOST = "its lease was lost"
+    STOPPING = "the worker stops"
+
+
+class Lease:
+    """A lease, held until every run of it is told. It is extended as a whole."""
+
+    __slots__ = ("is_lost", "left", "nonce", "queue")
+
+    def __init__(self, queue: str, nonce: int, count: int) -> None:
+        self.queue = queue
+        self.nonce = nonce
+        self.left = count  # runs of it that are not told
+        self.is_lost = False
+
+
+class Run:
+    """One attempt at one task, in this worker."""
+
+    __slots__ = (
+        "attempt", "context", "deadline", "envelope", "handle", "is_told", "key", "lease", "progress", "receipt",
+        "since", "stage", "task", "trace", "why",
+    )  # fmt: skip
+
+    def __init__(self, lease: Lease, receipt: Receipt, envelope: Envelope, task: Any, since: int) -> None:
+        self.lease = lease
+        self.receipt = receipt
+        self.envelope = envelope
+        self.task = task  # None for one that nobody here knows
+        self.attempt = receipt.attempt
+        self.since = since  # when it came, and later when it began; monotonic µs
+        self.deadline = 0  # when its time is over; 0: never
+        self.stage = Stage.BUFFERED
+        self.why: Why | None = None
+        self.is_told = False  # its finish was handed on before it was over
+        self.handle: Any = None  # what its lane breaks it off by
+        self.context: TaskContext | None = None  # what the task may know of it; made when it begins
+        self.key: str | None = None
+        self.trace: str | None = None
+        self.progress: bytes | None = None  # to be told
+
+    @property
+    def timeout_seconds(self) -> float | None:
+        """How long it may take."""
+        own = self.envelope.timeout_seconds
+        return self.task.defaults.timeout if own is None else own
+
+    def fields(self) -> dict[str, Any]:
+        """What its log lines carry."""
+        return {"task_id": self.envelope.task_id, "task_type": self.envelope.task_type, "attempt": self.attempt}

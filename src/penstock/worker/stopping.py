@@ -1,0 +1,60 @@
+"""A worker as a process: its loop, its signals, and its end.
+
+SIGTERM and SIGINT stop it; the second one breaks off what still runs and gives it back; a third leaves at once, and the
+broker finds out by the silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import structlog
+
+from penstock.worker.worker import Worker
+
+log: Any = structlog.stdlib.get_logger("penstock.worker")
+
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+LEAVE: Final = 3  # at this one
+
+
+def run_worker(make: Callable[[], Worker]) -> None:
+    """Run a worker on a loop of its own until it is over, and close its app."""
+    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    with suppress(ImportError):
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(_run(make))
+
+
+async def _run(make: Callable[[], Worker]) -> None:
+    worker = make()
+    _on_signals(worker)
+    try:
+        await worker.run()
+    finally:
+        await worker.app.aclose()
+
+
+def _on_signals(worker: Worker) -> None:
+    loop = asyncio.get_running_loop()
+    heard = 0
+
+    def stop(number: int) -> None:
+        nonlocal heard
+        heard += 1
+        if heard >= LEAVE:
+            os._exit(128 + number)
+        if heard > 1:
+            log.warning("a second signal: what runs is given back")
+        worker.stop()
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stop, number)

@@ -1,0 +1,140 @@
+"""What a worker tells the broker of its runs, whatever the connection does; over a session that the test plays."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from structlog.testing import capture_logs
+
+from penstock.errors import InvalidField, LeaseLost, TooLarge, Unavailable
+from penstock.model import Receipt
+from penstock.model_tasks import Envelope, Finish
+from penstock.worker import finishing as module
+from penstock.worker.finishing import Finishing
+from penstock.worker.runs import Lease, Run
+from penstock.worker.ticking import Spawner
+from tests.support.serving import on_uvloop, until
+
+
+class Played:
+    """A session whose answers are given by the test, call by call."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[Finish]] = []
+        self.answers: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def finish_tasks(self, finishes):
+        self.calls.append(list(finishes))
+        answer = await self.answers.get()
+        if isinstance(answer, Exception):
+            raise answer
+        return [None] * len(finishes) if answer is None else answer
+
+    def sizes(self) -> list[int]:
+        return [len(call) for call in self.calls]
+
+
+class Telling:
+    """A `Finishing` and one lease of which everything is told."""
+
+    def __init__(self) -> None:
+        self.session = Played()
+        self.spawner = Spawner()
+        self.finishing = Finishing(self.session, self.spawner, random.Random(1))  # type: ignore[arg-type]
+        self.lease = Lease("mail", 7, 100)
+        self._count = 0
+
+    def add(self, count: int = 1, result: bytes = b"1") -> None:
+        for _ in range(count):
+            self._count += 1
+            receipt = Receipt("mail", "0", self._count, 1, 7)
+            run = Run(self.lease, receipt, Envelope(task_id=f"t{self._count}", task_type="work"), None, 0)
+            finish = Finish(receipt=receipt, task_id=run.envelope.task_id, outcome="completed", result=result)
+            self.finishing.add(run, finish)
+
+    async def told(self) -> None:
+        await until(lambda: not len(self.finishing))
+
+
+@on_uvloop
+async def test_a_finish_leaves_at_once_and_those_that_come_meanwhile_leave_together():
+    telling = Telling()
+    telling.add()
+    await until(lambda: telling.session.sizes() == [1])
+    telling.add(5)
+    telling.add(3)
+    telling.session.answers.put_nowait(None)
+    await until(lambda: telling.session.sizes() == [1, 8])
+    telling.session.answers.put_nowait(None)
+    await telling.told()
+
+    assert telling.lease.left == 100 - 9
+
+
+@on_uvloop
+async def test_large_results_go_in_several_batches():
+    telling = Telling()
+    telling.add(5, result=b'"' + b"x" * (module.BATCH_BYTES_MAX // 2) + b'"')
+    for _ in range(5):
+        telling.session.answers.put_nowait(None)
+    await telling.told()
+
+    assert telling.session.sizes() == [1] * 5
+
+
+@on_uvloop
+async def test_while_no_broker_answers_results_are_kept_and_told_later_once(monkeypatch):
+    monkeypatch.setattr(module, "PAUSE_SECONDS_MAX", 0.001)
+    telling = Telling()
+    telling.add(2)
+    for answer in (Unavailable("gone"), Unavailable("still gone"), None):
+        telling.session.answers.put_nowait(answer)
+    with capture_logs() as lines:
+        await telling.told()
+
+    assert telling.session.sizes() == [2, 2, 2]
+    assert telling.lease.left == 98
+    assert [line["event"] for line in lines] == ["results are kept until the broker answers"] * 2
+
+
+@on_uvloop
+async def test_a_finish_that_is_refused_harms_no_other_and_is_not_told_again():
+    telling = Telling()
+    telling.add(3)
+    telling.session.answers.put_nowait([None, LeaseLost("over"), None])
+    with capture_logs() as lines:
+        await telling.told()
+
+    assert telling.session.sizes() == [3]
+    assert telling.lease.left == 97
+    assert [(line["event"], line["task_id"], line["attempt"]) for line in lines] == [
+        ("refused: the lease was over", "t2", 1)
+    ]
+
+
+@on_uvloop
+async def test_a_result_that_the_broker_does_not_take_becomes_a_failure():
+    telling = Telling()
+    telling.add()
+    telling.session.answers.put_nowait([TooLarge("result: 9 bytes are more than 8")])
+    telling.session.answers.put_nowait(None)
+    await telling.told()
+
+    (again,) = telling.session.calls[1]
+    assert (again.outcome, again.result) == ("failed", b"null")
+    assert "9 bytes" in again.error
+    assert telling.lease.left == 99
+
+
+@on_uvloop
+async def test_when_a_batch_is_refused_as_a_whole_each_is_told_by_itself():
+    telling = Telling()
+    telling.add(3)
+    for answer in (InvalidField("something"), None, [LeaseLost("over")], None):
+        telling.session.answers.put_nowait(answer)
+    await telling.told()
+
+    assert telling.session.sizes() == [3, 1, 1, 1]
+    assert telling.lease.left == 97
