@@ -39,18 +39,30 @@ if TYPE_CHECKING:
     from penstock.client.sync_delivery import Delivery, Leased
     from penstock.clock import Clock
     from penstock.spark.pipelines.own import pipeline
+    from penstock.tasks.app import App
+    from penstock.tasks.context import TaskContext, current_task
+    from penstock.tasks.endings import Cancel, Retry, Snooze
+    from penstock.tasks.job import Job
+    from penstock.tasks.middleware import Middleware
+    from penstock.tasks.task import Task
+    from penstock.tasks.workflow_job import Workflow
+    from penstock.tasks.workflows import chain, graph, group
 
 __version__ = VERSION
 
 __all__ = [
+    "App",
     "BaseDelivery",
     "Batch",
+    "Cancel",
     "ContentType",
     "Delivery",
     "GroupStats",
+    "Job",
     "Leased",
     "Message",
     "MessageId",
+    "Middleware",
     "Penstock",
     "PenstockError",
     "PushResult",
@@ -58,9 +70,18 @@ __all__ = [
     "QueueOptions",
     "QueueStats",
     "Receipt",
+    "Retry",
+    "Snooze",
+    "Task",
+    "TaskContext",
+    "Workflow",
     "__version__",
     "aio",
+    "chain",
     "connect",
+    "current_task",
+    "graph",
+    "group",
     "open",
     "open_in_memory",
     "pipeline",
@@ -68,13 +89,26 @@ __all__ = [
 
 # Loaded when first used: what they need (NumPy, Arrow) takes long, and not every program that imports us needs it.
 _HOMES: Final = {
+    "App": "penstock.tasks.app",
     "BaseDelivery": "penstock.client.delivery",
     "Batch": "penstock.batch",
+    "Cancel": "penstock.tasks.endings",
     "Delivery": "penstock.client.sync_delivery",
+    "Job": "penstock.tasks.job",
     "Leased": "penstock.client.sync_delivery",
+    "Middleware": "penstock.tasks.middleware",
     "Penstock": "penstock.client.sync",
     "PushResult": "penstock.client.pushed",
     "Queue": "penstock.client.sync",
+    "Retry": "penstock.tasks.endings",
+    "Snooze": "penstock.tasks.endings",
+    "Task": "penstock.tasks.task",
+    "TaskContext": "penstock.tasks.context",
+    "Workflow": "penstock.tasks.workflow_job",
+    "chain": "penstock.tasks.workflows",
+    "current_task": "penstock.tasks.context",
+    "graph": "penstock.tasks.workflows",
+    "group": "penstock.tasks.workflows",
     "pipeline": "penstock.spark.pipelines.own",
 }
 

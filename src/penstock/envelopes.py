@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from penstock.batch import Batch, fields, layout
+from penstock.batch import Batch, encode_one_with, fields, layout, values
 from penstock.batch.sealing import seal_columns
 from penstock.errors import InvalidField
 from penstock.limits import payload_bytes_max
@@ -51,6 +51,23 @@ def parse_envelope(payload: bytes) -> Envelope:
         return _decoder.decode(payload)
     except msgspec.MsgspecError as error:
         raise InvalidField(f"payload: not a task: {error}") from None
+
+
+def task_message(task: TaskSubmission) -> bytes:
+    """The message of one task, for an ordinary push: a batch of one."""
+    return encode_one_with(
+        encode_envelope(task),
+        key=task.key,
+        priority=task.priority,
+        delay_us=values.delay_us(task.delay_seconds),
+        deliver_at_us=values.deliver_at_us(task.deliver_at),
+        ttl_us=values.ttl_us(task.ttl_seconds),
+        headers=task.headers,
+        dedup_key=task.task_id if task.is_named else None,
+        max_attempts=task.max_attempts,
+        trace=task.trace,
+        content_type=ContentType.TASK,
+    )
 
 
 def tasks_batch(tasks: Sequence[TaskSubmission]) -> Batch:

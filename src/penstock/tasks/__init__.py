@@ -1,0 +1,1 @@
+"""What users of tasks hold: `App`, `@app.task`, jobs, workflows and schedules. It knows a session, like `client/`."""

@@ -1,0 +1,280 @@
+"""`penstock.App`: tasks, where they are kept, and how they are found again.
+
+    app = penstock.App("penstock://localhost:7710")      # or App("./data"), or App.in_memory() for tests
+
+    @app.task(queue="mail", max_attempts=5, timeout=30)
+    async def send(to: str) -> int: ...
+
+    job = send.enqueue("a@b.c")
+    job.result(timeout=5)
+
+Making an app, and declaring its tasks, opens nothing: that happens with the first call that needs it.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
+from uuid import UUID
+
+from penstock.client.sync import Penstock
+from penstock.clock import Clock, ManualClock, SystemClock
+from penstock.model import Durability, check_name
+from penstock.model_tasks import MissedPolicy, ScheduleView, TaskView
+from penstock.tasks import listing
+from penstock.tasks.declaring import Declarations
+from penstock.tasks.job import Job
+from penstock.tasks.listing import JobFilter
+from penstock.tasks.middleware import Middleware
+from penstock.tasks.options import QUEUE_DEFAULT, DeclaredOptions, QueueDeclaration, task_id_of
+from penstock.tasks.registering import registered
+from penstock.tasks.schedules import spec_of
+from penstock.tasks.sending import Sender
+from penstock.tasks.sessions import AsyncFullSession, FullSession, Place, Sessions
+from penstock.tasks.task import Configured, Task
+
+if TYPE_CHECKING:
+    from penstock.tasks.local import LocalApp
+    from penstock.tasks.workflows import Step
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Decorator(Protocol):
+    """What `@app.task(…)` gives: it makes a task of a function and keeps its types."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Task[P, Coroutine[Any, Any, T], T]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, T], /) -> Task[P, T, T]: ...
+
+
+class App:
+    """A set of tasks and the place where they are kept. Safe to share between threads and event loops."""
+
+    _has_threads = True  # whether time passes by itself
+
+    def __init__(
+        self,
+        url: str | Path | Sequence[str] | None = None,
+        *,
+        queue: str = QUEUE_DEFAULT,
+        middleware: Sequence[Middleware] = (),
+        token: str | None = None,
+        client: str | None = None,
+        timeout: float = 30.0,
+        durability: Durability = "fsync",
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        """`url` names a broker, or else it is a data directory; without it everything is in memory.
+
+        `queue` is for tasks that name none. `token`, `client` and `timeout` are those of `penstock.connect`,
+        `durability` is that of `penstock.open`.
+        """
+        self.clock = clock or SystemClock()
+        self.queue_default = check_name(queue)
+        self.middleware = tuple(middleware)
+        self.declarations = Declarations()
+        self.sender = Sender(self)
+        self._tasks: dict[str, Task[..., Any, Any]] = {}
+        self._sessions = Sessions(
+            Place(
+                url, clock=self.clock, token=token, client=client, timeout=timeout, durability=durability, rng=rng,
+                background=self._has_threads,
+            )
+        )  # fmt: skip
+
+    @staticmethod
+    def in_memory(
+        *, queue: str = QUEUE_DEFAULT, middleware: Sequence[Middleware] = (), clock: ManualClock | None = None
+    ) -> LocalApp:
+        """For tests: the same system with nothing on disk. Nothing runs before `run_pending()`, and time moves only
+        with `advance(seconds)`.
+        """
+        from penstock.tasks.local import LocalApp
+
+        return LocalApp(queue=queue, middleware=middleware, clock=clock)
+
+    # declaring
+
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Task[P, Coroutine[Any, Any, T], T]: ...
+
+    @overload
+    def task(self, function: Callable[P, T], /) -> Task[P, T, T]: ...
+
+    @overload
+    def task(self, function: None = None, /, **options: Unpack[DeclaredOptions]) -> Decorator: ...
+
+    def task(self, function: Any = None, /, **options: Any) -> Any:
+        """Make a task of a function: `@app.task`, or `@app.task(queue="mail", …)`. docs/tasks.md lists the options."""
+        names = sys._getframe(1).f_locals
+
+        def make(function: Any) -> Task[..., Any, Any]:
+            around = dict(names) if "<locals>" in getattr(function, "__qualname__", "") else {}
+            task = registered(self, function, options, around)
+            self._tasks[task.name] = task
+            return task
+
+        return make if function is None else make(function)
+
+    @property
+    def tasks(self) -> Mapping[str, Task[..., Any, Any]]:
+        """All tasks by name."""
+        return self._tasks
+
+    def queue(self, name: str, **options: Any) -> QueueDeclaration:
+        """Say which options a queue shall have (docs/options.md): it gets them before this process first uses it.
+
+        `@app.task(queue=…)` takes the answer, or the name.
+        """
+        return self.declarations.queue(name, options)
+
+    @property
+    def queues(self) -> Mapping[str, Mapping[str, Any]]:
+        """Every queue that a task or a declaration names, with the options declared for it."""
+        return self.declarations.queues
+
+    def declare(self) -> None:
+        """Tell the broker of all declared queues and schedules; a worker does so when it starts."""
+        self.declarations.declare(self.open_session())
+
+    async def adeclare(self) -> None:
+        """The same, awaited."""
+        await self.declarations.adeclare(await self.open_async_session())
+
+    # jobs
+
+    def job(self, id: str | UUID) -> Job[Any]:
+        """The job with this id; nothing is asked yet."""
+        return Job(self, task_id_of(id, "id"))
+
+    def jobs(self, *, limit: int | None = None, **wanted: Unpack[JobFilter]) -> Iterator[Job[Any]]:
+        """Jobs that match, newest first; each has its `view`. Pages are asked for as they are needed."""
+        return listing.jobs(self, listing.filter_of(wanted), listing.check_limit(limit))
+
+    def ajobs(self, *, limit: int | None = None, **wanted: Unpack[JobFilter]) -> AsyncIterator[Job[Any]]:
+        """The same, for `async for`."""
+        return listing.ajobs(self, listing.filter_of(wanted), listing.check_limit(limit))
+
+    def purge(self, **wanted: Unpack[JobFilter]) -> int:
+        """Forget final jobs that match; those that only wait are cancelled and forgotten too. Returns how many."""
+        session = self.open_session()
+        count, ticket = session.purge_tasks(listing.filter_of(wanted))
+        session.confirm(ticket)
+        return count
+
+    async def apurge(self, **wanted: Unpack[JobFilter]) -> int:
+        """The same, awaited."""
+        return await (await self.open_async_session()).purge_tasks(listing.filter_of(wanted))
+
+    # schedules
+
+    def schedule(
+        self,
+        name: str,
+        cron: str,
+        task: Configured[..., Any] | Step[Any],
+        *,
+        timezone: str = "UTC",
+        missed: MissedPolicy = "skip",
+        is_paused: bool = False,
+    ) -> ScheduleView:
+        """Make or change a schedule, now: `app.schedule("eu", "0 3 * * *", report.s("eu"), timezone="Europe/Rome")`."""
+        session = self.open_session()
+        spec = spec_of(task, name, cron, timezone, missed, is_paused)
+        self.declarations.ensure(session, spec.queue)
+        view, ticket = session.set_schedule(spec)
+        session.confirm(ticket)
+        return view
+
+    def schedules(self) -> list[ScheduleView]:
+        """All schedules that the broker keeps, whoever made them."""
+        session = self.open_session()
+        found, ticket = session.schedules()
+        session.confirm(ticket)
+        return found
+
+    def delete_schedule(self, name: str) -> None:
+        """End a schedule. One that a task declares comes back when its worker starts again."""
+        session = self.open_session()
+        session.confirm(session.delete_schedule(name))
+
+    async def aschedule(
+        self,
+        name: str,
+        cron: str,
+        task: Configured[..., Any] | Step[Any],
+        *,
+        timezone: str = "UTC",
+        missed: MissedPolicy = "skip",
+        is_paused: bool = False,
+    ) -> ScheduleView:
+        """The same as `schedule`, awaited."""
+        session = await self.open_async_session()
+        spec = spec_of(task, name, cron, timezone, missed, is_paused)
+        await self.declarations.aensure(session, spec.queue)
+        return await session.set_schedule(spec)
+
+    async def aschedules(self) -> list[ScheduleView]:
+        return await (await self.open_async_session()).schedules()
+
+    async def adelete_schedule(self, name: str) -> None:
+        await (await self.open_async_session()).delete_schedule(name)
+
+    # what is behind it
+
+    def open_session(self) -> FullSession:
+        """The session for threads; opened when first asked for."""
+        session: FullSession = self._sessions.blocking()
+        return session
+
+    async def open_async_session(self) -> AsyncFullSession:
+        """The session for the running loop; opened when first asked for."""
+        session: AsyncFullSession = await self._sessions.asynchronous()
+        return session
+
+    @property
+    def penstock(self) -> Penstock:
+        """The queues behind the tasks, with all that `penstock.open` and `penstock.connect` offer."""
+        return Penstock(self.open_session())
+
+    def wait_task(self, task_id: str, seconds: float) -> TaskView:
+        """The task once it is final, or as it is after `seconds`."""
+        session = self.open_session()
+        view, ticket = session.wait_task(task_id, seconds)
+        session.confirm(ticket)
+        return view
+
+    async def await_task(self, task_id: str, seconds: float) -> TaskView:
+        """The same, awaited."""
+        return await (await self.open_async_session()).wait_task(task_id, seconds)
+
+    def close(self) -> None:
+        """Close what was opened; a second call does nothing."""
+        self._sessions.close()
+
+    async def aclose(self) -> None:
+        """The same, awaited, with the session of this loop."""
+        await self._sessions.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.aclose()

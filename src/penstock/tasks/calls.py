@@ -1,0 +1,268 @@
+"""The arguments of a function as JSON, and back, by its annotations.
+
+Whatever msgspec can write and read may travel: numbers, text, lists, dicts, dataclasses, Structs, datetime, UUID,
+Decimal, Enum, bytes (as base64), and models that know `model_validate` and `model_dump`. A parameter without annotation
+takes any JSON. Arguments are written and read back before they are stored, so that what does not fit the function is
+refused where it was given, with the parameter's name; a worker reads them by the same rules again.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from inspect import Parameter
+from typing import Any, Final, get_args, get_type_hints
+
+import msgspec
+from msgspec import UNSET
+
+from penstock.errors import InvalidField
+from penstock.tasks.endings import EarlyEnd
+
+NO_ARGS: Final = b"[]"
+NO_KWARGS: Final = b"{}"
+
+_POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_NAMED: Final = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+_PLACE: Final = re.compile(r"(?P<what>.*) - at `\$(?:\[(?P<index>\d+)\]|\.(?P<name>\w+))?(?P<rest>.*)`", re.DOTALL)
+# What the encoder raises for values that have no JSON.
+NOT_JSON: Final = (TypeError, ValueError, OverflowError, RecursionError)
+
+
+def _encode_more(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+
+
+def _decode_more(kind: type, value: Any) -> Any:
+    if hasattr(kind, "model_validate"):
+        return kind.model_validate(value)
+    raise TypeError(f"{kind.__name__} cannot be made from JSON")
+
+
+encode: Final = msgspec.json.Encoder(enc_hook=_encode_more).encode
+
+
+def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    """What reads JSON as `kind`."""
+    return msgspec.json.Decoder(kind, dec_hook=_decode_more)
+
+
+def hints_of(function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:
+    """Annotations of a function; `names` are those around it, where it is defined inside another function."""
+    try:
+        return get_type_hints(function, localns=dict(names), include_extras=True)
+    except NameError as error:
+        hint = "define what the annotation names before the task is first used"
+        raise InvalidField(f"{function.__qualname__}: an annotation cannot be resolved: {error}", hint=hint) from None
+
+
+class Calls:
+    """Calls of one function. `skip` leading parameters are filled by the results of parents."""
+
+    def __init__(self, name: str, function: Callable[..., Any], hints: Mapping[str, Any], skip: int = 0) -> None:
+        self.name = name
+        self._function = function
+        self._hints = hints
+        self._skip = skip
+        parameters = list(inspect.signature(function).parameters.values())
+        self.positional = [each for each in parameters if each.kind in _POSITIONAL][skip:]
+        self.named = {each.name: each for each in parameters if each.kind in _NAMED and each not in parameters[:skip]}
+        self.rest = next((each for each in parameters if each.kind == Parameter.VAR_POSITIONAL), None)
+        self.others = next((each for each in parameters if each.kind == Parameter.VAR_KEYWORD), None)
+        required = [each for each in (*self.positional, *self.named.values()) if each.default is Parameter.empty]
+        self.required = frozenset(each.name for each in required)
+        self._required_positional = sum(each.default is Parameter.empty for each in self.positional)
+        self._has_required_named = any(each.kind == Parameter.KEYWORD_ONLY for each in required)
+        self._decoders: dict[int, msgspec.json.Decoder[Any]] = {}
+
+    @cached_property
+    def after_first(self) -> Calls:
+        """The same calls, where the first argument comes from a parent."""
+        if not self.positional and self.rest is None:
+            raise InvalidField(f"task {self.name!r}: it has no parameter that could take its parents' results")
+        return Calls(self.name, self._function, self._hints, skip=1)
+
+    @property
+    def takes_nothing(self) -> bool:
+        """Whether it can be called without arguments."""
+        return not self.required
+
+    # from Python to JSON
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[bytes, bytes]:
+        """JSON of a call that fits the function; `InvalidField` names what does not."""
+        try:
+            data = (encode(args) if args else NO_ARGS, encode(kwargs) if kwargs else NO_KWARGS)
+        except NOT_JSON:
+            self._refuse_unwritable(args, kwargs)
+            raise
+        self.decode(*data)
+        return data
+
+    def _refuse_unwritable(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        given = [(self._name_of(index), value) for index, value in enumerate(args)]
+        for name, value in [*given, *kwargs.items()]:
+            try:
+                encode(value)
+            except NOT_JSON as error:
+                raise self._invalid(name, f"{error}") from None
+
+    def argument(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The value of one parameter in a call."""
+        if name in kwargs:
+            return kwargs[name]
+        for index, each in enumerate(self.positional):
+            if each.name == name and index < len(args):
+                return args[index]
+        found = self.named.get(name) or next((each for each in self.positional if each.name == name), None)
+        if found is None:
+            raise self._invalid(name, "the function has no such parameter")
+        return None if found.default is Parameter.empty else found.default
+
+    def normal(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """JSON that is the same for calls that mean the same, however they are written."""
+        names = [each.name for each in self.positional]
+        given: dict[str, Any] = dict(zip(names, args, strict=False)) | dict(kwargs)
+        known = {each.name: each.default for each in self.named.values() if each.default is not Parameter.empty}
+        return msgspec.json.encode([{**known, **given}, args[len(names) :]], order="sorted", enc_hook=_encode_more)
+
+    # from JSON to Python
+
+    def decode(self, args: bytes, kwargs: bytes = NO_KWARGS) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments for the function, of the types that it asks for."""
+        if args == NO_ARGS:
+            values: list[Any] = []
+        else:
+            try:
+                values = self._decode_args(args)
+            except msgspec.MsgspecError as error:
+                raise self._wrong(error) from None
+        named = {} if kwargs == NO_KWARGS else self._decode_kwargs(kwargs, len(values))
+        if named or self._has_required_named or len(values) < self._required_positional:
+            self._require_all(len(values), named)
+        return values, named
+
+    def _decode_args(self, args: bytes) -> list[Any]:
+        count = len(self.positional)
+        if self.rest is not None:
+            count = max(count, len(msgspec.json.decode(args, type=list[msgspec.Raw])))
+        found = self._decoders.get(count)
+        if found is None:
+            found = self._decoders[count] = self._args_decoder(count)
+        values = list(msgspec.structs.astuple(found.decode(args)))
+        while values and values[-1] is UNSET:
+            values.pop()
+        return values
+
+    def _args_decoder(self, count: int) -> msgspec.json.Decoder[Any]:
+        each_rest = [self.rest] * (count - len(self.positional)) if self.rest is not None else []
+        kinds = [self._kind(each) for each in (*self.positional, *each_rest)]
+        fields = [(f"a{index}", kind, UNSET) for index, kind in enumerate(kinds)]
+        return decoder(msgspec.defstruct("Arguments", fields, array_like=True, forbid_unknown_fields=True))
+
+    def _decode_kwargs(self, kwargs: bytes, taken: int) -> dict[str, Any]:
+        try:
+            raw = msgspec.json.decode(kwargs, type=dict[str, msgspec.Raw])
+        except msgspec.MsgspecError as error:
+            raise self._wrong(error) from None
+        before = {each.name for each in self.positional[:taken]}
+        values = {}
+        for name, data in raw.items():
+            parameter = self.named.get(name, self.others)
+            if parameter is None:
+                raise self._invalid(name, f"the function has no such parameter; it has {self._signature()}")
+            if name in before and name in self.named:
+                raise self._invalid(name, "given twice, by place and by name")
+            try:
+                values[name] = self._decoder_of(parameter).decode(data)
+            except msgspec.MsgspecError as error:
+                raise self._wrong(error, name) from None
+        return values
+
+    def _decoder_of(self, parameter: Parameter) -> msgspec.json.Decoder[Any]:
+        return self._named_decoders.setdefault(parameter.name, decoder(self._kind(parameter)))
+
+    @cached_property
+    def _named_decoders(self) -> dict[str, msgspec.json.Decoder[Any]]:
+        return {}
+
+    def _kind(self, parameter: Parameter) -> Any:
+        kind = self._hints.get(parameter.name, Any)
+        try:
+            decoder(kind)
+        except TypeError as error:
+            raise self._invalid(parameter.name, f"its annotation has no JSON: {error}") from None
+        return kind
+
+    # refusals
+
+    def _require_all(self, taken: int, named: Mapping[str, Any]) -> None:
+        given = {each.name for each in self.positional[:taken]}
+        missing = [name for name in self._required_in_order() if name not in given and name not in named]
+        if missing:
+            raise self._invalid(missing[0], f"missing; the function takes {self._signature()}")
+
+    def _required_in_order(self) -> list[str]:
+        names = dict.fromkeys([*(each.name for each in self.positional), *self.named])
+        return [name for name in names if name in self.required]
+
+    def _name_of(self, index: int) -> str:
+        if index < len(self.positional):
+            return self.positional[index].name
+        return f"{self.rest.name}[{index - len(self.positional)}]" if self.rest is not None else f"[{index}]"
+
+    def _signature(self) -> str:
+        # A parameter that a parent fills is not for the caller.
+        return str(inspect.signature(self._function).replace(return_annotation=inspect.Signature.empty))
+
+    def _invalid(self, name: str, problem: str) -> InvalidField:
+        return InvalidField(f"task {self.name!r}, argument {name!r}: {problem}")
+
+    def _wrong(self, error: msgspec.MsgspecError, name: str = "") -> InvalidField:
+        """What msgspec said, with the parameter's name in the place of an index."""
+        text = str(error)
+        found = _PLACE.fullmatch(text)
+        if not name and "array` of at most" in text and (found is None or not (found["rest"] or found["index"])):
+            return InvalidField(f"task {self.name!r}: too many arguments; the function takes {self._signature()}")
+        if found is None:
+            return self._invalid(name, text) if name else InvalidField(f"task {self.name!r}: {text}")
+        what = found["what"][:1].lower() + found["what"][1:]
+        if name:
+            return self._invalid(name + _path(found), what)
+        return self._invalid(self._name_of(int(found["index"] or 0)) + found["rest"], what)
+
+
+def _path(found: re.Match[str]) -> str:
+    place = f"[{found['index']}]" if found["index"] is not None else f".{found['name']}" if found["name"] else ""
+    return place + found["rest"]
+
+
+def result_decoder(hints: Mapping[str, Any]) -> msgspec.json.Decoder[Any]:
+    """What reads a function's result; any JSON where its annotation says nothing that JSON can be read as."""
+    kind = hints.get("return", Any)
+    kinds = [each for each in get_args(kind) if not (isinstance(each, type) and issubclass(each, EarlyEnd))]
+    if len(kinds) < len(get_args(kind)):  # `int | Snooze`: only the int is ever stored
+        kind = Any if not kinds else kinds[0] if len(kinds) == 1 else kind
+    try:
+        return decoder(kind)
+    except TypeError:
+        return decoder(Any)
+
+
+def bound(first: bytes | None, args: bytes) -> bytes:
+    """Arguments with what the parents gave in front of them."""
+    if first is None:
+        return args
+    more = args.strip()[1:-1].strip()
+    return b"[" + first + b"," + more + b"]" if more else b"[" + first + b"]"
+
+
+def call_of(item: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """One item of `enqueue_many`: a tuple is positional arguments, a dict named ones, anything else the only one."""
+    if type(item) is tuple:
+        return item, {}
+    return ((), item) if type(item) is dict else ((item,), {})

@@ -1,0 +1,117 @@
+"""What a running task may know about its run: `penstock.current_task()`.
+
+The run's own thread or asyncio task sees it; a thread that the task starts sees it when it is started in a copy of the
+context (`contextvars.copy_context`, or `asyncio.to_thread`, which does so). Where nothing runs it is a stand-in whose
+progress goes nowhere, so that a task can be called, and tested, like any function.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from penstock.model_tasks import Envelope, TaskState, TaskView
+from penstock.tasks.endings import Cancel
+
+Note = Callable[[bytes], object]  # takes progress, as JSON, on its way
+
+_NOWHERE: Final = Envelope(task_id="", task_type="")
+
+
+class TaskContext:
+    """One run of a task, as the task sees it. `note` and `cancel` may be called from any thread."""
+
+    def __init__(
+        self,
+        envelope: Envelope = _NOWHERE,
+        *,
+        attempt: int = 1,
+        queue: str = "",
+        worker: str = "",
+        key: str | None = None,
+        trace: str | None = None,
+        parents: Sequence[TaskView] = (),
+        note: Note | None = None,
+    ) -> None:
+        self.envelope = envelope
+        self.attempt = attempt  # from 1
+        self.queue = queue
+        self.worker = worker
+        self.key = key
+        self.trace = trace
+        self.parents = tuple(parents)  # in the order of depends_on
+        self._note = note
+        self._cancelled = threading.Event()
+
+    @property
+    def id(self) -> str:
+        return self.envelope.task_id
+
+    @property
+    def task_type(self) -> str:
+        return self.envelope.task_type
+
+    @property
+    def workflow(self) -> str:
+        return self.envelope.workflow
+
+    @property
+    def schedule(self) -> str:
+        return self.envelope.schedule
+
+    @property
+    def scheduled_at(self) -> datetime | None:
+        """The tick of the schedule that this task was made for."""
+        return datetime.fromisoformat(self.envelope.scheduled_at) if self.envelope.scheduled_at else None
+
+    @property
+    def parent_results(self) -> list[Any]:
+        """Results of the tasks that this one waited for, in their order; None for one that has none."""
+        return [None if parent.result is None else msgspec.json.decode(parent.result) for parent in self.parents]
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the task was cancelled meanwhile: what it still returns is thrown away."""
+        return self._cancelled.is_set()
+
+    def stop_if_cancelled(self) -> None:
+        """Leave the task when it was cancelled meanwhile."""
+        if self.is_cancelled:
+            raise Cancel("cancelled while it ran")
+
+    def progress(self, value: Any) -> None:
+        """Tell how far the task is: any JSON, for whoever asks `job.progress()`. It is not waited for."""
+        if self._note is not None:
+            self._note(msgspec.json.encode(value))
+
+    def cancel(self) -> None:
+        """Let the task know that it was cancelled; for whoever runs it."""
+        self._cancelled.set()
+
+    def first_argument(self) -> bytes | None:
+        """What the task takes of its parents' results, as JSON; None when it takes nothing."""
+        if self.envelope.takes == "none":
+            return None
+        results = [
+            parent.result if parent.state == TaskState.COMPLETED and parent.result is not None else b"null"
+            for parent in self.parents
+        ]
+        if self.envelope.takes == "one":
+            return results[0] if results else b"null"
+        return b"[" + b",".join(results) + b"]"
+
+    def __repr__(self) -> str:
+        return f"<TaskContext {self.task_type} {self.id} attempt {self.attempt}>"
+
+
+current: Final[ContextVar[TaskContext]] = ContextVar("penstock_current_task")
+
+
+def current_task() -> TaskContext:
+    """The run that this code is part of."""
+    return current.get(None) or TaskContext()

@@ -1,0 +1,81 @@
+"""What an app declares: queues with their options, and schedules. The broker keeps both.
+
+A queue is made, or brought to the declared options, before this process first uses it; a schedule when a worker starts
+or `app.declare()` is called. Options that are not declared stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.errors import InvalidField, QueueExists
+from penstock.model import check_name, queue_options
+from penstock.model_tasks import ScheduleSpec
+from penstock.tasks.options import QueueDeclaration
+from penstock.tasks.sessions import AsyncFullSession, FullSession
+
+
+class Declarations:
+    """Queues and schedules of one app."""
+
+    def __init__(self) -> None:
+        self.queues: dict[str, Mapping[str, Any]] = {}
+        self.schedules: dict[str, ScheduleSpec] = {}
+        self._waiting: set[str] = set()  # queues whose options the broker has not been told yet
+
+    def queue(self, name: str, options: Mapping[str, Any]) -> QueueDeclaration:
+        """Declare a queue; twice only with the same options."""
+        check_name(name)
+        known = self.queues.get(name)
+        if options:
+            queue_options(options)
+            if known and known != options:
+                raise InvalidField(f"queue {name!r}: it is declared already, with other options")
+            self._waiting.add(name)
+        self.queues[name] = options or known or {}
+        return QueueDeclaration(name, self.queues[name])
+
+    def schedule(self, spec: ScheduleSpec) -> None:
+        """Declare a schedule."""
+        self.schedules[spec.name] = spec
+
+    def ensure(self, session: FullSession, queue: str) -> None:
+        """The queue has the options that were declared for it."""
+        if queue not in self._waiting:
+            self.queues.setdefault(queue, {})
+            return
+        options = self.queues[queue]
+        try:
+            ticket = session.create_queue(queue, options, exist_ok=True)
+        except QueueExists:
+            ticket = session.update_queue(queue, options)
+        session.confirm(ticket)
+        self._waiting.discard(queue)
+
+    async def aensure(self, session: AsyncFullSession, queue: str) -> None:
+        """The same, awaited."""
+        if queue not in self._waiting:
+            self.queues.setdefault(queue, {})
+            return
+        options = self.queues[queue]
+        try:
+            await session.create_queue(queue, options, exist_ok=True)
+        except QueueExists:
+            await session.update_queue(queue, options)
+        self._waiting.discard(queue)
+
+    def declare(self, session: FullSession) -> None:
+        """Tell the broker of everything."""
+        for queue in list(self._waiting):
+            self.ensure(session, queue)
+        for spec in self.schedules.values():
+            _, ticket = session.set_schedule(spec)
+            session.confirm(ticket)
+
+    async def adeclare(self, session: AsyncFullSession) -> None:
+        """The same, awaited."""
+        for queue in list(self._waiting):
+            await self.aensure(session, queue)
+        for spec in self.schedules.values():
+            await session.set_schedule(spec)

@@ -1,0 +1,131 @@
+"""How a run of a task ends, as a value.
+
+A task that returns is completed, one that raises has failed and is tried again. Three more words may be raised or
+returned, whichever reads better:
+
+    raise penstock.Snooze(60)        not now: again in a minute, and this attempt does not count
+    raise penstock.Retry(delay=3)    failed: again in three seconds (without a delay: after the backoff)
+    raise penstock.Cancel("why")     not needed any more: final, and neither a failure nor a result
+
+`ending` makes of all this what a worker reports. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+import random
+import traceback
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from penstock import limits
+from penstock.errors import InputError
+from penstock.model import Receipt, check_seconds
+from penstock.model_tasks import Finish
+
+if TYPE_CHECKING:
+    from penstock.tasks.task import Task
+
+RunOutcome = Literal["completed", "failed", "dead", "snoozed", "cancelled", "released"]
+
+_rng: Final = random.Random()
+
+
+class EarlyEnd(Exception):
+    """What a task raises or returns to end otherwise than with a result or an error."""
+
+
+class Snooze(EarlyEnd):
+    """Not now: run it again in so many seconds. The attempt is not counted."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = check_seconds(seconds, "seconds")
+        super().__init__(f"snoozed for {self.seconds:g} s")
+
+
+class Retry(EarlyEnd):
+    """Failed: run it again after `delay` seconds, or after the backoff. It counts as an attempt."""
+
+    def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
+        self.delay = None if delay is None else check_seconds(delay, "delay")
+        self.reason = reason
+        super().__init__(reason or "the task asked to be retried")
+
+
+class Cancel(EarlyEnd):
+    """Not needed any more: the task is cancelled, and so is what waits for its result."""
+
+    def __init__(self, reason: str = "") -> None:
+        self.reason = reason
+        super().__init__(reason or "the task cancelled itself")
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How one run ended: the fields of a `Finish` that do not say which run it was."""
+
+    outcome: RunOutcome
+    result: bytes = b"null"
+    error: str = ""
+    delay_seconds: float | None = None
+
+    def finish(self, receipt: Receipt, task_id: str) -> Finish:
+        """The report of a run."""
+        return Finish(
+            receipt=receipt,
+            task_id=task_id,
+            outcome=self.outcome,
+            result=self.result,
+            error=self.error,
+            delay_seconds=self.delay_seconds,
+        )
+
+
+def ending(value: Any, task: Task[..., Any, Any] | None = None, attempt: int = 1) -> Ending:
+    """What a returned value or a raised exception means. `task` knows its backoff and what it gives up on."""
+    if not isinstance(value, BaseException):
+        return completed(value, task)
+    if isinstance(value, Snooze):
+        return Ending("snoozed", delay_seconds=value.seconds)
+    if isinstance(value, Cancel):
+        return Ending("cancelled", error=shortened(str(value)))
+    if isinstance(value, Retry):
+        delay = _delay(task, attempt) if value.delay is None else value.delay
+        return Ending("failed", error=shortened(str(value)), delay_seconds=delay)
+    if task is not None and isinstance(value, task.defaults.fatal):
+        return Ending("dead", error=error_text(value))
+    return Ending("failed", error=error_text(value), delay_seconds=_delay(task, attempt))
+
+
+def completed(value: Any, task: Task[..., Any, Any] | None) -> Ending:
+    """A result. One that cannot be stored is the end of the task: to run it again would only do its work twice."""
+    try:
+        return Ending("completed", msgspec.json.encode(value) if task is None else task.encode_result(value))
+    except (InputError, TypeError, ValueError) as error:
+        return Ending("dead", error=shortened(f"{type(error).__name__}: {error}"))
+
+
+def error_text(error: BaseException) -> str:
+    """The traceback of an error, without the frames of whoever called the task."""
+    lines = traceback.format_exception(type(error), error, _own_frames(error.__traceback__))
+    return shortened("".join(lines).rstrip())
+
+
+def shortened(text: str, bytes_max: int = limits.error_bytes_max) -> str:
+    """Text that fits where errors are kept. The end of a traceback says most, so it is the beginning that goes."""
+    data = text.encode(errors="replace")
+    if len(data) <= bytes_max:
+        return data.decode()
+    return "…\n" + data[len(data) - bytes_max + 8 :].decode(errors="ignore")
+
+
+def _own_frames(found: TracebackType | None) -> TracebackType | None:
+    frames = found
+    while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith("penstock.tasks."):
+        frames = frames.tb_next
+    return frames if frames is not None else found
+
+
+def _delay(task: Task[..., Any, Any] | None, attempt: int) -> float | None:
+    """The wait before the next attempt by the task's own backoff; None leaves it to the queue's."""
+    return None if task is None else task.defaults.retry_seconds(attempt, _rng.random())

@@ -1,0 +1,106 @@
+"""Finding jobs again: filters, and pages behind an iterator."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, TypedDict
+
+import msgspec
+
+from penstock.errors import InvalidField, UnknownOption
+from penstock.model import suggestion
+from penstock.model_tasks import TaskFilter, TaskState, TaskView
+from penstock.tasks.job import Job
+from penstock.tasks.task import Configured
+
+if TYPE_CHECKING:
+    from penstock.tasks.app import App
+
+PAGE: Final = 200
+
+
+class JobFilter(TypedDict, total=False):
+    """Which jobs are meant: all that is given must match."""
+
+    status: str | tuple[str, ...] | list[str]
+    task_type: str | Configured[..., Any]  # a name, or the task itself
+    queue: str
+    worker: str
+    workflow: str
+    schedule: str
+    submitted_since: datetime
+    submitted_until: datetime
+    argument: str  # a value anywhere in the arguments, or path=value ("kwargs.to=a@b.c", "args.0=7")
+    error_contains: str
+
+
+NAMES: Final = tuple(JobFilter.__annotations__)
+
+
+def filter_of(given: JobFilter, limit: int = PAGE) -> TaskFilter:
+    """The filter of a request; every refusal names the field."""
+    for name in given:
+        if name not in NAMES:
+            raise UnknownOption(f"{name!r} is not a filter of jobs", hint=suggestion(name, NAMES))
+    fields: dict[str, Any] = dict(given)
+    task = fields.get("task_type")
+    if isinstance(task, Configured):
+        fields["task_type"] = task.task.name
+    states = fields.pop("status", ())
+    fields["states"] = tuple(_state(each) for each in ((states,) if isinstance(states, str) else states))
+    try:
+        wanted: TaskFilter = msgspec.convert({**fields, "limit": limit}, TaskFilter)
+    except msgspec.ValidationError as error:
+        raise InvalidField(f"jobs: {error}") from None
+    return wanted
+
+
+def _state(value: Any) -> TaskState:
+    known = tuple(state.value for state in TaskState)
+    if value not in known:
+        raise InvalidField(f"status: {value!r} is not a state of a task", hint=suggestion(str(value), known))
+    return TaskState(value)
+
+
+def jobs(app: App, wanted: TaskFilter, limit: int | None) -> Iterator[Job[Any]]:
+    """Page after page, newest first, each asked for when it is needed."""
+    session = app.open_session()
+    more = limit
+    while True:
+        page, ticket = session.tasks(_page(wanted, more))
+        session.confirm(ticket)
+        yield from (_job(app, view) for view in page.tasks)
+        more = None if more is None else more - len(page.tasks)
+        if page.cursor is None or more == 0:
+            return
+        wanted = msgspec.structs.replace(wanted, cursor=page.cursor)
+
+
+async def ajobs(app: App, wanted: TaskFilter, limit: int | None) -> AsyncIterator[Job[Any]]:
+    """The same, awaited."""
+    session = await app.open_async_session()
+    more = limit
+    while True:
+        page = await session.tasks(_page(wanted, more))
+        for view in page.tasks:
+            yield _job(app, view)
+        more = None if more is None else more - len(page.tasks)
+        if page.cursor is None or more == 0:
+            return
+        wanted = msgspec.structs.replace(wanted, cursor=page.cursor)
+
+
+def check_limit(value: Any) -> int | None:
+    """How many jobs to list; None for all of them."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise InvalidField(f"limit: {value!r} is not a whole number from 1, nor None")
+    return value
+
+
+def _page(wanted: TaskFilter, more: int | None) -> TaskFilter:
+    return wanted if more is None or more >= PAGE else msgspec.structs.replace(wanted, limit=more)
+
+
+def _job(app: App, view: TaskView) -> Job[Any]:
+    return Job(app, view.task_id, app.tasks.get(view.task_type), view)

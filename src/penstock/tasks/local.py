@@ -1,0 +1,157 @@
+"""An app for tests: everything in memory, run in this thread, in a time that moves by hand.
+
+    app = penstock.App.in_memory()
+    job = send.enqueue("a@b.c")
+    app.run_pending()               # all that is due, and what it sets free
+    app.advance(60)                 # retries, delays and schedules come due
+    app.run_pending()
+    assert job.result() == 1
+
+The semantics are those of a broker with workers, because it is the same system: arguments travel as JSON, failed tasks
+wait for their backoff, children wait for their parents. A timeout ends async tasks; a plain function cannot be stopped
+in the thread that runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any, Final
+
+from penstock import arguments
+from penstock.client.sync_delivery import Delivery, Leased
+from penstock.clock import ManualClock, SystemClock
+from penstock.envelopes import parse_envelope
+from penstock.errors import InvalidField, LeaseLost, TaskUnfinished
+from penstock.model import DEFAULT_GROUP
+from penstock.model_tasks import TaskView
+from penstock.tasks.app import App
+from penstock.tasks.context import TaskContext
+from penstock.tasks.endings import Ending
+from penstock.tasks.middleware import Middleware
+from penstock.tasks.options import QUEUE_DEFAULT
+from penstock.tasks.running import arun_one, load_parents, run_one, unknown
+from penstock.tasks.task import Task
+
+WORKER: Final = "run_pending"
+RUNS_MAX: Final = 10_000
+_LEASE: Final = arguments.lease_request(1, None, WORKER, None, False)
+
+
+class LocalApp(App):
+    """See the module's words. It is made with `App.in_memory()`."""
+
+    _has_threads = False
+
+    def __init__(
+        self,
+        *,
+        queue: str = QUEUE_DEFAULT,
+        middleware: Sequence[Middleware] = (),
+        clock: ManualClock | None = None,
+    ) -> None:
+        self.manual_clock = clock or ManualClock(SystemClock().now())
+        super().__init__(None, queue=queue, middleware=middleware, clock=self.manual_clock)
+
+    def advance(self, seconds: float) -> None:
+        """Move time forward; what comes due runs with the next `run_pending()`."""
+        self.manual_clock.advance(seconds)
+        self._let_time_happen()
+
+    def run_pending(self, limit: int = RUNS_MAX) -> int:
+        """Run everything that is due, until nothing is or `limit` runs were made; returns how many."""
+        self.declare()
+        runs = 0
+        with closing(asyncio.Runner()) as runner:
+            while runs < limit and (run := self._next()) is not None:
+                if run.task is None or not run.task.is_async:
+                    self._finish(run, run.ending())
+                elif _is_on_a_loop():
+                    self._finish(run, Ending("released"))
+                    hint = "await app.arun_pending() instead"
+                    raise InvalidField(f"task {run.task.name!r} is async, and an event loop runs here", hint=hint)
+                else:
+                    self._finish(run, runner.run(run.aending()))
+                runs += 1
+        return runs
+
+    async def arun_pending(self, limit: int = RUNS_MAX) -> int:
+        """The same on the running loop."""
+        self.declare()
+        runs = 0
+        while runs < limit and (run := self._next()) is not None:
+            self._finish(run, await run.aending() if run.task is not None and run.task.is_async else run.ending())
+            runs += 1
+        return runs
+
+    def wait_task(self, task_id: str, seconds: float) -> TaskView:
+        """Nothing happens here while we wait, so nobody waits."""
+        view, _ = self.open_session().task(task_id)
+        return view if view.is_final else self._unfinished(view)
+
+    async def await_task(self, task_id: str, seconds: float) -> TaskView:
+        return self.wait_task(task_id, seconds)
+
+    def _unfinished(self, view: TaskView) -> TaskView:
+        what = f"task {view.task_type!r} ({view.task_id}) is {view.state}"
+        raise TaskUnfinished(what, hint="call app.run_pending(); app.advance(seconds) lets time pass")
+
+    def _let_time_happen(self) -> None:
+        session: Any = self.open_session()
+        session.timekeeper.tick()
+
+    def _next(self) -> Run | None:
+        """The next run, of the first queue that has one."""
+        self._let_time_happen()
+        session = self.open_session()
+        for queue in session.queues()[0]:
+            if queue in self.queues:
+                leased = Leased(session, session.lease(queue, DEFAULT_GROUP, _LEASE)[0])
+                for delivery in leased:
+                    return Run(self, delivery)
+        return None
+
+    def _finish(self, run: Run, ended: Ending) -> None:
+        problems, _ = self.open_session().finish_tasks([ended.finish(run.delivery.proof, run.envelope.task_id)])
+        for problem in problems:
+            if problem is not None and not isinstance(problem, LeaseLost):  # cancelled by itself, say
+                raise problem
+
+
+class Run:
+    """One task that was leased."""
+
+    def __init__(self, app: LocalApp, delivery: Delivery) -> None:
+        session = app.open_session()
+        self.app = app
+        self.delivery = delivery
+        self.envelope = parse_envelope(delivery.payload)
+        self.task: Task[..., Any, Any] | None = app.tasks.get(self.envelope.task_type)
+        id, proof = self.envelope.task_id, delivery.proof
+        self.context = TaskContext(
+            self.envelope,
+            attempt=delivery.attempt,
+            queue=delivery.id.queue,
+            worker=WORKER,
+            key=delivery.key,
+            trace=delivery.trace,
+            parents=load_parents(session, self.envelope),
+            note=lambda progress: session.note_progress(proof, id, progress),
+        )
+
+    def ending(self) -> Ending:
+        if self.task is None:
+            return unknown(self.envelope, self.app.tasks)
+        return run_one(self.task, self.envelope, self.context)
+
+    async def aending(self) -> Ending:
+        return self.ending() if self.task is None else await arun_one(self.task, self.envelope, self.context)
+
+
+def _is_on_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

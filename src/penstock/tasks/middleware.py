@@ -1,0 +1,47 @@
+"""Middleware: what happens around every task of an app, wherever it is run.
+
+Derive from `Middleware` and override what you need; `app = penstock.App(url, middleware=[Timing()])`. `before` runs in
+the order of the list, `after` in reverse. What `before` raises ends the run as if the task had raised it, and the task
+itself is not called. What `after` raises is logged, and changes nothing: the run is over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.model_tasks import TaskSubmission
+from penstock.tasks.context import TaskContext
+from penstock.tasks.endings import Ending
+
+logger: Final = logging.getLogger("penstock.tasks")
+
+
+class Middleware:
+    """Hooks that do nothing. They run in the thread of the task; those of async tasks on the loop, so be brief."""
+
+    def enqueue(self, task: TaskSubmission) -> TaskSubmission:
+        """A task is about to be stored; the answer is stored instead (`msgspec.structs.replace` changes fields)."""
+        return task
+
+    def before(self, context: TaskContext) -> None:
+        """A run begins."""
+
+    def after(self, context: TaskContext, ending: Ending) -> None:
+        """A run has ended."""
+
+    def worker_started(self, worker_id: str) -> None:
+        """A worker is about to take its first task."""
+
+    def worker_stopped(self, worker_id: str) -> None:
+        """A worker has finished its last task."""
+
+
+def run_after(middleware: Sequence[Middleware], context: TaskContext, ending: Ending) -> None:
+    """All `after` hooks, the last one first."""
+    for each in reversed(middleware):
+        try:
+            each.after(context, ending)
+        except Exception:
+            logger.exception("after() of %s failed; task %s has ended all the same", type(each).__name__, context.id)

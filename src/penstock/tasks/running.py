@@ -1,0 +1,102 @@
+"""One run of a task, from its envelope to its ending: shared by workers and `run_pending`.
+
+Whatever happens becomes an `Ending`; only what would stop the process itself (KeyboardInterrupt, the cancellation of an
+asyncio task) passes through. A kind of task that nobody registered is refused, never looked for: names from the wire
+import nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Any
+
+from penstock.errors import InvalidField
+from penstock.model_tasks import Envelope, TaskView
+from penstock.tasks.context import TaskContext, current
+from penstock.tasks.endings import Ending, ending
+from penstock.tasks.middleware import run_after
+from penstock.tasks.sessions import AsyncFullSession, FullSession
+from penstock.tasks.task import Task
+
+AnyTask = Task[..., Any, Any]
+
+
+def run_one(task: AnyTask, envelope: Envelope, context: TaskContext) -> Ending:
+    """Run a plain function here and now."""
+    token = current.set(context)
+    try:
+        try:
+            args, kwargs = _begin(task, envelope, context)
+            ended = ending(task.function(*args, **kwargs), task, context.attempt)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever a task raises is how it ended)
+            ended = ending(error, task, context.attempt)
+        run_after(task.app.middleware, context, ended)
+    finally:
+        current.reset(token)
+    return ended
+
+
+async def arun_one(task: AnyTask, envelope: Envelope, context: TaskContext) -> Ending:
+    """Run an async function on this loop, for as long as its timeout allows.
+
+    Cancellation from outside passes through: whoever cancelled the run knows what becomes of the task.
+    """
+    token = current.set(context)
+    try:
+        try:
+            ended = await _arun(task, envelope, context)
+        except asyncio.CancelledError:
+            run_after(task.app.middleware, context, Ending("cancelled" if context.is_cancelled else "released"))
+            raise
+        run_after(task.app.middleware, context, ended)
+    finally:
+        current.reset(token)
+    return ended
+
+
+async def _arun(task: AnyTask, envelope: Envelope, context: TaskContext) -> Ending:
+    seconds = timeout_of(task, envelope)
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            args, kwargs = _begin(task, envelope, context)
+            return ending(await task.function(*args, **kwargs), task, context.attempt)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever a task raises is how it ended)
+        if limit.expired():
+            return timed_out(task, seconds or 0, context.attempt)
+        return ending(error, task, context.attempt)
+
+
+def timeout_of(task: AnyTask, envelope: Envelope) -> float | None:
+    """How long a run may take: as the call said, or else as the task was declared."""
+    return task.defaults.timeout if envelope.timeout_seconds is None else envelope.timeout_seconds
+
+
+def _begin(task: AnyTask, envelope: Envelope, context: TaskContext) -> tuple[list[Any], dict[str, Any]]:
+    for each in task.app.middleware:
+        each.before(context)
+    return task.bind(bytes(envelope.args), bytes(envelope.kwargs), context.first_argument())
+
+
+def unknown(envelope: Envelope, known: Collection[str]) -> Ending:
+    """A kind of task that is not registered here. It fails, and is retried: another worker may know it."""
+    names = ", ".join(sorted(known)) or "none"
+    hint = "start a worker whose app has it; names are those of @app.task(name=…)"
+    return ending(
+        InvalidField(f"task_type: {envelope.task_type!r} is not a task of this app; known: {names}", hint=hint)
+    )
+
+
+def timed_out(task: AnyTask, seconds: float, attempt: int) -> Ending:
+    """A run that took too long: a failure like any other."""
+    return ending(TimeoutError(f"the run took longer than its timeout of {seconds:g} s"), task, attempt)
+
+
+def load_parents(session: FullSession, envelope: Envelope) -> list[TaskView]:
+    """The tasks that this one waited for, for its context."""
+    return [session.task(parent)[0] for parent in envelope.depends_on]
+
+
+async def aload_parents(session: AsyncFullSession, envelope: Envelope) -> list[TaskView]:
+    """The same, awaited."""
+    return [await session.task(parent) for parent in envelope.depends_on]

@@ -1,0 +1,144 @@
+"""Sessions of an app: opened when first needed, shared by all threads, one for each event loop.
+
+A directory is held by one session, whoever asks; the asyncio ones are faces of it. To a broker every loop has its own
+connection. A process that was forked opens its own: connections do not survive that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol, cast
+from weakref import WeakKeyDictionary
+
+from penstock.client.session import AsyncSession, Session
+from penstock.client.task_session import AsyncTaskSession, TaskSession
+from penstock.clock import Clock
+from penstock.errors import Closed
+from penstock.model import Durability
+
+
+class FullSession(Session, TaskSession, Protocol):
+    """All that a blocking session can do."""
+
+
+class AsyncFullSession(AsyncSession, AsyncTaskSession, Protocol):
+    """All that an asyncio session can do."""
+
+
+class Place:
+    """Where an app keeps its tasks: a broker, a directory, or memory."""
+
+    def __init__(
+        self,
+        url: str | Path | Sequence[str] | None,
+        *,
+        clock: Clock,
+        token: str | None = None,
+        client: str | None = None,
+        timeout: float = 30.0,
+        durability: Durability = "fsync",
+        rng: random.Random | None = None,
+        background: bool = True,
+    ) -> None:
+        self.is_remote = not isinstance(url, Path | None) and (not isinstance(url, str) or "://" in url)
+        self._embedded: dict[str, Any] = {"durability": "os" if url is None else durability, "background": background}
+        self._clock, self._rng = clock, rng
+        self._url = url
+        self._settings: Any = None
+        if self.is_remote:
+            from penstock.remote.settings import settings
+
+            self._settings = settings(
+                cast("str | Sequence[str]", url), token=token, client=client, timeout=timeout, clock=clock, rng=rng
+            )
+
+    def open(self) -> Any:
+        """A blocking session."""
+        if self.is_remote:
+            from penstock.remote.dialling import session
+
+            return session(self._settings)
+        from penstock.embedded import Session as EmbeddedSession
+
+        return EmbeddedSession(cast("str | Path | None", self._url), clock=self._clock, rng=self._rng, **self._embedded)
+
+    async def open_async(self, embedded: Any) -> Any:
+        """A session for the running loop; `embedded` is the one that holds the directory."""
+        if self.is_remote:
+            from penstock.remote.dialling import async_session
+
+            found = async_session(self._settings)
+            await found.start()
+            return found
+        from penstock.embedded import AsyncSession as EmbeddedAsyncSession
+
+        return EmbeddedAsyncSession(embedded)
+
+
+class Sessions:
+    """The open sessions of one place."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pid = os.getpid()
+        self._blocking: Any = None
+        self._asynchronous: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
+        self._opening: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+    def blocking(self) -> Any:
+        """The session for threads."""
+        found = self._blocking
+        if found is not None and self._pid == os.getpid():
+            return found
+        with self._lock:
+            self._check()
+            if self._blocking is None:
+                self._blocking = self._place.open()
+            return self._blocking
+
+    async def asynchronous(self) -> Any:
+        """The session for the running loop."""
+        loop = asyncio.get_running_loop()
+        found = self._asynchronous.get(loop)
+        if found is not None and self._pid == os.getpid():
+            return found
+        with self._lock:
+            self._check()
+            opening = self._opening.setdefault(loop, asyncio.Lock())
+        async with opening:
+            if loop not in self._asynchronous:
+                # Opening a directory replays its journal, which may take a while.
+                embedded = None if self._place.is_remote else await asyncio.to_thread(self.blocking)
+                self._asynchronous[loop] = await self._place.open_async(embedded)
+            return self._asynchronous[loop]
+
+    def _check(self) -> None:
+        if self._pid != os.getpid():
+            self._forget()
+        if self._is_closed:
+            raise Closed("this App is closed", hint="make a new App")
+
+    def close(self) -> None:
+        """Close the session for threads, and with a directory all of them."""
+        with self._lock:
+            self._is_closed = True
+            found, self._blocking = self._blocking, None
+        if found is not None:
+            found.close()
+
+    async def aclose(self) -> None:
+        """Close the session of the running loop too."""
+        found = self._asynchronous.pop(asyncio.get_running_loop(), None)
+        if found is not None and self._place.is_remote:
+            await found.close()
+        await asyncio.to_thread(self.close)

@@ -1,0 +1,219 @@
+"""A task: a function that can be called as ever, or enqueued to be run by a worker.
+
+    send.enqueue("a@b.c")                             stored, then this returns
+    send.options(delay=60).enqueue("a@b.c")           the same with options of this one call
+    send.enqueue_many([("a@b.c",), ("d@e.f",)])       many in one push
+    await send.aenqueue("a@b.c")                      the same on an event loop
+    send.s("a@b.c")                                   not yet: a step for a workflow or a schedule
+
+Types stay: arguments are those of the function, and the result of a job is that of the function.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property, update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
+
+import msgspec
+
+from penstock import limits
+from penstock.envelopes import new_task_id
+from penstock.errors import InvalidField, TooLarge
+from penstock.model_tasks import Takes, TaskSubmission
+from penstock.tasks import calls
+from penstock.tasks.calls import NO_KWARGS, Calls
+from penstock.tasks.context import current_task
+from penstock.tasks.job import Job
+from penstock.tasks.options import CALL_OPTIONS, CallOptions, KeyOf, TaskOptions, checked
+
+if TYPE_CHECKING:
+    from penstock.tasks.app import App
+    from penstock.tasks.workflows import Step
+
+P = ParamSpec("P")
+R = TypeVar("R")  # what a call gives: of an async function, a coroutine
+T = TypeVar("T")  # the result
+
+
+class Configured(Generic[P, T]):
+    """A task with the options of one call: `send.options(delay=60)`. Nothing is stored before it is enqueued."""
+
+    def __init__(self, task: Task[P, Any, T], options: TaskOptions) -> None:
+        self.task = task
+        self.chosen = options
+
+    def options(self, **options: Unpack[CallOptions]) -> Configured[P, T]:
+        """The same task with other options; those that are not named stay as they are."""
+        return Configured(self.task, checked(options, CALL_OPTIONS, self.chosen))
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
+        """Store it; returns once it is durable. What does not fit the function is refused, and nothing is stored."""
+        return self._job(self.task.app.sender.send(self.submission(args, kwargs)))
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
+        """The same, awaited."""
+        return self._job(await self.task.app.sender.asend(self.submission(args, kwargs)))
+
+    def enqueue_many(self, items: Iterable[Any]) -> list[Job[T]]:
+        """Store many in one push. Of each item a tuple is positional arguments, a dict named ones, anything else the
+        only argument.
+        """
+        return [self._job(id) for id in self.task.app.sender.send_many(self._submissions(items))]
+
+    async def aenqueue_many(self, items: Iterable[Any]) -> list[Job[T]]:
+        """The same, awaited."""
+        return [self._job(id) for id in await self.task.app.sender.asend_many(self._submissions(items))]
+
+    def s(self, *args: Any, **kwargs: Any) -> Step[T]:
+        """A step of a workflow, or what a schedule runs. What a step takes from its parents is left out here."""
+        from penstock.tasks.workflows import Step
+
+        return Step(self, args, kwargs)
+
+    def submission(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        parents: tuple[str, ...] = (),
+        takes: Takes = "none",
+        workflow: str = "",
+    ) -> TaskSubmission:
+        """One call of this task as it is stored; `parents` and what it takes of them come from a workflow."""
+        options, task = self.chosen, self.task
+        depends_on = parents + options.depends_on
+        takes = "none" if not depends_on else takes if options.takes is None else options.takes
+        call = task.calls if takes == "none" else task.calls.after_first
+        data, named = call.encode(args, kwargs)
+        return TaskSubmission(
+            task_id=options.task_id or new_task_id(task.app.clock.now()),
+            is_named=options.task_id is not None,
+            task_type=task.name,
+            queue=options.queue,
+            args=data,
+            kwargs=named,
+            timeout_seconds=options.timeout,
+            depends_on=depends_on,
+            on_parent_failure=options.on_parent_failure,
+            takes=takes,
+            workflow=workflow,
+            unique_key=self._unique_key(call, args, kwargs) if options.unique else None,
+            unique_seconds=options.unique_seconds,
+            key=self.key_for(call, args, kwargs),
+            priority=options.priority,
+            delay_seconds=options.delay,
+            deliver_at=options.deliver_at,
+            ttl_seconds=options.ttl,
+            max_attempts=options.max_attempts,
+            headers=None if options.headers is None else dict(options.headers),
+            trace=options.trace or current_task().trace,
+        )
+
+    def _submissions(self, items: Iterable[Any]) -> list[TaskSubmission]:
+        if self.chosen.task_id is not None:
+            raise InvalidField("task_id: many tasks cannot have one id", hint="enqueue them one by one")
+        made = []
+        for index, item in enumerate(items):
+            try:
+                made.append(self.submission(*calls.call_of(item)))
+            except InvalidField as error:
+                raise InvalidField(f"item {index}: {error.message}", hint=error.hint) from None
+        return made
+
+    def key_for(self, call: Calls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+        """The key of a call: as chosen, or taken from its arguments."""
+        if self.chosen.key_of is None or self.chosen.key is not None:
+            return self.chosen.key
+        value = _told(self.chosen.key_of, call, args, kwargs)
+        return None if value is None else str(value)
+
+    def _unique_key(self, call: Calls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Of one kind of task, calls with the same key; by itself, calls with the same arguments."""
+        options, name = self.chosen, self.task.name
+        if options.unique_key is not None:
+            return f"{name}:{options.unique_key}"
+        if options.unique_key_of is not None:
+            return f"{name}:{_told(options.unique_key_of, call, args, kwargs)}"
+        return f"{name}:{hashlib.blake2b(call.normal(args, kwargs), digest_size=16).hexdigest()}"
+
+    def _job(self, task_id: str) -> Job[T]:
+        return Job(self.task.app, task_id, self.task)
+
+
+class Task(Configured[P, T], Generic[P, R, T]):
+    """A function that was made a task with `@app.task`."""
+
+    def __init__(
+        self, app: App, function: Callable[P, R], name: str, options: TaskOptions, names: Mapping[str, Any]
+    ) -> None:
+        super().__init__(self, options)
+        self.app = app
+        self.name = name
+        self.function = function
+        self.defaults = options
+        self.is_async = inspect.iscoroutinefunction(function)
+        self._names = names  # those around the function, for its annotations
+        update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The function itself: nothing is stored, and it runs here."""
+        return self.function(*args, **kwargs)
+
+    @property
+    def takes_nothing(self) -> bool:
+        """Whether it can be called without arguments; annotations are not looked at."""
+        return Calls(self.name, self.function, {}).takes_nothing
+
+    @cached_property
+    def calls(self) -> Calls:
+        """How arguments travel. Made when first needed: annotations may name what is defined further down."""
+        return Calls(self.name, self.function, self._hints)
+
+    def bind(
+        self, args: bytes, kwargs: bytes = NO_KWARGS, first: bytes | None = None
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments for the function from JSON, `first` before all others; `InvalidField` when they do not fit."""
+        return self.calls.decode(calls.bound(first, args), kwargs)
+
+    def encode_result(self, value: Any) -> bytes:
+        """A result as JSON; `InvalidField` or `TooLarge` when it cannot be stored."""
+        try:
+            data = calls.encode(value)
+        except calls.NOT_JSON as error:
+            hint = "return what JSON can hold, or None"
+            raise InvalidField(f"task {self.name!r}, result: {error}", hint=hint) from None
+        if len(data) > limits.task_result_bytes_max:
+            hint = "store it elsewhere and return its address"
+            most = limits.task_result_bytes_max
+            raise TooLarge(f"task {self.name!r}, result: {len(data)} bytes are more than {most}", hint=hint)
+        return data
+
+    def decode_result(self, data: bytes) -> T:
+        """A result of the type that the function is annotated with."""
+        try:
+            result: T = self._result.decode(data)
+        except msgspec.ValidationError as error:
+            raise InvalidField(
+                f"task {self.name!r}, result: {error}", hint="it is not what the function promises"
+            ) from None
+        return result
+
+    @cached_property
+    def _result(self) -> msgspec.json.Decoder[Any]:
+        return calls.result_decoder(self._hints)
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        return calls.hints_of(self.function, self._names)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name} on queue {self.defaults.queue!r}>"
+
+
+def _told(source: KeyOf | None, call: Calls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    return (
+        call.argument(source, args, kwargs) if isinstance(source, str) else source(*args, **kwargs) if source else None
+    )

@@ -1,0 +1,259 @@
+"""Workflows: tasks that wait for others and take their results.
+
+    chain(fetch.s(url), parse.s(), store.s())           each takes the result of the one before, as its first argument
+    group(resize.s(size) for size in sizes)             side by side
+    group(…).then(pack.s())                             and when all are done, one that takes the list of their results
+    graph().add("a", load.s()).add("b", clean.s(), after="a")      any shape, with names
+
+Parts nest: a step of a chain may be a group, a member of a group may be a chain; `a.s() | b.s()` is a chain too. All
+tasks of a workflow are submitted in one call: all of them are stored or none. A task whose parent dies or is cancelled
+is cancelled, unless `options(on_parent_failure="run")` says otherwise; it then takes None for the result that is not
+there. `options(takes="none")` takes nothing, `"one"` the result of the first parent, `"all"` the list of all results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, cast, overload
+
+from penstock.envelopes import new_task_id
+from penstock.errors import InvalidField
+from penstock.model_tasks import Submitted, Takes, TaskSubmission
+from penstock.tasks.job import Job
+from penstock.tasks.workflow_job import Workflow
+
+if TYPE_CHECKING:
+    from penstock.tasks.app import App
+    from penstock.tasks.task import Configured, Task
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class Before(NamedTuple):
+    """What a part of a workflow waits for, and what it takes of it unless its options say otherwise."""
+
+    ids: tuple[str, ...] = ()
+    takes: Takes = "none"
+
+
+class Plan:
+    """The tasks of one workflow, as they will be submitted."""
+
+    def __init__(self) -> None:
+        self.app: App | None = None
+        self.workflow = ""
+        self.tasks: list[tuple[Task[..., Any, Any], TaskSubmission]] = []
+        self.names: dict[str, int] = {}  # of a graph: which task it is
+
+    def add(self, step: Step[Any], before: Before) -> Before:
+        """One more task; what comes after it waits for it."""
+        task = step.configured.task
+        if self.app is None:
+            self.app = task.app
+            self.workflow = new_task_id(task.app.clock.now())
+        elif self.app is not task.app:
+            raise InvalidField(f"workflow: task {task.name!r} belongs to another app than the tasks before it")
+        made = step.configured.submission(
+            step.args, step.kwargs, parents=before.ids, takes=before.takes, workflow=self.workflow
+        )
+        self.tasks.append((task, made))
+        return Before((made.task_id,), "one")
+
+    def submissions(self) -> tuple[App, list[TaskSubmission]]:
+        """All of it, checked as a whole."""
+        if self.app is None:
+            raise InvalidField("workflow: it has no tasks", hint="give it at least one step: chain(task.s(…))")
+        awaited = {parent for _, made in self.tasks for parent in made.depends_on}
+        for task, made in self.tasks:
+            if made.unique_key is not None and made.task_id in awaited:
+                problem = "it is unique, and others wait for it: another task might stand in its place"
+                raise InvalidField(f"workflow: task {task.name!r}: {problem}", hint="use options(unique=False)")
+        through = self.app.sender.through
+        return self.app, [through(made) for _, made in self.tasks]
+
+
+class Part(Generic[T]):
+    """A part of a workflow, or all of it. `T` is what it results in."""
+
+    def place(self, plan: Plan, before: Before) -> Before:
+        """Put its tasks into the plan, behind those before; what comes next waits for what is returned."""
+        raise TypeError(f"{type(self).__name__} is no part of a workflow")
+
+    def __or__(self, other: Part[U]) -> Chain[U]:
+        return Chain((self, other))
+
+
+class Step(Part[T]):
+    """A task and its arguments, to be enqueued as part of something: `send.s("a@b.c")`."""
+
+    def __init__(self, configured: Configured[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        self.configured = configured
+        self.args = args
+        self.kwargs = kwargs
+
+    def place(self, plan: Plan, before: Before) -> Before:
+        return plan.add(self, before)
+
+    def enqueue(self) -> Job[T]:
+        """By itself, as `enqueue` of the task would."""
+        return self.configured.enqueue(*self.args, **self.kwargs)
+
+    async def aenqueue(self) -> Job[T]:
+        """The same, awaited."""
+        return await self.configured.aenqueue(*self.args, **self.kwargs)
+
+    def __repr__(self) -> str:
+        given = [*map(repr, self.args), *(f"{name}={value!r}" for name, value in self.kwargs.items())]
+        return f"{self.configured.task.name}.s({', '.join(given)})"
+
+
+class Flow(Part[T]):
+    """Several tasks that belong together, ready to be enqueued; more than once if you like."""
+
+    def enqueue(self) -> Workflow[T]:
+        """Store all of its tasks in one call; returns once they are durable."""
+        plan, ends = self._planned()
+        app, tasks = plan.submissions()
+        return _workflow(plan, ends, app.sender.submit(tasks))
+
+    async def aenqueue(self) -> Workflow[T]:
+        """The same, awaited."""
+        plan, ends = self._planned()
+        app, tasks = plan.submissions()
+        return _workflow(plan, ends, await app.sender.asubmit(tasks))
+
+    def then(self, part: Part[U]) -> Chain[U]:
+        """This, and when it is done the other, which takes its result."""
+        return Chain((self, part))
+
+    def _planned(self) -> tuple[Plan, Before]:
+        plan = Plan()
+        return plan, self.place(plan, Before())
+
+
+class Chain(Flow[T]):
+    """One after the other."""
+
+    def __init__(self, parts: Sequence[Part[Any]]) -> None:
+        self.parts = tuple(_part(part) for part in parts)
+
+    def place(self, plan: Plan, before: Before) -> Before:
+        for part in self.parts:
+            before = part.place(plan, before)
+        return before
+
+
+class Group(Flow[list[T]]):
+    """Side by side. Its result is the list of theirs, in the order in which they were given."""
+
+    def __init__(self, parts: Iterable[Part[T]]) -> None:
+        self.parts = tuple(_part(part) for part in parts)
+
+    def place(self, plan: Plan, before: Before) -> Before:
+        ends = [part.place(plan, before).ids for part in self.parts]
+        if not ends:
+            raise InvalidField("group: it is empty: nothing would ever tell that it is done")
+        return Before(tuple(id for ids in ends for id in ids), "all")
+
+
+class Graph(Flow[Any]):
+    """Tasks with names, each after any of the others. Its result is that of its last task, or the list of theirs."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, tuple[Step[Any], tuple[str, ...]]] = {}
+
+    def add(self, name: str, step: Step[Any], *, after: str | Sequence[str] = ()) -> Self:
+        """One more task. `after` names those that it waits for; they may be added later."""
+        if not isinstance(name, str) or not name:
+            raise InvalidField(f"graph: {name!r} is not a name")
+        if name in self._nodes:
+            raise InvalidField(f"graph: there are two tasks named {name!r}")
+        if not isinstance(step, Step):
+            raise InvalidField(f"graph: {name!r} is not a step", hint="add steps: graph().add(name, task.s(…))")
+        self._nodes[name] = (step, (after,) if isinstance(after, str) else tuple(after))
+        return self
+
+    def place(self, plan: Plan, before: Before) -> Before:
+        placed: dict[str, str] = {}
+        for name in self._order():
+            step, after = self._nodes[name]
+            parents = tuple(placed[each] for each in after)
+            takes: Takes = "one" if len(parents) == 1 else "all"
+            plan.names[name] = len(plan.tasks)
+            placed[name] = step.place(plan, Before(parents, takes) if parents else before).ids[0]
+        awaited = {each for _, after in self._nodes.values() for each in after}
+        ends = tuple(id for name, id in placed.items() if name not in awaited)
+        return Before(ends, "one" if len(ends) == 1 else "all")
+
+    def _order(self) -> list[str]:
+        for name, (_, after) in self._nodes.items():
+            for each in after:
+                if each not in self._nodes:
+                    known = ", ".join(self._nodes)
+                    raise InvalidField(f"graph: {name!r} is after {each!r}, which is not there", hint=f"known: {known}")
+        try:
+            return list(TopologicalSorter({name: after for name, (_, after) in self._nodes.items()}).static_order())
+        except CycleError as error:
+            circle = " → ".join(reversed(error.args[1]))
+            raise InvalidField(f"graph: tasks wait for each other in a circle: {circle}") from None
+
+
+@overload
+def chain(a: Part[T], /) -> Chain[T]: ...
+@overload
+def chain(a: Part[Any], b: Part[T], /) -> Chain[T]: ...
+@overload
+def chain(a: Part[Any], b: Part[Any], c: Part[T], /) -> Chain[T]: ...
+@overload
+def chain(a: Part[Any], b: Part[Any], c: Part[Any], d: Part[T], /) -> Chain[T]: ...
+@overload
+def chain(*parts: Part[Any]) -> Chain[Any]: ...
+
+
+def chain(*parts: Part[Any]) -> Chain[Any]:
+    """One after the other, each taking the result of the one before as its first argument."""
+    return Chain(parts)
+
+
+@overload
+def group(parts: Iterable[Part[T]], /) -> Group[T]: ...
+@overload
+def group(*parts: Part[T]) -> Group[T]: ...
+
+
+def group(*parts: Any) -> Group[Any]:
+    """Side by side: `group(a.s(1), b.s(2))`, or of any iterable of steps."""
+    if len(parts) == 1 and not isinstance(parts[0], Part):
+        if not isinstance(parts[0], Iterable):
+            raise _no_part(parts[0])
+        return Group(cast("Iterable[Part[Any]]", parts[0]))
+    return Group(parts)
+
+
+def graph() -> Graph:
+    """An empty graph, for `add`."""
+    return Graph()
+
+
+def _part(value: Any) -> Part[Any]:
+    if not isinstance(value, Part):
+        raise _no_part(value)
+    return value
+
+
+def _no_part(value: Any) -> InvalidField:
+    return InvalidField(
+        f"workflow: {value!r} is no part of one", hint="a step is task.s(…); it is not called or enqueued"
+    )
+
+
+def _workflow(plan: Plan, ends: Before, submitted: Sequence[Submitted]) -> Workflow[Any]:
+    """What was submitted, for whoever waits. A unique task at the end may stand for one that was there before."""
+    app = cast("App", plan.app)
+    jobs = [Job(app, found.task_id, task) for (task, _), found in zip(plan.tasks, submitted, strict=True)]
+    by_id = {made.task_id: job for (_, made), job in zip(plan.tasks, jobs, strict=True)}
+    names = {name: jobs[index] for name, index in plan.names.items()}
+    last = [by_id[id] for id in ends.ids]
+    return Workflow(app, plan.workflow, jobs, last, names, is_list=ends.takes == "all")
