@@ -17,6 +17,7 @@ from penstock.delivery import settle as settle_rules
 from penstock.delivery import upkeep as upkeep_rules
 from penstock.delivery.core import Delivery
 from penstock.delivery.entries import Entry, encode_apart
+from penstock.delivery.freeing import free_some
 from penstock.delivery.group import Group
 from penstock.delivery.log import FOREVER, Extent, Need
 from penstock.delivery.settle import may_make_ready
@@ -87,6 +88,8 @@ class Engine:
         data, batch = encode_apart([*created, *entries] if created else entries)
         sequence = self.append_frame(data, batch, level)
         self.core.apply(entries, sequence)
+        if self.core.tasks.ripe:
+            self.on_deadline(0)  # somebody's parents are done: the next tick sees to it
         return sequence if level == "fsync" else 0
 
     def append_frame(self, data: bytes, batch: bytes | memoryview, level: Durability) -> int:
@@ -135,6 +138,8 @@ class Engine:
             did += self._evict(now)
         if monotonic >= core.rosters.next_at:
             did += self._end_sessions(now, monotonic)
+        if core.tasks.ripe:
+            did += self._free_tasks(now)
         return did
 
     def _end_leases(self, now: int, monotonic: int) -> int:
@@ -169,6 +174,13 @@ class Engine:
         self.core.rosters.look()
         return did
 
+    def _free_tasks(self, now: int) -> int:
+        """Tasks that waited for others, a frame of them; the rest comes with the next tick."""
+        entries = free_some(self.core, now, self.journal.sequence + 1)
+        self.commit_frame(entries, [], self.durability)
+        self.changed(entries)
+        return len(entries)
+
     def take_away(self, group: Group, member: str, partitions: Collection[int], how: Settling, now: int) -> None:
         """End what a member holds of some partitions, before they move. The caller holds the lock."""
         while True:
@@ -197,6 +209,7 @@ class Engine:
         instants.append(self.core.look_at if self.core.look_at < FOREVER else None)
         session_end = self.core.rosters.next_at
         instants.append(now + session_end - monotonic if session_end < FOREVER else None)
+        instants.append(now if self.core.tasks.ripe else None)
         known = [instant for instant in instants if instant is not None]
         return min(known) if known else None
 

@@ -40,8 +40,10 @@ def decide_push(
     now: int,
     partition: PartitionChoice = None,
     producer: Producer = (0, 0, 0),
+    *,
+    is_promised: bool = False,
 ) -> Decided:
-    """Refuse a push, or say what it does."""
+    """Refuse a push, or say what it does. What was promised its place before is pushed however full the queue is."""
     check_allowed(queue, batch)
     if not batch.count:
         return Decided([], Push(queue.id, now, [], b""), {})
@@ -54,13 +56,14 @@ def decide_push(
     else:
         rows, added = _rows(queue, batch, partition)
         entries += added
-        duplicates = _duplicates(queue, batch, now) if batch.flags & layout.DEDUP_KEY else {}
+        has_keys = batch.flags & layout.DEDUP_KEY and not is_promised
+        duplicates = _duplicates(queue, batch, now) if has_keys else {}
         if duplicates:
             rows = np.array(rows if rows.size > 1 else np.full(batch.count, rows[0]), np.int32)
             rows[list(duplicates)] = -1
         rows, parts = _parts(queue, rows, batch.count)
-        return _decided(core, queue, batch, now, entries, rows, parts, producer, duplicates)
-    return _decided(core, queue, batch, now, entries, rows, parts, producer, {})
+        return _decided(core, queue, batch, now, entries, rows, parts, producer, duplicates, is_promised)
+    return _decided(core, queue, batch, now, entries, rows, parts, producer, {}, is_promised)
 
 
 def check_allowed(queue: Queue, batch: Batch) -> None:
@@ -83,11 +86,12 @@ def _decided(
     parts: list[tuple[int, int, int]],
     producer: Producer,
     duplicates: dict[int, MessageId],
+    is_promised: bool,
 ) -> Decided:
     push = Push(queue.id, now, parts, batch.data, rows, producer, batch)
     if not parts:
         return Decided(entries, push, duplicates)
-    if queue.options.max_length is None:
+    if queue.options.max_length is None or is_promised:
         return Decided([*entries, push], push, duplicates)
     before, after = _make_room(queue, parts, queue.options.max_length, now)
     return Decided([*entries, *before, push, *after], push, duplicates)

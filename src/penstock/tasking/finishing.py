@@ -11,7 +11,8 @@ from typing import Final
 
 from penstock import limits
 from penstock.delivery import settle as settle_rules
-from penstock.delivery.entries import Entry, Note, TasksNoted
+from penstock.delivery.entries import Entry, Note, Push, TasksNoted
+from penstock.delivery.freeing import ROOM
 from penstock.delivery.leases import Lease, Take
 from penstock.delivery.phases import LEASED
 from penstock.delivery.settle import Chosen
@@ -23,6 +24,7 @@ from penstock.model_tasks import Finish
 from penstock.requests import Settling
 from penstock.shard import Shard
 from penstock.tasking.checks import check_json, cut, id_bytes, safest
+from penstock.tasking.committing import commit
 
 OUTCOMES: Final = {
     "completed": Outcome.ACKED,
@@ -103,8 +105,12 @@ def _finish(
         return answers, shard.read_ticket
     pairs = _grouped(found)
     entries = settle_rules.decide_settles(shard.core, pairs, now, shard.rng)
+    entries += _notes(found, now)
+    letters = sum(len(each.batch) for each in entries if isinstance(each, Push))
+    if letters > ROOM - FRAME_BYTES and len(found) > 1:
+        raise TooLarge("these finishes do not fit into one frame")
     settle_rules.close_chosen(shard.core, [chosen for chosen, _ in pairs])
-    return answers, _commit(shard, [*entries, *_notes(found, now)], _level(shard, found))
+    return answers, commit(shard, (), entries, now, _level(shard, found))
 
 
 def _checked(finish: Finish) -> Checked | PenstockError:
@@ -190,12 +196,6 @@ def _level(shard: Shard, found: Sequence[Found]) -> Durability:
     return safest({queue.options.durability or shard.durability for queue in queues})
 
 
-def _commit(shard: Shard, entries: list[Entry], level: Durability) -> Ticket:
-    ticket = shard.commit_frame([], entries, level)
-    shard.changed(entries)
-    return ticket
-
-
 def note_progress(shard: Shard, receipt: Receipt, task_id: str, progress: bytes) -> Ticket:
     """What a run says of itself; refused once the run is no longer its worker's."""
     check_json(progress, "progress", limits.task_progress_bytes_max)
@@ -241,7 +241,7 @@ def _end_some(shard: Shard, consumer: str, how: Settling) -> Ticket | None:
             continue
         entries, done = settle_rules.decide_what_fits(shard.core, chosen, how, now, shard.rng)
         settle_rules.close_chosen(shard.core, done)
-        return _commit(shard, entries, lease.group.queue.options.durability or shard.durability)
+        return commit(shard, (), entries, now, lease.group.queue.options.durability or shard.durability)
     return None
 
 

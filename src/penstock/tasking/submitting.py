@@ -1,0 +1,232 @@
+"""Submitting tasks that wait for others or are unique, in one frame with any plain ones among them.
+
+Every id is remembered by its queue as a dedup key, so a call that is made again stores nothing twice. Whether a parent
+from outside the call is final is for the caller to find out: what it saw is compared with the state, and `Moved` says
+that it was too late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from penstock import limits
+from penstock.delivery.dedup import digest
+from penstock.delivery.entries import Entry, Parent, TaskFreed, TaskHeld, UniqueTaken, entry_bytes
+from penstock.delivery.freeing import ROOM
+from penstock.delivery.log import Queue
+from penstock.delivery.push import check_allowed, decide_push
+from penstock.delivery.rates import charge
+from penstock.delivery.tasks import HELD, Place, id_text, is_settled
+from penstock.engine import Ticket
+from penstock.envelopes import tasks_batch
+from penstock.errors import InvalidField, QueueFull, TooLarge
+from penstock.model_tasks import FINAL, Submitted, TaskState, TaskSubmission
+from penstock.requests import ParentFound
+from penstock.shard import Shard
+from penstock.tasking.checks import safest
+from penstock.tasking.committing import commit
+from penstock.tasking.submissions import Wanted, check_submissions
+
+POLICY: Final = {"cancel": TaskHeld.CANCEL, "run": TaskHeld.RUN}
+Parents = Mapping[str, ParentFound]
+
+
+class Moved(Exception):
+    """A parent is no longer where, or as, the caller saw it: look again, and submit again."""
+
+
+def submit_tasks(
+    shard: Shard, tasks: Sequence[TaskSubmission], parents: Parents, client: str = ""
+) -> tuple[list[Submitted], Ticket]:
+    """Store all of them or none. `parents` has those that are not in the call. May raise `Moved`."""
+    wanted = check_submissions(tasks)
+    shard.throttle.wait()
+    return shard.run(lambda: _Submission(shard, wanted, parents, client).run())
+
+
+class _Submission:
+    """One call, with the lock held."""
+
+    def __init__(self, shard: Shard, wanted: list[Wanted], parents: Parents, client: str) -> None:
+        self._shard = shard
+        self._core = shard.core
+        self._parents = parents
+        self._client = client
+        self._wanted = wanted
+        self._now = 0
+        self._there: dict[bytes, tuple[bytes, Place | None]] = {}  # those that were there before: id, and where
+        self._keys: dict[tuple[str, bytes], bytes] = {}  # unique keys that this call takes
+        self._new: set[bytes] = set()
+        self._waits: dict[bytes, list[Parent | bytes]] = {}  # bytes: a task of this call
+        self._doomed: dict[bytes, str] = {}
+        self._places: dict[bytes, Place] = {}  # of those that are pushed
+
+    def run(self) -> tuple[list[Submitted], Ticket]:
+        shard, core = self._shard, self._core
+        self._now = shard.begin_push()
+        shard.tick(self._now, shard.clock.monotonic())
+        core.tasks.sweep(core, self._now)
+        for each in self._wanted:
+            self._place(each)
+        new = [each for each in self._wanted if each.task_id not in self._there]
+        if not new:
+            return self._answers(), shard.read_ticket
+        created: list[Entry] = []
+        try:
+            for name in dict.fromkeys(each.task.queue for each in new):
+                created += shard.queue_for_push(name, self._now)[1]
+            entries = self._entries(new)
+        except BaseException:
+            shard.undo_create(created)
+            raise
+        queues = {core.by_name[each.task.queue] for each in new}
+        level = safest({queue.options.durability or shard.durability for queue in queues})
+        return self._answers(), commit(shard, created, entries, self._now, level)
+
+    def _answers(self) -> list[Submitted]:
+        answers = [(each.place, self._there.get(each.task_id), each.task_id) for each in self._wanted]
+        return [
+            Submitted(id_text(task_id if there is None else there[0]), there is None)
+            for _, there, task_id in sorted(answers)
+        ]
+
+    # what becomes of each
+
+    def _place(self, each: Wanted) -> None:
+        """Whether a task is new, and whether it is pushed, held or doomed."""
+        there = self._find(each)
+        if there is not None:
+            self._there[each.task_id] = there
+            return
+        waits: list[Parent | bytes] = []
+        doomed = ""
+        for parent in each.parents:
+            found = self._wait_for(each, parent)
+            if isinstance(found, str):
+                doomed = doomed or (found if each.task.on_parent_failure == "cancel" else "")
+            elif found is not None:
+                waits.append(found)
+        self._new.add(each.task_id)
+        if doomed:
+            self._doomed[each.task_id] = doomed
+        if waits or doomed:
+            self._waits[each.task_id] = [] if doomed else waits
+
+    def _find(self, each: Wanted) -> tuple[bytes, Place | None] | None:
+        """The task that was there before: the same, or one with the same unique key."""
+        tasks, queue = self._core.tasks, self._core.by_name.get(each.task.queue)
+        if each.task_id in tasks.held:
+            return each.task_id, None
+        if queue is not None and queue.dedup is not None:
+            known = queue.dedup.find(digest(each.task.task_id), self._now)
+            if known is not None:
+                return each.task_id, (queue.id, known.partition, known.offset)
+        if each.task.unique_key is None:
+            return None
+        key = digest(each.task.unique_key)
+        inside = self._keys.get((each.task.queue, key))
+        if inside is not None:
+            return inside, None
+        owner = tasks.owner_of(self._core, queue.id, key, self._now) if queue is not None else None
+        if queue is not None and owner is not None:
+            return owner.task_id, None if owner.offset == HELD else (queue.id, owner.partition, owner.offset)
+        self._keys[each.task.queue, key] = each.task_id
+        return None
+
+    def _wait_for(self, child: Wanted, parent: bytes) -> Parent | bytes | str | None:
+        """What a child has to wait for; None when that is done, a text when it never will be."""
+        place: Place | None = None
+        if parent in self._there:
+            parent, place = self._there[parent]
+        if parent in self._new:
+            return parent
+        held = self._core.tasks.held.get(parent)
+        if held is not None:
+            return Parent(parent, held.queue, HELD, HELD)
+        if place is not None and not is_settled(self._core, place):
+            return Parent(parent, *place)
+        found = self._parents.get(id_text(parent))
+        if found is None:
+            where = f"tasks[{child.place}].depends_on"
+            if place is not None:
+                raise InvalidField(f"{where}: {id_text(parent)} is done already", hint="submit the rest by itself")
+            raise InvalidField(f"{where}: there is no task {id_text(parent)}", hint="submit it first, or in this call")
+        return self._wait_for_found(parent, found)
+
+    def _wait_for_found(self, parent: bytes, found: ParentFound) -> Parent | str | None:
+        if found.state in FINAL:
+            if found.state == TaskState.COMPLETED:
+                return None
+            return f"its parent {id_text(parent)} was {found.state.value}"
+        queue = self._core.by_name.get(found.place.queue) if found.place is not None else None
+        partition = queue.by_name.get(found.place.partition) if queue is not None and found.place is not None else None
+        if queue is None or partition is None or found.place is None:
+            raise Moved
+        place = (queue.id, partition.id, found.place.offset)
+        if is_settled(self._core, place):
+            raise Moved
+        return Parent(parent, *place)
+
+    # the frame
+
+    def _entries(self, new: list[Wanted]) -> list[Entry]:
+        """All of it; refuses what does not fit."""
+        entries = self._pushes([each for each in new if each.task_id not in self._waits])
+        waiting = [each for each in new if each.task_id in self._waits]
+        for each in waiting:
+            entries.append(self._held(each, self._core.by_name[each.task.queue]))
+        entries += [self._key(each) for each in new if each.task.unique_key is not None]
+        for each in waiting:
+            if each.task_id in self._doomed:
+                queue, why = self._core.by_name[each.task.queue], self._doomed[each.task_id]
+                entries.append(TaskFreed(queue.id, each.task_id, self._now, TaskFreed.CANCELLED, HELD, HELD, why))
+        self._check_room(entries, waiting)
+        return entries
+
+    def _pushes(self, pushed: list[Wanted]) -> list[Entry]:
+        """One push for each queue. None of them is a duplicate: those were found before."""
+        by_queue: dict[Queue, list[Wanted]] = {}
+        for each in pushed:
+            by_queue.setdefault(self._core.by_name[each.task.queue], []).append(each)
+        entries: list[Entry] = []
+        pushes = []
+        for queue, some in by_queue.items():
+            batch = tasks_batch([each.task for each in some])
+            decided = decide_push(self._core, queue, batch, self._now)
+            partitions, offsets = decided.push.places(batch.count)
+            for each, partition, offset in zip(some, partitions.tolist(), offsets.tolist(), strict=True):
+                self._places[each.task_id] = (queue.id, partition, offset)
+            entries += decided.entries
+            pushes.append((queue, decided.push))
+        charge(pushes, self._client, self._now)
+        return entries
+
+    def _held(self, each: Wanted, queue: Queue) -> TaskHeld:
+        batch = tasks_batch([each.task])
+        check_allowed(queue, batch)
+        parents = [
+            wait if isinstance(wait, Parent) else Parent(wait, *self._places.get(wait, (queue.id, HELD, HELD)))
+            for wait in self._waits[each.task_id]
+        ]
+        policy = POLICY[each.task.on_parent_failure]
+        return TaskHeld(queue.id, each.task_id, self._now, parents, policy, bytes(batch.data))
+
+    def _key(self, each: Wanted) -> UniqueTaken:
+        task, queue = each.task, self._core.by_name[each.task.queue]
+        assert task.unique_key is not None
+        until = 0 if task.unique_seconds is None else self._now + round(task.unique_seconds * 1_000_000)
+        _, partition, offset = self._places.get(each.task_id, (queue.id, HELD, HELD))
+        return UniqueTaken(queue.id, digest(task.unique_key), each.task_id, until, partition, offset)
+
+    def _check_room(self, entries: list[Entry], waiting: list[Wanted]) -> None:
+        tasks = self._core.tasks
+        size = sum(map(entry_bytes, entries))
+        if size > ROOM:
+            raise TooLarge(f"tasks: they take {size:,} bytes", hint="submit fewer at a time")
+        if waiting and len(tasks.held) + len(waiting) > limits.tasks_held_max:
+            raise QueueFull(f"{len(tasks.held):,} tasks wait for others already", hint="wait until some are done")
+        if waiting and tasks.held_bytes + size > limits.tasks_held_bytes_max:
+            raise QueueFull(f"tasks that wait for others take {tasks.held_bytes:,} bytes already")
+        if len(tasks.unique) + len(self._keys) > limits.unique_keys_max:
+            raise QueueFull(f"{len(tasks.unique):,} unique keys are taken", hint="give them a shorter unique_seconds")
