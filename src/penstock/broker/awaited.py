@@ -12,7 +12,7 @@ from penstock.broker.access import Client
 from penstock.broker.answers import Told, raised, resolve
 from penstock.broker.folding import Producer
 from penstock.errors import PenstockError
-from penstock.model import Durability, Receipt
+from penstock.model import Durability, Outcome, Receipt
 from penstock.replies import LeaseReply, PushReply
 from penstock.requests import LeaseRequest, PartitionChoice, Settling
 
@@ -56,8 +56,14 @@ class Awaited:
             reply: LeaseReply = raised(await future)
         except asyncio.CancelledError:
             pending.cancel()
+            if future.done() and not future.cancelled():  # it came in the same moment
+                self._give_back(client, future.result())
             raise
         return reply
+
+    def _give_back(self, client: Client, answer: Any) -> None:
+        if isinstance(answer, LeaseReply) and answer.count:
+            self.settle_lease(client, answer.nonce, Settling(Outcome.RELEASED), lambda told: None)
 
     async def settled(self, client: Client, receipts: Sequence[Receipt], how: Settling) -> None:
         """`settle`, awaited."""

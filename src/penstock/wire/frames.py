@@ -35,6 +35,7 @@ class Type(IntEnum):
     CALL = 22
     STREAM = 23
     CREDIT = 24
+    PUSH_TYPED = 25
     PING = 26
     CANCEL = 27
 
@@ -48,6 +49,20 @@ class Type(IntEnum):
     PLACED = 39
 
 
+class JsonType(IntEnum):
+    """What a frame of the JSON protocol of tasks is. Requests are answered in order, with ACK or NACK."""
+
+    SUBMIT_TASK = 1
+    CLAIM_TASK = 2
+    TASK_RESULT = 3
+    HEARTBEAT = 4
+    ACK = 5
+    NACK = 6
+    QUERY_STATUS = 7
+    CANCEL_TASK = 8
+    LIST_TASKS = 9
+
+
 # (type, correlation, where its body begins, where it ends)
 Cut = tuple[int, int, int, int]
 
@@ -55,6 +70,11 @@ Cut = tuple[int, int, int, int]
 def frame(kind: int, correlation: int, body: bytes = b"") -> bytes:
     """One frame."""
     return HEAD.pack(len(body) + 5, kind, correlation) + body
+
+
+def json_frame(kind: int, body: bytes) -> bytes:
+    """One frame of the JSON protocol."""
+    return LENGTH.pack(len(body) + 1) + bytes((kind,)) + body
 
 
 def frame_head(kind: int, correlation: int, body_bytes: int) -> bytes:

@@ -37,7 +37,7 @@ DEFAULT_QUEUE: Final = "default"
 _STATES: Final = "|".join(TaskState)
 
 TaskId = Annotated[str, Meta(pattern="^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", description="A UUID.")]
-TaskType = Annotated[str, Meta(min_length=1)]
+TaskType = Annotated[str, Meta(pattern="^[A-Za-z0-9._-]{1,200}$")]
 Args = Annotated[Raw, Meta(extra_json_schema={"type": "array"})]
 Kwargs = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 Attempts = Annotated[int, Meta(ge=1, le=limits.attempts_max)]

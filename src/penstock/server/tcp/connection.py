@@ -21,12 +21,14 @@ from penstock.broker.calls import settling
 from penstock.broker.folding import Producer
 from penstock.broker.tasks import BEGUN
 from penstock.errors import BadRequest, PenstockError
-from penstock.model import check_name
+from penstock.model import ContentType, check_name
 from penstock.server.tcp.answering import Answering
 from penstock.server.tcp.parting import part
+from penstock.server.tcp.talk import Talk
 from penstock.version import VERSION
 from penstock.wire import calls, requests
-from penstock.wire.frames import PROTOCOL_VERSION, Splitter, Type, frame
+from penstock.wire.frames import BINARY_FROM, PROTOCOL_VERSION, JsonType, Splitter, Type, frame, json_frame
+from penstock.wire.json_replies import error_body
 
 if TYPE_CHECKING:
     from penstock.server.tcp.listener import TcpServer
@@ -35,7 +37,8 @@ UNANSWERED_MAX: Final = 4096  # requests of one connection that may be under way
 HELD_BYTES_MAX: Final = 64 << 20  # of pushes of one connection that may be under way
 WRITE_BUFFER_BYTES: Final = 1 << 20  # answers that may wait for the client to read them
 CALLS_MAX: Final = 4  # of one connection that run at a time: their answers may be large
-PUSH_ONE: Final = int(Type.PUSH_ONE)  # looking an enumeration up costs more than all else about it
+PUSH_TYPED: Final = int(Type.PUSH_TYPED)  # looking an enumeration up costs more than all else about it
+SINGLES: Final = (int(Type.PUSH_ONE), PUSH_TYPED)
 SMALL_BATCH_BYTES: Final = 4096  # smaller batches are copied out of what was read, so as not to keep all of that
 
 
@@ -54,6 +57,7 @@ class TcpConnection(Answering, asyncio.Protocol):
         self._calls = 0  # that run
         self._later: deque[tuple[int, int, bytes]] = deque()  # requests with large answers that must wait
         self._names: dict[bytes, str] = {}  # of queues, decoded and checked
+        self._talk: Talk | None = None  # in JSON
 
     # the transport
 
@@ -72,6 +76,8 @@ class TcpConnection(Answering, asyncio.Protocol):
             pending.cancel()
         for stream in list(self._streams.values()):
             stream.close()
+        if self._talk is not None:
+            self._talk.close()
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -89,12 +95,16 @@ class TcpConnection(Answering, asyncio.Protocol):
         self._set_reading()
         for stream in self._streams.values():
             stream.pause()
+        if self._talk is not None:
+            self._talk.pause()
 
     def resume_writing(self) -> None:
         self._is_full = False
         self._set_reading()
         for stream in list(self._streams.values()):
             stream.resume()
+        if self._talk is not None:
+            self._talk.resume()
         self._go_on()
 
     def _set_reading(self) -> None:
@@ -111,8 +121,11 @@ class TcpConnection(Answering, asyncio.Protocol):
     # requests
 
     def _request(self, kind: int, correlation: int, data: bytes, start: int, stop: int) -> None:
-        if kind == PUSH_ONE and self.is_greeted:
-            self._push_one(correlation, data, start, stop)
+        if kind in SINGLES and self.is_greeted:
+            self._push_one(kind, correlation, data, start, stop)
+            return
+        if kind < BINARY_FROM:
+            self._json(kind, data[start:stop])
             return
         if kind not in _HANDLERS:
             raise BadRequest(f"type {kind} is no request", hint="see docs/formats/tcp.md; tasks have types 1 to 9")
@@ -124,6 +137,29 @@ class TcpConnection(Answering, asyncio.Protocol):
             self._later.append((kind, correlation, data[start:stop]))
         else:
             self._handle(kind, correlation, memoryview(data)[start:stop])
+
+    def _json(self, kind: int, body: bytes) -> None:
+        """A request of the JSON protocol, which has no HELLO."""
+        if self._talk is None:
+            self._talk = Talk(self._broker, self._client, self._answer_json, self._server.spawn)
+            if self._is_full:
+                self._talk.pause()
+        self._unanswered += 1
+        self._held_bytes += len(body)
+        self._talk.take(kind, body)
+
+    def _answer_json(self, kind: int, body: bytes, held: int) -> None:
+        self._unanswered -= 1
+        self._held_bytes -= held
+        self._send(json_frame(kind, body))
+        self.flush()  # so that the transport says when it is full
+        if not self._is_reading:
+            self._set_reading()
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the client speaks nothing but JSON, as far as is known."""
+        return self._talk is not None and not self.is_greeted
 
     def _handle(self, kind: int, correlation: int, body: memoryview) -> None:
         refused = answer_of(lambda: _HANDLERS[kind](self, correlation, body))
@@ -150,11 +186,15 @@ class TcpConnection(Answering, asyncio.Protocol):
         welcome = requests.Welcome(PROTOCOL_VERSION, f"penstock/{VERSION}", self._server.frame_bytes_max)
         self._answer(Type.OK, correlation, requests.encode(welcome))
 
-    def _push_one(self, correlation: int, data: bytes, start: int, stop: int) -> None:
+    def _push_one(self, kind: int, correlation: int, data: bytes, start: int, stop: int) -> None:
         self._unanswered += 1
         self._held_bytes += stop - start
         told = partial(self._placed, correlation, stop - start)
         try:
+            content_type = ContentType.BYTES
+            if kind == PUSH_TYPED:
+                content_type = requests.content_type_of(data, start, stop)
+                start += 1
             sequence, name, payload = requests.decode_push_one(data, start, stop)
             queue = self._names.get(name) or self._name(name)
             if len(payload) > limits.payload_bytes_max:
@@ -163,7 +203,7 @@ class TcpConnection(Answering, asyncio.Protocol):
             told(error)
             return
         producer = (*self._producer, sequence) if sequence and self._producer else None
-        self._broker.push_one(self._client, queue, payload, producer, told)
+        self._broker.push_one(self._client, queue, payload, producer, told, content_type)
 
     def _name(self, name: bytes) -> str:
         try:
@@ -301,12 +341,15 @@ class TcpConnection(Answering, asyncio.Protocol):
 
     def goodbye(self) -> None:
         """The broker stops: say so. What is under way is still answered."""
-        if not self._is_lost:
+        if not self._is_lost and not self.is_json:
             self._send(frame(Type.GOODBYE, 0))
 
     def refuse(self, error: PenstockError) -> None:
         """Say why, and close."""
-        self._fail(0, error)
+        if self.is_json:
+            self._send(json_frame(JsonType.NACK, error_body(error)))
+        else:
+            self._fail(0, error)
         self.flush()
         if part(self._transport, self._broker.loop):
             self.connection_lost(None)

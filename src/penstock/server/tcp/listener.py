@@ -47,7 +47,7 @@ class TcpServer:
             self.broker.loop.call_later(self.hello_seconds, self._check_greeted, connection)
 
     def _check_greeted(self, connection: TcpConnection) -> None:
-        if connection in self._connections and not connection.is_greeted:
+        if connection in self._connections and not (connection.is_greeted or connection.is_json):
             connection.refuse(BadRequest(f"no HELLO came within {self.hello_seconds:g} s"))
 
     def left(self, connection: TcpConnection) -> None:
@@ -65,11 +65,12 @@ class TcpServer:
         for connection in unsent:
             connection.flush()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine on behalf of a connection."""
         task = self.broker.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def stop_accepting(self) -> None:
         """The first step of a drain; clients are told."""

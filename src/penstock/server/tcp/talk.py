@@ -1,0 +1,140 @@
+"""The JSON protocol of tasks on one TCP connection: types 1 to 9, without a correlation.
+
+Requests are dealt with one after the other and answered in their order, with ACK or NACK. What waits is bounded as all
+requests of a connection are; while the client does not read its answers, no more are made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+from penstock.broker import Broker, Client
+from penstock.broker.answers import awaited_answer_of
+from penstock.errors import BadRequest, PenstockError
+from penstock.server import claiming, tasks
+from penstock.wire import calls, json_frames
+from penstock.wire import json_task_views as views
+from penstock.wire import json_tasks as models
+from penstock.wire.frames import JsonType
+from penstock.wire.json_replies import encode, error_body, error_fields
+from penstock.wire.json_views import ErrorFields
+
+Answer = Callable[[int, bytes, int], None]  # (type, body, bytes of the request)
+Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+
+
+class Talk:
+    """See the module's rules. `answer` sends; `spawn` runs a coroutine for the connection."""
+
+    def __init__(self, broker: Broker, client: Client, answer: Answer, spawn: Spawn) -> None:
+        self._broker = broker
+        self._client = client
+        self._answer = answer
+        self._spawn = spawn
+        self._waiting: deque[tuple[int, bytes]] = deque()
+        self._running: asyncio.Task[None] | None = None
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+
+    def take(self, kind: int, body: bytes) -> None:
+        """A request."""
+        if kind not in _HANDLERS:
+            raise BadRequest(f"type {kind} is no request", hint="see docs/formats/tcp.md; tasks have types 1 to 9")
+        self._waiting.append((kind, body))
+        if self._running is None:
+            self._running = self._spawn(self._run())
+
+    def pause(self) -> None:
+        """The client does not read."""
+        self._has_room.clear()
+
+    def resume(self) -> None:
+        """It does again."""
+        self._has_room.set()
+
+    def close(self) -> None:
+        """The client has gone."""
+        self._waiting.clear()
+        if self._running is not None:
+            self._running.cancel()
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                await self._has_room.wait()
+                kind, body = self._waiting.popleft()
+                answer = await awaited_answer_of(_HANDLERS[kind](self._broker, self._client, body))
+                if isinstance(answer, PenstockError):
+                    self._answer(JsonType.NACK, error_body(answer), len(body))
+                else:
+                    self._answer(answer[0], answer[1], len(body))
+        finally:
+            self._running = None
+
+
+Handled = tuple[int, bytes]  # type and body of the answer
+
+
+def _ack(view: Any) -> Handled:
+    return JsonType.ACK, encode(view)
+
+
+async def _submit(broker: Broker, client: Client, body: bytes) -> Handled:
+    return _ack(await tasks.submit(broker, client, models.submission.read(body)))
+
+
+async def _claim(broker: Broker, client: Client, body: bytes) -> Handled:
+    return _ack(await claiming.claim(broker, client, json_frames.claim.read(body)))
+
+
+async def _result(broker: Broker, client: Client, body: bytes) -> Handled:
+    view, error = await tasks.finish(broker, client, models.finished.read(body))
+    if error is None:
+        return _ack(view)
+    return JsonType.NACK, error_body(error)[:-1] + b"," + encode(view)[1:]
+
+
+async def _heartbeat(broker: Broker, client: Client, body: bytes) -> Handled:
+    given = json_frames.heartbeat.read(body)
+    held = [_held(receipt, await claiming.hold(broker, client, receipt, given.lease_ms)) for receipt in given.receipts]
+    noted = [await awaited_answer_of(tasks.progress(broker, client, each)) for each in given.progress]
+    results = views.finish_results([each.task_id for each in given.progress], noted).results
+    if given.is_leaving:
+        await broker.call(client, "forget_worker", calls.ForgetWorker(given.worker_id))
+        return _ack(json_frames.HeartbeatAnswer([], held, results))
+    news = await tasks.heartbeat(broker, client, given.worker_id, given)
+    return _ack(json_frames.HeartbeatAnswer(news.cancelled, held, results))
+
+
+def _held(receipt: str, answer: Any) -> json_frames.Held:
+    if isinstance(answer, PenstockError):
+        return json_frames.Held(receipt, "error", error=ErrorFields(**error_fields(answer)))
+    return json_frames.Held(receipt, "ok", answer)
+
+
+async def _query(broker: Broker, client: Client, body: bytes) -> Handled:
+    given = json_frames.query.read(body)
+    return _ack(views.task_view(await tasks.task(broker, client, given.task_id, given.wait_ms)))
+
+
+async def _cancel(broker: Broker, client: Client, body: bytes) -> Handled:
+    task_id = json_frames.cancel.read(body).task_id
+    return _ack(views.task_view(await broker.call(client, "cancel_task", calls.CancelTask(task_id))))
+
+
+async def _list(broker: Broker, client: Client, body: bytes) -> Handled:
+    return _ack(await tasks.tasks(broker, client, models.filter_of(json_frames.search.read(body or b"{}"))))
+
+
+_HANDLERS: Final[dict[int, Callable[[Broker, Client, bytes], Awaitable[Handled]]]] = {
+    JsonType.SUBMIT_TASK: _submit,
+    JsonType.CLAIM_TASK: _claim,
+    JsonType.TASK_RESULT: _result,
+    JsonType.HEARTBEAT: _heartbeat,
+    JsonType.QUERY_STATUS: _query,
+    JsonType.CANCEL_TASK: _cancel,
+    JsonType.LIST_TASKS: _list,
+}

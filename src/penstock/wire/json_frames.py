@@ -1,0 +1,118 @@
+"""What the JSON frames of TCP hold: types 1 to 9, for workers and submitters in any language. docs/formats/tcp.md.
+
+Submissions and finishes are those of HTTP; what only frames have is here.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Final, Literal
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from penstock import limits
+from penstock.model_tasks import Takes, TaskState
+from penstock.wire.json_errors import Reader
+from penstock.wire.json_models import LeaseMs, Request
+from penstock.wire.json_task_views import FinishResult
+from penstock.wire.json_tasks import Progress, TaskId, TaskSearch, Wait, WorkerHeartbeat
+from penstock.wire.json_views import ErrorFields
+
+QUEUES_MAX: Final = 100
+CLAIMED_MAX: Final = 10_000
+
+
+class Claim(Request):
+    """Tasks for a worker, from the first of some queues that has any."""
+
+    worker_id: str
+    queues: Annotated[tuple[str, ...], Meta(min_length=1, max_length=QUEUES_MAX)]
+    max: Annotated[int, Meta(ge=1, le=CLAIMED_MAX)] = 1
+    wait_ms: Wait = 0.0
+    lease_ms: LeaseMs | None = None
+
+
+class Heartbeat(WorkerHeartbeat, kw_only=True):
+    """A worker is there, holds what it works on, and says how far it is; or it leaves."""
+
+    worker_id: str
+    receipts: Annotated[tuple[str, ...], Meta(max_length=limits.lease_messages_max)] = ()
+    lease_ms: LeaseMs = limits.lease_seconds_default * 1000
+    progress: Annotated[tuple[Progress, ...], Meta(max_length=CLAIMED_MAX)] = ()
+    is_leaving: bool = False
+
+
+class Query(Request):
+    """One task, as it is or once it is final."""
+
+    task_id: TaskId
+    wait_ms: Wait = 0.0
+
+
+class Cancel(Request):
+    """Take a task back, waiting or running."""
+
+    task_id: TaskId
+
+
+class Parent(Struct):
+    """A task that had to come first: `result` is there when it completed."""
+
+    task_id: str
+    status: TaskState
+    result: Raw | UnsetType = UNSET
+
+
+class ClaimedTask(Struct, kw_only=True):
+    """A task to run now. `parents` is there when the task takes their results."""
+
+    task_id: str
+    task_type: str
+    queue: str
+    args: Raw
+    kwargs: Raw
+    attempt: int
+    priority: int
+    key: str | None
+    headers: dict[str, str]
+    timeout_ms: float | None
+    takes: Takes
+    depends_on: tuple[str, ...]
+    parents: list[Parent] | UnsetType = UNSET
+    workflow: str
+    schedule: str
+    scheduled_at: str
+    trace: str | None
+    submitted_at: datetime
+    receipt: str
+    expires_at: datetime
+
+
+class Claimed(Struct):
+    """Tasks to run; none when there was nothing to be had."""
+
+    tasks: list[ClaimedTask]
+
+
+class Held(Struct):
+    """What became of one receipt that was to be held."""
+
+    receipt: str
+    status: Literal["ok", "error"]
+    expires_at: datetime | UnsetType = UNSET
+    error: ErrorFields | UnsetType = UNSET
+
+
+class HeartbeatAnswer(Struct):
+    """What a worker is told: tasks to break off, how long it holds what, and what became of its progress."""
+
+    cancelled: list[str]
+    leases: list[Held]
+    progress: list[FinishResult]
+
+
+claim: Final = Reader(Claim)
+heartbeat: Final = Reader(Heartbeat)
+query: Final = Reader(Query)
+cancel: Final = Reader(Cancel)
+search: Final = Reader(TaskSearch)
