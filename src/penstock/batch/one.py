@@ -25,6 +25,7 @@ _crc: Final = layout.CRC.pack
 _head: Final = layout.HEAD.pack
 _word: Final = struct.Struct("<q").pack
 _text_head: Final = struct.Struct("<qii").pack  # the bit of the one row, then its offsets
+_TYPED_START: Final = HEADER_BYTES + 8 + layout.BOUNDS.size  # of the payload, after its content type
 _DEFAULTS: Final = (limits.priority_default, 0, 0, 0, None, ContentType.BYTES)  # of the fixed columns, in their order
 
 
@@ -77,6 +78,14 @@ def encode_one_with(
         flags |= layout.HEADERS
         columns += _headers(headers)
     return _seal(flags, columns, content) if flags else encode_one(content)
+
+
+def typed_one(data: bytes) -> tuple[int, bytes] | None:
+    """Content type and payload of a batch made here; None when the message has any other option, or not even that."""
+    if layout.flags_of(data) != layout.CONTENT_TYPE:
+        return None
+    length = layout.HEAD.unpack_from(data)[5]
+    return data[HEADER_BYTES], data[_TYPED_START : _TYPED_START + length]
 
 
 def _seal(flags: int, columns: list[bytes], content: bytes) -> bytes:

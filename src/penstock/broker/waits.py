@@ -131,19 +131,20 @@ class ExpectedTask:
         self._waiter: TaskWaiter | None = None
 
     def watch(self, wake: Wake) -> None:
-        self._waiter = self._session.desk.waiters.add(self._task_id, wake)
+        self._waiter = self._session.watch_task(self._task_id, wake)
 
     def unwatch(self) -> None:
         if self._waiter is not None:
-            self._session.desk.waiters.leave(self._waiter)
+            self._session.unwatch_task(self._waiter)
 
     def needs_files(self) -> bool:
         return self._seen is None or self._waiter is None or self._waiter.news is None
 
     def look(self) -> tuple[TaskView, int]:
-        waiter, seen = self._waiter, self._seen
-        if waiter is not None and waiter.news is not None and seen is not None:
-            return (waiter.news if isinstance(waiter.news, TaskView) else waiter.news.of(seen)), waiter.ticket
+        if self._waiter is not None and self._seen is not None:
+            final = self._session.told(self._waiter, self._seen)
+            if final is not None:
+                return final, self._waiter.ticket
         self._seen, ticket = self._find(self._task_id)
         return self._seen, ticket
 

@@ -283,8 +283,8 @@ class AsyncSession(AsyncWaits, Operations):
         return await self.ask(request)
 
     async def push_one(self, queue: str, data: bytes, durability: Durability | None) -> MessageId:
-        reply: PushReply = await self._push(asking.push(queue, Batch(data), None, durability))
-        return reply.ids()[0]
+        id: MessageId = await self._push(asking.push_encoded(queue, data, durability))
+        return id
 
     async def push(
         self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None

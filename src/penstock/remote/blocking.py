@@ -131,8 +131,7 @@ class Session(Waits, Operations):
         return self._ask(asking.push_one(queue, payload)), 0
 
     def push_one(self, queue: str, data: bytes, durability: Durability | None) -> tuple[MessageId, int]:
-        reply: PushReply = self._ask(asking.push(queue, Batch(data), None, durability))
-        return reply.ids()[0], 0
+        return self._ask(asking.push_encoded(queue, data, durability)), 0
 
     def _push_payloads(self, queue: str, payloads: list[bytes]) -> Sequence[MessageId]:
         if len(payloads) == 1:

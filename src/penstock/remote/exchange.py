@@ -29,6 +29,7 @@ from penstock.wire.requests import Welcome, decode
 
 ANSWERS: Final = {
     Type.PUSH_ONE: Type.PLACED,
+    Type.PUSH_TYPED: Type.PLACED,
     Type.PUSH: Type.PUSHED,
     Type.LEASE: Type.LEASED,
 }  # everything else is answered by OK

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.batch import Batch
+from penstock.batch import Batch, typed_one
 from penstock.errors import InvalidField, PenstockError
 from penstock.model import Durability, MessageId, Position, Receipt, to_datetime
 from penstock.model_tasks import Finish, TaskSubmission
@@ -96,6 +96,27 @@ def push_one(queue: str, payload: bytes) -> Request:
 
     return Request(
         Type.PUSH_ONE, lambda sequence: (requests.encode_push_one(name, sequence, payload),), read, is_numbered=True
+    )
+
+
+def push_encoded(queue: str, data: bytes, durability: Durability | None) -> Request:
+    """One message, in the bytes of its batch; the answer is its id. One without options takes the short form."""
+    typed = typed_one(data) if durability is None else None
+    if typed is None:
+        request = push(queue, Batch(data), None, durability)
+        read_reply = request.read
+        request.read = lambda body: read_reply(body).ids()[0]
+        return request
+    name, (content_type, payload) = queue.encode(), typed
+
+    def read(body: memoryview) -> MessageId:
+        return MessageId(queue, *answers.decode_placed(body))
+
+    return Request(
+        Type.PUSH_TYPED,
+        lambda sequence: (requests.encode_push_typed(content_type, name, sequence, payload),),
+        read,
+        is_numbered=True,
     )
 
 

@@ -1,6 +1,6 @@
 """Bodies of answers.
 
-    PLACED      offset u64 | name of the partition                                   to PUSH_ONE; big-endian
+    PLACED      offset u64 | name of the partition                                   to PUSH_ONE, PUSH_TYPED; big-endian
     PUSHED      MessagePack array                                                    to PUSH
     LEASED      head length u32 | head: MessagePack array | batches, end to end      to LEASE, and from streams
 

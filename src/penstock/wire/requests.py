@@ -1,6 +1,7 @@
 """Bodies of requests. Small ones are MessagePack arrays in the order of their fields; messages travel in batches.
 
     PUSH_ONE    sequence u64 | name length u8 | name of the queue | payload                  big-endian
+    PUSH_TYPED  content type u8 | as PUSH_ONE
     PUSH        head length u32 | head: MessagePack array | batch (docs/formats/batch.md)
 
 A sequence numbers the pushes of the connection's producer, so that one that is sent again is not stored again; 0: none.
@@ -14,7 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from penstock.errors import BadRequest
-from penstock.model import Durability, Receipt
+from penstock.model import ContentType, Durability, Receipt
 from penstock.wire.frames import Buffer
 
 S = TypeVar("S")
@@ -152,6 +153,21 @@ def decode_push_one(data: bytes, start: int, stop: int) -> tuple[int, bytes, byt
     if payload > stop:
         raise BadRequest("PUSH_ONE: the name of the queue is cut short")
     return sequence, data[name:payload], data[payload:stop]
+
+
+def encode_push_typed(content_type: int, queue: bytes, sequence: int, payload: bytes) -> bytes:
+    """The body of PUSH_TYPED."""
+    return bytes((content_type,)) + encode_push_one(queue, sequence, payload)
+
+
+def content_type_of(data: bytes, start: int, stop: int) -> ContentType:
+    """The first byte of a PUSH_TYPED body; what follows is as in PUSH_ONE."""
+    if start == stop:
+        raise BadRequest("PUSH_TYPED: the body is cut short")
+    try:
+        return ContentType(data[start])
+    except ValueError:
+        raise BadRequest(f"PUSH_TYPED: {data[start]} is no content type") from None
 
 
 def encode_push(head: PushHead) -> bytes:
