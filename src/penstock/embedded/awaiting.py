@@ -73,6 +73,11 @@ class TaskWaiters:
     def __len__(self) -> int:
         return len(self._by_task)
 
+    def keys(self) -> list[bytes]:
+        """The tasks that are waited for."""
+        with self._lock:
+            return list(self._by_task)
+
     def add(self, task_id: str, wake: Callable[[], object]) -> TaskWaiter:
         waiter = TaskWaiter(task_key(task_id), wake)
         with self._lock:

@@ -72,7 +72,7 @@ class Desk:
         from penstock.catalogue import Catalogue  # SQLite is for those who have tasks
 
         catalogue = Catalogue(self.shard, self._disk)
-        catalogue.on_change(self._changed)
+        catalogue.on_change(self._changed, self.waiters.keys)
         return catalogue
 
     def _changed(self, views: Sequence[TaskView]) -> None:
@@ -80,10 +80,8 @@ class Desk:
 
     def caught_up(self) -> Catalogue:
         """The catalogue, with everything that has happened by now. All of it is durable: it may be told."""
-        sequence, ticket = self.shard.look(lambda now: self.shard.core.sequence)
-        self.shard.confirm(ticket)
         catalogue = self.catalogue
-        catalogue.catch_up(sequence)
+        catalogue.catch_up()
         return catalogue
 
     # workers

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, TypeVar
 
-from penstock import task_fields, tasking
+import msgspec
+
+from penstock import limits, task_fields, tasking
 from penstock.embedded.awaiting import TaskWaiter
 from penstock.embedded.desk import Desk
 from penstock.engine import Ticket
@@ -46,16 +49,19 @@ class TaskMethods:
 
     # submitting and finishing
 
-    def submit_tasks(self, tasks: Sequence[TaskSubmission]) -> tuple[list[Submitted], Ticket]:
+    def submit_tasks(self, tasks: Sequence[TaskSubmission], client: str = "") -> tuple[list[Submitted], Ticket]:
         """All or none, in one frame. Parents may be among them, in any order."""
         checked = task_fields.submissions(tasks)
-        own = {task.task_id for task in checked}
-        wanted = {parent for task in checked for parent in task.depends_on} - own
-        if not wanted:
-            return tasking.submit_tasks(self.shard, checked, {})
-        return self._settled(
-            lambda: tasking.submit_tasks(self.shard, checked, self.desk.caught_up().places(wanted)), "its parents"
-        )
+        parents = {parent for task in checked for parent in task.depends_on}
+        outside = parents.difference(task.task_id for task in checked)
+        if not outside:
+            with suppress(tasking.Moved):  # one of them was submitted before, and is done
+                return tasking.submit_tasks(self.shard, checked, {}, client)
+
+        def submit() -> tuple[list[Submitted], Ticket]:
+            return tasking.submit_tasks(self.shard, checked, self.desk.caught_up().places(parents), client)
+
+        return self._again_if_moved(submit, "depends_on")
 
     def finish_tasks(self, finishes: Sequence[Finish]) -> tuple[list[PenstockError | None], Ticket]:
         """Each by itself: None, or why it was not accepted. What is accepted is one frame."""
@@ -122,7 +128,7 @@ class TaskMethods:
     def cancel_task(self, task_id: str) -> tuple[TaskView, Ticket]:
         """Final at once, also when it runs: its worker is told, and what it still reports is refused."""
         checked = task_fields.task_id(task_id)
-        self._settled(lambda: self._cancel(self._task(checked)), checked)
+        self._again_if_moved(lambda: self._cancel(self._task(checked)), checked)
         return self._task(checked), 0
 
     def _cancel(self, view: TaskView) -> None:
@@ -143,15 +149,34 @@ class TaskMethods:
             self.desk.registry.revived(checked)
             tasking.retry(self.shard, _place(view), checked, view.state)
 
-        self._settled(retry, checked)
+        self._again_if_moved(retry, checked)
         return self._task(checked), 0
 
     def purge_tasks(self, wanted: TaskFilter) -> tuple[int, Ticket]:
-        """Forget final tasks, and cancel those that only wait and forget them too; how many."""
-        checked = task_fields.task_filter(wanted)
-        return self.desk.caught_up().forget(checked), 0
+        """Forget final tasks, and cancel those that only wait and forget them too; how many. All pages of them."""
+        wanted = msgspec.structs.replace(task_fields.task_filter(wanted), limit=limits.task_page_max)
+        count = 0
+        while True:
+            page = self.desk.caught_up().page(wanted)
+            gone = [view.task_id for view in page.tasks if self._is_cancelled(view)]
+            count += self.desk.caught_up().forget_ids(gone)
+            if page.cursor is None:
+                return count, 0
+            wanted = msgspec.structs.replace(wanted, cursor=page.cursor)
 
-    def _settled(self, decide: Callable[[], T], what: str) -> T:
+    def _is_cancelled(self, view: TaskView) -> bool:
+        """Whether a task is final, because it was cancelled if need be. Those that run go on."""
+        if view.is_final:
+            return True
+        if view.state is TaskState.RUNNING:
+            return False
+        try:
+            self._cancel(view)
+        except (tasking.Moved, TaskConflict):
+            return False  # a worker was quicker
+        return True
+
+    def _again_if_moved(self, decide: Callable[[], T], what: str) -> T:
         """Decide by what the catalogue tells, again while it has moved before the decision is made."""
         for _ in range(LOOKS_MAX):
             try:
