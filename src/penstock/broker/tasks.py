@@ -73,7 +73,7 @@ class Tasks:
             broker.hold(partial(self.submit, client, given, producer, told))
             return
         broker.flush()
-        work = partial(self._session.submit_tasks, tasks, producer, client.identity)
+        work = partial(self._session.submit_tasks, tasks, client.identity)
         self._run(work, _asks_for_parents(tasks), min((task.queue for task in tasks), default=""), told)
 
     def finish(self, client: Client, given: calls.FinishTasks, producer: Producer | None, told: Told) -> None:
