@@ -118,16 +118,16 @@ def calls(work: Callable[[Queue], None], queue: Queue) -> int:
 
 
 def cost(path: str, session: Session) -> int:
-    """Calls of the last of a few rounds, when everything that is made once has been made."""
+    """Calls of one round after a few others, when everything that is made once has been made."""
     work, prepare = PATHS[path]
+    prepare = prepare or (lambda _: None)
     with Penstock(session) as ps:
         queue = ps.queue("mail")
-        found = 0
-        for _ in range(WARM_UP + 1):
-            if prepare is not None:
-                prepare(queue)
-            found = calls(work, queue)
-    return found
+        for _ in range(WARM_UP):
+            prepare(queue)
+            work(queue)
+        prepare(queue)
+        return calls(work, queue)
 
 
 def session(path: Any) -> Session:

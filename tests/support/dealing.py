@@ -1,7 +1,8 @@
 """How tests are dealt out to several worker processes (`pytest --numprocesses`).
 
-Those with a Spark share it, so they go together to one worker, and first, because that takes longest. Any other test
-goes by itself to whoever is free.
+Those with a Spark share it, so they go together to one worker, and first, because that takes longest. Those that start
+Spark in processes of their own go one after the other to another worker: more of them at once would only be in each
+other's way. Any other test goes by itself to whoever is free.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import PurePosixPath
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 SPARK = PurePosixPath("tests/spark")
-OWN_SPARK = ("test_cluster.py", "test_sink_kills.py")  # these start one in processes of their own
+OWN_SPARK = ("test_cluster.py", "test_sink_kills.py")
 LONG = (*OWN_SPARK, "test_kill9_broker.py", "test_soak.py")  # begun early, or at the end all would wait for one of them
 
 
@@ -20,4 +21,6 @@ class Dealing(LoadScopeScheduling):  # type: ignore[misc] # it publishes no type
 
     def _split_scope(self, nodeid: str) -> str:
         path = PurePosixPath(nodeid.partition("::")[0])
-        return str(SPARK) if SPARK in path.parents and path.name not in OWN_SPARK else nodeid
+        if path.name in OWN_SPARK:
+            return "own Spark"
+        return "Spark" if SPARK in path.parents else nodeid
