@@ -18,6 +18,7 @@ from penstock.model_tasks import NO_ARGS, NO_KWARGS, Envelope, TaskSubmission
 
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(Envelope)
+_VARIANT: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))  # the digit of a UUID that has two fixed bits
 
 
 def new_task_id(now_us: int) -> str:
@@ -26,6 +27,16 @@ def new_task_id(now_us: int) -> str:
     number = number & ~(0xF << 76 | 0x3 << 62) | 0x7 << 76 | 0x2 << 62
     text = f"{number:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def new_task_ids(count: int, now_us: int) -> list[str]:
+    """Many of them at once."""
+    noise, stamp = os.urandom(10 * count).hex(), f"{now_us // 1000 & (1 << 48) - 1:012x}"
+    head = f"{stamp[:8]}-{stamp[8:]}-7"
+    return [
+        f"{head}{noise[at : at + 3]}-{_VARIANT[noise[at + 3]]}{noise[at + 4 : at + 7]}-{noise[at + 7 : at + 19]}"
+        for at in range(0, 20 * count, 20)
+    ]
 
 
 def encode_envelope(task: TaskSubmission) -> bytes:
@@ -70,9 +81,30 @@ def task_message(task: TaskSubmission) -> bytes:
     )
 
 
+def alike_payloads(task: TaskSubmission, calls: Sequence[tuple[bytes, bytes]], ids: Sequence[str]) -> list[bytes]:
+    """The payloads of tasks that differ from `task` only by their ids and their `calls`: args and kwargs, as JSON."""
+    rest = encode_envelope(msgspec.structs.replace(task, task_id="", args=b"[]", kwargs=b"{}"))
+    rest = b"," + rest.removeprefix(b'{"task_id":"",')
+    return [
+        b'{"task_id":"%b","args":%b%b' % (id.encode(), args, rest)
+        if kwargs == b"{}"
+        else b'{"task_id":"%b","args":%b,"kwargs":%b%b' % (id.encode(), args, kwargs, rest)
+        for id, (args, kwargs) in zip(ids, calls, strict=True)
+    ]
+
+
+def alike_batch(task: TaskSubmission, payloads: Sequence[bytes]) -> Batch:
+    """The messages of tasks that differ only by their payloads, for an ordinary push."""
+    return _batch([task] * len(payloads), payloads)
+
+
 def tasks_batch(tasks: Sequence[TaskSubmission]) -> Batch:
     """The messages of some tasks of one queue, for an ordinary push."""
-    payloads = fields.binary([encode_envelope(task) for task in tasks], "payload", payload_bytes_max)
+    return _batch(tasks, [encode_envelope(task) for task in tasks])
+
+
+def _batch(tasks: Sequence[TaskSubmission], contents: Sequence[bytes]) -> Batch:
+    payloads = fields.binary(contents, "payload", payload_bytes_max)
     columns = [
         fields.priorities([task.priority for task in tasks]),
         fields.delays([task.delay_seconds for task in tasks]),

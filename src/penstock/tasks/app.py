@@ -81,6 +81,7 @@ class App:
         self.clock = clock or SystemClock()
         self.queue_default = check_name(queue)
         self.middleware = tuple(middleware)
+        self.changes_tasks = any(type(each).enqueue is not Middleware.enqueue for each in self.middleware)
         self.declarations = Declarations()
         self.sender = Sender(self)
         self._tasks: dict[str, Task[..., Any, Any]] = {}

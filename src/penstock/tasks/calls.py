@@ -51,6 +51,14 @@ def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind, dec_hook=_decode_more)
 
 
+def written(value: Any, what: str) -> bytes:
+    """JSON of any value; `InvalidField` when it has none."""
+    try:
+        return encode(value)
+    except NOT_JSON as error:
+        raise InvalidField(f"{what}: {error}", hint="use what JSON can hold, or None") from None
+
+
 def hints_of(function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:
     """Annotations of a function; `names` are those around it, where it is defined inside another function."""
     try:
@@ -100,8 +108,25 @@ class Calls:
         except NOT_JSON:
             self._refuse_unwritable(args, kwargs)
             raise
-        self.decode(*data)
+        if (
+            kwargs
+            or not args
+            or self.rest is not None
+            or self._has_required_named
+            or len(args) < self._required_positional
+        ):
+            self.decode(*data)
+            return data
+        # Only positional arguments, and enough of them: it is for their types alone to be looked at.
+        try:
+            self._plain_decoder.decode(data[0])
+        except msgspec.MsgspecError as error:
+            raise self._wrong(error) from None
         return data
+
+    @cached_property
+    def _plain_decoder(self) -> msgspec.json.Decoder[Any]:
+        return self._args_decoder(len(self.positional))
 
     def _refuse_unwritable(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         given = [(self._name_of(index), value) for index, value in enumerate(args)]
@@ -228,9 +253,10 @@ class Calls:
         found = _PLACE.fullmatch(text)
         if not name and "array` of at most" in text and (found is None or not (found["rest"] or found["index"])):
             return InvalidField(f"task {self.name!r}: too many arguments; the function takes {self._signature()}")
+        what = text if found is None else found["what"]
+        what = what[:1].lower() + what[1:]
         if found is None:
-            return self._invalid(name, text) if name else InvalidField(f"task {self.name!r}: {text}")
-        what = found["what"][:1].lower() + found["what"][1:]
+            return self._invalid(name, what) if name else InvalidField(f"task {self.name!r}: {what}")
         if name:
             return self._invalid(name + _path(found), what)
         return self._invalid(self._name_of(int(found["index"] or 0)) + found["rest"], what)

@@ -7,7 +7,6 @@ progress goes nowhere, so that a task can be called, and tested, like any functi
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from datetime import datetime
@@ -16,7 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from penstock.model_tasks import Envelope, TaskState, TaskView
-from penstock.tasks.endings import Cancel
+from penstock.tasks.calls import written
+from penstock.tasks.endings import Cancel, Ending
 
 Note = Callable[[bytes], object]  # takes progress, as JSON, on its way
 
@@ -24,7 +24,11 @@ _NOWHERE: Final = Envelope(task_id="", task_type="")
 
 
 class TaskContext:
-    """One run of a task, as the task sees it. `note` and `cancel` may be called from any thread."""
+    """One run of a task, as the task sees it. `progress` and `cancel` may be called from any thread."""
+
+    __slots__ = (
+        "_note", "attempt", "broken_off", "envelope", "is_cancelled", "key", "parents", "queue", "trace", "worker"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -46,7 +50,8 @@ class TaskContext:
         self.trace = trace
         self.parents = tuple(parents)  # in the order of depends_on
         self._note = note
-        self._cancelled = threading.Event()
+        self.is_cancelled = False  # the task was cancelled meanwhile: what it still returns is thrown away
+        self.broken_off: Ending | None = None  # what becomes of the task when its run is broken off
 
     @property
     def id(self) -> str:
@@ -74,11 +79,6 @@ class TaskContext:
         """Results of the tasks that this one waited for, in their order; None for one that has none."""
         return [None if parent.result is None else msgspec.json.decode(parent.result) for parent in self.parents]
 
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether the task was cancelled meanwhile: what it still returns is thrown away."""
-        return self._cancelled.is_set()
-
     def stop_if_cancelled(self) -> None:
         """Leave the task when it was cancelled meanwhile."""
         if self.is_cancelled:
@@ -86,12 +86,13 @@ class TaskContext:
 
     def progress(self, value: Any) -> None:
         """Tell how far the task is: any JSON, for whoever asks `job.progress()`. It is not waited for."""
+        data = written(value, "progress")
         if self._note is not None:
-            self._note(msgspec.json.encode(value))
+            self._note(data)
 
     def cancel(self) -> None:
         """Let the task know that it was cancelled; for whoever runs it."""
-        self._cancelled.set()
+        self.is_cancelled = True
 
     def first_argument(self) -> bytes | None:
         """What the task takes of its parents' results, as JSON; None when it takes nothing."""

@@ -31,7 +31,7 @@ from penstock.tasks.context import TaskContext
 from penstock.tasks.endings import Ending
 from penstock.tasks.middleware import Middleware
 from penstock.tasks.options import QUEUE_DEFAULT
-from penstock.tasks.running import arun_one, load_parents, run_one, unknown
+from penstock.tasks.running import arun_one, load_parents, run_one, timed_out, timeout_of, unknown
 from penstock.tasks.task import Task
 
 WORKER: Final = "run_pending"
@@ -146,7 +146,17 @@ class Run:
         return run_one(self.task, self.envelope, self.context)
 
     async def aending(self) -> Ending:
-        return self.ending() if self.task is None else await arun_one(self.task, self.envelope, self.context)
+        task = self.task
+        if task is None:
+            return self.ending()
+        seconds = timeout_of(task, self.envelope)
+        late = timed_out(task, seconds or 0, self.context.attempt)
+        self.context.broken_off = late
+        try:
+            async with asyncio.timeout(seconds):
+                return await arun_one(task, self.envelope, self.context)
+        except TimeoutError:
+            return late
 
 
 def _is_on_a_loop() -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 
 from penstock.errors import InvalidField
 from penstock.model_tasks import Envelope, TaskView
@@ -20,6 +20,8 @@ from penstock.tasks.sessions import AsyncFullSession, FullSession
 from penstock.tasks.task import Task
 
 AnyTask = Task[..., Any, Any]
+
+_CANCELLED: Final = Ending("cancelled", error="cancelled while it ran")
 
 
 def run_one(task: AnyTask, envelope: Envelope, context: TaskContext) -> Ending:
@@ -38,33 +40,25 @@ def run_one(task: AnyTask, envelope: Envelope, context: TaskContext) -> Ending:
 
 
 async def arun_one(task: AnyTask, envelope: Envelope, context: TaskContext) -> Ending:
-    """Run an async function on this loop, for as long as its timeout allows.
+    """Run an async function on this loop.
 
-    Cancellation from outside passes through: whoever cancelled the run knows what becomes of the task.
+    Its cancellation passes through: whoever cancelled the run, for its timeout say, knows what becomes of the task, and
+    may have put it into `context.broken_off` for the middleware to see.
     """
     token = current.set(context)
     try:
         try:
-            ended = await _arun(task, envelope, context)
+            args, kwargs = _begin(task, envelope, context)
+            ended = ending(await task.function(*args, **kwargs), task, context.attempt)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever a task raises is how it ended)
+            ended = ending(error, task, context.attempt)
         except asyncio.CancelledError:
-            run_after(task.app.middleware, context, Ending("cancelled" if context.is_cancelled else "released"))
+            run_after(task.app.middleware, context, context.broken_off or _CANCELLED)
             raise
         run_after(task.app.middleware, context, ended)
     finally:
         current.reset(token)
     return ended
-
-
-async def _arun(task: AnyTask, envelope: Envelope, context: TaskContext) -> Ending:
-    seconds = timeout_of(task, envelope)
-    try:
-        async with asyncio.timeout(seconds) as limit:
-            args, kwargs = _begin(task, envelope, context)
-            return ending(await task.function(*args, **kwargs), task, context.attempt)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever a task raises is how it ended)
-        if limit.expired():
-            return timed_out(task, seconds or 0, context.attempt)
-        return ending(error, task, context.attempt)
 
 
 def timeout_of(task: AnyTask, envelope: Envelope) -> float | None:

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from penstock import limits
-from penstock.envelopes import task_message, tasks_batch
+from penstock.envelopes import alike_batch, alike_payloads, new_task_ids, task_message, tasks_batch
 from penstock.model_tasks import Submitted, TaskSubmission
 
 if TYPE_CHECKING:
@@ -66,6 +66,26 @@ class Sender:
             await session.push(queue, tasks_batch(part), None, None)
         return [task.task_id for task in tasks]
 
+    def send_alike(self, task: TaskSubmission, calls: Sequence[tuple[bytes, bytes]]) -> list[str]:
+        """Tasks that differ only by their arguments."""
+        session = self._app.open_session()
+        self._app.declarations.ensure(session, task.queue)
+        ids = new_task_ids(len(calls), self._app.clock.now())
+        ticket = 0
+        for payloads in _slices(alike_payloads(task, calls, ids)):
+            _, ticket = session.push(task.queue, alike_batch(task, payloads), None, None)
+        if ticket:
+            session.confirm(ticket)
+        return ids
+
+    async def asend_alike(self, task: TaskSubmission, calls: Sequence[tuple[bytes, bytes]]) -> list[str]:
+        session = await self._app.open_async_session()
+        await self._app.declarations.aensure(session, task.queue)
+        ids = new_task_ids(len(calls), self._app.clock.now())
+        for payloads in _slices(alike_payloads(task, calls, ids)):
+            await session.push(task.queue, alike_batch(task, payloads), None, None)
+        return ids
+
     def submit(self, tasks: Sequence[TaskSubmission]) -> list[Submitted]:
         """All of them or none, in one frame."""
         session = self._app.open_session()
@@ -91,13 +111,28 @@ class Sender:
 def _parts(tasks: Sequence[TaskSubmission]) -> Iterator[tuple[str, list[TaskSubmission]]]:
     """Neighbours of one queue, as many as one push can hold."""
     for queue, neighbours in groupby(tasks, key=lambda task: task.queue):
-        part: list[TaskSubmission] = []
-        size = 0
-        for task in neighbours:
-            length = len(task.args) + len(task.kwargs) + _ENVELOPE_BYTES
-            if part and size + length > PUSH_BYTES:
-                yield queue, part
-                part, size = [], 0
-            part.append(task)
-            size += length
-        yield queue, part
+        found = list(neighbours)
+        sizes = [len(task.args) + len(task.kwargs) + _ENVELOPE_BYTES for task in found]
+        for first, end in _cuts(sizes):
+            yield queue, found[first:end]
+
+
+def _slices(payloads: list[bytes]) -> Iterator[list[bytes]]:
+    """As many as one push can hold."""
+    for first, end in _cuts([len(payload) for payload in payloads]):
+        yield payloads[first:end]
+
+
+def _cuts(sizes: list[int]) -> Iterator[tuple[int, int]]:
+    """Where to cut so that every part is within `PUSH_BYTES`, or has but one."""
+    if sum(sizes) <= PUSH_BYTES:
+        if sizes:
+            yield 0, len(sizes)
+        return
+    first = total = 0
+    for index, size in enumerate(sizes):
+        if index > first and total + size > PUSH_BYTES:
+            yield first, index
+            first, total = index, 0
+        total += size
+    yield first, len(sizes)

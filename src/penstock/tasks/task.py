@@ -25,7 +25,7 @@ from penstock.errors import InvalidField, TooLarge
 from penstock.model_tasks import Takes, TaskSubmission
 from penstock.tasks import calls
 from penstock.tasks.calls import NO_KWARGS, Calls
-from penstock.tasks.context import current_task
+from penstock.tasks.context import current
 from penstock.tasks.job import Job
 from penstock.tasks.options import CALL_OPTIONS, CallOptions, KeyOf, TaskOptions, checked
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")  # what a call gives: of an async function, a coroutine
 T = TypeVar("T")  # the result
+U = TypeVar("U")
 
 
 class Configured(Generic[P, T]):
@@ -61,10 +62,16 @@ class Configured(Generic[P, T]):
         """Store many in one push. Of each item a tuple is positional arguments, a dict named ones, anything else the
         only argument.
         """
+        items = list(items)
+        if self._are_alike:
+            return [self._job(id) for id in self.task.app.sender.send_alike(*self._alike(items))]
         return [self._job(id) for id in self.task.app.sender.send_many(self._submissions(items))]
 
     async def aenqueue_many(self, items: Iterable[Any]) -> list[Job[T]]:
         """The same, awaited."""
+        items = list(items)
+        if self._are_alike:
+            return [self._job(id) for id in await self.task.app.sender.asend_alike(*self._alike(items))]
         return [self._job(id) for id in await self.task.app.sender.asend_many(self._submissions(items))]
 
     def s(self, *args: Any, **kwargs: Any) -> Step[T]:
@@ -88,40 +95,62 @@ class Configured(Generic[P, T]):
         takes = "none" if not depends_on else takes if options.takes is None else options.takes
         call = task.calls if takes == "none" else task.calls.after_first
         data, named = call.encode(args, kwargs)
-        return TaskSubmission(
+        return msgspec.structs.replace(
+            self._base,
             task_id=options.task_id or new_task_id(task.app.clock.now()),
-            is_named=options.task_id is not None,
-            task_type=task.name,
-            queue=options.queue,
             args=data,
             kwargs=named,
-            timeout_seconds=options.timeout,
             depends_on=depends_on,
-            on_parent_failure=options.on_parent_failure,
             takes=takes,
             workflow=workflow,
             unique_key=self._unique_key(call, args, kwargs) if options.unique else None,
-            unique_seconds=options.unique_seconds,
             key=self.key_for(call, args, kwargs),
+            trace=self._trace(),
+        )
+
+    @cached_property
+    def _base(self) -> TaskSubmission:
+        """What is the same for every call with these options."""
+        options = self.chosen
+        return TaskSubmission(
+            task_id="",
+            is_named=options.task_id is not None,
+            task_type=self.task.name,
+            queue=options.queue,
+            timeout_seconds=options.timeout,
+            on_parent_failure=options.on_parent_failure,
+            unique_seconds=options.unique_seconds,
+            key=options.key,
             priority=options.priority,
             delay_seconds=options.delay,
             deliver_at=options.deliver_at,
             ttl_seconds=options.ttl,
             max_attempts=options.max_attempts,
             headers=None if options.headers is None else dict(options.headers),
-            trace=options.trace or current_task().trace,
         )
 
-    def _submissions(self, items: Iterable[Any]) -> list[TaskSubmission]:
+    def _trace(self) -> str | None:
+        """As chosen, or that of the task which enqueues this one."""
+        running = current.get(None)
+        return self.chosen.trace if self.chosen.trace is not None or running is None else running.trace
+
+    @property
+    def _are_alike(self) -> bool:
+        """Whether many of these differ by nothing but their arguments, which makes them cheap."""
+        options = self.chosen
+        own = options.unique or options.depends_on or options.key_of or options.task_id
+        return not own and not self.task.app.changes_tasks
+
+    def _alike(self, items: list[Any]) -> tuple[TaskSubmission, list[tuple[bytes, bytes]]]:
+        """One for all of them, and the arguments of each."""
+        encode = self.task.calls.encode
+        given = _each(lambda item: encode(*calls.call_of(item)), items)
+        return msgspec.structs.replace(self._base, trace=self._trace()), given
+
+    def _submissions(self, items: list[Any]) -> list[TaskSubmission]:
         if self.chosen.task_id is not None:
             raise InvalidField("task_id: many tasks cannot have one id", hint="enqueue them one by one")
-        made = []
-        for index, item in enumerate(items):
-            try:
-                made.append(self.submission(*calls.call_of(item)))
-            except InvalidField as error:
-                raise InvalidField(f"item {index}: {error.message}", hint=error.hint) from None
-        return made
+        return _each(lambda item: self.submission(*calls.call_of(item)), items)
 
     def key_for(self, call: Calls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         """The key of a call: as chosen, or taken from its arguments."""
@@ -180,11 +209,7 @@ class Task(Configured[P, T], Generic[P, R, T]):
 
     def encode_result(self, value: Any) -> bytes:
         """A result as JSON; `InvalidField` or `TooLarge` when it cannot be stored."""
-        try:
-            data = calls.encode(value)
-        except calls.NOT_JSON as error:
-            hint = "return what JSON can hold, or None"
-            raise InvalidField(f"task {self.name!r}, result: {error}", hint=hint) from None
+        data = calls.written(value, f"task {self.name!r}, result")
         if len(data) > limits.task_result_bytes_max:
             hint = "store it elsewhere and return its address"
             most = limits.task_result_bytes_max
@@ -211,6 +236,16 @@ class Task(Configured[P, T], Generic[P, R, T]):
 
     def __repr__(self) -> str:
         return f"<Task {self.name} on queue {self.defaults.queue!r}>"
+
+
+def _each(make: Callable[[Any], U], items: list[Any]) -> list[U]:
+    """One for each item; a refusal says which item is meant."""
+    made: list[U] = []
+    try:
+        made.extend(map(make, items))
+    except InvalidField as error:
+        raise InvalidField(f"item {len(made)}: {error.message}", hint=error.hint) from None
+    return made
 
 
 def _told(source: KeyOf | None, call: Calls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
