@@ -11,12 +11,13 @@ import typer
 from typer.main import get_command
 
 import penstock
-from penstock.cli import contexts, dlq, groups, output, pipeline, queues
+from penstock.cli import contexts, dlq, groups, output, pipeline, queues, schedules, tasks
 from penstock.cli.bench import bench
 from penstock.cli.browse import cancel, delayed, peek, why
 from penstock.cli.completion import completion
 from penstock.cli.demo import demo
 from penstock.cli.doctor import doctor
+from penstock.cli.enqueue import enqueue
 from penstock.cli.exits import INTERRUPTED, OK, explained
 from penstock.cli.lease import lease
 from penstock.cli.push import push
@@ -27,10 +28,12 @@ from penstock.cli.stats import stats
 from penstock.cli.tail import tail
 from penstock.cli.top import top
 from penstock.cli.verify import verify
+from penstock.cli.worker import worker
+from penstock.cli.workers import workers
 
 app = typer.Typer(
     name="penstock",
-    help="A durable queue for Python: message queue and replayable log in one.",
+    help="A durable queue for Python: message queue, task queue and replayable log in one.",
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -49,6 +52,9 @@ app.add_typer(queues.app, name="queues", rich_help_panel="Queues and groups")
 app.add_typer(groups.app, name="groups", rich_help_panel="Queues and groups")
 _add("Queues and groups", groups.seek)
 app.add_typer(dlq.app, name="dlq", rich_help_panel="Queues and groups")
+_add("Tasks", enqueue, worker, workers)
+app.add_typer(tasks.app, name="tasks", rich_help_panel="Tasks")
+app.add_typer(schedules.app, name="schedules", rich_help_panel="Tasks")
 _add("Watching and measuring", top, stats, bench)
 _add("History, through Spark", sql)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel="History, through Spark")

@@ -15,8 +15,10 @@ from penstock.errors import (
     PenstockError,
     QueueExists,
     QueueNotFound,
+    ScheduleNotFound,
     SparkMissing,
     StateError,
+    TaskNotFound,
     Unavailable,
 )
 
@@ -33,6 +35,7 @@ HINTS: Final[dict[type[PenstockError], str]] = {
     QueueExists: "'penstock queues update' changes its options",
     GroupNotFound: "'penstock groups list' lists them; 'penstock groups create' makes one",
     GroupExists: "'penstock seek' moves it",
+    TaskNotFound: "'penstock tasks list' lists them; final ones are kept for 7 days",
     Unavailable: "check that the broker runs ('penstock serve') and the address is right (--url, PENSTOCK_URL)",
 }
 
@@ -42,6 +45,7 @@ MEANT: Final = {
     "penstock groups": "list",
     "penstock dlq": "list",
     "penstock pipeline": "run",
+    "penstock tasks": "show",
 }
 
 
@@ -97,6 +101,6 @@ def exit_code(error: PenstockError) -> int:
     """What a command exits with when this happens."""
     if isinstance(error, AccessError):
         return NOT_AUTHORISED
-    if isinstance(error, QueueNotFound | GroupNotFound | MessageNotFound):
+    if isinstance(error, QueueNotFound | GroupNotFound | MessageNotFound | TaskNotFound | ScheduleNotFound):
         return NOTHING_THERE
     return USER_ERROR if isinstance(error, InputError | StateError | SparkMissing | NotADataDirectory) else SERVER_ERROR

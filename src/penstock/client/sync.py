@@ -334,6 +334,11 @@ class Penstock:
     def __init__(self, session: Session) -> None:
         self._session = session
 
+    @property
+    def session(self) -> Session:
+        """What is behind it, for other faces of the same system."""
+        return self._session
+
     def queue(self, name: str) -> Queue:
         """A handle on a queue, which is made by the first push if it is not there."""
         return Queue(self._session, name)

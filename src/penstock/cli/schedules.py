@@ -1,0 +1,132 @@
+"""`penstock schedules`: tasks that the clock submits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from penstock.cli import human, output, task_shapes
+from penstock.cli.exits import nothing_there
+from penstock.cli.options import AsJson, ContextOption, Url, Yes, seconds_option
+from penstock.cli.target import opened
+from penstock.errors import ScheduleNotFound
+from penstock.model import check_priority
+from penstock.model_tasks import ScheduleSpec, ScheduleView
+
+if TYPE_CHECKING:
+    from penstock.client.session import Session
+
+app = typer.Typer(help="Schedules: list, set, pause, resume, delete.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the schedule.")]
+
+
+@app.command(name="list")
+def list_(url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
+    """All schedules, and when they are due."""
+    with opened(url, context) as ps:
+        found = _all(ps.session)
+    if as_json:
+        output.write_json([task_shapes.schedule(view) for view in found])
+        return
+    if not found:
+        raise nothing_there("no schedules", "'penstock schedules set' makes one; so does @app.task(cron=…)")
+    headings = ("name", "cron", "zone", "task", "queue", "next", "last")
+    output.write(output.table(headings, [_row(view) for view in found], text_columns=len(headings)))
+
+
+@app.command(name="set")
+def set_(
+    name: Name,
+    cron: Annotated[
+        str, typer.Argument(metavar="CRON", help="'*/5 * * * *', '@hourly', … or six fields from seconds.")
+    ],
+    task_type: Annotated[str, typer.Argument(metavar="TYPE", help="The name of the task.")],
+    values: Annotated[
+        list[str] | None, typer.Argument(metavar="[ARGUMENT]...", help="Its arguments: JSON, or else plain text.")
+    ] = None,
+    arg: Annotated[list[str] | None, typer.Option("--arg", "-a", metavar="NAME=VALUE", help="May repeat.")] = None,
+    args: Annotated[str | None, typer.Option(metavar="JSON", help="All arguments, as a JSON array.")] = None,
+    kwargs: Annotated[str | None, typer.Option(metavar="JSON", help="All named arguments, as a JSON object.")] = None,
+    queue: Annotated[str, typer.Option("--queue", "-q", help="The queue that its workers look at.")] = "default",
+    timezone: Annotated[str, typer.Option("--timezone", "-z", help="Such as Europe/Berlin.")] = "UTC",
+    catch_up: Annotated[bool, typer.Option("--catch-up", help="Submit what was missed while no broker ran.")] = False,
+    priority: Annotated[str, typer.Option(help="0 to 255, or background, low, normal, high, critical.")] = "normal",
+    key: Annotated[str | None, typer.Option("--key", "-k", help="For limits by key.")] = None,
+    timeout: Annotated[float | None, seconds_option("--timeout", about="Break a run off after so long.")] = None,
+    max_attempts: Annotated[int | None, typer.Option(min=1, help="Runs before it is dead.")] = None,
+    url: Url = None,
+    context: ContextOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a schedule, or change it."""
+    given_args, given_kwargs = task_shapes.arguments(values or [], arg or [], args, kwargs)
+    spec = ScheduleSpec(
+        name=name,
+        cron=cron,
+        timezone=timezone,
+        missed="catch_up" if catch_up else "skip",
+        task_type=task_type,
+        queue=queue,
+        args=given_args,
+        kwargs=given_kwargs,
+        timeout_seconds=timeout,
+        max_attempts=max_attempts,
+        priority=check_priority(int(priority) if priority.isdigit() else priority),
+        key=key,
+    )
+    _set(spec, url, context, as_json=as_json)
+
+
+@app.command()
+def pause(name: Name, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
+    """Submit nothing until it is resumed."""
+    _set(msgspec.structs.replace(_named(name, url, context).spec, is_paused=True), url, context, as_json=as_json)
+
+
+@app.command()
+def resume(name: Name, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
+    """Go on from the next tick."""
+    _set(msgspec.structs.replace(_named(name, url, context).spec, is_paused=False), url, context, as_json=as_json)
+
+
+@app.command()
+def delete(
+    name: Name, yes: Yes = False, url: Url = None, context: ContextOption = None, as_json: AsJson = False
+) -> None:
+    """Forget a schedule; tasks that it has submitted stay."""
+    output.confirm(f"Delete schedule {name}?", yes=yes)
+    with opened(url, context) as ps:
+        ps.session.confirm(ps.session.delete_schedule(name))
+    output.done(f"schedule {name} is deleted", {"name": name, "status": "deleted"}, as_json=as_json)
+
+
+def _set(spec: ScheduleSpec, url: str | None, context: str | None, *, as_json: bool) -> None:
+    with opened(url, context, is_made=True) as ps:
+        view, ticket = ps.session.set_schedule(spec)
+        ps.session.confirm(ticket)
+    when = "it is paused" if view.next_at is None else f"next at {human.moment(view.next_at)}"
+    output.done(f"schedule {spec.name}: {when}", task_shapes.schedule(view), as_json=as_json)
+
+
+def _named(name: str, url: str | None, context: str | None) -> ScheduleView:
+    with opened(url, context) as ps:
+        found = [view for view in _all(ps.session) if view.spec.name == name]
+    if not found:
+        raise ScheduleNotFound(f"there is no schedule {name!r}", hint="'penstock schedules list' lists them")
+    return found[0]
+
+
+def _all(session: Session) -> list[ScheduleView]:
+    found, ticket = session.schedules()
+    session.confirm(ticket)
+    return found
+
+
+def _row(view: ScheduleView) -> tuple[str, ...]:
+    spec = view.spec
+    due = "paused" if view.next_at is None else human.until(view.next_at)
+    last = human.EMPTY if view.last_at is None else f"{human.age(view.last_at)} ago"
+    return spec.name, spec.cron, spec.timezone, spec.task_type, spec.queue, due, last

@@ -1,0 +1,158 @@
+"""`penstock enqueue`, `tasks`, `workers`, `schedules`."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.model import Receipt
+from penstock.model_tasks import Finish, WorkerInfo
+from penstock.requests import LeaseRequest
+from tests.cli.test_cli_queues import lines
+
+ID = "0199c0de-5a00-7c1e-8000-7a7e5f3b2a10"
+OTHER = "0199c0de-5a00-7c1e-8000-7a7e5f3b2a11"
+
+
+def leased(ps, queue="default"):
+    """The next task in the hands of a worker: how to finish it."""
+    reply, _ = ps.session.lease(queue, "default", LeaseRequest(1, consumer="w-1"))
+    (piece,) = reply.pieces
+    return Receipt(queue, piece.partition(0), piece.offsets[0], piece.attempt(0), reply.nonce)
+
+
+def finished(ps, id, outcome, **how):
+    accepted, _ = ps.session.finish_tasks([Finish(receipt=leased(ps), task_id=id, outcome=outcome, **how)])
+    assert accepted == [None]
+
+
+def test_words_are_arguments(ps, run):
+    done = run("enqueue", "shop.add", "1", "two", "[3]", "-a", "to=a@b.c", "-a", "n=4", "--task-id", ID)
+
+    assert (done.code, done.out) == (0, ID + "\n")
+    shown = run("tasks", "show", ID, "--json").json
+    assert (shown["args"], shown["kwargs"]) == ([1, "two", [3]], {"to": "a@b.c", "n": 4})
+    assert (shown["task_type"], shown["queue"], shown["state"]) == ("shop.add", "default", "pending")
+    again = run("enqueue", "shop.add", "--task-id", ID)
+    assert again.out == f"{ID} (it was there: nothing was stored)\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--args", "{}"], "--args: '{}' is JSON, but not an array"),
+        (["--kwargs", "{"], "--kwargs: '{' is not JSON"),
+        (["1", "--args", "[]"], "arguments are given twice"),
+        (["-a", "to"], "--arg: 'to' is not name=value"),
+        (["--priority", "hihg"], "priority: 'hihg' is not a known name"),
+        (["--on-parent-failure", "weep"], "--on-parent-failure: 'weep' is no policy"),
+        (["--depends-on", OTHER], OTHER),
+        (["--task-id", "seven"], "task_id"),
+    ],
+)
+def test_what_is_wrong_is_named_and_nothing_is_stored(ps, run, words, message):
+    done = run("enqueue", "shop.add", *words)
+
+    assert done.code == 1
+    assert message in done.err
+    assert run("tasks", "list").code == 4
+
+
+def test_a_result_is_waited_for(ps, run):
+    run("enqueue", "shop.add", "1", "--task-id", ID)
+    unfinished = run("enqueue", "shop.add", "--task-id", ID, "--wait", "0")
+    assert (unfinished.code, "is pending still" in unfinished.err) == (1, True)
+
+    finished(ps, ID, "completed", result=b'{"sum": 3}')
+    assert run("enqueue", "shop.add", "--task-id", ID, "--wait", "5s").out == '{"sum": 3}\n'
+    assert run("enqueue", "shop.add", "--task-id", ID, "--wait", "5s", "--json").json["result"] == {"sum": 3}
+
+
+def test_a_death_is_told(ps, run):
+    run("enqueue", "shop.add", "--task-id", ID)
+    finished(ps, ID, "dead", error="File shop.py, line 1\nValueError: price is None")
+
+    done = run("enqueue", "shop.add", "--task-id", ID, "--wait", "5s")
+    assert done.code == 2
+    assert f"task {ID} is dead: ValueError: price is None" in done.err
+
+
+def test_the_list_tells_the_most_telling_thing(ps, run, no_time_passes, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    run("enqueue", "a.done", "--task-id", ID)
+    finished(ps, ID, "completed", result=b"[1,2]")
+    run("enqueue", "b.dead", "--task-id", OTHER)
+    finished(ps, OTHER, "dead", error="File shop.py, line 1\nValueError: price is None")
+
+    assert lines(run("tasks", "list").out) == [
+        "id                                    type    state      age  tries  what",
+        f"{OTHER}  b.dead  dead       12s      1  ValueError: price is None",
+        f"{ID}  a.done  completed  12s      1  [1,2]",
+    ]
+    assert [row["task_id"] for row in run("tasks", "list", "--status", "dead", "--json").json_lines] == [OTHER]
+    assert run("tasks", "list", "--type", "c").code == 4
+    wrong = run("tasks", "list", "--status", "ded")
+    assert (wrong.code, "did you mean 'dead'?" in wrong.err) == (1, True)
+
+
+def test_show_has_every_run_with_its_error(ps, run):
+    run("enqueue", "shop.add", "1", "--task-id", ID, "--queue", "default", "--max-attempts", "3")
+    finished(ps, ID, "failed", error="ValueError: first", delay_seconds=0)
+    finished(ps, ID, "failed", error="ValueError: second", delay_seconds=60)
+
+    out = run("tasks", "show", ID).out
+    for text in ("shop.add", "failed", "2 of 3", "[1]", "ValueError: first", "ValueError: second", "w-1"):
+        assert text in out
+    missing = run("tasks", "show", OTHER)
+    assert (missing.code, "penstock tasks list" in missing.err) == (4, True)
+
+
+def test_cancel_retry_and_purge(ps, run):
+    run("enqueue", "shop.add", "--task-id", ID)
+
+    assert run("tasks", "cancel", ID).out == f"✓ {ID} is cancelled\n"
+    assert run("tasks", "show", ID, "--json").json["state"] == "cancelled"
+    assert run("tasks", "retry", ID, "--json").json_lines == [{"task_id": ID, "state": "pending"}]
+    conflict = run("tasks", "retry", ID)
+    assert (conflict.code, "pending" in conflict.err) == (1, True)
+    assert run("tasks", "purge").code == 1
+    assert run("tasks", "purge", "--yes").out == "✓ forgot 1 task\n"
+    assert run("tasks", "list").code == 4
+
+
+def test_workers_are_listed(ps, run, no_time_passes):
+    assert run("workers").code == 4
+    info = WorkerInfo(worker_id="web-1", queues=("mail",), concurrency=16, running=3, completed=1204, memory_bytes=1)
+    ps.session.heartbeat_worker(info)
+
+    assert lines(run("workers").out) == [
+        "worker state queues running  done failed cpu   memory   heard",
+        "web-1  alive mail      3/16 1,204      0 0 % 15.8 KiB 12s ago",
+    ]
+    assert run("workers", "--json").json[0]["worker_id"] == "web-1"
+
+
+def test_schedules_are_kept(ps, run):
+    assert run("schedules", "list").code == 4
+    assert run("schedules", "set", "nightly", "0 3 * * *", "shop.report", "7", "-z", "Europe/Berlin").code == 0
+
+    (listed,) = run("schedules", "list", "--json").json
+    assert (listed["name"], listed["cron"], listed["timezone"], listed["args"]) == (
+        "nightly", "0 3 * * *", "Europe/Berlin", [7],
+    )  # fmt: skip
+    assert run("schedules", "pause", "nightly").out == "✓ schedule nightly: it is paused\n"
+    assert "paused" in run("schedules", "list").out
+    assert run("schedules", "resume", "nightly", "--json").json["next_at"]
+    assert run("schedules", "delete", "nightly", "--yes").code == 0
+    gone = run("schedules", "pause", "nightly")
+    assert (gone.code, "there is no schedule 'nightly'" in gone.err) == (4, True)
+
+
+@pytest.mark.parametrize(
+    ("cron", "more", "named"),
+    [("* * *", [], "cron"), ("0 0 31 2 *", [], "cron"), ("@daily", ["-z", "Mars/Olympus"], "timezone")],
+)
+def test_a_schedule_that_cannot_be_is_refused(ps, run, cron, more, named):
+    done = run("schedules", "set", "bad", cron, "shop.report", *more)
+
+    assert (done.code, named in done.err) == (1, True)
+    assert run("schedules", "list").code == 4
