@@ -1,0 +1,117 @@
+"""`penstock worker`: take tasks from a broker and run them, until it is told to stop."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from penstock.cli import contexts
+from penstock.cli.exits import CommandError
+from penstock.cli.options import ContextOption, Url, seconds_option
+from penstock.cli.target import address
+
+HOW = "How it works"
+LOGS = "Logs"
+
+
+def worker(
+    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, such as myapp:app.")],
+    concurrency: Annotated[int, typer.Option("--concurrency", "-n", min=1, help="Tasks at once.")] = 16,
+    queues: Annotated[
+        str | None, typer.Option("--queues", "-q", metavar="NAMES", help="By commas; those of the app if not given.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads for plain functions; as --concurrency if not given.")
+    ] = None,
+    processes: Annotated[
+        int, typer.Option(min=0, help="Run plain functions in so many processes instead of threads.")
+    ] = 0,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="Stop when nothing is left to do.", rich_help_panel=HOW)
+    ] = False,
+    reload: Annotated[
+        bool,
+        typer.Option("--reload", help="Start again when a Python file changes; for development.", rich_help_panel=HOW),
+    ] = False,
+    stop_seconds: Annotated[
+        float, seconds_option("--stop-seconds", about="Time to finish after SIGTERM. [default: 60s]")
+    ] = 60.0,
+    lease_seconds: Annotated[
+        float, seconds_option("--lease-seconds", about="After so much silence others may run its tasks. [default: 30s]")
+    ] = 30.0,
+    prefetch_max: Annotated[
+        int, typer.Option(min=0, help="Quick tasks to have ready; 0 takes only what can be started.", rich_help_panel=HOW)
+    ] = 1_000,
+    worker_id: Annotated[
+        str | None, typer.Option("--id", help="A name for it; host, pid and chance if not given.", rich_help_panel=HOW)
+    ] = None,
+    log_format: Annotated[
+        str, typer.Option(metavar="WHAT", help="auto, json or console.", rich_help_panel=LOGS)
+    ] = "auto",
+    log_level: Annotated[
+        str, typer.Option(metavar="WHAT", help="debug, info, warning or error.", rich_help_panel=LOGS)
+    ] = "info",
+    url: Url = None,
+    context: ContextOption = None,
+) -> None:
+    """Run the tasks of an app.
+
+    Async tasks run on an event loop, plain functions in threads or processes. Ctrl-C or SIGTERM stops it after finishing
+    what was begun; a second one gives back what still runs. The app says which broker; --url, PENSTOCK_URL or a context
+    say otherwise.
+    """
+    from penstock.telemetry import logs
+
+    _check_words(log_format=(log_format, ("auto", "json", "console")), log_level=(log_level, tuple(logs.LEVELS)))
+    logs.setup(log_format, log_level)
+    if reload:
+        raise typer.Exit(_run_reloading())
+    options = {
+        "queues": None if queues is None else [name.strip() for name in queues.split(",") if name.strip()],
+        "concurrency": concurrency,
+        "threads": threads,
+        "processes": processes,
+        "drain": drain,
+        "stop_seconds": stop_seconds,
+        "lease_seconds": lease_seconds,
+        "prefetch_max": prefetch_max,
+        "worker_id": worker_id,
+    }
+    _run(app, _place(url, context), options)
+
+
+def _place(url: str | None, context: str | None) -> str | None:
+    """Where to work when it is not where the app says."""
+    return address(url, context) if url or contexts.named(context) is not None else None
+
+
+def _run(path: str, place: str | None, options: dict[str, Any]) -> None:
+    from penstock.worker import Worker
+    from penstock.worker.loading import load_app
+    from penstock.worker.stopping import run_worker
+
+    if place is not None:
+        # Processes that it starts import the app anew, and shall work at the same place.
+        os.environ["PENSTOCK_URL"] = place
+    app = load_app(path)
+    if place is not None:
+        app.move(place)
+    run_worker(lambda: Worker(app, app_path=path, **options))
+
+
+def _run_reloading() -> int:
+    from penstock.worker.reload import run_reloading
+
+    words = [word for word in sys.argv[1:] if word != "--reload"]
+    return run_reloading(["-m", "penstock", *words], Path.cwd())
+
+
+def _check_words(**given: tuple[str, tuple[str, ...]]) -> None:
+    for name, (word, known) in given.items():
+        if word not in known:
+            flag = f"--{name.replace('_', '-')}"
+            raise CommandError(f"{flag}: {word!r} is not known", hint=f"say one of: {', '.join(known)}")
