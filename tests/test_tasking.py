@@ -50,8 +50,10 @@ def test_many_runs_that_are_completed_are_one_frame_with_one_settle_and_one_entr
 
     (frame,) = rig.frames()[before:]
     ended, noted = frame
-    assert isinstance(ended, Settled) and (ended.outcome, len(ended.spans)) == (Outcome.ACKED, 1)
-    assert isinstance(noted, TasksNoted) and noted.worker == "w"
+    assert isinstance(ended, Settled)
+    assert (ended.outcome, len(ended.spans)) == (Outcome.ACKED, 1)
+    assert isinstance(noted, TasksNoted)
+    assert noted.worker == "w"
     assert [(note.what, note.data, note.attempt) for note in noted.notes] == [
         (Note.RESULT, b"%d" % n, 1) for n in range(100)
     ]

@@ -229,7 +229,7 @@ class Delivery(Indexes):
 
     def _revived(self, revived: entry.Revived) -> None:
         for progress, span in self._spans(revived.queue, revived.group, revived.spans):
-            progress.group.backlog += progress.revive(span)
+            progress.group.backlog += progress.revive(span, revived.was)
             if not self.replaying:
                 self.time_retries(progress, span, revived.at)
                 if progress.partition.flags & layout.TTL:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from penstock.delivery.log import Partition
 
 ACKED: Final = int(Outcome.ACKED)
-CANCELLED: Final = int(Outcome.CANCELLED)
 _SETTLED_RUN: Final = re.compile(rb"\x04*")
 _FRESH_RUN: Final = re.compile(rb"\x00*")
 _BYTE: Final = tuple(bytes([n]) for n in range(5))
@@ -214,23 +213,23 @@ class Progress:
             self._set_dues(span)
         return 0
 
-    def revive(self, span: Span) -> int:
-        """What died, was cancelled or waits for its next attempt comes back: attempts reset, ready now or at its due
-        time. Returns how many messages are unfinished again.
+    def revive(self, span: Span, was: int) -> int:
+        """What died, ended as `was`, or waits for its next attempt comes back: attempts reset, ready at its due time.
+
+        Returns how many messages are unfinished again.
         """
-        offsets = span.offset_array().tolist()
         finished = self._count(span, SETTLED)
         self._uncount(span)
         self._forget(span)
         self._write(span, WAITING)
         self._set_dues(span)
-        died = len(self.dead_offsets.intersection(offsets)) if self.dead_offsets else 0
-        if self.dead_offsets:
-            self.dead_offsets.difference_update(offsets)
-        self.dead -= died
-        if finished > died:
+        if was:
             self.dropped = self.dropped or {}
-            self.dropped[CANCELLED] = self.dropped.get(CANCELLED, 0) - (finished - died)
+            self.dropped[was] = self.dropped.get(was, 0) - finished
+        else:
+            self.dead -= finished
+        if self.dead_offsets is not None:
+            self.dead_offsets.difference_update(span.offset_array().tolist())
         return finished
 
     def forget_dead(self, start: int) -> None:

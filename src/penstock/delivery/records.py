@@ -112,12 +112,13 @@ class Trimmed(msgspec.Struct, array_like=True, tag_field="kind", tag=9):
 
 
 class Revived(msgspec.Struct, array_like=True, tag_field="kind", tag=10):
-    """Dead letters that are ready again in their group, attempts reset."""
+    """Messages that are ready again in their group, attempts reset: dead letters, or tasks that are retried by hand."""
 
     queue: int
     group: int
     at: int
     spans: list[Span]
+    was: int = 0  # the outcome that those which are settled had; 0: they died
 
 
 class Closing(msgspec.Struct, array_like=True, tag_field="kind", tag=11):

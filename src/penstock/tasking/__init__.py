@@ -1,6 +1,16 @@
 """What a shard does with tasks, beyond what it does with every message: each operation as decide → append → apply."""
 
+from penstock.tasking.changing import cancel, retry
 from penstock.tasking.finishing import expire_consumer, finish_tasks, note_progress, release_consumer
 from penstock.tasking.submitting import Moved, submit_tasks
 
-__all__ = ["Moved", "expire_consumer", "finish_tasks", "note_progress", "release_consumer", "submit_tasks"]
+__all__ = [
+    "Moved",
+    "cancel",
+    "expire_consumer",
+    "finish_tasks",
+    "note_progress",
+    "release_consumer",
+    "retry",
+    "submit_tasks",
+]
