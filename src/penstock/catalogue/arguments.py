@@ -4,7 +4,8 @@
     kwargs.to=a@b.c    the value at a path: names of objects and positions of lists, joined by dots
     args.0=7
 
-The value is compared as JSON when it is JSON, and as text too, so that `7` finds 7 and "7".
+The value is compared as a number when it is one, and as text too, so that `7` finds 7 and "7" (but not 7.0: rows that
+do not hold the text at all are passed over before their JSON is read).
 """
 
 from __future__ import annotations
@@ -32,14 +33,19 @@ def argument_terms(argument: str) -> tuple[str, dict[str, Any]]:
     if match is None:
         return _anywhere(argument)
     column, path, value = match.groups()
-    values = {"path": _json_path(path, column), "argument": value, "argument_json": _scalar(value)}
+    values = {
+        "path": _json_path(path, column),
+        "argument": value,
+        "argument_json": _scalar(value),
+        "glimpse": _glimpse(value),
+    }
     at = f"json_extract({column}, :path)"
     typed = f"json_type({column}, :path)"
-    return f"json_valid({column}) AND {_same(at, typed)}", values
+    return f"(instr({column}, :glimpse) > 0 AND json_valid({column}) AND {_same(at, typed)})", values
 
 
 def _anywhere(value: str) -> tuple[str, dict[str, Any]]:
-    """Rows that do not even hold the text are passed over before their JSON is read."""
+    """The value of any leaf."""
     values = {"argument": value, "argument_json": _scalar(value), "glimpse": _glimpse(value)}
     term = "(" + " OR ".join(
         f"(instr({column}, :glimpse) > 0 AND json_valid({column}) AND EXISTS"
@@ -69,9 +75,7 @@ def _scalar(text: str) -> int | float | None:
 
 
 def _glimpse(value: str) -> str:
-    """A piece of the value that its JSON must contain, however it is escaped: its longest run of plain letters."""
-    if _scalar(value) is not None:
-        return ""  # 7, 7.0 and 7e0 are one number
+    """A piece of the value that its JSON must contain, however it is escaped: its longest run of plain characters."""
     runs = re.findall(r"[A-Za-z0-9 _.@:+-]+", value)
     return max(runs, key=len, default="")
 

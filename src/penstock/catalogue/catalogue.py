@@ -16,16 +16,17 @@ from typing import Final, TypeVar
 
 from penstock import limits
 from penstock.catalogue import queries, schema, store
-from penstock.catalogue.changes import Place, id_bytes, id_text
 from penstock.catalogue.follower import Follower
 from penstock.catalogue.queries import Names
 from penstock.catalogue.rebuild import rebuild
 from penstock.catalogue.store import DatabaseBroken, Store
-from penstock.errors import Damaged, InvalidField
+from penstock.errors import Closed, Damaged, InvalidField
 from penstock.model_tasks import TaskFilter, TaskPage, TaskView
 from penstock.requests import ParentFound
 from penstock.shard import Shard
 from penstock.storage.disk import Disk, RealDisk
+from penstock.storage.task_changes import Place
+from penstock.storage.task_states import id_bytes, id_text
 
 logger: Final = logging.getLogger("penstock.catalogue")
 
@@ -50,6 +51,7 @@ class Catalogue:
         self._store: Store | None = None
         self._follower: Follower | None = None
         self._listeners: list[tuple[Listener, Among]] = []
+        self._is_closed = False
 
     # Keeping up.
 
@@ -103,6 +105,8 @@ class Catalogue:
 
     def _opened(self) -> Follower:
         """The follower of the open database, which is opened, or made, if need be. The caller holds `_following`."""
+        if self._is_closed:
+            raise Closed("the catalogue is closed")
         if self._follower is None:
             try:
                 self._open()
@@ -241,7 +245,7 @@ class Catalogue:
                     if self._store is opened:
                         self._start_over(error)
                 self.catch_up()
-        raise DatabaseBroken("the catalogue is closed")
+        raise Closed("the catalogue is closed")
 
     def _names(self) -> Names:
         assert self._follower is not None
@@ -292,8 +296,9 @@ class Catalogue:
         return self._ask(ask)
 
     def close(self) -> None:
-        """Let go of the database; it may be called twice."""
+        """Let go of the database for good; it may be called twice."""
         with self._following:
+            self._is_closed = True
             self._let_go()
 
 

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from penstock.catalogue import schema
-from penstock.catalogue.changes import HANDLED, PUSH, ROW_BITS, SWEEPING, TASK_ID, UPDATE_LENGTH, Fold, Known
 from penstock.catalogue.store import Store, set_meta
 from penstock.delivery import entries
 from penstock.delivery.entries import HEAD, decode_record
 from penstock.journal.following import Frame
+from penstock.storage.task_changes import HANDLED, PUSH, ROW_BITS, SWEEPING, TASK_ID, UPDATE_LENGTH, Fold
+from penstock.storage.task_names import Known
 
 SLICE_CHANGES: Final = 4_000
 SLICE_BYTES: Final = 4 << 20

@@ -16,13 +16,13 @@ import msgspec
 
 from penstock import limits
 from penstock.catalogue.arguments import argument_terms
-from penstock.catalogue.changes import Place, id_text
-from penstock.catalogue.schema import FINAL_FROM, Code
 from penstock.catalogue.store import Store
 from penstock.errors import InvalidField
 from penstock.model import MessageId, Outcome, to_datetime, to_micros
 from penstock.model_tasks import Run, TaskFilter, TaskPage, TaskState, TaskView
 from penstock.requests import ParentFound
+from penstock.storage.task_changes import Place
+from penstock.storage.task_states import FINAL_FROM, Code, id_text
 
 LIMIT_MAX: Final = limits.task_page_max
 IDS_AT_ONCE: Final = 500

@@ -7,28 +7,14 @@ the last one is in the task's own row. Texts that repeat (types of tasks, worker
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Final
+
+from penstock.storage.task_states import FINAL_FROM, Code
 
 VERSION: Final = 1
 
 
-class Code(IntEnum):
-    """States as they are stored. What waits is scheduled, pending or failed by its due time when somebody looks."""
-
-    WAITING = 1
-    FAILED = 2
-    BLOCKED = 3
-    RUNNING = 4
-    COMPLETED = 10
-    DEAD = 11
-    CANCELLED = 12
-
-
-FINAL_FROM: Final = 10  # codes of final states are not below this
-ANY: Final = 100  # above all codes
-
-# What changes in a task's life, in the order of `changes.Change`; then what does not.
+# What changes in a task's life, in the order of `task_changes.Change`; then what does not.
 CHANGING: Final = (
     "state",
     "due_at",

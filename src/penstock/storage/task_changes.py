@@ -9,23 +9,23 @@ Lists, not objects: a broker makes tens of thousands of changes a second.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from penstock.batch import Batch, layout
-from penstock.catalogue.schema import ANY, FINAL_FROM, Code
 from penstock.delivery import entries
 from penstock.delivery.entries import PUSH_HEAD, PUSH_PART, Leased, Note, Push, Settled, Span, TaskFreed, TaskHeld
 from penstock.envelopes import parse_envelope
 from penstock.errors import InvalidField
-from penstock.model import DLQ_SUFFIX, ContentType, Outcome
+from penstock.model import ContentType, Outcome
 from penstock.model_tasks import Envelope
+from penstock.storage.task_names import Known
+from penstock.storage.task_states import AFTER, ANY, BLOCKED, CANCELLED, FINAL_FROM, RUNNING, WAITING, WHY, id_bytes
 
 Place = tuple[int, int, int]  # queue, partition, offset
-Change = list[Any]  # `schema.CHANGING`, the place, then what lasts; or, of an update, the state it must be below
+Change = list[Any]  # `CHANGING` of the schema, the place, what lasts; of an update, the state that it must be below
 
 STATE, DUE_AT, ATTEMPT, WORKER, STARTED_AT, FINISHED_AT, OUTCOME, ERROR, RESULT, PROGRESS = range(10)
 QUEUE, PARTITION, POSITION, BELOW = 10, 11, 12, 13
@@ -34,35 +34,6 @@ UPDATE_LENGTH: Final = 14
 ROW_BITS: Final = 22  # of a task's number: which one of its frame it is; a frame cannot hold as many
 
 DEFAULT_GROUP_ID: Final = 0  # every queue's first group is `default`
-
-AFTER: Final[dict[int, Code]] = {
-    Outcome.ACKED: Code.COMPLETED,
-    Outcome.RETRIED: Code.FAILED,
-    Outcome.TIMED_OUT: Code.FAILED,
-    Outcome.INTERRUPTED: Code.FAILED,
-    Outcome.SNOOZED: Code.WAITING,
-    Outcome.RELEASED: Code.WAITING,
-    Outcome.REJECTED: Code.DEAD,
-    Outcome.DEAD: Code.DEAD,
-    Outcome.DISCARDED: Code.DEAD,
-    Outcome.LOST: Code.DEAD,
-    Outcome.EXPIRED: Code.CANCELLED,
-    Outcome.EVICTED: Code.CANCELLED,
-    Outcome.PURGED: Code.CANCELLED,
-    Outcome.CANCELLED: Code.CANCELLED,
-    Outcome.OVERFLOWED: Code.CANCELLED,
-    Outcome.SKIPPED: Code.CANCELLED,
-    Outcome.REDRIVEN: Code.CANCELLED,
-}
-# Why a task ended that nobody ran, where the entry does not say it.
-WHY: Final[dict[int, str]] = {
-    Outcome.EXPIRED: "it expired before it was run",
-    Outcome.EVICTED: "it waited too long",
-    Outcome.PURGED: "its queue was purged",
-    Outcome.OVERFLOWED: "its queue was full",
-    Outcome.SKIPPED: "its group was moved past it",
-    Outcome.LOST: "its message was lost",
-}
 
 PUSH: Final = entries.PUSH
 LEASED: Final = Leased.__struct_config__.tag
@@ -73,54 +44,6 @@ HANDLED: Final = {
 }
 # What reaches tasks that were stored before: everything folded so far must be stored first.
 SWEEPING: Final = {kind.__struct_config__.tag for kind in (entries.QueueDeleted, entries.GroupSet, entries.Revived)}
-
-
-class Known:
-    """What the stored tables say of names; a fold adds to it. Made anew when a transaction fails."""
-
-    def __init__(
-        self,
-        queues: dict[int, str],
-        task_queues: set[int],
-        words: dict[str, int],
-        partitions: dict[tuple[int, int], str],
-    ) -> None:
-        self.queues = queues
-        self.task_queues = task_queues
-        self.words = words
-        self.partitions = partitions
-        self.new_queues: dict[int, str] = {}
-        self.new_task_queues: set[int] = set()
-        self.new_words: dict[str, int] = {"": 0} if not words else {}
-        self.new_partitions: dict[tuple[int, int], str] = {}
-        self.words.setdefault("", 0)
-        self.texts = {number: text for text, number in words.items()}
-
-    def word(self, text: str) -> int:
-        """The number of a text that repeats."""
-        number = self.words.get(text)
-        if number is None:
-            number = self.words[text] = self.new_words[text] = len(self.words)
-            self.texts[number] = text
-        return number
-
-    def learn_queue(self, id: int, name: str) -> None:
-        if self.queues.get(id) != name:
-            self.queues[id] = self.new_queues[id] = name
-
-    def learn_partitions(self, queue: int, first: int, names: Sequence[str]) -> None:
-        for id, name in enumerate(names, first):
-            if self.partitions.get((queue, id)) != name:
-                self.partitions[queue, id] = self.new_partitions[queue, id] = name
-
-    def has_tasks(self, queue: int) -> bool:
-        """Whether messages of this queue may be tasks: called for one that is; dead letters are no tasks."""
-        if queue not in self.task_queues:
-            if self.queues.get(queue, "").endswith(DLQ_SUFFIX):
-                return False
-            self.task_queues.add(queue)
-            self.new_task_queues.add(queue)
-        return True
 
 
 class Fold:
@@ -181,7 +104,7 @@ class Fold:
         push = Push(held.queue, held.at, [(0, 1, 0)], held.batch)
         (change,) = self._made(number, push, Batch(held.batch), None)
         if change is not None:
-            change[STATE] = Code.BLOCKED
+            change[STATE] = BLOCKED
             self.held[held.task_id] = change
         return number + 1
 
@@ -211,7 +134,7 @@ class Fold:
             depends_on = envelope.depends_on
             made.append(
                 [
-                    Code.WAITING, due_at, 0, 0, 0, 0, 0, "", None, None,
+                    WAITING, due_at, 0, 0, 0, 0, 0, "", None, None,
                     queue, None, None,
                     number, task_id, word(envelope.task_type), priority, attempts_max, text_of(envelope.args),
                     text_of(envelope.kwargs), pushed_at, envelope.timeout_seconds,
@@ -233,7 +156,7 @@ class Fold:
         for span in leased.spans:
             for change, attempt in self._of_span(leased.queue, span):
                 if change[STATE] is None or change[STATE] < FINAL_FROM:
-                    change[:FINISHED_AT] = (Code.RUNNING, 0, attempt, worker, at)
+                    change[:FINISHED_AT] = (RUNNING, 0, attempt, worker, at)
 
     def take_settled(self, settled: Settled) -> None:
         if settled.group != DEFAULT_GROUP_ID or settled.queue not in self.known.task_queues:
@@ -281,7 +204,7 @@ class Fold:
         self.at = max(self.at, freed.at)
         if freed.how == TaskFreed.CANCELLED:
             change = self._of_id(freed.task_id)
-            change[:FINISHED_AT] = (Code.CANCELLED, 0, *change[ATTEMPT:FINISHED_AT])
+            change[:FINISHED_AT] = (CANCELLED, 0, *change[ATTEMPT:FINISHED_AT])
             change[FINISHED_AT], change[OUTCOME], change[ERROR] = freed.at, int(Outcome.CANCELLED), freed.error
 
     def take_revived(self, revived: entries.Revived) -> None:
@@ -290,7 +213,7 @@ class Fold:
         for span in revived.spans:
             dues = span.due_array().tolist() if span.dues else [0] * span.count
             for (change, _), due_at in zip(self._of_span(revived.queue, span), dues, strict=True):
-                change[:WORKER] = (Code.WAITING, due_at, 0)
+                change[:WORKER] = (WAITING, due_at, 0)
                 change[FINISHED_AT] = change[OUTCOME] = 0
                 change[BELOW] = ANY
 
@@ -325,23 +248,6 @@ class Fold:
 
 
 _UNTOUCHED: Final = [None] * 10
-
-
-def id_bytes(task_id: str) -> bytes:
-    """The 16 bytes of a task's id; `InvalidField` when it is none."""
-    try:
-        found = bytes.fromhex(task_id.replace("-", ""))
-    except ValueError:
-        found = b""
-    if len(found) != 16:
-        raise InvalidField(f"task_id: {task_id!r} is no UUID")
-    return found
-
-
-def id_text(task_id: bytes) -> str:
-    """The inverse."""
-    text = task_id.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def text_of(json: msgspec.Raw) -> str:
