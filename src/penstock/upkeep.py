@@ -129,6 +129,8 @@ class Storekeeper:
         self._shard = shard
         self._checkpointer = checkpointer
         self.staging = staging
+        # Called before frames up to a sequence are removed from the journal, for those who follow it.
+        self.before_removal: Callable[[int], object] = lambda sequence: None
         self.file_us_max: int | None = None  # rotate a journal file of this age although it is not full
         self._file_since = shard.clock.monotonic()
         self._busy = threading.Lock()
@@ -174,6 +176,7 @@ class Storekeeper:
             for file in self._shard.journal.full_files():
                 self._seal(file)
                 self._checkpointer.save()
+                self.before_removal(file.end_sequence - 1)
                 self._shard.journal.remove_file(file)
                 self._unthrottle()
                 sealed += 1

@@ -14,16 +14,22 @@ from typing import TYPE_CHECKING, Final
 from penstock import tasking
 from penstock.delivery.entries import TaskFreed, TasksNoted
 from penstock.embedded.awaiting import TaskWaiters
-from penstock.errors import Closed
+from penstock.errors import Closed, StorageError
 from penstock.model_tasks import TaskView, WorkerInfo, WorkerNews
 from penstock.registry import NEVER, Registry
 from penstock.shard import Shard
 from penstock.storage.disk import Disk
+from penstock.upkeep import Sleeper
 
 if TYPE_CHECKING:
     from penstock.catalogue import Catalogue
 
 logger: Final = logging.getLogger("penstock")
+
+DIRECTORY: Final = "catalogue"  # told twice: its own module loads SQLite, which is for those who have tasks
+FOLLOW_SECONDS: Final = 1.0
+EXPIRE_US: Final = 60_000_000
+PAUSE_SECONDS: Final = 0.002  # between two slices, for everybody else
 
 
 class Desk:
@@ -34,10 +40,11 @@ class Desk:
         self.waiters = TaskWaiters()
         self.registry = Registry()
         self._disk = disk
-        self._background = background
         self._opening = threading.Lock()
         self._catalogue: Catalogue | None = None
-        self._is_closed = False
+        self._clerk = Sleeper("penstock-catalogue", self._follow, shard.is_over) if background else None
+        self._is_closed = threading.Event()
+        self._expire_at = 0
         # Called with the shard's lock held.
         shard.core.observe(TasksNoted, lambda entry: self.waiters.noted(entry, shard.read_ticket))
         shard.core.observe(TaskFreed, lambda entry: self.waiters.freed(entry, shard.read_ticket))
@@ -51,9 +58,11 @@ class Desk:
     def close(self) -> None:
         """The shard is about to be closed; whoever waits is woken afterwards, and told so."""
         with self._opening:
-            self._is_closed = True
+            self._is_closed.set()
             catalogue, self._catalogue = self._catalogue, None
         if catalogue is not None:
+            if self._clerk is not None:
+                self._clerk.stop()
             catalogue.close()
 
     # the catalogue
@@ -62,18 +71,50 @@ class Desk:
     def catalogue(self) -> Catalogue:
         """As it was left; `caught_up` has it follow the journal first."""
         with self._opening:
-            if self._is_closed:
+            if self._is_closed.is_set():
                 raise Closed("this Penstock is closed")
             if self._catalogue is None:
                 self._catalogue = self._open()
             return self._catalogue
 
     def _open(self) -> Catalogue:
-        from penstock.catalogue import Catalogue  # SQLite is for those who have tasks
+        from penstock.catalogue import Catalogue
 
         catalogue = Catalogue(self.shard, self._disk)
         catalogue.on_change(self._changed, self.waiters.keys)
+        if self._clerk is not None:
+            self._clerk.start()
         return catalogue
+
+    def start(self) -> None:
+        """Go on with a catalogue from before, if there may be threads."""
+        if self._clerk is not None and self._disk is not None and self._disk.exists(DIRECTORY):
+            _ = self.catalogue  # the clerk opens it
+
+    def before_removal(self, sequence: int) -> None:
+        """The journal is about to lose frames up to here; whoever follows it should have seen them."""
+        if self._catalogue is None:
+            return
+        try:
+            self._catalogue.catch_up(sequence)
+        except StorageError as error:
+            logger.warning("the catalogue of tasks will be made anew: %s", error)  # from what is sealed
+
+    def _follow(self) -> float:
+        """What the clerk does, so that readers find little to catch up with, and deaths are told of soon."""
+        catalogue, monotonic = self._catalogue, self.shard.clock.monotonic()
+        if catalogue is not None:
+            if not catalogue.is_open:
+                catalogue.open_if_there()
+            if catalogue.is_behind:
+                catalogue.catch_up(between=self._pause)
+            if monotonic >= self._expire_at:
+                self._expire_at = monotonic + EXPIRE_US
+                catalogue.expire()
+        return FOLLOW_SECONDS
+
+    def _pause(self) -> None:
+        self._is_closed.wait(PAUSE_SECONDS)
 
     def _changed(self, views: Sequence[TaskView]) -> None:
         self.waiters.changed(views, self.shard.read_ticket)

@@ -112,11 +112,14 @@ class Session(TaskMethods):
         self.timekeeper = Timekeeper(self.shard)
         self.desk = Desk(self.shard, self._disk, background=background)
         self.timekeeper.roles.append(self.desk.tick)
+        if self._keeper is not None:
+            self._keeper.before_removal = self.desk.before_removal
         self._closing = threading.Lock()
         if background:
             self.timekeeper.start()
             if self._keeper is not None:
                 self._keeper.start()
+            self.desk.start()
         else:
             self.shard.prefetcher = None  # no threads means none
 
