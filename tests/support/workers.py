@@ -11,6 +11,7 @@ from penstock.clock import ManualClock
 from penstock.model_tasks import TaskView
 from penstock.tasks.app import App
 from penstock.worker import Worker
+from tests.support.serving import until
 
 PATIENCE_SECONDS = 30.0
 
@@ -56,3 +57,9 @@ async def final(app: App, job: Any) -> TaskView:
     view = await app.await_task(job.id, PATIENCE_SECONDS)
     assert view.is_final, view
     return view
+
+
+async def extended(app: App, clock: ManualClock) -> None:
+    """Until every lease lasts for half a minute again."""
+    shard = (await app.open_async_session()).session.shard  # type: ignore[attr-defined]
+    await until(lambda: all(lease.deadline >= clock.monotonic() + 29e6 for lease in list(shard.core.leases.values())))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from penstock.cli import contexts
 from penstock.cli.exits import CommandError
 from penstock.cli.options import ContextOption, Url, seconds_option
 from penstock.cli.target import address
@@ -44,7 +42,8 @@ def worker(
         float, seconds_option("--lease-seconds", about="After so much silence others may run its tasks. [default: 30s]")
     ] = 30.0,
     prefetch_max: Annotated[
-        int, typer.Option(min=0, help="Quick tasks to have ready; 0 takes only what can be started.", rich_help_panel=HOW)
+        int,
+        typer.Option(min=0, help="Quick tasks to have ready; 0 takes only what can be started.", rich_help_panel=HOW),
     ] = 1_000,
     worker_id: Annotated[
         str | None, typer.Option("--id", help="A name for it; host, pid and chance if not given.", rich_help_panel=HOW)
@@ -60,9 +59,9 @@ def worker(
 ) -> None:
     """Run the tasks of an app.
 
-    Async tasks run on an event loop, plain functions in threads or processes. Ctrl-C or SIGTERM stops it after finishing
-    what was begun; a second one gives back what still runs. The app says which broker; --url, PENSTOCK_URL or a context
-    say otherwise.
+    Async tasks run on an event loop, plain functions in threads or processes. Ctrl-C or SIGTERM stops it after
+    finishing what was begun; a second one gives back what still runs. The app says which broker, unless --url,
+    PENSTOCK_URL or --context do.
     """
     from penstock.telemetry import logs
 
@@ -81,25 +80,18 @@ def worker(
         "prefetch_max": prefetch_max,
         "worker_id": worker_id,
     }
-    _run(app, _place(url, context), options)
+    _run(app, address(url, context), options, is_told=bool(url or context))
 
 
-def _place(url: str | None, context: str | None) -> str | None:
-    """Where to work when it is not where the app says."""
-    return address(url, context) if url or contexts.named(context) is not None else None
-
-
-def _run(path: str, place: str | None, options: dict[str, Any]) -> None:
+def _run(path: str, place: str, options: dict[str, Any], *, is_told: bool) -> None:
     from penstock.worker import Worker
     from penstock.worker.loading import load_app
     from penstock.worker.stopping import run_worker
 
-    if place is not None:
-        # Processes that it starts import the app anew, and shall work at the same place.
-        os.environ["PENSTOCK_URL"] = place
     app = load_app(path)
-    if place is not None:
+    if is_told or app.is_in_memory:
         app.move(place)
+        options["app_url"] = place
     run_worker(lambda: Worker(app, app_path=path, **options))
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
@@ -85,12 +86,16 @@ class App:
         self.declarations = Declarations()
         self.sender = Sender(self)
         self._tasks: dict[str, Task[..., Any, Any]] = {}
-        self._sessions = Sessions(
-            Place(
-                url, clock=self.clock, token=token, client=client, timeout=timeout, durability=durability, rng=rng,
-                background=self._has_threads,
-            )
+        self._place = partial(
+            Place, clock=self.clock, token=token, client=client, timeout=timeout, durability=durability, rng=rng,
+            background=self._has_threads,
         )  # fmt: skip
+        self.move(url)
+
+    def move(self, url: str | Path | Sequence[str] | None) -> None:
+        """Keep the tasks elsewhere, before anything was opened; `penstock worker --url` does so."""
+        self.is_in_memory = url is None
+        self._sessions = Sessions(self._place(url))
 
     @staticmethod
     def in_memory(

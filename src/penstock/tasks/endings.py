@@ -61,6 +61,10 @@ class Cancel(EarlyEnd):
         super().__init__(reason or "the task cancelled itself")
 
 
+class Unfit(Exception):
+    """Stored arguments that the function does not take: no attempt would mend that."""
+
+
 class Ending(msgspec.Struct, frozen=True):
     """How one run ended: the fields of a `Finish` that do not say which run it was."""
 
@@ -89,6 +93,8 @@ def ending(value: Any, task: Task[..., Any, Any] | None = None, attempt: int = 1
         return Ending("snoozed", delay_seconds=value.seconds)
     if isinstance(value, Cancel):
         return Ending("cancelled", error=shortened(str(value)))
+    if isinstance(value, Unfit):
+        return Ending("dead", error=shortened(str(value)))
     if isinstance(value, Retry):
         delay = _delay(task, attempt) if value.delay is None else value.delay
         return Ending("failed", error=shortened(str(value)), delay_seconds=delay)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from penstock.errors import InvalidField
 from penstock.model_tasks import Envelope, TaskView
 from penstock.tasks.context import TaskContext, current
-from penstock.tasks.endings import Ending, ending
+from penstock.tasks.endings import Ending, Unfit, ending
 from penstock.tasks.middleware import run_after
 from penstock.tasks.sessions import AsyncFullSession, FullSession
 from penstock.tasks.task import Task
@@ -69,7 +69,10 @@ def timeout_of(task: AnyTask, envelope: Envelope) -> float | None:
 def _begin(task: AnyTask, envelope: Envelope, context: TaskContext) -> tuple[list[Any], dict[str, Any]]:
     for each in task.app.middleware:
         each.before(context)
-    return task.bind(bytes(envelope.args), bytes(envelope.kwargs), context.first_argument())
+    try:
+        return task.bind(bytes(envelope.args), bytes(envelope.kwargs), context.first_argument())
+    except InvalidField as error:
+        raise Unfit(str(error)) from None
 
 
 def unknown(envelope: Envelope, known: Collection[str]) -> Ending:

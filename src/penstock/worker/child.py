@@ -37,6 +37,8 @@ def main(fd: int) -> None:
         sys.path[:] = hello.sys_path
         try:
             app = load_app(hello.app)
+            if hello.url is not None:
+                app.move(hello.url)
         except PenstockError as error:
             worker.sendall(packed(Failed(str(error))))
             return

@@ -24,7 +24,7 @@ from penstock.worker.leasing import Leasing
 from penstock.worker.progress import Progress
 from penstock.worker.runs import Lease, Run
 from penstock.worker.settings import Settings
-from penstock.worker.ticking import Spawner, Ticker
+from penstock.worker.ticking import Role, Spawner, Ticker
 from penstock.worker.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Crew:
         settings: Settings,
         clock: Clock,
         rng: random.Random,
-        app_path: str,
+        app_place: tuple[str, str | None],
     ) -> None:
         self.session = session
         self._settings = settings
@@ -53,7 +53,7 @@ class Crew:
         self._in_threads = ThreadLane(settings.threads, self._ended)
         self._in_processes: ProcessLane | None = None
         if settings.processes:
-            self._in_processes = ProcessLane(settings.processes, app_path, self._ended, self._progress, self._spawner)
+            self._in_processes = ProcessLane(settings.processes, app_place, self._ended, self._progress, self._spawner)
         self.finishing = Finishing(session, self._spawner, rng)
         self.desk = Desk(settings, clock, app.tasks, self._lane_of, self.finishing, self._begin)
         self._extending = Extending(session, clock, self._ticker, self._spawner, settings.lease_seconds, self.desk.lost)
@@ -71,7 +71,7 @@ class Crew:
 
     def start(self) -> None:
         """Everything begins."""
-        roles = [self.heartbeat, self._extending, self._deadlines, self._aging]
+        roles: list[Role] = [self.heartbeat, self._extending, self._deadlines, self._aging]
         create = asyncio.get_running_loop().create_task
         self._leasing_task = create(self._leasing.run())
         self.background = [self._leasing_task, create(self._ticker.run(roles)), create(self.heartbeat.hear_news())]

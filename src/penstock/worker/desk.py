@@ -239,6 +239,7 @@ class Desk:
         run.why = run.why or why
         if run.context is not None:
             run.context.cancel()
+            run.context.broken_off = timed_out(run) if run.why is Why.TIMED_OUT else None
         return self._lane_of[run.envelope.task_type].break_off(run)
 
     def give_up(self, run: Run, ending: Ending) -> None:

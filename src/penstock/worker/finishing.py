@@ -1,8 +1,8 @@
 """How runs ended is told to the broker: at once when nothing is under way, otherwise gathered for the next batch.
 
 Each finish has the receipt of its delivery as proof, so that it counts once or not at all. While no broker answers it
-is kept and tried again; its lease is extended meanwhile. A finish that is refused because its lease is gone is logged and
-forgotten: the task is final, or somebody else's. A result that the broker does not take becomes a failure.
+is kept and tried again; its lease is extended meanwhile. A finish that is refused because its lease is gone is logged
+and forgotten: the task is final, or somebody else's. A result that the broker does not take becomes a failure.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ class Finishing:
                     await self._tell([each])
                 return
             answers = [error]
-        for (run, finish), error in zip(batch, answers, strict=True):
-            if error is None:
+        for (run, finish), answer in zip(batch, answers, strict=True):
+            if answer is None:
                 run.lease.left -= 1
             else:
-                self._refused(run, finish, error)
+                self._refused(run, finish, answer)
 
     async def _answered(self, finishes: Sequence[Finish]) -> Sequence[PenstockError | None]:
         pause = 0.05

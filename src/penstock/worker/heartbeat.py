@@ -23,7 +23,7 @@ from penstock.tasks.sessions import AsyncFullSession
 from penstock.version import VERSION
 from penstock.worker.desk import Desk
 from penstock.worker.settings import Settings
-from penstock.worker.ticking import Spawner, Ticker
+from penstock.worker.ticking import NEVER, Spawner, Ticker
 from penstock.worker.usage import Usage, memory_bytes
 
 log: Any = structlog.stdlib.get_logger("penstock.worker")
@@ -59,14 +59,14 @@ class Heartbeat:
         self._task_types = task_types
         self._children = children
         self._usage = Usage(clock.monotonic())
-        self._is_beating = False
+        self._beating: asyncio.Task[None] | None = None
         self.is_stopping = False
         self.next_at = clock.monotonic() + EVERY_US
 
     def tick(self, now: int) -> None:
         self.next_at = now + EVERY_US
-        if not self._is_beating:
-            self._spawner.spawn(self._again())
+        if self._beating is None:
+            self._beating = self._spawner.spawn(self._again())
 
     async def _again(self) -> None:
         try:
@@ -74,15 +74,19 @@ class Heartbeat:
         except PenstockError as error:
             log.warning("the heartbeat was not heard", error=str(error))
             self._soon()
+        finally:
+            self._beating = None
 
     async def beat(self) -> None:
         """Tell of ourselves now."""
-        self._is_beating = True
-        try:
-            news = await self._session.heartbeat_worker(self.info())
-        finally:
-            self._is_beating = False
+        news = await self._session.heartbeat_worker(self.info())
         self._desk.cancelled(news.cancelled)
+
+    async def stop(self) -> None:
+        """No heartbeat after this: one that comes after the goodbye would be of a worker that is there."""
+        self.next_at = NEVER
+        if self._beating is not None:
+            await self._beating
 
     def _soon(self) -> None:
         self.next_at = self._clock.monotonic() + AGAIN_US

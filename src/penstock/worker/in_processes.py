@@ -30,7 +30,7 @@ log: Any = structlog.stdlib.get_logger("penstock.worker")
 class Child:
     """One process, and the way to speak to it."""
 
-    def __init__(self, app: str) -> None:
+    def __init__(self, app: str, url: str | None) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             words = [sys.executable, "-m", "penstock.worker.child", str(theirs.fileno())]
@@ -38,7 +38,7 @@ class Child:
                 words, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
             )
         self._socket = ours
-        self._hello = packed(Hello(app, [path for path in sys.path if path]))
+        self._hello = packed(Hello(app, url, [path for path in sys.path if path]))
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
@@ -76,12 +76,14 @@ class Child:
 class ProcessLane:
     """See the module's rules."""
 
-    def __init__(self, size: int, app: str, ended: Ended, progress: Progress, spawner: Spawner) -> None:
+    def __init__(
+        self, size: int, app: tuple[str, str | None], ended: Ended, progress: Progress, spawner: Spawner
+    ) -> None:
         self.size = size
         self.running = 0
         self.buffered = 0
         self.waiting: deque[Run] = deque()
-        self._app = app
+        self._app = app  # its import path, and its url if it was moved
         self._ended = ended
         self._progress = progress
         self._spawner = spawner
@@ -119,7 +121,7 @@ class ProcessLane:
         self._ended(run, ending)
 
     def _new(self) -> Child:
-        child = Child(self._app)
+        child = Child(*self._app)
         self._children.add(child)
         return child
 

@@ -1,14 +1,16 @@
-"""Leases: one loop for each queue, asking for as much as there is room for, and waiting at the broker for more.
+"""Leases: asking for as much as there is room for, and waiting at the broker for more.
 
-A worker that waits is told of a task the moment it is there. With several queues those that have something take turns.
-While no broker answers it is tried again, with pauses of random length; who may not work here is told so and stops.
+A worker that waits is told of a task the moment it is there. Of several queues those that have something take turns;
+the others are waited for. While no broker answers it is tried again, with pauses of random length; who may not work
+here is told so and stops.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
@@ -45,49 +47,64 @@ class Leasing:
         self._settings = settings
         self._rng = rng
         self._taken = taken
-        self._turn = asyncio.Lock()
+        self._pause = PAUSE_SECONDS
 
     async def run(self) -> None:
         """Until it is cancelled; or, when draining, until there is nothing left to do. Raises what cannot be mended."""
         if self._settings.is_draining:
             await self._drain()
-            return
-        async with asyncio.TaskGroup() as group:
-            for queue in self._settings.queues:
-                group.create_task(self._work(queue))
+        elif len(self._settings.queues) == 1:
+            await self._serve_one(self._settings.queues[0])
+        else:
+            await self._serve_many()
 
-    async def _work(self, queue: str) -> None:
-        pause = PAUSE_SECONDS
+    async def _serve_one(self, queue: str) -> None:
         while True:
-            wanted = await self._room(queue)
-            try:
-                await self._lease(queue, wanted)
-            except (AccessError, Closed):
-                raise
-            except PenstockError as error:
-                level = log.warning if isinstance(error, ServerError) else log.error
-                level("nothing can be leased yet", queue=queue, error=str(error))
-                await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
-                pause = min(pause * 2, PAUSE_SECONDS_MAX)
-            else:
-                pause = PAUSE_SECONDS
+            await self._room([queue])
+            await self._patiently(self._ask(queue, self._desk.wanted(queue), WAIT_SECONDS), queue)
 
-    async def _room(self, queue: str) -> int:
-        """How many to ask for, once there is room."""
+    async def _serve_many(self) -> None:
+        """Queues that may have something, in the order of their turns; each of the others is waited for."""
+        async with asyncio.TaskGroup() as group:
+            ready = deque(self._settings.queues)
+
+            async def wait_for(queue: str) -> None:
+                await self._patiently(self._ask(queue, max(1, self._desk.wanted(queue)), WAIT_SECONDS), queue)
+                ready.append(queue)
+                self._desk.changed.set()
+
+            while True:
+                queue = await self._room(ready)
+                ready.remove(queue)
+                if await self._patiently(self._ask(queue, self._desk.wanted(queue), 0.0), queue):
+                    ready.append(queue)
+                else:
+                    group.create_task(wait_for(queue))
+
+    async def _room(self, queues: Collection[str]) -> str:
+        """The first of some queues for which there is room, once there is."""
         changed = self._desk.changed
-        while not (wanted := self._desk.wanted(queue)):
+        while True:
+            for queue in queues:
+                if self._desk.wanted(queue):
+                    return queue
             changed.clear()
             await changed.wait()
-        return wanted
 
-    async def _lease(self, queue: str, wanted: int) -> None:
-        if len(self._settings.queues) > 1:
-            # Not waiting, and one after the other: so that a busy queue leaves room to the next.
-            async with self._turn:
-                found = await self._ask(queue, self._desk.wanted(queue), 0.0)
-            if found or not (wanted := self._desk.wanted(queue)):
-                return
-        await self._ask(queue, wanted, WAIT_SECONDS)
+    async def _patiently(self, asking: Coroutine[Any, Any, bool], queue: str) -> bool:
+        """The answer; after an error that may pass, False after a while."""
+        try:
+            found = await asking
+        except (AccessError, Closed):
+            raise
+        except PenstockError as error:
+            level = log.warning if isinstance(error, ServerError) else log.error
+            level("nothing can be leased yet", queue=queue, error=str(error))
+            await asyncio.sleep(self._pause * self._rng.uniform(0.5, 1.0))
+            self._pause = min(self._pause * 2, PAUSE_SECONDS_MAX)
+            return False
+        self._pause = PAUSE_SECONDS
+        return found
 
     async def _drain(self) -> None:
         """What is there, and what that leads to, until a look at every queue has found nothing."""

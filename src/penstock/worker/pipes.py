@@ -15,9 +15,10 @@ LENGTH: Final = struct.Struct(">I")
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Which app, and where modules are looked for."""
+    """Which app, where modules are looked for, and where its tasks are if not where it says."""
 
     app: str
+    url: str | None
     sys_path: list[str]
 
 
@@ -57,7 +58,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
 Word = Hello | Job | Progressed | Done | Failed
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decoder: Final = msgspec.msgpack.Decoder(Word)
+_decoder: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(Word)
 
 
 def packed(word: Word) -> bytes:
@@ -68,4 +69,5 @@ def packed(word: Word) -> bytes:
 
 def unpacked(body: Any) -> Word:
     """What is in a frame, without its length."""
-    return _decoder.decode(body)
+    word: Word = _decoder.decode(body)
+    return word

@@ -1,7 +1,7 @@
 """For development: the worker is started again whenever a Python file has changed.
 
-The worker is a process of its own; this one only looks at files, twice a second, and starts it. A worker that died, of a
-syntax error perhaps, is started again by the next change. Looking is cheap: names and times, no contents.
+The worker is a process of its own; this one only looks at files, twice a second, and starts it. A worker that died, of
+a syntax error perhaps, is started again by the next change. Looking is cheap: names and times, no contents.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from typing import Any
 from penstock.model import Receipt
 from penstock.model_tasks import Envelope
 from penstock.tasks.context import TaskContext
+from penstock.tasks.running import timeout_of
 
 
 class Stage(Enum):
@@ -73,8 +74,7 @@ class Run:
     @property
     def timeout_seconds(self) -> float | None:
         """How long it may take."""
-        own = self.envelope.timeout_seconds
-        return self.task.defaults.timeout if own is None else own
+        return timeout_of(self.task, self.envelope)
 
     def fields(self) -> dict[str, Any]:
         """What its log lines carry."""

@@ -19,7 +19,8 @@ NEVER: Final = 1 << 62
 class Role(Protocol):
     """Something that is due from time to time."""
 
-    next_at: int
+    @property
+    def next_at(self) -> int: ...
 
     def tick(self, now: int) -> None: ...
 

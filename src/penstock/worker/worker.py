@@ -45,6 +45,7 @@ class Worker:
         *,
         queues: Iterable[str] | None = None,
         app_path: str | None = None,
+        app_url: str | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
         **options: Any,
@@ -53,14 +54,14 @@ class Worker:
         self.settings = settings(app.queues if queues is None else queues, **options)
         if self.settings.processes and not app_path:
             raise InvalidField("processes: they must import the app", hint="pass app_path, such as 'myapp:app'")
-        self._app_path = app_path or ""
+        self._app_place = (app_path or "", app_url)
         self._clock = clock or SystemClock()
         self._rng = rng or random.Random()
         self._stops = 0
         self._stopped = asyncio.Event()  # once
         self._hurried = asyncio.Event()  # twice
         self.started = asyncio.Event()
-        self.crew: Crew | None = None  # while it runs
+        self.crew: Crew  # from the moment it runs
 
     def stop(self) -> None:
         """Finish what was begun, then end. Called again: give everything back and end at once."""
@@ -74,7 +75,7 @@ class Worker:
         session = await self._opened()
         if session is None:
             return
-        crew = self.crew = Crew(self.app, session, self.settings, self._clock, self._rng, self._app_path)
+        crew = self.crew = Crew(self.app, session, self.settings, self._clock, self._rng, self._app_place)
         try:
             await self._begin(crew)
             await self._work(crew)
@@ -152,6 +153,7 @@ class Worker:
     async def _say_goodbye(self, crew: Crew) -> None:
         try:
             async with asyncio.timeout(GOODBYE_SECONDS):
+                await crew.heartbeat.stop()
                 await crew.session.forget_worker(self.settings.worker_id)
         except (PenstockError, TimeoutError) as error:
             log.warning("the broker was not told that we stop", error=str(error) or "no answer")
