@@ -147,7 +147,7 @@ class TaskMethods:
         def retry() -> None:
             view = self._task(checked)
             self.desk.registry.revived(checked)
-            tasking.retry(self.shard, _place(view), checked, view.state)
+            tasking.retry(self.shard, _place(view), checked, view.state, view.finished_at)
 
         self._again_if_moved(retry, checked)
         return self._task(checked), 0
