@@ -1,9 +1,8 @@
 """The arguments of a function as JSON, and back, by its annotations.
 
-Whatever msgspec can write and read may travel: numbers, text, lists, dicts, dataclasses, Structs, datetime, UUID,
-Decimal, Enum, bytes (as base64), and models that know `model_validate` and `model_dump`. A parameter without annotation
-takes any JSON. Arguments are written and read back before they are stored, so that what does not fit the function is
-refused where it was given, with the parameter's name; a worker reads them by the same rules again.
+Arguments are written and read back before they are stored, so that what does not fit the function is refused where it
+was given, with the parameter's name; a worker reads them by the same rules again. A parameter without annotation takes
+any JSON.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from inspect import Parameter
-from typing import Any, Final, get_args, get_type_hints
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
 
 from penstock.errors import InvalidField
-from penstock.tasks.endings import EarlyEnd
+from penstock.tasks.json_values import NOT_JSON, decoder, encode, encode_more
 
 NO_ARGS: Final = b"[]"
 NO_KWARGS: Final = b"{}"
@@ -27,45 +26,19 @@ NO_KWARGS: Final = b"{}"
 _POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _NAMED: Final = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 _PLACE: Final = re.compile(r"(?P<what>.*) - at `\$(?:\[(?P<index>\d+)\]|\.(?P<name>\w+))?(?P<rest>.*)`", re.DOTALL)
-# What the encoder raises for values that have no JSON.
-NOT_JSON: Final = (TypeError, ValueError, OverflowError, RecursionError)
 
 
-def _encode_more(value: Any) -> Any:
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
+class _Shown(str):
+    """An annotation that is text already, as it stands in the source."""
 
+    __slots__ = ()
 
-def _decode_more(kind: type, value: Any) -> Any:
-    if hasattr(kind, "model_validate"):
-        return kind.model_validate(value)
-    raise TypeError(f"{kind.__name__} cannot be made from JSON")
+    @classmethod
+    def of(cls, annotation: Any) -> Any:
+        return cls(annotation) if isinstance(annotation, str) else annotation
 
-
-encode: Final = msgspec.json.Encoder(enc_hook=_encode_more).encode
-
-
-def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    """What reads JSON as `kind`."""
-    return msgspec.json.Decoder(kind, dec_hook=_decode_more)
-
-
-def written(value: Any, what: str) -> bytes:
-    """JSON of any value; `InvalidField` when it has none."""
-    try:
-        return encode(value)
-    except NOT_JSON as error:
-        raise InvalidField(f"{what}: {error}", hint="use what JSON can hold, or None") from None
-
-
-def hints_of(function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:
-    """Annotations of a function; `names` are those around it, where it is defined inside another function."""
-    try:
-        return get_type_hints(function, localns=dict(names), include_extras=True)
-    except NameError as error:
-        hint = "define what the annotation names before the task is first used"
-        raise InvalidField(f"{function.__qualname__}: an annotation cannot be resolved: {error}", hint=hint) from None
+    def __repr__(self) -> str:
+        return str(self)
 
 
 class Calls:
@@ -153,7 +126,7 @@ class Calls:
         names = [each.name for each in self.positional]
         given: dict[str, Any] = dict(zip(names, args, strict=False)) | dict(kwargs)
         known = {each.name: each.default for each in self.named.values() if each.default is not Parameter.empty}
-        return msgspec.json.encode([{**known, **given}, args[len(names) :]], order="sorted", enc_hook=_encode_more)
+        return msgspec.json.encode([{**known, **given}, args[len(names) :]], order="sorted", enc_hook=encode_more)
 
     # from JSON to Python
 
@@ -241,8 +214,9 @@ class Calls:
         return f"{self.rest.name}[{index - len(self.positional)}]" if self.rest is not None else f"[{index}]"
 
     def _signature(self) -> str:
-        # A parameter that a parent fills is not for the caller.
-        return str(inspect.signature(self._function).replace(return_annotation=inspect.Signature.empty))
+        # Parameters that parents fill are not for the caller.
+        shown = list(inspect.signature(self._function).parameters.values())[self._skip :]
+        return str(inspect.Signature([each.replace(annotation=_Shown.of(each.annotation)) for each in shown]))
 
     def _invalid(self, name: str, problem: str) -> InvalidField:
         return InvalidField(f"task {self.name!r}, argument {name!r}: {problem}")
@@ -265,18 +239,6 @@ class Calls:
 def _path(found: re.Match[str]) -> str:
     place = f"[{found['index']}]" if found["index"] is not None else f".{found['name']}" if found["name"] else ""
     return place + found["rest"]
-
-
-def result_decoder(hints: Mapping[str, Any]) -> msgspec.json.Decoder[Any]:
-    """What reads a function's result; any JSON where its annotation says nothing that JSON can be read as."""
-    kind = hints.get("return", Any)
-    kinds = [each for each in get_args(kind) if not (isinstance(each, type) and issubclass(each, EarlyEnd))]
-    if len(kinds) < len(get_args(kind)):  # `int | Snooze`: only the int is ever stored
-        kind = Any if not kinds else kinds[0] if len(kinds) == 1 else kind
-    try:
-        return decoder(kind)
-    except TypeError:
-        return decoder(Any)
 
 
 def bound(first: bytes | None, args: bytes) -> bytes:

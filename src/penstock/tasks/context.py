@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from penstock.model_tasks import Envelope, TaskState, TaskView
-from penstock.tasks.calls import written
 from penstock.tasks.endings import Cancel, Ending
+from penstock.tasks.json_values import written
 
 Note = Callable[[bytes], object]  # takes progress, as JSON, on its way
 

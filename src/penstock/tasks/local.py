@@ -24,7 +24,7 @@ from penstock.client.sync_delivery import Delivery, Leased
 from penstock.clock import ManualClock, SystemClock
 from penstock.envelopes import parse_envelope
 from penstock.errors import InvalidField, LeaseLost, TaskUnfinished
-from penstock.model import DEFAULT_GROUP
+from penstock.model import DEFAULT_GROUP, check_seconds
 from penstock.model_tasks import TaskView
 from penstock.tasks.app import App
 from penstock.tasks.context import TaskContext
@@ -36,6 +36,7 @@ from penstock.tasks.task import Task
 
 WORKER: Final = "run_pending"
 RUNS_MAX: Final = 10_000
+MOMENT_SECONDS: Final = 0.002  # timers fire by whole ticks of about a millisecond, and never early
 _LEASE: Final = arguments.lease_request(1, None, WORKER, None, False)
 
 
@@ -55,8 +56,8 @@ class LocalApp(App):
         super().__init__(None, queue=queue, middleware=middleware, clock=self.manual_clock)
 
     def advance(self, seconds: float) -> None:
-        """Move time forward; what comes due runs with the next `run_pending()`."""
-        self.manual_clock.advance(seconds)
+        """Move time forward; what is due then runs with the next `run_pending()`."""
+        self.manual_clock.advance(check_seconds(seconds, "seconds") + MOMENT_SECONDS)
         self._let_time_happen()
 
     def run_pending(self, limit: int = RUNS_MAX) -> int:

@@ -23,7 +23,7 @@ from penstock import limits
 from penstock.envelopes import new_task_id
 from penstock.errors import InvalidField, TooLarge
 from penstock.model_tasks import Takes, TaskSubmission
-from penstock.tasks import calls
+from penstock.tasks import calls, json_values
 from penstock.tasks.calls import NO_KWARGS, Calls
 from penstock.tasks.context import current
 from penstock.tasks.job import Job
@@ -209,7 +209,7 @@ class Task(Configured[P, T], Generic[P, R, T]):
 
     def encode_result(self, value: Any) -> bytes:
         """A result as JSON; `InvalidField` or `TooLarge` when it cannot be stored."""
-        data = calls.written(value, f"task {self.name!r}, result")
+        data = json_values.written(value, f"task {self.name!r}, result")
         if len(data) > limits.task_result_bytes_max:
             hint = "store it elsewhere and return its address"
             most = limits.task_result_bytes_max
@@ -228,11 +228,11 @@ class Task(Configured[P, T], Generic[P, R, T]):
 
     @cached_property
     def _result(self) -> msgspec.json.Decoder[Any]:
-        return calls.result_decoder(self._hints)
+        return json_values.result_decoder(self._hints)
 
     @cached_property
     def _hints(self) -> dict[str, Any]:
-        return calls.hints_of(self.function, self._names)
+        return json_values.hints_of(self.function, self._names)
 
     def __repr__(self) -> str:
         return f"<Task {self.name} on queue {self.defaults.queue!r}>"
