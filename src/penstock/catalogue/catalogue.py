@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from penstock import limits
 from penstock.catalogue import queries, schema, store
+from penstock.catalogue.background import Background
 from penstock.catalogue.follower import Follower
+from penstock.catalogue.listeners import Among, Listener, Listeners
 from penstock.catalogue.queries import Names
 from penstock.catalogue.rebuild import rebuild
 from penstock.catalogue.store import DatabaseBroken, Store
@@ -33,8 +34,6 @@ logger: Final = logging.getLogger("penstock.catalogue")
 EXPIRE_AT_ONCE: Final = 2_000
 
 T = TypeVar("T")
-Listener = Callable[[list[TaskView]], None]
-Among = Callable[[], Collection[bytes] | None]  # ids as 16 bytes
 
 
 class Catalogue:
@@ -50,7 +49,8 @@ class Catalogue:
         self._reader = shard.journal.reader()
         self._store: Store | None = None
         self._follower: Follower | None = None
-        self._listeners: list[tuple[Listener, Among]] = []
+        self._listeners = Listeners()
+        self._background: Background | None = None
         self._is_closed = False
 
     # Keeping up.
@@ -65,11 +65,15 @@ class Catalogue:
         follower = self._follower
         return follower is not None and follower.position < self._shard.journal.sequence
 
-    def open_if_there(self) -> None:
-        """Go on with a database from before, if there is one."""
-        if self._disk is not None and store.exists(self._disk):
-            with self._following:
-                self._opened()
+    @property
+    def is_over(self) -> bool:
+        return self._shard.is_over()
+
+    def start(self) -> None:
+        """Keep up in the background, until `close`."""
+        if self._background is None:
+            self._background = Background(self)
+            self._background.start()
 
     def catch_up(self, sequence: int | None = None, between: Callable[[], None] = lambda: None) -> int:
         """Know everything that has been told up to now, or, with `sequence`, at least up to there; returns how far."""
@@ -83,7 +87,7 @@ class Catalogue:
             self._shard.journal.write()
         with self._following:
             changed = self._follow(target, between)
-        self._tell(changed)
+        self._listeners.tell(changed, self._views)
         return target
 
     def _follow(self, target: int, between: Callable[[], None]) -> set[bytes]:
@@ -92,7 +96,7 @@ class Catalogue:
             try:
                 follower = self._opened()
                 if follower.position < target:
-                    follower.watches = self._is_heard()
+                    follower.watches = self._listeners.are_there()
                     follower.follow(self._reader.read(follower.position, target), between)
             except (DatabaseBroken, Damaged, FileNotFoundError) as error:
                 if attempt:
@@ -161,25 +165,11 @@ class Catalogue:
         `among` answers with the ids that are of interest, None for all. Both may be called from any thread and must not
         block. What is returned ends it.
         """
-        pair = (listener, among)
-        self._listeners.append(pair)
+        return self._listeners.add(listener, among)
 
-        def end() -> None:
-            with suppress(ValueError):
-                self._listeners.remove(pair)
-
-        return end
-
-    def _is_heard(self) -> bool:
-        wanted = (among() for _, among in list(self._listeners))
-        return any(ids is None or len(ids) for ids in wanted)
-
-    def _tell(self, changed: set[bytes]) -> None:
-        for listener, among in list(self._listeners) if changed else ():
-            wanted = among()
-            chosen = changed if wanted is None else changed.intersection(wanted)
-            if chosen:
-                listener(self._views(sorted(chosen)))
+    @property
+    def is_listened_to(self) -> bool:
+        return self._listeners.are_there()
 
     # Asking: `catch_up` first. The answer is of the last look at the journal.
 
