@@ -7,12 +7,14 @@ the lock, and the decision made again.
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, TypeVar
 
 from penstock.clock import Clock
+from penstock.delivery import firing
 from penstock.delivery import settle as settle_rules
 from penstock.delivery import upkeep as upkeep_rules
 from penstock.delivery.core import Delivery
@@ -22,7 +24,7 @@ from penstock.delivery.group import Group
 from penstock.delivery.log import FOREVER, Extent, Need
 from penstock.delivery.settle import may_make_ready
 from penstock.delivery.timers import TICK_BITS
-from penstock.errors import Closed
+from penstock.errors import Closed, PenstockError
 from penstock.journal import Journal
 from penstock.journal.commit import GroupCommit
 from penstock.model import Durability, Outcome
@@ -31,9 +33,11 @@ from penstock.storage.prefetch import Prefetcher
 from penstock.storage.segments import SegmentStore
 from penstock.waiting import Waiters
 
+logger: Final = logging.getLogger("penstock")
 T = TypeVar("T")
 Ticket = int
 EVERYONE: Final = 1 << 30
+FULL_DISK_US: Final = 1_000_000  # how long schedules wait for room before they look again
 GIVEN_UP: Final = Settling(Outcome.INTERRUPTED, delay_seconds=0, error="the member that held it was given up")
 
 
@@ -140,6 +144,8 @@ class Engine:
             did += self._end_sessions(now, monotonic)
         if core.tasks.ripe:
             did += self._free_tasks(now)
+        if now >= core.tasks.schedules.next_at:
+            did += self._fire(now)
         return did
 
     def _end_leases(self, now: int, monotonic: int) -> int:
@@ -181,6 +187,28 @@ class Engine:
         self.changed(entries)
         return len(entries)
 
+    def _fire(self, now: int) -> int:
+        """Schedules whose time has come; each tick is a frame."""
+        core, did = self.core, 0
+        if self.journal.disk_full:
+            core.tasks.schedules.postpone(now + FULL_DISK_US)
+            return 0
+        for name in firing.due(core, now):
+            schedule = core.tasks.schedules.known[name]
+            for tick in firing.ticks(schedule, now):
+                created: list[Entry] = []
+                try:
+                    created = firing.decide_queue(core, schedule, now) if tick.is_run else []
+                    core.apply(created, self.journal.sequence + 1)
+                    entries = firing.decide_fired(core, name, tick, now)
+                except PenstockError as error:
+                    logger.warning("schedule %r: its tick is passed over: %s", name, error)
+                    entries = firing.passed_over(name, tick)
+                self.commit_frame(created, entries, self.durability)
+                self.changed([*created, *entries])
+                did += 1
+        return did
+
     def take_away(self, group: Group, member: str, partitions: Collection[int], how: Settling, now: int) -> None:
         """End what a member holds of some partitions, before they move. The caller holds the lock."""
         while True:
@@ -210,6 +238,8 @@ class Engine:
         session_end = self.core.rosters.next_at
         instants.append(now + session_end - monotonic if session_end < FOREVER else None)
         instants.append(now if self.core.tasks.ripe else None)
+        schedule_at = self.core.tasks.schedules.next_at
+        instants.append(schedule_at if schedule_at < FOREVER else None)
         known = [instant for instant in instants if instant is not None]
         return min(known) if known else None
 

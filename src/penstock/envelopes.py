@@ -39,8 +39,8 @@ def new_task_ids(count: int, now_us: int) -> list[str]:
     ]
 
 
-def encode_envelope(task: TaskSubmission) -> bytes:
-    """The payload of a submission."""
+def encode_envelope(task: TaskSubmission, schedule: str = "", scheduled_at: str = "") -> bytes:
+    """The payload of a submission, which a schedule may have made for a tick."""
     return _encoder.encode(
         Envelope(
             task_id=task.task_id,
@@ -52,6 +52,8 @@ def encode_envelope(task: TaskSubmission) -> bytes:
             on_parent_failure=task.on_parent_failure,
             takes=task.takes,
             workflow=task.workflow,
+            schedule=schedule,
+            scheduled_at=scheduled_at,
         )
     )
 

@@ -82,6 +82,7 @@ tasks_held_max: Final = 1_000_000  # that wait for parents
 tasks_held_bytes_max: Final = 256 * MIB
 unique_keys_max: Final = 1_000_000
 schedules_max: Final = 10_000
+schedule_bytes_max: Final = 64 * KIB
 schedule_grace_seconds: Final = 60.0  # a tick that is no later than this still runs, although ticks are skipped
 schedule_ticks_max: Final = 1_000  # that are made up for at one look
 

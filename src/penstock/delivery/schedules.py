@@ -54,6 +54,10 @@ class Schedules:
             schedule.last_at, schedule.last_task_id = entry.tick_at, entry.task_id
         self._look()
 
+    def postpone(self, instant: int) -> None:
+        """Nothing can be pushed now: look again at an instant."""
+        self.next_at = max(self.next_at, instant)
+
     def restore(self, known: dict[str, Schedule]) -> None:
         """Put those of a checkpoint back."""
         self.known = known

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from penstock import limits
+from penstock.batch import Batch
 from penstock.delivery.dedup import digest
 from penstock.delivery.entries import Entry, Parent, TaskFreed, TaskHeld, UniqueTaken, entry_bytes
 from penstock.delivery.freeing import ROOM
@@ -19,7 +20,7 @@ from penstock.delivery.push import check_allowed, decide_push
 from penstock.delivery.rates import charge
 from penstock.delivery.tasks import HELD, Place, id_text, is_settled
 from penstock.engine import Ticket
-from penstock.envelopes import tasks_batch
+from penstock.envelopes import task_message, tasks_batch
 from penstock.errors import InvalidField, QueueFull, TooLarge
 from penstock.model_tasks import FINAL, Submitted, TaskState, TaskSubmission
 from penstock.requests import ParentFound
@@ -203,14 +204,14 @@ class _Submission:
         return entries
 
     def _held(self, each: Wanted, queue: Queue) -> TaskHeld:
-        batch = tasks_batch([each.task])
-        check_allowed(queue, batch)
+        message = task_message(each.task)
+        check_allowed(queue, Batch(message))
         parents = [
             wait if isinstance(wait, Parent) else Parent(wait, *self._places.get(wait, (queue.id, HELD, HELD)))
             for wait in self._waits[each.task_id]
         ]
         policy = POLICY[each.task.on_parent_failure]
-        return TaskHeld(queue.id, each.task_id, self._now, parents, policy, bytes(batch.data))
+        return TaskHeld(queue.id, each.task_id, self._now, parents, policy, message)
 
     def _key(self, each: Wanted) -> UniqueTaken:
         task, queue = each.task, self._core.by_name[each.task.queue]

@@ -1,0 +1,125 @@
+"""Deciding the ticks of schedules.
+
+A tick that nobody was there for is *missed*. Schedules that skip run the last tick if it is no older than a minute, so
+that a restart at the wrong moment costs no run, and pass over the others. Schedules that catch up run every tick, in
+order. The id of a tick's task follows from the schedule's name and the instant: the queue knows it when it comes again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from penstock import limits
+from penstock.batch import Batch
+from penstock.delivery.admin import decide_create_queue
+from penstock.delivery.core import Delivery
+from penstock.delivery.cron import next_tick
+from penstock.delivery.entries import Entry, ScheduleFired
+from penstock.delivery.push import decide_push
+from penstock.delivery.schedules import Schedule
+from penstock.delivery.tasks import id_text
+from penstock.envelopes import alike_batch, encode_envelope
+from penstock.errors import InvalidField
+from penstock.model import QueueOptions, to_datetime
+from penstock.model_tasks import ScheduleSpec, TaskSubmission
+
+GRACE: Final = round(limits.schedule_grace_seconds * 1_000_000)
+_decoder: Final = msgspec.json.Decoder(ScheduleSpec)
+
+
+class Tick(NamedTuple):
+    """One tick: whether it becomes a task, and when the next is due."""
+
+    at: int
+    next_at: int
+    is_run: bool
+
+
+def spec_of(schedule: Schedule) -> ScheduleSpec:
+    """What was asked for."""
+    return _decoder.decode(schedule.spec)
+
+
+def due(core: Delivery, now: int) -> list[str]:
+    """Schedules that have a tick behind them, the one that waits longest first."""
+    found = [(each.next_at, name) for name, each in core.tasks.schedules.known.items() if 0 < each.next_at <= now]
+    return [name for _, name in sorted(found)]
+
+
+def ticks(schedule: Schedule, now: int) -> Iterator[Tick]:
+    """What to do about a schedule that is due."""
+    spec = spec_of(schedule)
+    at = schedule.next_at
+    if spec.missed == "catch_up":
+        for _ in range(limits.schedule_ticks_max):
+            next_at = _after(spec, at)
+            yield Tick(at, next_at, True)
+            if not 0 < next_at <= now:
+                return
+            at = next_at
+        return
+    if at < now - GRACE:
+        at = _after(spec, now - GRACE - 1)
+    if not 0 < at <= now:
+        yield Tick(schedule.next_at, at, False)
+        return
+    while 0 < (next_at := _after(spec, at)) <= now:
+        at = next_at
+    yield Tick(at, next_at, True)
+
+
+def _after(spec: ScheduleSpec, at: int) -> int:
+    """The next tick; 0 when there is none, as for one that is paused."""
+    try:
+        return next_tick(spec.cron, spec.timezone, at)
+    except InvalidField:
+        return 0
+
+
+def decide_queue(core: Delivery, schedule: Schedule, now: int) -> list[Entry]:
+    """The queue of a schedule, if it is not there."""
+    name = spec_of(schedule).queue
+    return [] if name in core.by_name else decide_create_queue(core, name, QueueOptions(), now)
+
+
+def decide_fired(core: Delivery, name: str, tick: Tick, now: int) -> list[Entry]:
+    """The frame of a tick, as far as its queue is there. May be refused like any push; `passed_over` is left then."""
+    if not tick.is_run:
+        return passed_over(name, tick)
+    spec = spec_of(core.tasks.schedules.known[name])
+    task_id = tick_id(name, tick.at)
+    decided = decide_push(core, core.by_name[spec.queue], _batch(spec, id_text(task_id), tick.at), now)
+    return [*decided.entries, ScheduleFired(name, tick.at, tick.next_at, task_id)]
+
+
+def passed_over(name: str, tick: Tick) -> list[Entry]:
+    """A tick without a task."""
+    return [ScheduleFired(name, tick.at, tick.next_at, b"")]
+
+
+def tick_id(name: str, at: int) -> bytes:
+    """The id of a tick's task: a UUID of version 8."""
+    found = bytearray(hashlib.blake2b(f"{at} {name}".encode(), digest_size=16).digest())
+    found[6] = found[6] & 0x0F | 0x80
+    found[8] = found[8] & 0x3F | 0x80
+    return bytes(found)
+
+
+def _batch(spec: ScheduleSpec, task_id: str, at: int) -> Batch:
+    task = TaskSubmission(
+        task_id=task_id,
+        task_type=spec.task_type,
+        queue=spec.queue,
+        is_named=True,
+        args=spec.args,
+        kwargs=spec.kwargs,
+        timeout_seconds=spec.timeout_seconds,
+        max_attempts=spec.max_attempts,
+        priority=spec.priority,
+        key=spec.key,
+    )
+    return alike_batch(task, [encode_envelope(task, spec.name, to_datetime(at).isoformat())])
