@@ -18,7 +18,7 @@ from penstock.model import Message, MessageId, Receipt
 from penstock.replies import LeaseReply, Piece, PushReply
 from penstock.wire import answers, calls, frames, requests
 from penstock.wire.errors import CLASSES, STATUS, ErrorReply, grpc_status, http_status, to_error, to_reply
-from penstock.wire.frames import Splitter, Type, frame
+from penstock.wire.frames import JsonType, Splitter, Type, frame
 
 PAGE = (Path(__file__).parent.parent / "docs/formats/tcp.md").read_text(encoding="utf-8")
 
@@ -52,7 +52,7 @@ def test_the_first_exchange_of_the_page_is_what_is_sent():
 def test_every_type_is_on_the_page():
     documented = dict(re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", PAGE, re.MULTILINE))
 
-    assert documented == {str(kind.value): kind.name for kind in Type}
+    assert documented == {str(kind.value): kind.name for kind in (*JsonType, *Type)}
 
 
 def test_every_call_is_on_the_page_with_its_arguments():

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock import arguments, task_fields
 from penstock.broker.access import Action, Client
 from penstock.broker.answers import Told, answer_of, raised, resolve
-from penstock.broker.folding import Producer
 from penstock.broker.waits import Expected, ExpectedNews, ExpectedTask, Wait
 from penstock.errors import LeaseLost, PenstockError, TaskNotFound
 from penstock.model_tasks import Finish, TaskSubmission, TaskView
@@ -25,6 +24,7 @@ from penstock.wire.errors import ErrorReply, to_reply
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
+MANY: Final = 1_000  # tasks of one request: so many take longer than a turn of the event loop should
 # A dead letter is a copy, made when it is settled.
 _MAY_READ_FILES: Final = ("failed", "dead")
 # The outcomes of a run that its own finish can have made.
@@ -45,15 +45,15 @@ class Tasks:
         self._broker = broker
         self._session = broker.session
 
-    def begin(self, client: Client, given: calls.Arguments, producer: Producer | None, told: Told) -> Wait | None:
+    def begin(self, client: Client, given: calls.Arguments, told: Told) -> Wait | None:
         """One of the operations of `BEGUN`; what it answers with can be taken back while it is not over."""
-        found: Wait | None = BEGUN[type(given)](self, client, given, producer, told)
+        found: Wait | None = BEGUN[type(given)](self, client, given, told)
         return found
 
-    async def begun(self, client: Client, given: calls.Arguments, producer: Producer | None = None) -> Any:
+    async def begun(self, client: Client, given: calls.Arguments) -> Any:
         """The same, awaited; raises."""
         future: asyncio.Future[Any] = self._broker.loop.create_future()
-        wait = self.begin(client, given, producer, partial(resolve, future))
+        wait = self.begin(client, given, partial(resolve, future))
         try:
             return raised(await future)
         except asyncio.CancelledError:
@@ -63,20 +63,20 @@ class Tasks:
 
     # submitting and finishing
 
-    def submit(self, client: Client, given: calls.SubmitTasks, producer: Producer | None, told: Told) -> None:
+    def submit(self, client: Client, given: calls.SubmitTasks, told: Told) -> None:
         broker, tasks = self._broker, given.tasks
         refused = self._refused(client, Action.PUSH, (task.queue for task in tasks))
         if refused is not None:
             told(refused)
             return
         if broker.is_holding:
-            broker.hold(partial(self.submit, client, given, producer, told))
+            broker.hold(partial(self.submit, client, given, told))
             return
         broker.flush()
         work = partial(self._session.submit_tasks, tasks, client.identity)
-        self._run(work, _asks_for_parents(tasks), min((task.queue for task in tasks), default=""), told)
+        self._run(work, _takes_long(tasks), min((task.queue for task in tasks), default=""), told)
 
-    def finish(self, client: Client, given: calls.FinishTasks, producer: Producer | None, told: Told) -> None:
+    def finish(self, client: Client, given: calls.FinishTasks, told: Told) -> None:
         finishes = given.finishes
         refused = self._refused(client, Action.SETTLE, (each.receipt.queue for each in finishes), even_draining=True)
         if refused is not None:
@@ -97,7 +97,8 @@ class Tasks:
                 broker.confirmer.after(ticket, tell, _refusals(errors))
 
         work = partial(self._session.finish_tasks, finishes)
-        if broker.shard.store is not None and any(each.outcome in _MAY_READ_FILES for each in finishes):
+        reads_files = broker.shard.store is not None and any(each.outcome in _MAY_READ_FILES for each in finishes)
+        if reads_files or len(finishes) > MANY:
             broker.in_thread(work, answered)
         else:
             answered(answer_of(work))
@@ -119,7 +120,7 @@ class Tasks:
             return False
         return any(run.attempt == finish.receipt.attempt and run.outcome in _ENDS[finish.outcome] for run in view.runs)
 
-    def note_progress(self, client: Client, given: calls.NoteProgress, _: Producer | None, told: Told) -> None:
+    def note_progress(self, client: Client, given: calls.NoteProgress, told: Told) -> None:
         refused = self._refused(client, Action.SETTLE, (given.receipt.queue,), even_draining=True)
         if refused is not None:
             told(refused)
@@ -129,7 +130,7 @@ class Tasks:
 
     # workers
 
-    def heartbeat(self, client: Client, given: calls.HeartbeatWorker, _: Producer | None, told: Told) -> None:
+    def heartbeat(self, client: Client, given: calls.HeartbeatWorker, told: Told) -> None:
         refused = self._refused(client, Action.LEASE, given.info.queues or ("",))
         if refused is not None:
             told(refused)
@@ -137,7 +138,7 @@ class Tasks:
         answer = answer_of(lambda: self._session.heartbeat_worker(given.info))
         told(answer if isinstance(answer, PenstockError) else answer[0])
 
-    def news(self, client: Client, given: calls.AwaitNews, _: Producer | None, told: Told) -> Wait | None:
+    def news(self, client: Client, given: calls.AwaitNews, told: Told) -> Wait | None:
         refused = self._refused(client, Action.LEASE, ("",))
         seconds = answer_of(lambda: arguments.wait_seconds(given.seconds))
         if refused is not None or isinstance(seconds, PenstockError):
@@ -147,7 +148,7 @@ class Tasks:
 
     # one task
 
-    def wait(self, client: Client, given: calls.WaitTask, _: Producer | None, told: Told) -> Wait | None:
+    def wait(self, client: Client, given: calls.WaitTask, told: Told) -> Wait | None:
         seconds = answer_of(lambda: self._checked_wait(given))
         refused = self._broker.draining()
         if refused is not None or isinstance(seconds, PenstockError):
@@ -221,10 +222,9 @@ class Tasks:
         return wait
 
 
-def _asks_for_parents(tasks: Sequence[TaskSubmission]) -> bool:
-    """Whether there are parents that are not submitted with their children: the catalogue knows them."""
-    parents = {parent for task in tasks for parent in task.depends_on}
-    return bool(parents) and not parents.issubset({task.task_id for task in tasks})
+def _takes_long(tasks: Sequence[TaskSubmission]) -> bool:
+    """Whether the event loop should not wait for it: the catalogue may have to be asked for parents."""
+    return len(tasks) > MANY or any(task.depends_on for task in tasks)
 
 
 def _refusals(errors: Sequence[PenstockError | None]) -> dict[int, ErrorReply]:

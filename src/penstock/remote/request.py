@@ -12,7 +12,7 @@ import msgspec
 from penstock.batch import Batch, typed_one
 from penstock.errors import InvalidField, PenstockError
 from penstock.model import Durability, MessageId, Position, Receipt, to_datetime
-from penstock.model_tasks import Finish, TaskSubmission
+from penstock.model_tasks import Finish, Submitted, TaskSubmission
 from penstock.remote.producer import Producer
 from penstock.requests import LeaseRequest, Operation, PartitionChoice, PushOperation, Settling
 from penstock.wire import answers, calls, requests
@@ -200,13 +200,22 @@ def transact(operations: Sequence[Operation]) -> Request:
 
 
 def submit_tasks(tasks: Sequence[TaskSubmission]) -> Request:
-    """Tasks to be stored; the call's sequence is one of the pushes'."""
+    """Tasks to be stored. Sent again they are known by their ids, which do not make them old."""
     given = list(tasks)
+    body = _call_body("submit_tasks", calls.SubmitTasks(given))
 
-    def encode(sequence: int) -> Sequence[Buffer]:
-        return (_call_body("submit_tasks", calls.SubmitTasks(given, sequence)),)
+    def read(body: memoryview) -> list[Submitted]:
+        return news_of(given, requests.decode(body, calls.result_of("submit_tasks")))
 
-    return Request(Type.CALL, encode, _reader(calls.result_of("submit_tasks")), is_numbered=True)
+    return Request(Type.CALL, lambda _: (body,), read)
+
+
+def news_of(tasks: Sequence[TaskSubmission], told: Sequence[Submitted]) -> list[Submitted]:
+    """What became of submissions: an id that nobody chose is new, also when the first of two tries has stored it."""
+    return [
+        Submitted(each.task_id) if each.task_id == task.task_id and not task.is_named else each
+        for task, each in zip(tasks, told, strict=True)
+    ]
 
 
 def finish_tasks(finishes: Sequence[Finish]) -> Request:

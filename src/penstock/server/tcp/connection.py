@@ -265,8 +265,7 @@ class TcpConnection(Answering, asyncio.Protocol):
         given = requests.decode(body, requests.Call)
         what = requests.decode(bytes(given.arguments), calls.arguments_of(given.name))
         if type(what) in BEGUN:
-            producer = self._numbered(what.sequence) if isinstance(what, calls.SubmitTasks) else None
-            wait = self._broker.tasks.begin(self._client, what, producer, partial(self._begun, correlation))
+            wait = self._broker.tasks.begin(self._client, what, partial(self._begun, correlation))
             if wait is not None and not wait.is_over:
                 self._pending[correlation] = wait
             return

@@ -8,10 +8,9 @@ from penstock.wire.calls.arguments import Arguments
 
 
 class SubmitTasks(Arguments):
-    """Tasks to be stored, all or none. `sequence` numbers the call among the pushes of the connection's producer."""
+    """Tasks to be stored, all or none. Their ids are known: sent again, they are not stored again."""
 
     tasks: list[TaskSubmission]
-    sequence: int = 0
 
 
 class FinishTasks(Arguments):

@@ -1,0 +1,346 @@
+"""Tasks over TCP: what is sent again happens once, waits are woken and hold no thread, and who may do what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import aio, envelopes
+from penstock.batch import encode_one_with
+from penstock.broker import Client, Principal
+from penstock.errors import BadRequest, InvalidField, LeaseLost, NotAuthorised, TaskNotFound, Unavailable
+from penstock.model import ContentType, Receipt
+from penstock.model_tasks import Finish, TaskFilter, TaskState, TaskSubmission, WorkerInfo
+from penstock.remote import request as asking
+from penstock.requests import LeaseRequest
+from penstock.wire import calls, requests
+from tests.support.cutting import EVERYTHING
+from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
+from tests.test_resend import FACES, Limit, World
+
+UNKNOWN = "0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"
+STEP = 7
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.close()
+
+
+def new(queue: str = "mail", **options: Any) -> TaskSubmission:
+    return TaskSubmission(task_id=envelopes.new_task_id(0), task_type="send", queue=queue, **options)
+
+
+def leased(session: Any, queue: str) -> list[tuple[str, Receipt]]:
+    """A worker's runs: task ids and receipts."""
+    reply, _ = session.lease(queue, "default", LeaseRequest(count_max=1_000, consumer="w1"))
+    return [
+        (envelopes.parse_envelope(payload).task_id, Receipt(queue, piece.partition(row), offset, 1, reply.nonce))
+        for piece in reply.pieces
+        for row, (offset, payload) in enumerate(zip(piece.offsets, piece.payloads(), strict=True))
+    ]
+
+
+def running(session: Any, queue: str, count: int = 1) -> list[Finish]:
+    """Tasks that are run, and how they would end."""
+    session.push(queue, envelopes.tasks_batch([new(queue) for _ in range(count)]), None, None)
+    return [
+        Finish(receipt=receipt, task_id=task_id, outcome="completed", result=b"7")
+        for task_id, receipt in leased(session, queue)
+    ]
+
+
+def cuts(world: World, face: Any, work: Any) -> Iterator[Limit]:
+    with world.cut() as proxy:
+        face(proxy, work)
+        up, down = (max(each[way] for each in proxy.bytes) for way in (0, 1))
+    yield from ((number, EVERYTHING) for number in (*range(0, up, STEP), up))
+    yield from ((EVERYTHING, number) for number in (*range(0, down, STEP), down))
+
+
+def call(name: str, *arguments: Any) -> Any:
+    """A method of the session, for either face."""
+
+    def work(ps: Any) -> Any:
+        answer = getattr(ps._session, name)(*arguments)
+        return answer[0] if isinstance(answer, tuple) else answer
+
+    return work
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_finish_is_accepted_wherever_the_wire_is_cut(world, face):
+    for limit in cuts(world, face, call("finish_tasks", running(world.session, world.queue(), 2))):
+        finishes = running(world.session, world.queue(), 2)
+        with world.cut(limit, limit) as proxy:
+            assert face(proxy, call("finish_tasks", finishes)) == [None, None], limit
+        for each in finishes:
+            view = world.session.task(each.task_id)[0]
+            assert (view.state, view.result, len(view.runs)) == (TaskState.COMPLETED, b"7", 1)
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_tasks_are_stored_once_wherever_the_wire_is_cut(world, face):
+    def workflow(queue: str) -> list[TaskSubmission]:
+        first = new(queue)
+        return [first, new(queue, depends_on=(first.task_id,)), new(queue, unique_key="k")]
+
+    for limit in cuts(world, face, call("submit_tasks", workflow(world.queue()))):
+        tasks = workflow(queue := world.queue())
+        with world.cut(limit, limit) as proxy:
+            told = face(proxy, call("submit_tasks", tasks))
+        assert [(each.task_id, each.is_new) for each in told] == [(each.task_id, True) for each in tasks], limit
+        assert {each.task_id for each in world.session.tasks(TaskFilter(queue=queue))[0].tasks} == {
+            each.task_id for each in tasks
+        }
+        assert len(leased(world.session, queue)) == 2
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_a_single_task_is_pushed_once_wherever_the_wire_is_cut(world, face):
+    def push(queue: str) -> Any:
+        return call("push_one", queue, envelopes.task_message(new(queue)), None)
+
+    for limit in cuts(world, face, push(world.queue())):
+        queue = world.queue()
+        with world.cut(limit, limit) as proxy:
+            assert str(face(proxy, push(queue))) == f"{queue}/0/0"
+        assert len(leased(world.session, queue)) == 1, limit
+
+
+def test_a_finish_that_is_sent_again_is_refused_when_another_has_the_task(world):
+    (finish,) = running(world.session, "mail")
+    world.clock.advance(3600)
+    world.session.timekeeper.tick()
+    with penstock.connect(world.broker.url) as ps:
+        request = asking.finish_tasks([finish])
+        request.sent = 1
+
+        (error,) = ps._session._ask(request)
+    assert isinstance(error, LeaseLost)
+
+
+def test_ways_to_end_are_told_apart_when_they_are_sent_again(world):
+    done, failed, dead = running(world.session, "mail", 3)
+    ends = [
+        done,
+        Finish(receipt=failed.receipt, task_id=failed.task_id, outcome="failed", error="once more"),
+        Finish(receipt=dead.receipt, task_id=dead.task_id, outcome="dead", error="never"),
+    ]
+    other = [Finish(receipt=each.receipt, task_id=each.task_id, outcome="released") for each in ends]
+    with penstock.connect(world.broker.url) as ps:
+        assert ps._session.finish_tasks(ends)[0] == [None, None, None]
+        for finishes, expected in ((ends, [True] * 3), (other, [False] * 3)):
+            request = asking.finish_tasks(finishes)
+            request.sent = 1
+            assert [answer is None for answer in ps._session._ask(request)] == expected
+        assert [type(each) for each in ps._session.finish_tasks(ends)[0]] == [LeaseLost] * 3
+
+
+def test_an_id_that_its_caller_chose_is_known_when_it_is_submitted_again(world):
+    task = new(is_named=True, unique_key="k")
+    with penstock.connect(world.broker.url) as ps:
+        assert ps._session.submit_tasks([task])[0][0].is_new
+        assert not ps._session.submit_tasks([task])[0][0].is_new
+
+
+# waiting
+
+
+async def waits_of(broker: Any, number: int) -> None:
+    await until(lambda: len(broker.waits) == number)
+
+
+@on_uvloop
+async def test_many_waits_hold_no_thread_and_are_woken_by_the_end():
+    async with broker_on() as broker:
+        finishes = running(broker.session, "mail", 200)
+        waiting = [
+            asyncio.ensure_future(broker.call(SOMEONE, "wait_task", calls.WaitTask(each.task_id, 60.0)))
+            for each in finishes
+        ]
+        await waits_of(broker, 200)
+        page = await broker.call(SOMEONE, "tasks", calls.ListTasks(TaskFilter(limit=200)))
+        assert len(page.tasks) == 200
+
+        assert await broker.call(SOMEONE, "finish_tasks", calls.FinishTasks(finishes)) == {}
+        views = await asyncio.gather(*waiting)
+        assert {(view.state, view.result) for view in views} == {(TaskState.COMPLETED, b"7")}
+        assert not broker.waits
+        assert not len(broker.session.desk.waiters)
+
+
+@on_uvloop
+async def test_a_wait_for_a_task_that_fails_goes_on_until_it_is_dead():
+    async with broker_on() as broker:
+        (finish,) = running(broker.session, "mail")
+        waiting = asyncio.ensure_future(broker.call(SOMEONE, "wait_task", calls.WaitTask(finish.task_id, 60.0)))
+        await waits_of(broker, 1)
+        failed = Finish(receipt=finish.receipt, task_id=finish.task_id, outcome="failed", error="no", delay_seconds=0.0)
+        assert await broker.call(SOMEONE, "finish_tasks", calls.FinishTasks([failed])) == {}
+        view = await broker.call(SOMEONE, "task", calls.FindTask(finish.task_id))
+        assert not view.is_final
+        assert not waiting.done()
+
+        await broker.call(SOMEONE, "cancel_task", calls.CancelTask(finish.task_id))
+        assert (await waiting).state is TaskState.CANCELLED
+
+
+@on_uvloop
+async def test_a_wait_ends_when_its_time_is_over_or_its_client_goes():
+    async with broker_on() as broker:
+        (finish,) = running(broker.session, "mail")
+        view = await broker.call(SOMEONE, "wait_task", calls.WaitTask(finish.task_id, 0.0))
+        assert view.state is TaskState.RUNNING
+        view = await broker.call(SOMEONE, "wait_task", calls.WaitTask(finish.task_id, 0.01))
+        assert view.state is TaskState.RUNNING
+
+        gone = asyncio.ensure_future(broker.call(SOMEONE, "wait_task", calls.WaitTask(finish.task_id, 60.0)))
+        news = asyncio.ensure_future(broker.call(SOMEONE, "worker_news", calls.AwaitNews("w1", 60.0)))
+        await waits_of(broker, 2)
+        gone.cancel()
+        news.cancel()
+        await asyncio.wait((gone, news))
+        assert not broker.waits
+        assert not len(broker.session.desk.waiters)
+
+
+@on_uvloop
+async def test_a_broker_that_drains_sends_those_who_wait_elsewhere():
+    async with broker_on() as broker:
+        (finish,) = running(broker.session, "mail")
+        waiting = asyncio.ensure_future(broker.call(SOMEONE, "wait_task", calls.WaitTask(finish.task_id, 60.0)))
+        await waits_of(broker, 1)
+        await broker.drain()
+        with pytest.raises(Unavailable):
+            await waiting
+        with pytest.raises(Unavailable):
+            await broker.call(SOMEONE, "wait_task", calls.WaitTask(finish.task_id, 60.0))
+        assert await broker.call(SOMEONE, "finish_tasks", calls.FinishTasks([finish])) == {}
+
+
+def test_a_client_that_stops_waiting_takes_its_request_back(world):
+    (finish,) = running(world.session, "mail")
+
+    async def run() -> None:
+        async with aio.connect(world.broker.url) as ps:
+            waiting = asyncio.ensure_future(ps._session.wait_task(finish.task_id, 60.0))
+            await until(lambda: world.broker.broker.waits)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            await until(lambda: not world.broker.broker.waits)
+            assert (await ps._session.task(finish.task_id)).state is TaskState.RUNNING
+            lost = asyncio.ensure_future(ps._session.wait_task(finish.task_id, 60.0))
+            await until(lambda: world.broker.broker.waits)
+            before = set(world.broker.broker.waits)
+            await asyncio.to_thread(world.broker.cut)
+            await until(lambda: set(world.broker.broker.waits) - before)  # it has asked again
+            assert (await ps._session.finish_tasks([finish])) == [None]
+            assert (await lost).state is TaskState.COMPLETED
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_a_worker_hears_of_a_task_that_was_cancelled_while_it_ran(world):
+    (finish,) = running(world.session, "mail")
+
+    async def run() -> None:
+        async with aio.connect(world.broker.url) as ps:
+            session = ps._session
+            assert (await session.heartbeat_worker(WorkerInfo(worker_id="w1", queues=("mail",)))).cancelled == ()
+            news = asyncio.ensure_future(session.worker_news("w1", 60.0))
+            await until(lambda: world.broker.broker.waits)
+            view = await session.cancel_task(finish.task_id)
+            assert view.state is TaskState.CANCELLED
+            assert (await news).cancelled == (finish.task_id,)
+            assert isinstance((await session.finish_tasks([finish]))[0], LeaseLost)
+            assert [each.info.worker_id for each in await session.workers()] == ["w1"]
+            await session.forget_worker("w1")
+            assert await session.workers() == []
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+# access, bad input, the short form
+
+
+@on_uvloop
+async def test_whether_somebody_may_depends_on_the_queue_of_the_task():
+    def only_mail(principal: Any, action: str, queue: str) -> None:
+        if queue != "mail":
+            raise NotAuthorised(f"{action} on {queue!r}")
+
+    async with broker_on(authorise=only_mail) as broker:
+        mine, theirs = running(broker.session, "mail")[0], running(broker.session, "secret")[0]
+        client = Client(Principal("ann"), "test", "127.0.0.1", "test")
+        for made in (calls.FindTask, calls.CancelTask, calls.RetryTask, lambda id: calls.WaitTask(id, 1.0)):
+            given = made(theirs.task_id)
+            with pytest.raises(NotAuthorised):
+                await broker.call(client, calls.NAMES[type(given)], given)
+        with pytest.raises(NotAuthorised):
+            await broker.call(client, "finish_tasks", calls.FinishTasks([mine, theirs]))
+        with pytest.raises(NotAuthorised):
+            await broker.call(client, "submit_tasks", calls.SubmitTasks([new("mail"), new("secret")]))
+        assert (await broker.call(client, "task", calls.FindTask(mine.task_id))).state is TaskState.RUNNING
+        assert await broker.call(client, "finish_tasks", calls.FinishTasks([mine])) == {}
+
+
+def test_bad_input_is_refused_by_its_name(world):
+    with penstock.connect(world.broker.url) as ps:
+        session = ps._session
+        with pytest.raises(TaskNotFound):
+            session.task(UNKNOWN)
+        with pytest.raises(TaskNotFound):
+            session.wait_task(UNKNOWN, 1.0)
+        with pytest.raises(InvalidField, match="task_id"):
+            session.task("nonsense")
+        with pytest.raises(InvalidField, match="task_id"):
+            session.wait_task("nonsense", 1.0)
+        with pytest.raises(InvalidField, match=r"tasks\[1\]\.args"):
+            session.submit_tasks([new(), new(args=b"{}", unique_key="k")])
+        with pytest.raises(InvalidField, match="wait"):
+            session._ask(asking.call(calls.WaitTask(UNKNOWN, 61.0)))
+        with pytest.raises(BadRequest, match="outcome"):
+            wrong = {"receipt": ["mail", "0", 0, 1, 7], "task_id": UNKNOWN, "outcome": "lost"}
+            request = asking.finish_tasks([])
+            request.encode = lambda _: (requests.encode(["finish_tasks", {"finishes": [wrong]}]),)
+            session._ask(request)
+
+
+@on_uvloop
+async def test_single_tasks_of_one_turn_become_one_frame():
+    async with broker_on() as broker:
+        broker.session.push_bytes("mail", b"first")
+        before = broker.shard.journal.sequence
+        answers: list[Any] = []
+        for number in range(10):
+            payload = envelopes.encode_envelope(new())
+            broker.push_one(SOMEONE, "mail", payload, (7, 1, number + 1), answers.append, ContentType.TASK)
+        await until(lambda: len(answers) == 10)
+        assert broker.shard.journal.sequence == before + 1
+        assert answers == [("0", offset) for offset in range(1, 11)]
+
+
+def test_the_short_form_says_what_the_message_holds():
+    data = encode_one_with(b"{}", content_type=ContentType.TASK)
+    request = asking.push_encoded("mail", data, None)
+    assert b"".join(request.encode(5)).hex() == "03" + "0000000000000005" + "04" + b"mail".hex() + b"{}".hex()
+    assert asking.push_encoded("mail", data, "os").kind != request.kind
+    assert asking.push_encoded("mail", encode_one_with(b"{}", priority=3), None).kind != request.kind
+    with pytest.raises(BadRequest, match="no content type"):
+        requests.content_type_of(b"\x09", 0, 1)
+    with pytest.raises(BadRequest, match="cut short"):
+        requests.content_type_of(b"", 0, 0)
+
+
+def test_what_was_pushed_in_the_short_form_is_a_task(world):
+    task = new()
+    with penstock.connect(world.broker.url) as ps:
+        ps._session.push_one("mail", envelopes.task_message(task), None)
+        assert ps._session.task(task.task_id)[0].state is TaskState.PENDING
