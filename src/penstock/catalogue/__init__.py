@@ -1,5 +1,5 @@
 """The catalogue of tasks: what has become of each, as a view of the journal that can be searched."""
 
-from penstock.catalogue.catalogue import Catalogue, is_there
+from penstock.catalogue.catalogue import Catalogue
 
-__all__ = ["Catalogue", "is_there"]
+__all__ = ["Catalogue"]

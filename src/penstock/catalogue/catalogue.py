@@ -15,13 +15,12 @@ from typing import Final, TypeVar
 
 from penstock import limits
 from penstock.catalogue import queries, schema, store
-from penstock.catalogue.background import Background
 from penstock.catalogue.follower import Follower
 from penstock.catalogue.listeners import Among, Listener, Listeners
 from penstock.catalogue.queries import Names
 from penstock.catalogue.rebuild import rebuild
 from penstock.catalogue.store import DatabaseBroken, Store
-from penstock.errors import Closed, Damaged, InvalidField
+from penstock.errors import Closed, Damaged, InvalidField, StorageError
 from penstock.model_tasks import TaskFilter, TaskPage, TaskView
 from penstock.requests import ParentFound
 from penstock.shard import Shard
@@ -50,7 +49,6 @@ class Catalogue:
         self._store: Store | None = None
         self._follower: Follower | None = None
         self._listeners = Listeners()
-        self._background: Background | None = None
         self._is_closed = False
 
     # Keeping up.
@@ -65,15 +63,11 @@ class Catalogue:
         follower = self._follower
         return follower is not None and follower.position < self._shard.journal.sequence
 
-    @property
-    def is_over(self) -> bool:
-        return self._shard.is_over()
-
-    def start(self) -> None:
-        """Keep up in the background, until `close`."""
-        if self._background is None:
-            self._background = Background(self)
-            self._background.start()
+    def open_if_there(self) -> None:
+        """Go on with a database from before, if there is one."""
+        if self._disk is not None and store.exists(self._disk):
+            with self._following:
+                self._opened()
 
     def catch_up(self, sequence: int | None = None, between: Callable[[], None] = lambda: None) -> int:
         """Know everything that has been told up to now, or, with `sequence`, at least up to there; returns how far."""
@@ -100,7 +94,7 @@ class Catalogue:
                     follower.follow(self._reader.read(follower.position, target), between)
             except (DatabaseBroken, Damaged, FileNotFoundError) as error:
                 if attempt:
-                    raise
+                    raise _unusable(error) from error
                 self._start_over(error)
             else:
                 changed, follower.touched = follower.touched, set()
@@ -230,7 +224,7 @@ class Catalogue:
                     return question(opened)
             except DatabaseBroken as error:
                 if attempt:
-                    raise
+                    raise _unusable(error) from error
                 with self._following:
                     if self._store is opened:
                         self._start_over(error)
@@ -268,8 +262,11 @@ class Catalogue:
             return 0
         until = self._shard.clock.now() - self.retention_us
         while True:
-            with opened.writing() as connection:
-                count = connection.execute(schema.EXPIRE, (until, EXPIRE_AT_ONCE)).rowcount
+            try:
+                with opened.writing() as connection:
+                    count = connection.execute(schema.EXPIRE, (until, EXPIRE_AT_ONCE)).rowcount
+            except DatabaseBroken as error:
+                raise _unusable(error) from error  # whoever asks for a task next has it made anew
             gone += count
             if count < EXPIRE_AT_ONCE:
                 return gone
@@ -290,6 +287,10 @@ class Catalogue:
         with self._following:
             self._is_closed = True
             self._let_go()
+
+
+def _unusable(error: Exception) -> StorageError:
+    return StorageError(f"the catalogue of tasks cannot be used: {error}", hint=f"remove {store.NAME} and try again")
 
 
 def _id(task_id: str) -> bytes | None:
