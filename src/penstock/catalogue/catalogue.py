@@ -81,7 +81,10 @@ class Catalogue:
             self._shard.journal.write()
         with self._following:
             changed = self._follow(target, between)
-        self._listeners.tell(changed, self._views)
+        try:
+            self._listeners.tell(changed, self._views)
+        except DatabaseBroken as error:
+            raise _unusable(error) from error
         return target
 
     def _follow(self, target: int, between: Callable[[], None]) -> set[bytes]:

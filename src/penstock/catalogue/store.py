@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from penstock.catalogue import schema
-from penstock.errors import Damaged, DiskFull
+from penstock.errors import DiskFull
 from penstock.storage.disk import Disk
 
 DIRECTORY: Final = "catalogue"
@@ -30,8 +30,8 @@ PRAGMA wal_autocheckpoint = 4000;
 """
 
 
-class DatabaseBroken(Damaged):
-    """The database cannot be used as it is."""
+class DatabaseBroken(Exception):
+    """The database cannot be used as it is. It never leaves this package: it is made anew, or a `StorageError`."""
 
 
 @contextmanager
