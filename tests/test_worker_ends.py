@@ -208,8 +208,7 @@ async def test_a_buffered_task_that_is_cancelled_never_begins():
 
         session = await app.open_async_session()
         async with working(app, concurrency=1) as worker:
-            worker.crew.desk._prefetch = 10
-            worker.crew.desk._measured = (1 << 62, 0)
+            worker.crew.desk._run_us = 1
             jobs = [await work.aenqueue() for _ in range(3)]
             await until(lambda: worker.crew.desk.buffered == 2)
             await session.cancel_task(jobs[1].id)
@@ -258,11 +257,10 @@ async def test_what_was_buffered_for_a_second_is_given_back_and_costs_no_attempt
 
         async with working(app, concurrency=1, clock=clock) as worker:
             desk = worker.crew.desk
-            desk._prefetch = 10
-            desk._measured = (1 << 62, 0)
+            desk._run_us = 1
             jobs = [await work.aenqueue() for _ in range(3)]
             await until(lambda: desk.buffered == 2)
-            desk._prefetch = 0
+            desk._run_us = 1e9
             clock.advance(seconds=1)
             await until(lambda: desk.buffered == 0 and desk.running == 1 and not len(worker.crew.finishing))
             assert [(await view_of(app, job)).state for job in jobs] == [
@@ -288,8 +286,7 @@ async def test_a_worker_that_stops_finishes_what_runs_and_gives_back_the_rest():
         worker = Worker(app, concurrency=1)
         running = asyncio.create_task(worker.run())
         await worker.started.wait()
-        worker.crew.desk._prefetch = 10
-        worker.crew.desk._measured = (1 << 62, 0)
+        worker.crew.desk._run_us = 1
         jobs = [await work.aenqueue() for _ in range(2)]
         await until(lambda: worker.crew.desk.buffered == 1)
         worker.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import Clock
@@ -115,7 +116,7 @@ class Crew:
             worker=self._settings.worker_id,
             key=run.key,
             trace=run.trace,
-            note=self._progress.of(run),
+            note=partial(self._progress.note_anywhere, run),
         )
         if run.envelope.depends_on:
             self._spawner.spawn(self._begin_child(lane, run, run.context))

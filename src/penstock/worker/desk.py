@@ -30,7 +30,7 @@ from penstock.worker.ticking import NEVER
 log: Any = structlog.stdlib.get_logger("penstock.worker")
 
 PREFETCH_US: Final = 100_000  # so much work may be buffered
-MEASURE_US: Final = 50_000  # the least time over which the pace is measured
+AVERAGED: Final = 16  # so many runs make the average
 MORE: Final = layout.KEY | layout.TRACE
 RELEASED: Final = Ending("released")
 
@@ -78,16 +78,13 @@ class Desk:
         self.changed = asyncio.Event()  # a run is over, or has begun: there may be room
         finishing.told = self.changed.set
         self.hurry: Callable[[int], None] = lambda at: None  # somebody has less time than all before
-        self._begun = 0
-        self._measured = (clock.monotonic(), 0)
-        self._prefetch = 0
+        self._run_us = 2.0 * PREFETCH_US * settings.concurrency  # how long runs take, on average of late
         self._is_pumping = False
 
     # room
 
     def wanted(self, queue: str) -> int:
         """How many tasks of a queue there is room for."""
-        self._measure()
         lanes = self._lanes_of(queue)
         if not self.is_open or any(lane.buffered and lane.running >= lane.size for lane in lanes):
             return 0
@@ -95,15 +92,8 @@ class Desk:
             self._settings.concurrency - self.running - self.buffered,
             max(lane.size - lane.running - lane.buffered for lane in lanes),
         )
-        return room + self._prefetch if room > 0 or self.buffered * 2 < self._prefetch else 0
-
-    def _measure(self) -> None:
-        at, begun = self._measured
-        now = self._clock.monotonic()
-        if now - at >= MEASURE_US:
-            pace = (self._begun - begun) * PREFETCH_US // (now - at)
-            self._prefetch = min(self._settings.prefetch_max, pace)
-            self._measured = (now, self._begun)
+        ready = min(self._settings.prefetch_max, int(PREFETCH_US * self._settings.concurrency / self._run_us))
+        return room + ready if room > 0 or self.buffered * 2 < ready else 0
 
     def _lanes_of(self, queue: str) -> Sequence[Lane]:
         found = [self._lane_of[name] for name, task in self._tasks.items() if task.defaults.queue == queue]
@@ -170,7 +160,6 @@ class Desk:
         lane.running += 1
         self.buffered -= 1
         self.running += 1
-        self._begun += 1
         run.stage = Stage.RUNNING
         run.since = self._clock.monotonic()
         seconds = run.timeout_seconds
@@ -186,8 +175,9 @@ class Desk:
         lane = self._lane_of[run.envelope.task_type]
         lane.running -= 1
         self.running -= 1
+        self._run_us += (self._clock.monotonic() - run.since + 1 - self._run_us) / AVERAGED
         run.stage = Stage.OVER
-        run.handle = None
+        run.handle = run.context = None  # they know the run, and would keep it until the next garbage collection
         self.runs.discard(run)
         if run.is_told:
             log.warning("a run that had been given up is over", **run.fields())
@@ -273,7 +263,8 @@ class Desk:
         for run in late:
             self.break_off(run, Why.STOPPING)
         if late:
-            self._prefetch = 0
+            # They take longer than it seemed.
+            self._run_us = max(self._run_us, 2.0 * PREFETCH_US * self._settings.concurrency)
             self.changed.set()
         return len(late)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -27,17 +26,13 @@ class Progress:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
 
-    def of(self, run: Run) -> Callable[[bytes], None]:
+    def note_anywhere(self, run: Run, data: bytes) -> None:
         """What a task calls with its progress, in whatever thread it runs."""
-
-        def note(data: bytes) -> None:
-            if threading.get_ident() == self._thread:
-                self.note(run, data)
-            else:
-                with suppress(RuntimeError):  # the loop is closed
-                    self._loop.call_soon_threadsafe(self.note, run, data)
-
-        return note
+        if threading.get_ident() == self._thread:
+            self.note(run, data)
+        else:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self.note, run, data)
 
     def note(self, run: Run, data: bytes) -> None:
         """On the loop: tell it, or let it take the place of what waits to be told."""

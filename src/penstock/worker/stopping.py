@@ -7,6 +7,7 @@ broker finds out by the silence.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import Callable
@@ -37,6 +38,8 @@ def run_worker(make: Callable[[], Worker]) -> None:
 async def _run(make: Callable[[], Worker]) -> None:
     worker = make()
     _on_signals(worker)
+    gc.collect()
+    gc.freeze()  # what is there now stays: looking through it again and again finds nothing
     try:
         await worker.run()
     finally:
