@@ -143,6 +143,12 @@ class SealingSession(Session):
     def transact(self, *call: Any) -> Any:
         return self._sealed(super().transact, *call)
 
+    def submit_tasks(self, *call: Any) -> Any:
+        return self._sealed(super().submit_tasks, *call)
+
+    def finish_tasks(self, *call: Any) -> Any:
+        return self._sealed(super().finish_tasks, *call)
+
     def _sealed(self, call: Callable[..., Any], *arguments: Any) -> Any:
         pushed = self._pushed()
         answer = call(*arguments)

@@ -140,7 +140,7 @@ class Tasks:
 
     def news(self, client: Client, given: calls.AwaitNews, told: Told) -> Wait | None:
         refused = self._refused(client, Action.LEASE, ("",))
-        seconds = answer_of(lambda: arguments.wait_seconds(given.seconds))
+        seconds = answer_of(lambda: task_fields.worker_id(given.worker_id) and arguments.wait_seconds(given.seconds))
         if refused is not None or isinstance(seconds, PenstockError):
             told(refused or seconds)
             return None

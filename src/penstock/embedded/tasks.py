@@ -38,7 +38,7 @@ from penstock.model_tasks import (
 from penstock.shard import Shard
 
 T = TypeVar("T")
-LOOKS_MAX: Final = 100  # at something that moves each time
+LOOKS_MAX: Final = 20  # at something that moves each time
 
 
 class TaskMethods:

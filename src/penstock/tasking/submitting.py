@@ -151,7 +151,7 @@ class _Submission:
         if found is None:
             where = f"tasks[{child.place}].depends_on"
             if place is not None:
-                raise InvalidField(f"{where}: {id_text(parent)} is done already", hint="submit the rest by itself")
+                raise Moved  # it was submitted before, and is done: how, the caller can find out
             raise InvalidField(f"{where}: there is no task {id_text(parent)}", hint="submit it first, or in this call")
         return self._wait_for_found(parent, found)
 

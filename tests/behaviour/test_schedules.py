@@ -1,0 +1,157 @@
+"""Tasks by the clock: one per tick, kept over restarts, missed ones by their policy (F8)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.errors import InvalidField, ScheduleNotFound
+from penstock.model import to_datetime
+from penstock.model_tasks import ScheduleSpec
+from tests.behaviour.steps import refuse
+from tests.behaviour.task_steps import Office
+
+HOURLY = ScheduleSpec(name="tidy", cron="0 * * * *", task_type="tidy", queue="mail", args=b"[1]")
+
+
+class Timetable(Office):
+    """An office that works by the clock."""
+
+    def set(self, spec: ScheduleSpec = HOURLY, **changes):
+        return self.told(self.session.set_schedule(replace(spec, **changes)))
+
+    def schedules(self):
+        return self.told(self.session.schedules())
+
+
+@pytest.fixture
+def timetable(ps):
+    return Timetable(ps)
+
+
+def to_next_hour(clock) -> None:
+    now = clock.now()
+    clock.advance((3_600_000_000 - now % 3_600_000_000) / 1e6)
+
+
+def test_each_tick_is_one_task(timetable, clock, way):
+    to_next_hour(clock)
+    clock.advance(1)
+    view = timetable.set()
+    assert view.next_at == to_datetime(clock.now()).replace(minute=0, second=0) + timedelta(hours=1)
+
+    done = []
+    for _ in range(3):
+        to_next_hour(clock)
+        way.let_time_happen()
+        way.let_time_happen()
+        done += timetable.work()
+        assert timetable.lease() == []
+
+    assert len(set(done)) == 3
+    seen = timetable.task(done[-1])
+    assert (seen.task_type, seen.schedule, seen.args) == ("tidy", "tidy", b"[1]")
+    (view,) = timetable.schedules()
+    assert (view.last_task_id, view.last_at) == (done[-1], to_datetime(clock.now()))
+    assert timetable.ids(schedule="tidy") == done[::-1]
+
+
+def test_the_same_schedule_again_changes_nothing_and_another_changes_it(timetable, clock):
+    first = timetable.set()
+
+    assert timetable.set() == first
+    changed = timetable.set(cron="30 4 * * *", timezone="Europe/Paris")
+
+    assert changed.next_at is not None
+    assert changed.next_at.astimezone(UTC).minute == 30
+    assert [view.spec.cron for view in timetable.schedules()] == ["30 4 * * *"]
+
+
+def test_a_paused_schedule_makes_nothing_until_it_goes_on(timetable, clock, way):
+    assert timetable.set(is_paused=True).next_at is None
+    to_next_hour(clock)
+    way.let_time_happen()
+    assert timetable.ids() == []
+
+    assert timetable.set(is_paused=False).next_at is not None
+    clock.advance(3600)
+    way.let_time_happen()
+
+    assert len(timetable.work()) == 1
+
+
+def test_a_deleted_schedule_makes_nothing_more(timetable, clock, way):
+    timetable.set()
+
+    timetable.session.confirm(timetable.session.delete_schedule("tidy"))
+
+    clock.advance(7200)
+    way.let_time_happen()
+    assert timetable.schedules() == []
+    assert timetable.ids() == []
+    refuse(ScheduleNotFound, lambda: timetable.session.delete_schedule("tidy"), "tidy")
+
+
+@pytest.mark.parametrize(("missed", "count"), [("skip", 0), ("catch_up", 5)])
+def test_ticks_that_were_missed_follow_the_policy(timetable, clock, way, missed, count):
+    timetable.ps.create_queue("mail")
+    to_next_hour(clock)
+    clock.advance(1)
+    timetable.set(missed=missed)
+
+    clock.advance(5 * 3600 + 600)
+    way.let_time_happen()
+
+    assert len(timetable.work()) == count
+    to_next_hour(clock)
+    way.let_time_happen()
+    assert len(timetable.work()) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("cron", "every day"),
+        ("cron", "61 * * * *"),
+        ("cron", "0 0 30 2 *"),
+        ("timezone", "Mars/Olympus"),
+        ("args", b"{}"),
+        ("name", "a b"),
+        ("task_type", ""),
+        ("timeout_seconds", 0.0),
+    ],
+)
+def test_a_schedule_that_makes_no_sense_is_refused(timetable, field, value):
+    refuse(InvalidField, lambda: timetable.set(**{field: value}), field)
+    assert timetable.schedules() == []
+
+
+@pytest.mark.parametrize("way", ["file", "sealed", "forgetful"], indirect=True)
+def test_a_tick_comes_once_over_restarts(way, clock):
+    timetable = Timetable(way.start())
+    to_next_hour(clock)
+    clock.advance(1)
+    timetable.set()
+    to_next_hour(clock)
+    way.let_time_happen()
+    before = timetable.schedules()
+    (made,) = timetable.ids()
+
+    timetable = Timetable(way.crash())
+    way.let_time_happen()
+
+    assert timetable.schedules() == before
+    assert timetable.work() == [made]
+
+
+def test_a_schedule_is_as_it_was_told(timetable):
+    spec = replace(HOURLY, kwargs=b'{"a":1}', priority=7, max_attempts=2, key="k", timezone="Asia/Tokyo")
+
+    timetable.set(spec)
+
+    (view,) = timetable.schedules()
+    assert view.spec == spec
+    assert view.next_at is not None
+    assert view.next_at > datetime(2020, 1, 1, tzinfo=UTC)
