@@ -213,7 +213,7 @@ class Progress:
             self._set_dues(span)
         return 0
 
-    def revive(self, span: Span, was: int) -> int:
+    def revive(self, span: Span, was: int = 0) -> int:
         """What died, ended as `was`, or waits for its next attempt comes back: attempts reset, ready at its due time.
 
         Returns how many messages are unfinished again.

@@ -7,7 +7,7 @@ again under another id must have been deleted in between, in a frame that is los
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -26,13 +26,24 @@ from penstock.delivery.entries import (
     QueueDeleted,
     QueueSet,
     Revived,
+    ScheduleFired,
+    ScheduleSet,
     Settled,
     SinkCommitted,
+    TaskFreed,
+    TasksNoted,
     Trimmed,
+    UniqueTaken,
 )
 from penstock.delivery.log import Queue
 from penstock.errors import PenstockError
 from penstock.model import DEFAULT_GROUP, QueueOptions, check_name, queue_options_decode
+
+# These take nothing for granted.
+ALONE: Final = (
+    Closing, QueueDeleted, Produced, ProducerSet, Answered, SinkCommitted, TasksNoted, TaskFreed, UniqueTaken,
+    ScheduleSet, ScheduleFired,
+)  # fmt: skip
 
 
 class Filling:
@@ -63,7 +74,7 @@ class Filling:
 
     def prepare(self, each: Entry) -> None:
         """Make what applying `each` takes for granted."""
-        if isinstance(each, Closing | QueueDeleted | Produced | ProducerSet | Answered | SinkCommitted):
+        if isinstance(each, ALONE):
             return
         if isinstance(each, QueueSet):
             self._supersede(each.queue, each.name)

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import msgspec
 
 from penstock import limits
-from penstock.checkpointing import DEDUP_PART, PRODUCERS_PART, QUEUE_PART, SHARD_PART, SINKS_PART, restore
+from penstock.checkpointing import DEDUP_PART, PRODUCERS_PART, QUEUE_PART, SHARD_PART, SINKS_PART, TASKS_PART, restore
 from penstock.delivery.accounts import recount
 from penstock.delivery.core import Delivery
 from penstock.delivery.entries import Entry, Push, QueueSet, decode
@@ -126,6 +126,11 @@ class _Salvage:
             self._notes.append(
                 "what sinks committed before the last checkpoint is forgotten: if one of them commits it again, it is "
                 "stored twice"
+            )
+        if TASKS_PART in checkpoint.lost_parts:
+            self._notes.append(
+                "schedules, unique keys and tasks that waited for others are forgotten where they are from before the "
+                "last checkpoint: set and submit them again"
             )
         lost = {_queue_of(name) for name in checkpoint.lost_parts if name.startswith(DEDUP_PART)}
         for number in sorted(lost - self._rebuilt):
