@@ -38,7 +38,7 @@ class JobFilter(TypedDict, total=False):
 NAMES: Final = tuple(JobFilter.__annotations__)
 
 
-def filter_of(given: JobFilter, limit: int = PAGE) -> TaskFilter:
+def filter_of(given: JobFilter) -> TaskFilter:
     """The filter of a request; every refusal names the field."""
     for name in given:
         if name not in NAMES:
@@ -50,7 +50,7 @@ def filter_of(given: JobFilter, limit: int = PAGE) -> TaskFilter:
     states = fields.pop("status", ())
     fields["states"] = tuple(_state(each) for each in ((states,) if isinstance(states, str) else states))
     try:
-        wanted: TaskFilter = msgspec.convert({**fields, "limit": limit}, TaskFilter)
+        wanted: TaskFilter = msgspec.convert({**fields, "limit": PAGE}, TaskFilter)
     except msgspec.ValidationError as error:
         raise InvalidField(f"jobs: {error}") from None
     return wanted
@@ -99,7 +99,7 @@ def check_limit(value: Any) -> int | None:
 
 
 def _page(wanted: TaskFilter, more: int | None) -> TaskFilter:
-    return wanted if more is None or more >= PAGE else msgspec.structs.replace(wanted, limit=more)
+    return wanted if more is None else msgspec.structs.replace(wanted, limit=min(wanted.limit, more))
 
 
 def _job(app: App, view: TaskView) -> Job[Any]:

@@ -1,0 +1,1 @@
+"""Code that is checked for its types, and never run."""
