@@ -28,6 +28,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from penstock.storage import disk
 from tests.support.dose import NIGHTLY
 
 settings.register_profile("ordinary", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -35,10 +36,11 @@ settings.register_profile("nightly", deadline=None, suppress_health_check=[Healt
 settings.load_profile("nightly" if NIGHTLY else "ordinary")
 
 IN_MEMORY = "/dev/shm"
-IN_MEMORY_BYTES_MIN = 8 << 30  # a data directory takes 128 MiB, and few tests have more than one at a time
+IN_MEMORY_BYTES_MIN = 8 << 30  # a broker's data directory takes 128 MiB, and few tests have more than one at a time
 GRACE_SECONDS = 120  # for cleaning up after a test that took too long
 EXIT_SECONDS = 60  # for what is still running after the last test
 WORKERS_MAX = 8  # each collects all tests first, and the one that has Spark is the last to end
+ALLOCATE = disk._allocate
 STDERR = pytest.StashKey[int]()
 LOST = pytest.StashKey[bool]()
 
@@ -53,10 +55,13 @@ def has_plenty_of_memory() -> bool:
 
 if not NIGHTLY and has_plenty_of_memory():
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", IN_MEMORY)
+    # There a file has its size without the zeros: to write them would be most of the work of opening a directory.
+    pytest.MonkeyPatch().setattr(disk, "_allocate", None)
 
 
 @pytest.fixture
-def on_disk() -> Iterator[Path]:
+def on_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(disk, "_allocate", ALLOCATE)
     with tempfile.TemporaryDirectory(prefix="penstock-test-") as path:
         yield Path(path)
 
