@@ -21,12 +21,12 @@ from penstock.embedded import Session
 from tests.support.brokers import BrokerThread
 from tests.support.dose import dose
 from tests.support.killing_spark import SparkProgram
-from tests.support.spark_copy import MESSAGES_PER_BATCH
 
 ROUNDS = dose(ci=1, nightly=5)  # each with its own queue, on a directory and on a broker in turn
 WORKER_KILLS = dose(ci=1, nightly=3)  # in each round, before everything is killed
 LINES_MAX = 3  # that the query says between two kills: one when it starts, one for each batch
 SECONDS_MAX = 1.0  # and then so long at most
+MESSAGES_PER_BATCH = 250
 MESSAGES = MESSAGES_PER_BATCH * (LINES_MAX + 4) * (WORKER_KILLS + 1)  # so that it is never done before
 
 
@@ -66,15 +66,20 @@ def kill(program: SparkProgram, rng: random.Random) -> None:
         how()
 
 
+def copying(url: str, folder: Path, batch: int) -> SparkProgram:
+    return SparkProgram("tests.support.spark_copy", url, str(folder), str(batch))
+
+
+@pytest.mark.timeout(dose(ci=360, nightly=7200))
 @pytest.mark.parametrize("seed", range(ROUNDS))
 def test_kill_9_of_the_driver_or_of_a_worker_leaves_neither_gaps_nor_duplicates(tmp_path, seed):
     sent: Counter[bytes] = Counter()
     with served(tmp_path / "data", ("directory", "broker")[seed % 2]) as url:
         push(url, sent, MESSAGES)
-        with SparkProgram("tests.support.spark_copy", url, str(tmp_path)) as program:
+        with copying(url, tmp_path, MESSAGES_PER_BATCH) as program:
             kill(program, random.Random(seed))
         push(url, sent, MESSAGES_PER_BATCH)
-        with SparkProgram("tests.support.spark_copy", url, str(tmp_path)) as program:
+        with copying(url, tmp_path, MESSAGES) as program:  # the batch that was begun, then all that is left
             assert program.ended() == 0
 
         with opened(url) as ps:

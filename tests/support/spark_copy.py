@@ -1,7 +1,7 @@
 """A streaming query from one queue to another, as a program of its own that can be killed.
 
-Its arguments are a url and a folder for its checkpoint. It copies what is in the queue `in` to the queue `out`, in
-small batches, and ends. Each batch that is done is a line.
+Its arguments are a url, a folder for its checkpoint, and how many messages are a batch. It copies what is in the queue
+`in` to the queue `out`, and ends. Each batch that is done is a line.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 import penstock.spark
+from tests.support.spark_cluster import JAVA
 
-MESSAGES_PER_BATCH = 250
+CONF = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": JAVA}
 STARTS_MAX = 10
 
 
@@ -39,12 +40,12 @@ class _Tell(StreamingQueryListener):
         return
 
 
-def main(url: str, folder: str) -> None:
+def main(url: str, folder: str, batch: str) -> None:
     # Tasks whose worker is killed are tried again; so is a query whose driver has lost one.
-    spark = penstock.spark.session("copy", "local[2,4]", **{"spark.driver.memory": "1g"})
+    spark = penstock.spark.session("copy", "local[2,4]", **CONF)
     spark.sparkContext.setLogLevel("FATAL")
     spark.streams.addListener(_Tell())
-    source = spark.readStream.format("penstock").options(url=url, maxMessagesPerTrigger=str(MESSAGES_PER_BATCH))
+    source = spark.readStream.format("penstock").options(url=url, maxMessagesPerTrigger=batch)
     writer = (
         source.load("in")
         .select("payload", "key")
