@@ -74,7 +74,7 @@ def test_every_live_event_is_documented():
     cells = re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE)
     named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
 
-    assert named == {*CHANGES, "counters"}
+    assert named == {*CHANGES, "counters", "task", "worker"}
 
 
 def test_the_statuses_of_grpc_are_documented():

@@ -13,6 +13,7 @@ import pytest
 from penstock.batch import Batch
 from penstock.embedded import Session
 from penstock.errors import NotAuthorised
+from penstock.wire import calls
 from penstock.wire.frames import JsonType, Type, frame, json_frame
 from penstock.wire.requests import Hello, encode
 from tests.support.brokers import BrokerThread
@@ -283,7 +284,8 @@ async def test_what_is_no_task_is_not_claimed_but_goes_to_the_dead_letters():
         task_id = await client.submit()
 
         assert [each["task_id"] for each in await client.claim(max=5)] == [task_id]
-        assert place.broker.shard.core.by_name["sums"].groups[0].stats().dead == 1
+        stats = await place.broker.call(SOMEONE, "stats", calls.Stats("sums"))
+        assert stats.groups["default"].dead == 1
 
 
 @on_uvloop

@@ -22,9 +22,10 @@ from penstock.broker.access import Action, Authorise, Client, allow_all
 from penstock.broker.answers import Told, answer_of
 from penstock.broker.awaited import Awaited
 from penstock.broker.confirming import Confirmer
-from penstock.broker.events import Events, Listener
+from penstock.broker.events import Events
 from penstock.broker.folding import Folder, Kind, Producer
 from penstock.broker.leasing import Pending
+from penstock.broker.listening import ALL_TASKS, QUEUES, Listener, TasksWanted, Topic
 from penstock.broker.streaming import Stream, StreamRequest
 from penstock.broker.tasks import BEGUN, Tasks
 from penstock.broker.waits import Wait, stopping
@@ -159,14 +160,21 @@ class Broker(Awaited):
         return stream
 
     def listen(
-        self, client: Client, queues: Collection[str] | None, interval_seconds: float, wake: Callable[[], None]
+        self,
+        client: Client,
+        queues: Collection[str] | None,
+        interval_seconds: float,
+        wake: Callable[[], None],
+        topics: Collection[Topic] = QUEUES,
+        wanted: TasksWanted = ALL_TASKS,
     ) -> Listener:
         """Live events of some queues, or of all; raises when they may not be heard."""
+        action = Action.READ if "tasks" in topics else Action.MONITOR
         for queue in ("",) if queues is None else queues:
-            refused = self.refused(client, Action.MONITOR, queue)
+            refused = self.refused(client, action, queue)
             if refused is not None:
                 raise refused
-        return self.events.listen(queues, interval_seconds, wake)
+        return self.events.listen(queues, interval_seconds, wake, topics, wanted)
 
     def measure_lease(self, reply: LeaseReply, started: int) -> None:
         """Count what was handed out."""

@@ -1,28 +1,26 @@
 """Live events: what happens to queues and groups, and their counters at an interval, for whoever listens.
 
-While nobody listens nothing is watched and nothing is counted. Changes are noted where entries are applied, and told
-once they are durable. Counters are taken from the state once per interval for all listeners. A listener that does not
-keep up is never waited for: it finds the latest counters instead of all of them, and of the changes the last ones.
+Tasks and workers are topics of their own (`task_events`): who watches queues is not flooded with them. While nobody
+listens nothing is watched and nothing is counted. Changes are noted where entries are applied, and told once they are
+durable. Counters are taken from the state once per interval for all listeners. A listener that does not keep up is
+never waited for: it finds the latest counters instead of all of them, and of the changes the last ones.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-import msgspec
-
+from penstock.broker.listening import ALL_TASKS, QUEUES, Event, Listener, TasksWanted, Topic
+from penstock.broker.task_events import TaskEvents
 from penstock.delivery import entries
 from penstock.embedded import Session
 from penstock.errors import InvalidField, PenstockError, QueueNotFound
 from penstock.model import DEFAULT_GROUP, Outcome, QueueStats, to_datetime
 
-CHANGES_MAX: Final = 1_000  # that wait for one listener
 INTERVAL_SECONDS_MIN: Final = 0.1
 INTERVAL_SECONDS_MAX: Final = 3600.0
 INTERVAL_SECONDS_DEFAULT: Final = 1.0
@@ -30,60 +28,6 @@ INTERVAL_SECONDS_DEFAULT: Final = 1.0
 CHANGES: Final = (
     "created", "updated", "deleted", "paused", "resumed", "purged", "group_created", "group_deleted", "group_moved",
 )  # fmt: skip
-
-
-class Event(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One of `CHANGES`, or `counters`."""
-
-    type: str
-    at: datetime
-    queue: str = ""
-    group: str = ""
-    counters: list[QueueStats] = []
-    missed: int = 0  # changes before this event that the listener was too slow for
-
-
-class Listener:
-    """What waits for one listener. `wake` is called on the loop when there is something to take."""
-
-    def __init__(self, hub: Events, queues: frozenset[str] | None, interval_seconds: float, wake: Callable[[], None]):
-        self.queues = queues
-        self.interval_seconds = interval_seconds
-        self.due = 0.0
-        self._hub = hub
-        self._wake = wake
-        self._changes: deque[Event] = deque()
-        self._counters: Event | None = None
-        self._missed = 0
-
-    def take(self) -> list[Event]:
-        """All that waits: changes in their order, then the latest counters."""
-        taken = list(self._changes)
-        if self._counters is not None:
-            taken.append(self._counters)
-        if self._missed:
-            taken[0] = msgspec.structs.replace(taken[0], missed=self._missed)
-        self._changes.clear()
-        self._counters, self._missed = None, 0
-        return taken
-
-    def close(self) -> None:
-        """Hear no more."""
-        self._hub.leave(self)
-
-    def wants(self, queue: str) -> bool:
-        return self.queues is None or queue in self.queues
-
-    def offer(self, event: Event) -> None:
-        """Never blocks, and never keeps more than it may."""
-        if event.type == "counters":
-            self._counters = event
-        else:
-            self._changes.append(event)
-            if len(self._changes) > CHANGES_MAX:
-                self._changes.popleft()
-                self._missed += 1
-        self._wake()
 
 
 class Events:
@@ -98,13 +42,25 @@ class Events:
         self._telling: asyncio.Task[None] | None = None
         self._sampling: asyncio.Task[None] | None = None
         self._sooner = asyncio.Event()
+        self._tasks = TaskEvents(session)
 
-    def listen(self, queues: Collection[str] | None, interval_seconds: float, wake: Callable[[], None]) -> Listener:
+    def listen(
+        self,
+        queues: Collection[str] | None,
+        interval_seconds: float,
+        wake: Callable[[], None],
+        topics: Collection[Topic] = QUEUES,
+        wanted: TasksWanted = ALL_TASKS,
+    ) -> Listener:
         """Events of some queues, or of all; the first counters come at once."""
         if not INTERVAL_SECONDS_MIN <= interval_seconds <= INTERVAL_SECONDS_MAX:
             least, greatest = round(INTERVAL_SECONDS_MIN * 1000), round(INTERVAL_SECONDS_MAX * 1000)
             raise InvalidField(f"interval_ms: {round(interval_seconds * 1000)} is outside {least} to {greatest}")
-        listener = Listener(self, None if queues is None else frozenset(queues), interval_seconds, wake)
+        some = None if queues is None else frozenset(queues)
+        listener = Listener(self, some, interval_seconds, wake, topics, wanted)
+        self._tasks.join(listener)
+        if "queues" not in listener.topics:
+            return listener
         self._listeners.append(listener)
         if len(self._listeners) == 1:
             self._watch(True)
@@ -114,6 +70,7 @@ class Events:
 
     def leave(self, listener: Listener) -> None:
         """The last to leave puts the light out."""
+        self._tasks.leave(listener)
         if listener in self._listeners:
             self._listeners.remove(listener)
             if not self._listeners:
@@ -125,6 +82,7 @@ class Events:
         """Nobody hears anything any more."""
         for listener in [*self._listeners]:
             self.leave(listener)
+        self._tasks.close()
 
     # changes
 

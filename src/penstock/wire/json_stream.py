@@ -6,7 +6,7 @@ JSON that HTTP answers with.
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -14,6 +14,7 @@ from penstock import limits
 from penstock.model import DEFAULT_GROUP, Durability
 from penstock.wire import json_models as models
 from penstock.wire.json_errors import Reader
+from penstock.wire.json_tasks import TaskId
 
 Id = int | str | None
 Name = Annotated[str, Meta(min_length=1, max_length=limits.name_length_max)]
@@ -44,12 +45,16 @@ class GiveCredit(models.Request, tag_field="type", tag="credit"):
 
 
 class Events(models.Request, tag_field="type", tag="events"):
-    """Hear of what happens to queues: changes at once, counters at an interval."""
+    """Hear of what happens to queues: changes at once, counters at an interval. Tasks and workers are other topics."""
 
     subscription: Name
     id: Id = None
+    topics: Annotated[frozenset[Literal["queues", "tasks", "workers"]], Meta(min_length=1)] = frozenset({"queues"})
     queues: Annotated[list[str], Meta(min_length=1, max_length=10_000)] | None = None
     interval_ms: float = 1000.0
+    task_types: Annotated[frozenset[str], Meta(min_length=1, max_length=10_000)] | None = None
+    task_ids: Annotated[frozenset[TaskId], Meta(min_length=1, max_length=10_000)] | None = None
+    workflow: str | None = None
 
 
 class Unsubscribe(models.Request, tag_field="type", tag="unsubscribe"):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -198,6 +198,16 @@ TASK: Final = (
     "task_id", "task_type", "queue", "priority", "attempt", "max_attempts", "error", "worker", "key", "submitted_at",
     "due_at", "started_at", "finished_at", "workflow", "schedule", "message_id", "trace",
 )  # fmt: skip
+
+
+def task_update(task: TaskView) -> dict[str, Any]:
+    """What an event tells of a task: all but its arguments, result and runs."""
+    view = task_view(task, with_runs=False)
+    told = {name: getattr(view, name) for name in Task.__struct_fields__ if name not in _LARGE}
+    return {name: value for name, value in told.items() if value is not UNSET}
+
+
+_LARGE: Final = ("args", "kwargs", "result", "runs")
 
 
 def tasks_view(page: TaskPage) -> Tasks:

@@ -17,8 +17,8 @@ from typing import Any, Final
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from penstock.broker import Broker, Client, Stream, StreamRequest
-from penstock.broker.events import Listener
 from penstock.broker.fitting import size_of, split
+from penstock.broker.listening import Listener, TasksWanted
 from penstock.errors import Internal, InvalidField, PenstockError
 from penstock.replies import LeaseReply
 from penstock.server.outbox import Outbox
@@ -164,8 +164,12 @@ class Conversation:
         self._check_new(said.subscription)
         name = said.subscription
         wake = partial(self._wake, name)
-        self._listeners[name] = self._broker.listen(self._client, said.queues, said.interval_ms / 1000, wake)
-        self._answer("subscribed", said.id, b',"subscription":%b' % encode(name))
+        wanted = TasksWanted(said.task_types, said.task_ids, said.workflow)
+        self._listeners[name] = self._broker.listen(
+            self._client, said.queues, said.interval_ms / 1000, wake, said.topics, wanted
+        )
+        subscribed = partial(self._answer, "subscribed", said.id, b',"subscription":%b' % encode(name))
+        self._listeners[name].when_ready(subscribed)
 
     def _unsubscribe(self, said: stream.Unsubscribe) -> None:
         name = said.subscription

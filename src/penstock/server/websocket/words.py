@@ -8,13 +8,14 @@ from typing import Any, Final
 import msgspec
 
 from penstock import arguments
-from penstock.broker.events import Event
+from penstock.broker.listening import Event
 from penstock.errors import BadReceipt, BadRequest, InvalidField, PenstockError
 from penstock.model import Outcome, Receipt
 from penstock.requests import Settling
 from penstock.wire import json_models as models
 from penstock.wire import json_stream as stream
 from penstock.wire.json_replies import encode, error_fields, instant
+from penstock.wire.json_task_views import task_update, worker_view
 
 
 def read(received: Any) -> stream.Said:
@@ -76,7 +77,17 @@ def event_json(subscription: str, event: Event) -> bytes:
     for name in ("queue", "group", "counters", "missed"):
         if value := getattr(event, name):
             fields[name] = value
-    return encode(fields | ({"counters": event.counters} if event.type == "counters" else {}))
+    return encode(fields | _more(event))
+
+
+def _more(event: Event) -> dict[str, Any]:
+    if event.type == "counters":
+        return {"counters": event.counters}
+    if event.task is not None:
+        return {"task": task_update(event.task)}
+    if event.worker is not None:
+        return {"worker": worker_view(event.worker)} | ({"is_gone": True} if event.is_gone else {})
+    return {}
 
 
 def _seconds(ms: float | None) -> float | None:
