@@ -18,6 +18,7 @@ from penstock.batch import Batch, encode_one
 from penstock.errors import Closed, LeaseLost, PenstockError
 from penstock.model import Durability, MessageId, Receipt
 from penstock.remote import http_request as asking
+from penstock.remote import http_tasks
 from penstock.remote.gathering import Gatherer, resolve
 from penstock.remote.http_calls import call
 from penstock.remote.http_exchange import Exchange, Failure, Pause, Reply, Send, Step
@@ -39,6 +40,7 @@ class AsyncSession(AsyncWaits, Operations):
     """See the module's rules. Belongs to the loop on which it is first used."""
 
     asking = asking
+    asking_tasks = http_tasks
 
     def __init__(self, settings: Settings) -> None:
         self.clock = settings.clock

@@ -16,6 +16,7 @@ from penstock.batch import Batch, encode_one
 from penstock.errors import Closed, LeaseLost, PenstockError
 from penstock.model import Durability, MessageId, Receipt
 from penstock.remote import http_request as asking
+from penstock.remote import http_tasks
 from penstock.remote.gathering_threads import Gatherer
 from penstock.remote.http_calls import call
 from penstock.remote.http_exchange import Exchange, Failure, Pause, Reply, Send, Step
@@ -34,6 +35,7 @@ class Session(Waits, Operations):
     """See the module's rules. Makes sure at once that a broker is there."""
 
     asking = asking
+    asking_tasks = http_tasks
 
     def __init__(self, settings: Settings) -> None:
         self.clock = settings.clock

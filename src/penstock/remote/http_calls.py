@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import urlencode
 
 import msgspec
@@ -11,7 +11,8 @@ import msgspec
 from penstock.batch import Batch
 from penstock.errors import InvalidField
 from penstock.model import Freed, MessageId, PartitionLag, QueueOptions, QueueStats, Reason
-from penstock.remote.http_request import HttpRequest, path_of
+from penstock.remote.http_request import HttpRequest, Shape, path_of
+from penstock.remote.http_tasks import TASK_SHAPES
 from penstock.remote.request import REPEATABLE, Again
 from penstock.replies import Membership
 from penstock.requests import LetterFilter, check_session_seconds
@@ -21,17 +22,6 @@ from penstock.wire.json_client import message_of, messages_of
 from penstock.wire.json_options import QueueView, changes_of, json_name
 
 _QUEUES: Final = "/api/v1/queues"
-
-
-class Shape(NamedTuple):
-    """How an operation looks over HTTP. `kind` is what the body of the answer holds, `result` what is made of it."""
-
-    method: str
-    path: Callable[[Any], str]
-    body: Callable[[Any], Any] | None = None
-    query: Callable[[Any], Mapping[str, Any]] | None = None
-    kind: Any = None
-    result: Callable[[Any], Any] = lambda view: view
 
 
 def call(given: calls.Arguments) -> HttpRequest:
@@ -52,6 +42,7 @@ def call(given: calls.Arguments) -> HttpRequest:
         None if body is None else lambda _: body(given),
         None if shape.kind is None else lambda answer: shape.result(msgspec.json.decode(answer, type=shape.kind)),
         Again.ALWAYS if is_repeatable else Again.NEVER,
+        wait_seconds=given.seconds if isinstance(given, calls.WaitTask | calls.AwaitNews) else 0.0,
     )
 
 
@@ -221,4 +212,5 @@ SHAPES: Final[dict[type[calls.Arguments], Shape]] = {
         lambda view: (int(view.id, 16), view.epoch),
     ),
     calls.Info: Shape("GET", lambda given: "/api/v1/info", kind=calls.ServerInfo),
+    **TASK_SHAPES,
 }

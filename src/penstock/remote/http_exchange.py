@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -130,6 +131,9 @@ class Exchange:
         try:
             if reply.status < 300:
                 return request.read(reply.body)  # type: ignore[arg-type]
+            if request.is_each:
+                with suppress(msgspec.DecodeError):
+                    return request.read(reply.body)  # type: ignore[arg-type]
             error = self._decode(reply.body).error
         except (msgspec.DecodeError, InputError, ValueError, IndexError) as fault:
             if reply.status in GATEWAY:

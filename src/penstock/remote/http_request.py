@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -35,7 +35,7 @@ SETTLING: Final = {
 class HttpRequest(Request):
     """A request with its method and path; `encode` makes the body, if there is one."""
 
-    __slots__ = ("method", "path")
+    __slots__ = ("is_each", "method", "path")
 
     def __init__(
         self,
@@ -55,11 +55,23 @@ class HttpRequest(Request):
         super().__init__(Type.CALL, encoded, reader, again, is_numbered=is_numbered, wait_seconds=wait_seconds)
         self.method = method
         self.path = path
+        self.is_each = False  # the answer tells of each part, also when all of them were refused
 
     def _number(self) -> dict[str, Any] | None:
         if self.producer is None:
             return None
         return {"id": f"{self.producer.id:016x}", "epoch": self.producer.epoch, "sequence": self.sequence}
+
+
+class Shape(NamedTuple):
+    """How an operation looks over HTTP. `kind` is what the body of the answer holds, `result` what is made of it."""
+
+    method: str
+    path: Callable[[Any], str]
+    body: Callable[[Any], Any] | None = None
+    query: Callable[[Any], Mapping[str, Any]] | None = None
+    kind: Any = None
+    result: Callable[[Any], Any] = lambda view: view
 
 
 def path_of(queue: str, *parts: str | int) -> str:

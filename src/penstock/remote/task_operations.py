@@ -13,6 +13,7 @@ from penstock import limits
 from penstock.clock import Clock
 from penstock.model import Receipt
 from penstock.model_tasks import Finish, ScheduleSpec, TaskFilter, TaskSubmission, TaskView, WorkerInfo
+from penstock.remote import request as tcp_requests
 from penstock.remote.request import Request
 from penstock.wire import calls
 
@@ -20,7 +21,7 @@ from penstock.wire import calls
 class TaskOperations:
     """See the module's rules."""
 
-    asking: Any
+    asking_tasks: Any = tcp_requests  # a module that makes requests in the language of the protocol
 
     @abstractmethod
     def _told(self, request: Request) -> Any: ...
@@ -32,10 +33,10 @@ class TaskOperations:
     def _call(self, arguments: calls.Arguments) -> Request: ...
 
     def submit_tasks(self, tasks: Sequence[TaskSubmission]) -> Any:
-        return self._told(self.asking.submit_tasks(tasks))
+        return self._told(self.asking_tasks.submit_tasks(tasks))
 
     def finish_tasks(self, finishes: Sequence[Finish]) -> Any:
-        return self._told(self.asking.finish_tasks(finishes))
+        return self._told(self.asking_tasks.finish_tasks(finishes))
 
     def note_progress(self, receipt: Receipt, task_id: str, progress: bytes) -> Any:
         return self._done(self._call(calls.NoteProgress(receipt, task_id, progress)))

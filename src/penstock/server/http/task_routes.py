@@ -31,6 +31,21 @@ OF_TASKS: Final = (
         errors=("invalid_field",),
     ),
     Route(
+        *("POST", f"{_TASKS}/purge", "Forget final tasks, and cancel and forget those that wait", actions.purge),
+        body=models.TaskChoice,
+        result=views.PurgedTasks,
+        errors=("invalid_field",),
+    ),
+    Route(
+        *("POST", f"{_TASKS}/finish", "Say how runs ended", actions.finish, models.finished),
+        result=views.FinishResults,
+        errors=(*SETTLING, "invalid_field", "task_not_found", "disk_full"),
+    ),
+    Route(
+        *("POST", f"{_TASKS}/progress", "Say how far a run is", actions.progress, models.Progress),
+        errors=(*SETTLING, "invalid_field"),
+    ),
+    Route(
         *("GET", _TASK, "A task and its runs; waits up to wait_ms for its end", actions.task),
         query=models.WaitQuery,
         result=views.Task,
@@ -51,21 +66,6 @@ OF_TASKS: Final = (
         *("POST", f"{_TASK}/retry", "Run a dead, cancelled or failed task again", actions.retry),
         result=views.Task,
         errors=(*IN_TASK, "invalid_field", "task_conflict", "disk_full", "queue_full", "queue_not_found"),
-    ),
-    Route(
-        *("POST", f"{_TASKS}/purge", "Forget final tasks, and cancel and forget those that wait", actions.purge),
-        body=models.TaskChoice,
-        result=views.PurgedTasks,
-        errors=("invalid_field",),
-    ),
-    Route(
-        *("POST", f"{_TASKS}/finish", "Say how runs ended", actions.finish, models.finished),
-        result=views.FinishResults,
-        errors=(*SETTLING, "invalid_field", "task_not_found", "disk_full"),
-    ),
-    Route(
-        *("POST", f"{_TASKS}/progress", "Say how far a run is", actions.progress, models.Progress),
-        errors=(*SETTLING, "invalid_field"),
     ),
 )
 OF_WORKERS: Final = (

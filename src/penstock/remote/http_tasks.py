@@ -1,0 +1,160 @@
+"""Operations on tasks, workers and schedules as requests over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from penstock import task_fields
+from penstock.errors import PenstockError
+from penstock.model import check_seconds
+from penstock.model_tasks import Finish, Submitted, TaskSubmission, WorkerNews
+from penstock.remote.http_request import HttpRequest, Shape
+from penstock.remote.request import news_of
+from penstock.wire import calls
+from penstock.wire import json_task_client as client
+from penstock.wire import json_task_views as views
+
+_TASKS: Final = "/api/v1/tasks"
+_WORKERS: Final = "/api/v1/workers"
+_SCHEDULES: Final = "/api/v1/schedules"
+_submitted: Final = msgspec.json.Decoder(views.SubmittedTasks).decode
+_finished: Final = msgspec.json.Decoder(views.FinishResults).decode
+
+
+def submit_tasks(tasks: Sequence[TaskSubmission]) -> HttpRequest:
+    """Tasks to be stored; sent again they are known by their ids."""
+    checked = task_fields.submissions(tasks)
+    if not checked:
+        return _of_none([])
+
+    def read(body: bytes) -> list[Submitted]:
+        return news_of(checked, client.submitted_of(_submitted(body)))
+
+    return HttpRequest("POST", _TASKS, lambda _: {"tasks": [client.new_task(each) for each in checked]}, read)
+
+
+def finish_tasks(finishes: Sequence[Finish]) -> HttpRequest:
+    """Runs that ended. Sent again it says so: what the first try has done is accepted then.
+
+    What could not travel in JSON is refused here: one body holds them all, and none shall suffer for another.
+    """
+    refused = [_refusal(each) for each in finishes]
+    runs = [client.finished_run(each) for each, error in zip(finishes, refused, strict=True) if error is None]
+    if not runs:
+        return _of_none(refused)
+
+    def body(_: Any) -> dict[str, Any]:
+        return {"finishes": runs, "is_again": request.sent > 0}
+
+    def read(answer: bytes) -> list[PenstockError | None]:
+        told = iter(client.refusals_of(_finished(answer)))
+        return [next(told) if error is None else error for error in refused]
+
+    request = HttpRequest("POST", f"{_TASKS}/finish", body, read)
+    request.is_each = True
+    return request
+
+
+def _refusal(finish: Finish) -> PenstockError | None:
+    try:
+        task_fields.task_id(finish.task_id)
+        task_fields.json_of(finish.result, "result")
+        if finish.delay_seconds is not None:
+            check_seconds(finish.delay_seconds, "delay_seconds")
+    except PenstockError as error:
+        return error
+    return None
+
+
+def _of_none(answer: list[Any]) -> HttpRequest:
+    """Nothing is left to ask, as long as there is a broker."""
+    return HttpRequest("GET", "/api/v1/info", read=lambda _: answer)
+
+
+def _of_task(*more: str) -> Callable[[Any], str]:
+    return lambda given: "/".join((_TASKS, task_fields.task_id(given.task_id), *more))
+
+
+def _of_worker(*more: str) -> Callable[[Any], str]:
+    def path(given: Any) -> str:
+        return "/".join((_WORKERS, quote(task_fields.worker_id(given.worker_id), safe=""), *more))
+
+    return path
+
+
+def _of_schedule(given: Any) -> str:
+    return f"{_SCHEDULES}/{quote(task_fields.schedule_name(given.name), safe='')}"
+
+
+def _listing(given: calls.ListTasks) -> dict[str, Any]:
+    wanted = task_fields.task_filter(given.filter)
+    query = {"status": ",".join(wanted.states) or None, "limit": wanted.limit, "cursor": wanted.cursor}
+    choice = client.choice_of(wanted)
+    instants = {name: choice[name].isoformat() for name in ("since", "until") if name in choice}
+    return choice | instants | query
+
+
+def _choice(given: calls.PurgeTasks) -> dict[str, Any]:
+    wanted = task_fields.task_filter(given.filter)
+    return client.choice_of(wanted) | {"status": wanted.states}
+
+
+def _progress(given: calls.NoteProgress) -> dict[str, Any]:
+    progress = msgspec.Raw(task_fields.json_of(given.progress, "progress"))
+    return {"receipt": str(given.receipt), "task_id": given.task_id, "progress": progress}
+
+
+def _wait(given: calls.WaitTask | calls.AwaitNews) -> dict[str, Any]:
+    return {"wait_ms": given.seconds * 1000}
+
+
+def _news(view: views.News) -> WorkerNews:
+    return WorkerNews(tuple(view.cancelled))
+
+
+def _one(method: str, *more: str, query: Any = None) -> Shape:
+    return Shape(method, _of_task(*more), None, query, views.Task, client.task_of)
+
+
+def _all(path: str, kind: Any, result: Callable[[Any], Any]) -> Shape:
+    return Shape("GET", lambda given: path, None, None, kind, result)
+
+
+TASK_SHAPES: Final[dict[type[calls.Arguments], Shape]] = {
+    calls.NoteProgress: Shape("POST", lambda given: f"{_TASKS}/progress", _progress),
+    calls.FindTask: _one("GET"),
+    calls.WaitTask: _one("GET", query=_wait),
+    calls.CancelTask: _one("DELETE"),
+    calls.RetryTask: _one("POST", "retry"),
+    calls.ListTasks: Shape("GET", lambda given: _TASKS, None, _listing, views.Tasks, client.page_of),
+    calls.PurgeTasks: Shape(
+        "POST", lambda given: f"{_TASKS}/purge", _choice, None, views.PurgedTasks, lambda view: view.purged
+    ),
+    calls.HeartbeatWorker: Shape(
+        "POST",
+        lambda given: _of_worker("heartbeat")(given.info),
+        lambda given: client.heartbeat_of(task_fields.worker(given.info)),
+        None,
+        views.News,
+        _news,
+    ),
+    calls.AwaitNews: Shape("GET", _of_worker("news"), None, _wait, views.News, _news),
+    calls.ForgetWorker: Shape("DELETE", _of_worker()),
+    calls.Workers: _all(_WORKERS, views.Workers, lambda view: [client.worker_of(each) for each in view.workers]),
+    calls.SetSchedule: Shape(
+        "PUT",
+        lambda given: _of_schedule(given.spec),
+        lambda given: client.new_schedule(task_fields.schedule(given.spec)),
+        None,
+        views.Schedule,
+        client.schedule_of,
+    ),
+    calls.DeleteSchedule: Shape("DELETE", _of_schedule),
+    calls.Schedules: _all(
+        _SCHEDULES, views.Schedules, lambda view: [client.schedule_of(each) for each in view.schedules]
+    ),
+}
