@@ -1,0 +1,234 @@
+"""The tasks of an embedded session: on an event loop, in the background, and for those who have none."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from functools import wraps
+
+import pytest
+
+from penstock import Penstock, aio
+from penstock.catalogue import store
+from penstock.client import asynchronous
+from penstock.embedded import AsyncSession, Session, desk
+from penstock.envelopes import new_task_id, parse_envelope, tasks_batch
+from penstock.errors import Closed, LeaseLost
+from penstock.model import Receipt
+from penstock.model_tasks import Finish, ScheduleSpec, TaskFilter, TaskState, TaskSubmission, WorkerInfo
+from tests.behaviour.task_steps import Office
+from tests.support.brokers import BrokerThread
+
+SECONDS = 60  # nothing here takes that long; a hang fails instead of hanging
+
+
+def on_a_loop(test):
+    """Run a coroutine as a test."""
+
+    @wraps(test)
+    def run(*arguments, **options):
+        asyncio.run(asyncio.wait_for(test(*arguments, **options), SECONDS))
+
+    return run
+
+
+@pytest.fixture(params=["memory", "file", "tcp", "http"])
+def opened(request, tmp_path):
+    """An asyncio handle, of which the tests use the session; and the session with the shard."""
+    inside = Session(None if request.param == "memory" else tmp_path / "data")
+    if request.param in ("memory", "file"):
+        yield AsyncSession(inside), inside
+    else:
+        broker = BrokerThread(inside, protocol="penstock" if request.param == "tcp" else "http")
+        yield aio.connect(broker.url)._session, inside
+        broker.stop()
+    inside.close()
+
+
+def new(task_type: str = "send", **options) -> TaskSubmission:
+    return TaskSubmission(**{"task_id": new_task_id(0), "task_type": task_type, "queue": "mail", **options})
+
+
+async def lease(session, worker: str = "w1") -> list[tuple[str, Receipt]]:
+    leased = await asynchronous.Queue(session, "mail").lease(100, wait=30, consumer=worker)
+    return [(parse_envelope(delivery.payload).task_id, delivery.proof) for delivery in leased]
+
+
+async def until(is_so) -> None:
+    """Let everybody else run until something is so."""
+    while not is_so():  # noqa: ASYNC110  what is waited for has no event: somebody has sat down to wait
+        await asyncio.sleep(0)
+
+
+@on_a_loop
+async def test_the_whole_life_of_tasks_on_a_loop(opened):
+    session, inside = opened
+    await session.start()
+    parent, child = new("parent"), new("child")
+    child = new("child", task_id=child.task_id, depends_on=(parent.task_id,))
+    assert [each.is_new for each in await session.submit_tasks([child, parent])] == [True, True]
+    (late,) = await session.submit_tasks([new("late", depends_on=(parent.task_id,))])
+    waits = asyncio.create_task(session.wait_task(child.task_id, 60))
+    await until(lambda: len(inside.desk.waiters))
+
+    ((task_id, receipt),) = await lease(session)
+    await session.note_progress(receipt, task_id, b"50")
+    assert (await session.task(task_id)).progress == b"50"
+    finish = Finish(receipt=receipt, task_id=task_id, outcome="completed", result=b"1")
+    assert await session.finish_tasks([finish]) == [None]
+    runs = dict(await lease(session))
+    assert set(runs) == {child.task_id, late.task_id}
+    done = Finish(receipt=runs[child.task_id], task_id=child.task_id, outcome="completed", result=b'"r"')
+    assert await session.finish_tasks([done]) == [None]
+
+    assert (await waits).result == b'"r"'
+    assert len(inside.desk.waiters) == 0
+    assert (await session.cancel_task(late.task_id)).state is TaskState.CANCELLED
+    (refusal,) = await session.finish_tasks(
+        [Finish(receipt=runs[late.task_id], task_id=late.task_id, outcome="completed")]
+    )
+    assert isinstance(refusal, LeaseLost)
+    assert (await session.retry_task(late.task_id)).state is TaskState.PENDING
+    page = await session.tasks(TaskFilter(states=(TaskState.COMPLETED,)))
+    assert {view.task_id for view in page.tasks} == {parent.task_id, child.task_id}
+    assert await session.purge_tasks(TaskFilter()) == 3
+    await session.close()
+
+
+@on_a_loop
+async def test_workers_and_schedules_on_a_loop(opened):
+    session, inside = opened
+    await session.start()
+    await session.heartbeat_worker(WorkerInfo(worker_id="w1"))
+    task = new()
+    await session.push("mail", tasks_batch([task]), None, None)
+    ((task_id, _),) = await lease(session)
+    news = asyncio.create_task(session.worker_news("w1", 60))
+    await until(lambda: inside.desk.registry._mail)
+
+    await session.cancel_task(task_id)
+
+    assert (await news).cancelled == (task_id,)
+    assert (await session.worker_news("w1", 0)).cancelled == ()
+    assert [view.info.worker_id for view in await session.workers()] == ["w1"]
+    await session.forget_worker("w1")
+    assert await session.workers() == []
+    spec = ScheduleSpec(name="tidy", cron="0 3 * * *", task_type="tidy", queue="mail")
+    view = await session.set_schedule(spec)
+    assert await session.schedules() == [view]
+    await session.delete_schedule("tidy")
+    assert await session.schedules() == []
+    await session.close()
+
+
+@on_a_loop
+async def test_hundreds_wait_at_once_and_whoever_stops_waiting_leaves_nothing():
+    inside = Session(None)
+    session = AsyncSession(inside)
+    tasks = [new() for _ in range(300)]
+    await session.push("mail", tasks_batch(tasks), None, None)
+    waits = [asyncio.create_task(session.wait_task(task.task_id, 60)) for task in tasks]
+    given_up = asyncio.create_task(session.wait_task(tasks[0].task_id, 60))
+    await until(lambda: len(inside.desk.waiters) == len(tasks))
+    given_up.cancel()
+
+    finishes = [
+        Finish(receipt=receipt, task_id=task_id, outcome="completed", result=f'"{task_id}"'.encode())
+        for runs in [await lease(session) for _ in range(3)]
+        for task_id, receipt in runs
+    ]
+    assert await session.finish_tasks(finishes) == [None] * len(tasks)
+
+    views = await asyncio.gather(*waits)
+    assert [view.result for view in views] == [f'"{task.task_id}"'.encode() for task in tasks]
+    await asyncio.gather(given_up, return_exceptions=True)
+    assert len(inside.desk.waiters) == 0
+    await session.close()
+
+
+@on_a_loop
+async def test_closing_tells_whoever_waits_on_a_loop():
+    inside = Session(None)
+    session = AsyncSession(inside)
+    task = new()
+    await session.push("mail", tasks_batch([task]), None, None)
+    waits = asyncio.create_task(session.wait_task(task.task_id, 60))
+    news = asyncio.create_task(session.worker_news("w1", 60))
+    await until(lambda: len(inside.desk.waiters) and inside.desk.registry._mail)
+
+    await session.close()
+
+    for each in (waits, news):
+        with pytest.raises(Closed):
+            await each
+    with pytest.raises(Closed):
+        await session.task(task.task_id)
+
+
+# in the background
+
+
+def test_the_clerk_tells_of_a_death_that_nobody_else_sees(tmp_path):
+    session = Session(tmp_path)
+    office = Office(Penstock(session))
+    session.confirm(session.create_queue("mail", {"lease_seconds": 0.05, "max_attempts": 1}, exist_ok=False))
+    task_id = office.enqueue()
+    office.lease_one()
+
+    assert office.wait(task_id, SECONDS).state is TaskState.DEAD
+    session.close()
+
+
+def test_the_timekeeper_gives_up_silent_workers(tmp_path, monkeypatch):
+    monkeypatch.setattr("penstock.registry.DEAD_US", 50_000)
+    session = Session(tmp_path)
+    office = Office(Penstock(session))
+    session.confirm(session.create_queue("mail", {"lease_seconds": 3600, "max_attempts": 1}, exist_ok=False))
+    task_id = office.enqueue()
+    office.lease_one(worker="w1")
+    session.heartbeat_worker(WorkerInfo(worker_id="w1"))
+
+    assert office.wait(task_id, SECONDS).state is TaskState.DEAD
+    assert session.workers()[0][0].state == "dead"
+    session.close()
+
+
+def test_a_catalogue_from_before_is_followed_from_the_start(tmp_path):
+    session = Session(tmp_path)
+    office = Office(Penstock(session))
+    task_id = office.enqueue()
+    office.ids()
+    session.close()
+
+    session = Session(tmp_path)
+
+    assert "penstock-catalogue" in {thread.name for thread in threading.enumerate()}
+    assert Office(Penstock(session)).state(task_id) == "pending"
+    session.close()
+    assert "penstock-catalogue" not in {thread.name for thread in threading.enumerate()}
+
+
+# for those who have none
+
+
+def test_who_has_no_tasks_pays_for_none(tmp_path):
+    session = Session(tmp_path)
+    queue = Penstock(session).queue("mail")
+    queue.push(b"a")
+    queue.lease()[0].ack()
+
+    assert not (tmp_path / desk.DIRECTORY).exists()
+    assert "penstock-catalogue" not in {thread.name for thread in threading.enumerate()}
+    session.close()
+
+
+def test_sqlite_is_loaded_by_those_who_have_tasks():
+    code = "import sys, penstock; penstock.open_in_memory().close(); assert 'sqlite3' not in sys.modules"
+
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_desk_knows_where_the_catalogue_is():
+    assert store.DIRECTORY == desk.DIRECTORY
