@@ -271,6 +271,10 @@ class App:
         """The same, awaited, with the session of this loop."""
         await self._sessions.aclose()
 
+    async def aclose_loop(self) -> None:
+        """Close the session of this loop only, before the loop ends; threads and other loops go on."""
+        await self._sessions.aclose_loop()
+
     def __enter__(self) -> Self:
         return self
 

@@ -136,9 +136,13 @@ class Sessions:
         if found is not None:
             found.close()
 
-    async def aclose(self) -> None:
-        """Close the session of the running loop too."""
+    async def aclose_loop(self) -> None:
+        """Close the session of the running loop."""
         found = self._asynchronous.pop(asyncio.get_running_loop(), None)
         if found is not None and self._place.is_remote:
             await found.close()
+
+    async def aclose(self) -> None:
+        """Close the session of the running loop and the one for threads."""
+        await self.aclose_loop()
         await asyncio.to_thread(self.close)
