@@ -29,6 +29,7 @@ from penstock.storage.memory import release_memory
 from penstock.storage.names import Names
 from penstock.storage.retention import new_starts
 from penstock.storage.staging import Staging
+from penstock.storage.task_rows import Identify
 
 logger: Final = logging.getLogger("penstock")
 
@@ -131,6 +132,7 @@ class Storekeeper:
         self.staging = staging
         # Called before frames up to a sequence are removed from the journal, for those who follow it.
         self.before_removal: Callable[[int], object] = lambda sequence: None
+        self.identify_tasks: Identify | None = None  # which tasks messages are, for the sealed table
         self.file_us_max: int | None = None  # rotate a journal file of this age although it is not full
         self._file_since = shard.clock.monotonic()
         self._busy = threading.Lock()
@@ -190,7 +192,13 @@ class Storekeeper:
         with shard.lock:
             names, starts = self._names(), self._starts()
         frames = shard.journal.read_file(file)
-        new = store.seal(frames, file.end_sequence, names, lambda queue, number: starts.get((queue, number), 0))
+        new = store.seal(
+            frames,
+            file.end_sequence,
+            names,
+            lambda queue, number: starts.get((queue, number), 0),
+            self.identify_tasks,
+        )
         wrapped = [self._wrap(extent) for extent in new]
         with shard.lock:
             self._swap(wrapped, file.end_sequence - 1)

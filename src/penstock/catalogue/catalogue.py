@@ -25,7 +25,7 @@ from penstock.model_tasks import TaskFilter, TaskPage, TaskView
 from penstock.requests import ParentFound
 from penstock.shard import Shard
 from penstock.storage.disk import Disk, RealDisk
-from penstock.storage.task_changes import Place
+from penstock.storage.task_rows import Identity, Key
 from penstock.storage.task_states import id_bytes, id_text
 
 logger: Final = logging.getLogger("penstock.catalogue")
@@ -276,12 +276,12 @@ class Catalogue:
 
     # For the sealer.
 
-    def identify(self, places: Iterable[Place]) -> Mapping[Place, tuple[bytes, str, int]]:
-        """The id, the type and the number of the tasks at some places; other messages are left out."""
+    def identify(self, keys: Iterable[Key]) -> Mapping[Key, Identity]:
+        """The id, the type and the number of the tasks at some places, or of some ids; other messages are left out."""
 
-        def ask(opened: Store) -> dict[Place, tuple[bytes, str, int]]:
+        def ask(opened: Store) -> dict[Key, Identity]:
             with opened.reading() as connection:
-                return queries.identify(connection, places, self._names())
+                return queries.identify(connection, keys, self._names())
 
         return self._ask(ask)
 

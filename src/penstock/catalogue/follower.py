@@ -16,7 +16,7 @@ from penstock.catalogue.store import Store, set_meta
 from penstock.delivery import entries
 from penstock.delivery.entries import HEAD, decode_record
 from penstock.journal.following import Frame
-from penstock.storage.task_changes import HANDLED, PUSH, ROW_BITS, SWEEPING, TASK_ID, UPDATE_LENGTH, Fold
+from penstock.storage.task_changes import HANDLED, PUSH, ROW_BITS, SWEEPING, TAKE, TASK_ID, UPDATE_LENGTH, Fold
 from penstock.storage.task_names import Known
 
 SLICE_CHANGES: Final = 4_000
@@ -88,10 +88,8 @@ def take_frame(fold: Fold, sequence: int, frame: memoryview, sink: _Sink) -> Non
 
 
 _TAKE: Final[dict[type, Callable[[Fold, Any], None]]] = {
+    **TAKE,
     entries.Leased: Fold.take_leased,
-    entries.Settled: Fold.take_settled,
-    entries.TasksNoted: Fold.take_noted,
-    entries.TaskFreed: Fold.take_freed,
     entries.QueueSet: lambda fold, entry: fold.known.learn_queue(entry.queue, entry.name),
     entries.PartitionsAdded: lambda fold, entry: fold.known.learn_partitions(entry.queue, entry.first, entry.names),
 }
@@ -116,8 +114,7 @@ class _Sink:
         if new:
             many(schema.INSERT, new)
         if fold.by_id:
-            # The place is missing in them: the id stands where its last part would.
-            many(schema.UPDATE_BY_ID, [[*change[:10], None, None, *change[10:]] for change in fold.by_id.values()])
+            many(schema.UPDATE_BY_ID, fold.by_id.values())
         if updates:
             many(schema.UPDATE_BY_PLACE, updates)
         if fold.runs:

@@ -21,7 +21,7 @@ from penstock.errors import InvalidField
 from penstock.model import MessageId, Outcome, to_datetime, to_micros
 from penstock.model_tasks import Run, TaskFilter, TaskPage, TaskState, TaskView
 from penstock.requests import ParentFound
-from penstock.storage.task_changes import Place
+from penstock.storage.task_rows import Identity, Key
 from penstock.storage.task_states import FINAL_FROM, Code, id_text
 
 LIMIT_MAX: Final = limits.task_page_max
@@ -299,13 +299,13 @@ def _forget(store: Store, numbers: Sequence[int]) -> int:
     return gone
 
 
-def identify(
-    connection: sqlite3.Connection, places: Iterable[Place], names: Names
-) -> dict[Place, tuple[bytes, str, int]]:
-    """The id, the type and the number of the tasks at some places."""
-    told: dict[Place, tuple[bytes, str, int]] = {}
-    for place in places:
-        statement = "SELECT task_id, type, number FROM tasks WHERE queue = ? AND partition = ? AND position = ?"
-        for task_id, type_, number in connection.execute(statement, place):
-            told[place] = (task_id, names.texts.get(type_, ""), number)
+def identify(connection: sqlite3.Connection, keys: Iterable[Key], names: Names) -> dict[Key, Identity]:
+    """The id, the type and the number of the tasks at some places, or of some ids."""
+    told: dict[Key, Identity] = {}
+    of_id = "SELECT task_id, type, number FROM tasks WHERE task_id = ?"
+    of_place = "SELECT task_id, type, number FROM tasks WHERE queue = ? AND partition = ? AND position = ?"
+    for key in keys:
+        found = connection.execute(of_id, (key,)) if isinstance(key, bytes) else connection.execute(of_place, key)
+        for task_id, type_, number in found:
+            told[key] = (task_id, names.texts.get(type_, ""), number)
     return told

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock import tasking
@@ -19,6 +19,7 @@ from penstock.model_tasks import TaskView, WorkerInfo, WorkerNews
 from penstock.registry import NEVER, Registry
 from penstock.shard import Shard
 from penstock.storage.disk import Disk
+from penstock.storage.task_rows import Identity, Key
 from penstock.upkeep import Sleeper
 
 if TYPE_CHECKING:
@@ -90,6 +91,10 @@ class Desk:
         """Go on with a catalogue from before, if there may be threads."""
         if self._clerk is not None and self._disk is not None and self._disk.exists(DIRECTORY):
             _ = self.catalogue  # the clerk opens it
+
+    def identify(self, keys: Iterable[Key]) -> Mapping[Key, Identity]:
+        """Which tasks messages are, for whoever seals the journal."""
+        return self.caught_up().identify(keys)
 
     def before_removal(self, sequence: int) -> None:
         """The journal is about to lose frames up to here; whoever follows it should have seen them."""

@@ -114,6 +114,7 @@ class Session(TaskMethods):
         self.timekeeper.roles.append(self.desk.tick)
         if self._keeper is not None:
             self._keeper.before_removal = self.desk.before_removal
+            self._keeper.identify_tasks = self.desk.identify
         self._closing = threading.Lock()
         if background:
             self.timekeeper.start()

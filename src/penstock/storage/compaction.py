@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -20,10 +21,11 @@ from penstock.storage.extent import Extent
 from penstock.storage.manifest import Manifest, SegmentFile
 from penstock.storage.parquet import SegmentReader, file_name
 from penstock.storage.placing import Int64s, row_sizes
-from penstock.storage.schema import EVENTS, MESSAGES, SCHEMAS
-from penstock.storage.sealer import write_events, write_messages
+from penstock.storage.schema import HAPPENINGS, MESSAGES, SCHEMAS, TASKS
+from penstock.storage.sealer import write_happenings, write_messages
 
 Live = Callable[[Extent], bool]
+FOREVER: Final = limits.instant_us_max
 
 
 def extents_of(manifest: Manifest, name: str) -> list[Extent]:
@@ -40,20 +42,21 @@ def queues_with_history(manifest: Manifest) -> dict[int, int]:
     return oldest
 
 
-def needed_events(file: SegmentFile, oldest: dict[int, int]) -> list[int]:
+def needed_events(file: SegmentFile, oldest: dict[int, int], since: int = FOREVER) -> list[int]:
     """The queues whose events in this file may be about a message that is kept.
 
     A message is settled after it is pushed, so what was settled before the oldest kept message was pushed is about
-    messages that are gone.
+    messages that are gone. Changes of tasks are needed beside that while the catalogue keeps them: those from `since`.
     """
     return [
         events.queue
         for events in file.events
-        if events.queue in oldest and events.settled_last_at >= oldest[events.queue]
+        if (events.queue in oldest and events.settled_last_at >= oldest[events.queue])
+        or (file.table == TASKS and events.settled_last_at >= since)
     ]
 
 
-def worth_rewriting(manifest: Manifest, live: Live) -> list[str]:
+def worth_rewriting(manifest: Manifest, live: Live, since: int = FOREVER) -> list[str]:
     """Files of which over half the rows are no longer needed."""
     rows = dict.fromkeys(manifest.files, 0)
     for extent in manifest.extents:
@@ -61,19 +64,24 @@ def worth_rewriting(manifest: Manifest, live: Live) -> list[str]:
             rows[extent.file] += extent.count
     oldest = queues_with_history(manifest)
     for file in manifest.files.values():
-        if file.table == EVENTS:
-            queues = set(needed_events(file, oldest))
+        if file.table in HAPPENINGS:
+            queues = set(needed_events(file, oldest, since))
             rows[file.name] = sum(events.rows for events in file.events if events.queue in queues)
     return [name for name, kept in rows.items() if 2 * kept < manifest.files[name].rows]
 
 
 def rewrite(
-    disk: Disk, reader: SegmentReader, manifest: Manifest, file: SegmentFile, kept: Sequence[Extent]
+    disk: Disk,
+    reader: SegmentReader,
+    manifest: Manifest,
+    file: SegmentFile,
+    kept: Sequence[Extent],
+    since: int = FOREVER,
 ) -> tuple[list[SegmentFile], list[Extent]]:
     """Write what is left of `file` to a new one, if anything is: the file, and the extents of `kept` in it."""
-    if file.table == EVENTS:
-        queues = needed_events(file, queues_with_history(manifest))
-        return ([_rewrite_events(disk, reader, file, queues)] if queues else []), []
+    if file.table in HAPPENINGS:
+        queues = needed_events(file, queues_with_history(manifest), since)
+        return ([_rewrite_happenings(disk, reader, file, queues)] if queues else []), []
     if not kept:
         return [], []
     written, extents = _rewrite_messages(disk, reader, file, kept)
@@ -109,11 +117,12 @@ def _pack(kept: Sequence[Extent], sizes: Int64s, name: str) -> tuple[list[int], 
     return [*ends, row], moved
 
 
-def _rewrite_events(disk: Disk, reader: SegmentReader, file: SegmentFile, queues: Sequence[int]) -> SegmentFile:
-    tables = [reader.read(file, row_group, SCHEMAS[EVENTS].names) for row_group in range(len(file.row_groups))]
+def _rewrite_happenings(disk: Disk, reader: SegmentReader, file: SegmentFile, queues: Sequence[int]) -> SegmentFile:
+    tables = [reader.read(file, row_group, SCHEMAS[file.table].names) for row_group in range(len(file.row_groups))]
     table = pa.concat_tables(tables)
     needed = table.filter(pc.is_in(table["incarnation"], pa.array(queues, pa.int64())))
-    return write_events(disk, _next_name(disk, file), needed, (file.first_sequence, file.end_sequence))
+    name, sequences = _next_name(disk, file), (file.first_sequence, file.end_sequence)
+    return write_happenings(disk, name, file.table, needed, sequences)
 
 
 def _next_name(disk: Disk, file: SegmentFile) -> str:

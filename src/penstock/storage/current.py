@@ -14,15 +14,16 @@ from typing import Final
 import msgspec
 from crc32c import crc32c
 
+from penstock import limits
 from penstock.clock import Clock
 from penstock.errors import Damaged, OutcomeUnknown, StorageError
 from penstock.storage import compaction, pins
 from penstock.storage import manifest as manifests
 from penstock.storage.disk import TEMPORARY_SUFFIX, Disk
 from penstock.storage.manifest import Manifest
-from penstock.storage.schema import EVENTS, MESSAGES
+from penstock.storage.schema import HAPPENINGS, SCHEMAS
 
-DIRECTORIES: Final = (f"segments/{MESSAGES}", f"segments/{EVENTS}")
+DIRECTORIES: Final = tuple(f"segments/{table}" for table in SCHEMAS)
 
 _FILE: Final = re.compile(r"\d{20}-\d+\.parquet")
 _log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ class CurrentManifest:
         self._disk = disk
         self._clock = clock
         self._failed: BaseException | None = None
+        self.task_retention_us = round(limits.task_retention_seconds * 1_000_000)
         for directory in (*DIRECTORIES, pins.DIRECTORY):
             disk.make_directory(directory)
         self.manifest = self._open()
@@ -64,13 +66,17 @@ class CurrentManifest:
         files = {
             name: file
             for name, file in new.files.items()
-            if name in used or (file.table == EVENTS and compaction.needed_events(file, oldest))
+            if name in used or (file.table in HAPPENINGS and compaction.needed_events(file, oldest, self.tasks_since()))
         }
         about = set(oldest) | {events.queue for file in files.values() for events in file.events}
         queues = {queue: name for queue, name in new.queues.items() if queue in about}
         trimmed = msgspec.structs.replace(new, files=files, queues=queues)
         if trimmed != self.manifest:
             self.swap(trimmed)
+
+    def tasks_since(self) -> int:
+        """Changes of tasks from this instant on are kept, whatever becomes of the messages."""
+        return self._clock.now() - self.task_retention_us
 
     def sweep(self) -> tuple[int, int]:
         """Remove files that no manifest names and no pin holds: how many, and how many bytes."""

@@ -14,6 +14,7 @@ import msgspec
 from penstock.errors import Damaged, NotADataDirectory, StorageError
 from penstock.storage.checkpoint import MANIFEST
 from penstock.storage.checkpoint_check import CheckpointCheck, check_checkpoint
+from penstock.storage.current import DIRECTORIES
 from penstock.storage.directory import MARKER, read_marker
 from penstock.storage.disk import Disk
 from penstock.storage.files import RESERVE
@@ -21,7 +22,7 @@ from penstock.storage.findings import Finding
 from penstock.storage.journal_check import JournalCheck, check_journal, read_headers, require
 from penstock.storage.segment_check import SegmentCheck, check_segments
 
-FOLDERS = ("journal", "segments/messages", "segments/events")
+FOLDERS = ("journal", *DIRECTORIES)
 
 Progress = Callable[[int, int], None]  # bytes checked so far, bytes in all
 

@@ -11,7 +11,7 @@ from penstock.delivery.entries import Settled, Span
 from penstock.model import Outcome
 from penstock.storage.manifest import EventsOf
 from penstock.storage.names import Names
-from penstock.storage.schema import EVENTS, SCHEMAS
+from penstock.storage.schema import EVENTS, HAPPENINGS, SCHEMAS
 
 _OUTCOMES: Final = {outcome.value: outcome.name.lower() for outcome in Outcome}
 
@@ -50,12 +50,13 @@ class EventRows:
         return pa.table(arrays, schema=schema)
 
 
-def summary(table: pa.Table) -> list[EventsOf]:
-    """What the manifest keeps about an events file."""
-    found = table.group_by("incarnation").aggregate([("settled_at", "max"), ("settled_at", "count")])
+def summary(table: pa.Table, kind: str = EVENTS) -> list[EventsOf]:
+    """What the manifest keeps about a file of events, or of tasks."""
+    time = HAPPENINGS[kind]
+    found = table.group_by("incarnation").aggregate([(time, "max"), (time, "count")])
     found = found.sort_by("incarnation")
-    latest = found["settled_at_max"].cast(pa.int64())
-    columns = (column.to_pylist() for column in (found["incarnation"], found["settled_at_count"], latest))
+    latest = found[f"{time}_max"].cast(pa.int64())
+    columns = (column.to_pylist() for column in (found["incarnation"], found[f"{time}_count"], latest))
     return list(map(EventsOf, *columns))
 
 

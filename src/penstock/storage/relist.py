@@ -26,7 +26,7 @@ from penstock.storage.disk import Disk
 from penstock.storage.extent import Extent
 from penstock.storage.manifest import Manifest, SegmentFile
 from penstock.storage.placing import place
-from penstock.storage.schema import EVENTS, MESSAGES, SCHEMAS
+from penstock.storage.schema import HAPPENINGS, MESSAGES, SCHEMAS
 
 _FILE: Final = re.compile(r"(\d{20})-(\d+)\.parquet")
 _NULLABLE: Final = {
@@ -72,8 +72,8 @@ class _Listing:
             return
         ends = _row_group_ends(source.metadata)
         rows = np.cumsum([source.metadata.row_group(index).num_rows for index in range(len(ends))]).tolist()
-        if kind == EVENTS:
-            summary = events.summary(table)
+        if kind in HAPPENINGS:
+            summary = events.summary(table, kind)
             written = (ends, memoryview(data))
             self.files[name] = parquet.describe(name, kind, len(table), written, sequences, events=summary)
         else:
@@ -128,7 +128,7 @@ def relist(disk: Disk, sealed_sequence: int) -> Relisted:
 
 
 def _matches(disk: Disk) -> list[tuple[str, re.Match[str]]]:
-    names = [(kind, name) for kind in (MESSAGES, EVENTS) for name in _list(disk, f"segments/{kind}")]
+    names = [(kind, name) for kind in SCHEMAS for name in _list(disk, f"segments/{kind}")]
     return [(kind, match) for kind, name in names if (match := _FILE.fullmatch(name))]
 
 

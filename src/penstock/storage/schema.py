@@ -13,6 +13,7 @@ import pyarrow as pa
 FORMAT: Final = 1
 MESSAGES: Final = "messages"
 EVENTS: Final = "events"
+TASKS: Final = "tasks"
 
 TIME: Final = pa.timestamp("us", tz="UTC")
 HEADERS: Final = pa.map_(pa.string(), pa.string())
@@ -61,6 +62,38 @@ SCHEMAS: Final[dict[str, pa.Schema]] = {
             pa.field("error", pa.string()),
         ]
     ),
+    TASKS: pa.schema(
+        [
+            _always("task_id", pa.string()),
+            _always("task_type", pa.string()),
+            _always("queue", pa.string()),
+            _always("incarnation", pa.int64()),
+            pa.field("partition", pa.string()),
+            pa.field("partition_id", pa.int32()),
+            pa.field("offset", pa.int64()),
+            _always("state", pa.string()),
+            _always("at", TIME),
+            pa.field("outcome", pa.string()),
+            pa.field("attempt", pa.int32()),
+            pa.field("worker", pa.string()),
+            pa.field("started_at", TIME),
+            pa.field("due_at", TIME),
+            pa.field("args", pa.string()),
+            pa.field("kwargs", pa.string()),
+            pa.field("result", pa.string()),
+            pa.field("progress", pa.string()),
+            pa.field("error", pa.string()),
+            pa.field("priority", pa.int16()),
+            pa.field("max_attempts", pa.int32()),
+            pa.field("timeout_seconds", pa.float64()),
+            pa.field("depends_on", pa.string()),
+            pa.field("workflow", pa.string()),
+            pa.field("schedule", pa.string()),
+            pa.field("key", pa.string()),
+            pa.field("trace_id", pa.string()),
+            _always("number", pa.int64()),
+        ]
+    ),
 }
 
 # How the writer stores them. A dictionary pays where values repeat; offsets grow by one, so their deltas take no room;
@@ -97,4 +130,29 @@ WRITING: Final[dict[str, dict[str, Any]]] = {
         "use_dictionary": ["queue", "incarnation", "group", "partition", "outcome", "attempt", "consumer", "error"],
         "write_statistics": ["queue", "incarnation", "partition", "first_offset", "last_offset", "settled_at"],
     },
+    TASKS: {
+        "use_dictionary": [
+            "task_type",
+            "queue",
+            "incarnation",
+            "partition",
+            "partition_id",
+            "state",
+            "outcome",
+            "attempt",
+            "worker",
+            "kwargs",
+            "error",
+            "priority",
+            "max_attempts",
+            "timeout_seconds",
+            "workflow",
+            "schedule",
+            "key",
+        ],
+        "write_statistics": ["task_id", "task_type", "queue", "incarnation", "state", "at"],
+    },
 }
+
+# Tables of what happened, not of messages: a file of theirs says how many rows it has about each queue, and until when.
+HAPPENINGS: Final = {EVENTS: "settled_at", TASKS: "at"}

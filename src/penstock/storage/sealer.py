@@ -22,7 +22,8 @@ from penstock.storage.manifest import SegmentFile
 from penstock.storage.names import Names
 from penstock.storage.pieces import Pushed, single_of
 from penstock.storage.placing import place, row_ends, row_sizes
-from penstock.storage.schema import EVENTS, MESSAGES
+from penstock.storage.schema import EVENTS, MESSAGES, TASKS
+from penstock.storage.task_rows import TaskRows
 
 Frames = Iterable[tuple[int, memoryview]]
 
@@ -37,8 +38,17 @@ class Sealed(NamedTuple):
 class Sealer:
     """Seals one stretch of the journal."""
 
-    def __init__(self, disk: Disk, names: Names, keep: Keep, first_sequence: int, end_sequence: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        names: Names,
+        keep: Keep,
+        first_sequence: int,
+        end_sequence: int,
+        tasks: TaskRows | None = None,
+    ) -> None:
         self._disk = disk
+        self._tasks = tasks or TaskRows(names)
         self._names = names
         self._keep = keep
         self._sequences = (first_sequence, end_sequence)
@@ -53,6 +63,10 @@ class Sealer:
                 self._write_messages(group)
         if len(self._events):
             self._write_events()
+        tasks = self._tasks.table()
+        if len(tasks):
+            name = parquet.file_name(TASKS, self._sequences[0], 0)
+            self._sealed.files.append(write_happenings(self._disk, name, TASKS, tasks, self._sequences))
         return self._sealed
 
     def start_of(self, queue: int, partition: int) -> int:
@@ -70,7 +84,7 @@ class Sealer:
             if not self._sequences[0] <= sequence < self._sequences[1]:
                 continue
             single = single_of(frame)
-            for item in self._read(frame) if single is None else (single,):
+            for item in self._read(frame, sequence) if single is None else (single,):
                 if self._is_needed(item):
                     pushed.append(item)
                     size += item.payload_bytes
@@ -79,8 +93,10 @@ class Sealer:
                 pushed, size = [], 0
         yield pushed
 
-    def _read(self, frame: memoryview) -> Iterator[Pushed]:
-        for entry in decode(frame):
+    def _read(self, frame: memoryview, sequence: int) -> Iterator[Pushed]:
+        found = list(decode(frame))
+        self._tasks.take(sequence, found)
+        for entry in found:
             if isinstance(entry, Push):
                 yield Pushed(entry)
             elif isinstance(entry, Settled):
@@ -118,7 +134,7 @@ class Sealer:
     def _write_events(self) -> None:
         table = self._events.table()
         name = parquet.file_name(EVENTS, self._sequences[0], 0)
-        self._sealed.files.append(write_events(self._disk, name, table, self._sequences))
+        self._sealed.files.append(write_happenings(self._disk, name, EVENTS, table, self._sequences))
 
 
 def write_messages(
@@ -133,9 +149,9 @@ def write_messages(
     return parquet.describe(name, MESSAGES, len(table), written, sequences, flags=flags)
 
 
-def write_events(disk: Disk, name: str, table: pa.Table, sequences: tuple[int, int]) -> SegmentFile:
-    """Write a sorted events table."""
+def write_happenings(disk: Disk, name: str, kind: str, table: pa.Table, sequences: tuple[int, int]) -> SegmentFile:
+    """Write a table of events, or of changes of tasks."""
     step = limits.segment_row_group_rows * 4
     ends = [*range(step, len(table), step), len(table)]
-    written = parquet.write(disk, name, EVENTS, table, ends)
-    return parquet.describe(name, EVENTS, len(table), written, sequences, events=events.summary(table))
+    written = parquet.write(disk, name, kind, table, ends)
+    return parquet.describe(name, kind, len(table), written, sequences, events=events.summary(table, kind))

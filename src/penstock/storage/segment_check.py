@@ -18,7 +18,9 @@ from penstock.storage.findings import Finding, spelt
 from penstock.storage.manifest import Manifest, SegmentFile
 from penstock.storage.parquet import SegmentReader
 from penstock.storage.relist import Relisted, relist
-from penstock.storage.schema import EVENTS, SCHEMAS
+from penstock.storage.schema import EVENTS, HAPPENINGS, SCHEMAS, TASKS
+
+_ABOUT = {EVENTS: "deliveries", TASKS: "tasks"}
 
 
 class SegmentCheck(msgspec.Struct):
@@ -80,8 +82,8 @@ def _add_problem(check: SegmentCheck, disk: Disk, file: SegmentFile, problem: au
 
 
 def _extent_of_damage(file: SegmentFile, problem: audit.Problem, groups: int, sound: list[Extent]) -> str:
-    if file.table == EVENTS:
-        return "it holds history of deliveries, no messages"
+    if file.table in HAPPENINGS:
+        return f"it holds history of {_ABOUT[file.table]}, no messages"
     gone = sum(extent.count for extent in problem.extents) - sum(extent.count for extent in sound)
     return f"{groups:,} of {spelt(len(file.row_groups), 'row group')} can be read, {spelt(gone, 'message')} cannot"
 

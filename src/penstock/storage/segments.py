@@ -12,12 +12,13 @@ import logging
 import threading
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock import limits
@@ -35,7 +36,9 @@ from penstock.storage.manifest import Manifest, SegmentFile
 from penstock.storage.memory import release_memory
 from penstock.storage.names import Names
 from penstock.storage.parquet import SegmentReader
+from penstock.storage.schema import SCHEMAS, TASKS
 from penstock.storage.sealer import Frames, Sealer
+from penstock.storage.task_rows import Identify, TaskRows
 
 Moved = Callable[[list[Extent], list[Extent]], None]
 Read = TypeVar("Read")
@@ -125,19 +128,34 @@ class SegmentStore:
         """Read everything and check it against the manifest."""
         return audit.verify(self._disk, self.manifest, on_progress)
 
+    def keep_tasks(self, seconds: float) -> None:
+        """Changes of tasks are kept for so long, whatever becomes of the messages."""
+        self._current.task_retention_us = round(seconds * 1_000_000)
+
+    def read_tasks(self) -> Iterator[pa.Table]:
+        """All changes of tasks, in the order of the journal. `Damaged` when one of the files is."""
+        files = [file for file in self.files() if file.table == TASKS]
+        for file in sorted(files, key=lambda file: file.first_sequence):
+            for row_group in range(len(file.row_groups)):
+                yield self._reader.read(file, row_group, SCHEMAS[TASKS].names)
+
     # Changing.
 
-    def seal(self, frames: Frames, end_sequence: int, names: Names, keep: Keep) -> list[Extent]:
+    def seal(
+        self, frames: Frames, end_sequence: int, names: Names, keep: Keep, identify: Identify | None = None
+    ) -> list[Extent]:
         """Put the journal's frames below `end_sequence` into segments; those that are there already are passed over.
 
         Messages of queues that `names` does not list, and those below `keep(queue, partition)`, are left out.
+        `identify` tells which tasks messages from before are.
         """
         with self._changing:
             self._current.check()
             now = self.manifest
             if end_sequence <= now.sealed_sequence + 1:
                 return []
-            sealed = Sealer(self._disk, names, keep, now.sealed_sequence + 1, end_sequence).run(frames)
+            tasks = TaskRows(names, identify, _task_queues(now))
+            sealed = Sealer(self._disk, names, keep, now.sealed_sequence + 1, end_sequence, tasks).run(frames)
             sealed.extents.sort(key=_PLACE)
             about = {extent.queue for extent in sealed.extents}
             about |= {events.queue for file in sealed.files for events in file.events}
@@ -173,7 +191,7 @@ class SegmentStore:
         ones changed their place; extents from before can still be read, only less quickly.
         """
         freed = Freed()
-        for name in compaction.worth_rewriting(self.manifest, live):
+        for name in compaction.worth_rewriting(self.manifest, live, self._current.tasks_since()):
             # One file at a time and `moved` without the lock: sealing need not wait for all of it.
             with self._changing:
                 old, new, done = self._rewrite(name, live)
@@ -194,7 +212,8 @@ class SegmentStore:
         old = compaction.extents_of(now, name)
         kept = [extent for extent in old if live(extent)]
         try:
-            written, new = compaction.rewrite(self._disk, self._reader, now, file, kept)
+            since = self._current.tasks_since()
+            written, new = compaction.rewrite(self._disk, self._reader, now, file, kept, since)
         except Damaged as error:
             _log.warning("compaction leaves a damaged file as it is: %s", error)
             return [], [], Freed()
@@ -252,6 +271,11 @@ class SegmentStore:
 
         whole = self._columns.get((file.name, extent.row_group, name), make)
         return whole[extent.row : extent.row + extent.count]
+
+
+def _task_queues(manifest: Manifest) -> set[int]:
+    """Queues that had tasks."""
+    return {about.queue for file in manifest.files.values() if file.table == TASKS for about in file.events}
 
 
 def _gone(extent: Extent) -> MessageNotFound:

@@ -9,6 +9,7 @@ Lists, not objects: a broker makes tens of thousands of changes a second.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -69,14 +70,18 @@ class Fold:
 
     def take_push(self, number: int, body: memoryview) -> int:
         """The tasks among the messages of a push; the number after theirs. Others cost a glance."""
-        queue, rows, _, _, _, _, parts = PUSH_HEAD.unpack_from(body)
+        _, rows, _, _, _, _, parts = PUSH_HEAD.unpack_from(body)
         start = PUSH_HEAD.size + parts * PUSH_PART.size + 4 * rows + rows % 2 * 4
         if not layout.flags_of(body[start : start + 8]) & layout.CONTENT_TYPE:
             return number
-        push = entries.decode_push(body)
-        batch = Batch(push.batch)
+        return self.take_pushed(number, entries.decode_push(body))
+
+    def take_pushed(self, number: int, push: Push) -> int:
+        """The same for a push that says what its messages hold."""
+        queue, batch = push.queue, Batch(push.batch)
         kinds = batch.content_type
-        assert kinds is not None
+        if kinds is None:
+            return number
         chosen = np.flatnonzero(kinds == ContentType.TASK)
         if not len(chosen) or not self.known.has_tasks(queue):
             return number
@@ -203,12 +208,14 @@ class Fold:
         """Of one that is pushed, its push tells."""
         self.at = max(self.at, freed.at)
         if freed.how == TaskFreed.CANCELLED:
-            change = self._of_id(freed.task_id)
+            change = self._of_id(freed.queue, freed.task_id)
             change[:FINISHED_AT] = (CANCELLED, 0, *change[ATTEMPT:FINISHED_AT])
             change[FINISHED_AT], change[OUTCOME], change[ERROR] = freed.at, int(Outcome.CANCELLED), freed.error
 
     def take_revived(self, revived: entries.Revived) -> None:
         """Ready again, with all attempts. Everything folded before was stored."""
+        if revived.group != DEFAULT_GROUP_ID or revived.queue not in self.known.task_queues:
+            return
         self.at = max(self.at, revived.at)
         for span in revived.spans:
             dues = span.due_array().tolist() if span.dues else [0] * span.count
@@ -233,21 +240,28 @@ class Fold:
 
     def _of_note(self, queue: int, note: Note) -> Change:
         if note.offset < 0:
-            return self._of_id(note.task_id)
+            return self._of_id(queue, note.task_id)
         place = (queue, note.partition, note.offset)
         change = self.changes.get(place)
         if change is None:
             self.changes[place] = change = [*_UNTOUCHED, *place, FINAL_FROM]
         return change
 
-    def _of_id(self, task_id: bytes) -> Change:
+    def _of_id(self, queue: int, task_id: bytes) -> Change:
+        """For a task without a place: its id stands where the offset would."""
         change = self.held.get(task_id) or self.by_id.get(task_id)
         if change is None:
-            self.by_id[task_id] = change = [*_UNTOUCHED, task_id, FINAL_FROM]
+            self.by_id[task_id] = change = [*_UNTOUCHED, queue, None, task_id, FINAL_FROM]
         return change
 
 
 _UNTOUCHED: Final = [None] * 10
+TAKE: Final[dict[type, Callable[[Fold, Any], None]]] = {
+    Settled: Fold.take_settled,
+    entries.TasksNoted: Fold.take_noted,
+    TaskFreed: Fold.take_freed,
+    entries.Revived: Fold.take_revived,
+}
 
 
 def text_of(json: msgspec.Raw) -> str:

@@ -1,0 +1,173 @@
+"""The lives of tasks, for the sealed table: one row per frame that changed something about a task.
+
+The first row of a task has what it was submitted with. Rows after it have what changed, and null for the rest. That a
+task was leased is no row of its own: the row that ends the run says when it began, and who ran it.
+
+What settles a message only names its place. For those that were submitted in other files somebody is asked which tasks
+they are (`identify`); messages that nobody knows as tasks are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.delivery.entries import Entry, Push, TaskHeld
+from penstock.model import Outcome
+from penstock.storage.names import Names
+from penstock.storage.schema import SCHEMAS, TASKS
+from penstock.storage.task_changes import (
+    ATTEMPT,
+    DUE_AT,
+    ERROR,
+    NUMBER,
+    OUTCOME,
+    POSITION,
+    PROGRESS,
+    QUEUE,
+    RESULT,
+    ROW_BITS,
+    STARTED_AT,
+    STATE,
+    TAKE,
+    UPDATE_LENGTH,
+    WORKER,
+    Change,
+    Fold,
+    Place,
+)
+from penstock.storage.task_names import Known
+from penstock.storage.task_states import Code, id_text
+
+Key = Place | bytes  # where a task's message is, or its id
+Identity = tuple[bytes, str, int]  # id, type, number
+Identify = Callable[[Iterable[Key]], Mapping[Key, Identity]]
+
+ROWS_AT_ONCE: Final = 8_192
+
+_STATES: Final = {
+    Code.FAILED: "failed",
+    Code.BLOCKED: "blocked",
+    Code.RUNNING: "running",
+    Code.COMPLETED: "completed",
+    Code.DEAD: "dead",
+    Code.CANCELLED: "cancelled",
+}
+_OUTCOMES: Final = {outcome.value: outcome.name.lower() for outcome in Outcome}
+_SCHEMA: Final = SCHEMAS[TASKS]
+
+
+class TaskRows:
+    """Gathers the changes of frames; `table()` has them all, in the order of the journal."""
+
+    def __init__(self, names: Names, identify: Identify | None = None, task_queues: Iterable[int] = ()) -> None:
+        self._names = names
+        self._identify = identify
+        queues = {id: name for id, (name, _) in names.queues.items()}
+        self._fold = Fold(Known(queues, set(task_queues), {}, {}))
+        self._own: dict[Key, Identity] = {}  # submitted in what is gathered, while nobody else is asked
+        self._waiting: list[tuple[Key, int, Change]] = []
+        self._tables: list[pa.Table] = []
+
+    def take(self, sequence: int, found: Iterable[Entry]) -> None:
+        """The entries of one frame."""
+        fold, number = self._fold, sequence << ROW_BITS
+        fold.at = 0
+        for entry in found:
+            if entry.queue not in self._names.queues:
+                continue  # of a queue that is gone, and all its history with it
+            if isinstance(entry, Push):
+                number = fold.take_pushed(number, entry)
+            elif isinstance(entry, TaskHeld):
+                number = fold.take_held(number, entry)
+            elif type(entry) in TAKE:
+                TAKE[type(entry)](fold, entry)
+        if len(fold):
+            for changes in (fold.held, fold.changes, fold.by_id):
+                self._waiting += [(key, fold.at, change) for key, change in changes.items()]
+            fold.clear()
+            if len(self._waiting) >= ROWS_AT_ONCE:
+                self._gather()
+
+    def table(self) -> pa.Table:
+        """Everything so far."""
+        self._gather()
+        return pa.concat_tables(self._tables) if self._tables else _SCHEMA.empty_table()
+
+    def _gather(self) -> None:
+        """Make a table of what waits, so that it takes less room."""
+        waiting, self._waiting = self._waiting, []
+        told = self._identities(waiting)
+        rows = [self._row(change, at, told.get(key)) for key, at, change in waiting]
+        kept = [row for row in rows if row is not None]
+        if kept:
+            columns = zip(*kept, strict=True)
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
+            self._tables.append(pa.table(arrays, schema=_SCHEMA))
+
+    def _identities(self, waiting: list[tuple[Key, int, Change]]) -> Mapping[Key, Identity]:
+        unknown = [key for key, _, change in waiting if len(change) <= UPDATE_LENGTH]
+        if self._identify is not None:
+            return self._identify(unknown) if unknown else {}
+        for key, _, change in waiting:
+            if len(change) > UPDATE_LENGTH:
+                number, task_id, type_ = change[NUMBER : NUMBER + 3]
+                self._own[key] = self._own[task_id] = (task_id, self._fold.known.texts[type_], number)
+        return self._own
+
+    def _row(self, change: Change, at: int, identity: Identity | None) -> tuple[Any, ...] | None:
+        texts = self._fold.known.texts
+        args = kwargs = None
+        lasting: tuple[Any, ...] = (None,) * 8
+        if len(change) > UPDATE_LENGTH:
+            number, task_id, type_, priority, max_attempts, args, kwargs, at, timeout_seconds, *words = change[NUMBER:]
+            depends_on, workflow, schedule, key, trace = words
+            identity = (task_id, texts[type_], number)
+            lasting = (
+                priority,
+                max_attempts or None,
+                timeout_seconds,
+                depends_on or None,
+                workflow or None,
+                schedule or None,
+                key,
+                trace,
+            )
+        if identity is None:
+            return None
+        return (
+            id_text(identity[0]),
+            identity[1],
+            *self._place(*change[QUEUE : POSITION + 1]),
+            _state(change, at),
+            at,
+            _OUTCOMES.get(change[OUTCOME]),
+            change[ATTEMPT],
+            texts.get(change[WORKER] or 0) or None,
+            change[STARTED_AT] or None,
+            change[DUE_AT] or None,
+            args,
+            kwargs,
+            change[RESULT],
+            change[PROGRESS],
+            change[ERROR] or None,
+            *lasting,
+            identity[2],
+        )
+
+    def _place(self, queue: int, partition: int | None, offset: Any) -> tuple[Any, ...]:
+        name = self._names.queues[queue][0]
+        if partition is None:
+            return name, queue, None, None, None
+        return name, queue, self._names.partition(queue, partition), partition, offset
+
+
+def _state(change: Change, at: int) -> str:
+    code = change[STATE]
+    if code is None:
+        return "running"  # it told of its progress
+    if code == Code.WAITING:
+        return "scheduled" if (change[DUE_AT] or 0) > at else "pending"
+    return _STATES[code]
