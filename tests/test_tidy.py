@@ -61,7 +61,7 @@ LAYERS: dict[str, set[str]] = {
     "shard": CORE | {"materialise", "engine", "pushing"},
     "transactions": CORE | {"engine", "shard"},
     "sinking": CORE | {"engine", "shard", "transactions"},
-    "tasking": CORE | {"engine", "shard", "transactions"},
+    "tasking": CORE | {"materialise", "engine", "shard"},
     "registry": BASE,
     "catalogue": CORE | {"shard"},
     "refilling": CORE | {"shard"},
