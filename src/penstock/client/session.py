@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Protocol
 
 from penstock.batch import Batch
+from penstock.client.task_session import AsyncTaskSession, TaskSession
 from penstock.model import (
     Durability,
     Freed,
@@ -41,7 +42,7 @@ class Pipeline(Protocol):
         """Return when all of them are durable."""
 
 
-class Session(Protocol):
+class Session(TaskSession, Protocol):
     """For the blocking face; safe to share between threads."""
 
     def confirm(self, ticket: Ticket) -> None: ...
@@ -167,7 +168,7 @@ class AsyncPipeline(Protocol):
         """Return when all of them are durable."""
 
 
-class AsyncSession(Protocol):
+class AsyncSession(AsyncTaskSession, Protocol):
     """For the asyncio face; belongs to one event loop. Arguments are those of `Session`."""
 
     async def start(self) -> None:
