@@ -1,4 +1,4 @@
-"""`python -m bench [embedded] [server] [spark] [--quick] [--only text] [--json file]`: measure, and print the table."""
+"""`python -m bench [table …] [--quick] [--only text] [--json file]`: measure, and print the table."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import embedded, server, spark, table
+from bench import embedded, server, spark, table, tasks
 from bench.measure import Row, Scale
 
-TABLES = {"embedded": embedded.GROUPS, "server": server.GROUPS, "spark": spark.GROUPS}
+TABLES = {
+    "embedded": embedded.GROUPS,
+    "server": server.GROUPS,
+    "spark": spark.GROUPS,
+    "tasks": tasks.GROUPS,
+}
 
 
 def arguments() -> argparse.Namespace:

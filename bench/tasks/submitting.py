@@ -1,0 +1,55 @@
+"""Submitting tasks: 64 at a time one by one, and in batches of a thousand; each confirmed when it is durable."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import uvloop
+
+from bench import peers
+from bench.measure import Row, Scale, interleaved
+from bench.server.load import CONNECTIONS, SECONDS, workers
+from bench.server.process import broker
+from bench.tasks.app import tasks_at
+from bench.tasks.process import TEXT
+
+BATCH = 1_000
+
+
+def singles(scale: Scale) -> list[Row]:
+    """`aenqueue`, 64 of them under way."""
+    peer, name = peers.fastest_tasks("e2e", "enqueue_rate")
+
+    async def work(url: str) -> float:
+        tasks = tasks_at(url)
+        async with tasks.app:
+
+            async def one() -> int:
+                await tasks.noop.aenqueue(0.0, TEXT)
+                return 1
+
+            await workers(CONNECTIONS, one, 0.3)
+            return await workers(CONNECTIONS, one, SECONDS)
+
+    with broker() as served:
+        (rate,) = interleaved(lambda: uvloop.run(work(served.url)), rounds=1 if scale.quick else 3)
+    floor = None if peer is None else 2 * peer
+    return [Row("submit, 64 concurrent", rate, "/s", peer, name, floor, "2 × the best peer")]
+
+
+def batches(scale: Scale) -> list[Row]:
+    """`enqueue_many` of a thousand."""
+    rounds = scale(100)
+
+    def work() -> float:
+        begun = perf_counter()
+        for _ in range(rounds):
+            tasks.noop.enqueue_many(arguments)
+        return rounds * BATCH / (perf_counter() - begun)
+
+    arguments = [(0.0, TEXT)] * BATCH
+    with broker() as served:
+        tasks = tasks_at(served.url)
+        with tasks.app:
+            (rate,) = interleaved(work, rounds=3)
+    return [Row("submit, batches of 1,000", rate, "/s", floor=150_000)]
