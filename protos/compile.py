@@ -15,34 +15,35 @@ from grpc_tools import protoc
 ROOT = Path(__file__).parent.parent
 PROTOS = ROOT / "protos"
 OUT = ROOT / "src" / "penstock" / "server" / "grpc" / "generated"
-SOURCE = "penstock/v1/queues.proto"
+SOURCES = ("queues", "tasks")
 
 
-def compile_descriptors(out: Path) -> bytes:
-    """The descriptor set of the service, also written to `out`."""
-    _run(f"--descriptor_set_out={out}")
+def compile_descriptors(source: str, out: Path) -> bytes:
+    """The descriptor set of a service, also written to `out`."""
+    _run(source, f"--descriptor_set_out={out}")
     return out.read_bytes()
 
 
-def compile_types(folder: Path) -> Path:
+def compile_types(source: str, folder: Path) -> Path:
     """The types of the messages, for checkers, in `folder`."""
-    _run(f"--pyi_out={folder}")
-    return folder / SOURCE.replace(".proto", "_pb2.pyi")
+    _run(source, f"--pyi_out={folder}")
+    return folder / "penstock" / "v1" / f"{source}_pb2.pyi"
 
 
-def _run(option: str) -> None:
+def _run(source: str, option: str) -> None:
     well_known = files("grpc_tools") / "_proto"
-    if protoc.main(["protoc", f"-I{PROTOS}", f"-I{well_known}", option, SOURCE]):
+    if protoc.main(["protoc", f"-I{PROTOS}", f"-I{well_known}", option, f"penstock/v1/{source}.proto"]):
         sys.exit("protoc refused the sources")
 
 
 def main() -> None:
     """Write both into the package."""
-    compile_descriptors(OUT / "queues.binpb")
-    made = compile_types(OUT)
-    made.replace(OUT / "queues_pb2.pyi")
-    made.parent.rmdir()
-    made.parent.parent.rmdir()
+    for source in SOURCES:
+        compile_descriptors(source, OUT / f"{source}.binpb")
+        made = compile_types(source, OUT)
+        made.replace(OUT / made.name)
+        made.parent.rmdir()
+        made.parent.parent.rmdir()
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ async def test_reflection_lists_the_service_and_health_answers():
         check = health_pb2_grpc.HealthStub(stub.channel).Check
         health = await check(health_pb2.HealthCheckRequest(service="penstock.v1.Queues"))
 
-        assert {"penstock.v1.Queues", "grpc.health.v1.Health"} <= listed
+        assert {"penstock.v1.Queues", "penstock.v1.Tasks", "grpc.health.v1.Health"} <= listed
         assert health.status == health_pb2.HealthCheckResponse.SERVING
 
 
@@ -76,24 +76,26 @@ def test_a_thousand_messages_become_a_batch_without_work_for_each(request_of, ce
     assert calls(lambda _: batch_of(request), None) < ceiling  # type: ignore[arg-type]
 
 
-def test_the_compiled_form_is_that_of_the_sources():
-    compiled = (protos.OUT / "queues.binpb").read_bytes()
+@pytest.mark.parametrize("source", protos.SOURCES)
+def test_the_compiled_form_is_that_of_the_sources(source):
+    compiled = (protos.OUT / f"{source}.binpb").read_bytes()
     with tempfile.TemporaryDirectory() as folder:
-        fresh = protos.compile_descriptors(Path(folder) / "queues.binpb")
-        types = protos.compile_types(Path(folder)).read_text(encoding="utf-8")
+        fresh = protos.compile_descriptors(source, Path(folder) / f"{source}.binpb")
+        types = protos.compile_types(source, Path(folder)).read_text(encoding="utf-8")
     read = descriptor_pb2.FileDescriptorSet.FromString
 
     assert read(compiled) == read(fresh), "run `make proto`"
-    known = (protos.OUT / "queues_pb2.pyi").read_text(encoding="utf-8")
+    known = (protos.OUT / f"{source}_pb2.pyi").read_text(encoding="utf-8")
     assert [line for line in types.splitlines() if line.startswith("class ") and line not in known] == []
 
 
 def test_every_method_has_a_handler():
-    from penstock.server.grpc.service import STREAMED, UNARY
+    from penstock.server.grpc.service import METHODS
 
-    methods = {method.name for method in pb.DESCRIPTOR.services_by_name["Queues"].methods}
+    for service, (messages, unary, traced, streamed) in METHODS.items():
+        methods = {method.name for method in messages.DESCRIPTOR.services_by_name[service].methods}
 
-    assert methods == {*UNARY, *STREAMED, "Stream"}
+        assert methods == {*unary, *traced, *streamed, *({"Stream"} if service == "Queues" else ())}
 
 
 def test_without_the_extra_the_error_says_what_to_install():

@@ -26,7 +26,8 @@ from penstock.replies import LeaseReply, Piece
 from penstock.requests import LeaseRequest
 from penstock.wire import calls
 from penstock.wire.json_frames import Claim, Claimed, ClaimedTask, Parent
-from penstock.wire.json_tasks import milliseconds, seconds
+from penstock.wire.json_tasks import milliseconds
+from penstock.wire.json_tasks import seconds as seconds_of
 
 ANSWER_BYTES: Final = limits.frame_bytes_max // 2
 _RELEASE: Final = arguments.settling(Outcome.RELEASED)
@@ -36,8 +37,10 @@ async def claim(broker: Broker, client: Client, given: Claim) -> Claimed:
     """Tasks for a worker, or none when the time is over."""
     worker_id = check_name(given.worker_id, "worker_id")
     queues = [check_name(queue, f"queues[{index}]") for index, queue in enumerate(dict.fromkeys(given.queues))]
-    request = arguments.lease_request(given.max, seconds(given.lease_ms), worker_id, None, False)
-    reply = await _first(broker, client, queues, request, given.wait_ms / 1000)
+    request = arguments.lease_request(given.max, seconds_of(given.lease_ms), worker_id, None, False)
+    if not queues:
+        raise InvalidField("queues: there is none", hint="name the queues to claim from")
+    reply = await _first(broker, client, queues, request, arguments.wait_seconds(given.wait_ms / 1000))
     if reply is None:
         return Claimed([])
     reply, *rest = split(reply, ANSWER_BYTES)
@@ -147,6 +150,7 @@ async def _parent(broker: Broker, client: Client, task_id: str) -> Parent:
 async def hold(broker: Broker, client: Client, receipt: str, lease_ms: float) -> Any:
     """Until when a receipt's lease is held now, or the error."""
     try:
-        return to_datetime(await broker.extended(client, Receipt.parse(receipt).nonce, lease_ms / 1000))
+        seconds = arguments.extension(lease_ms / 1000)
+        return to_datetime(await broker.extended(client, Receipt.parse(receipt).nonce, seconds))
     except PenstockError as error:
         return error

@@ -1,4 +1,4 @@
-"""gRPC: the service `penstock.v1.Queues` of protos/, with reflection and health.
+"""gRPC: the services `penstock.v1.Queues` and `penstock.v1.Tasks` of protos/, with reflection and health.
 
 It needs the extra `penstock[grpc]`. This module can be imported without it; starting the server says what is missing.
 """

@@ -1,4 +1,4 @@
-"""The server: handlers for every method of the service, made from its descriptor; errors, health, reflection.
+"""The server: handlers for every method of the services, made from their descriptors; errors, health, reflection.
 
 Requests are parsed here rather than by gRPC, so that bytes which are no message are refused as any bad request is.
 """
@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 from urllib.parse import unquote
 
 import grpc
@@ -23,9 +23,10 @@ from penstock.broker.fitting import receipts_in, split
 from penstock.errors import Internal, PenstockError, Unavailable
 from penstock.model import Outcome, check_name
 from penstock.requests import Settling
-from penstock.server.grpc import settling, streams
+from penstock.server.grpc import settling, streams, tasks
 from penstock.server.grpc.calls import SIMPLE, options_of, queue_of
 from penstock.server.grpc.generated import queues_pb2 as pb
+from penstock.server.grpc.generated import tasks_pb2
 from penstock.server.grpc.leasing import RESPONSE_BYTES, lease_request, lease_response
 from penstock.server.grpc.pushing import batch_of, carry_trace, partition_of, push_response
 from penstock.server.grpc.values import durability_of, group_of
@@ -33,7 +34,7 @@ from penstock.wire import calls, trace
 from penstock.wire.errors import grpc_status, to_reply
 
 logger: Final = logging.getLogger("penstock.server.grpc")
-SERVICE: Final = "penstock.v1.Queues"
+SERVICES: Final = ("penstock.v1.Queues", "penstock.v1.Tasks")
 CALLS_MAX: Final = 10_000  # at a time
 KEEPALIVE_MS: Final = 20_000
 RELEASE: Final = Settling(Outcome.RELEASED)
@@ -41,7 +42,9 @@ RELEASE: Final = Settling(Outcome.RELEASED)
 Unary = Callable[[Broker, Client, Any], Awaitable[Any]]
 
 
-async def _push(broker: Broker, client: Client, request: pb.PushRequest) -> pb.PushResponse:
+async def _push(broker: Broker, client: Client, request: pb.PushRequest, parent: str | None) -> pb.PushResponse:
+    if parent is not None:
+        carry_trace(request, parent)
     batch = batch_of(request)
     where, level = partition_of(request, batch), durability_of(request.durability)
     return push_response(await broker.pushed(client, request.queue, batch, where, level))
@@ -89,7 +92,6 @@ async def _simple(name: str, broker: Broker, client: Client, request: Any) -> An
 
 
 UNARY: Final[Mapping[str, Unary]] = {
-    "Push": _push,
     "Lease": _lease,
     "Settle": _settle,
     "Extend": settling.extend,
@@ -99,20 +101,40 @@ UNARY: Final[Mapping[str, Unary]] = {
     **{name: partial(_simple, name) for name in SIMPLE},
 }
 STREAMED: Final[Mapping[str, Any]] = {"Consume": streams.consume, "WatchEvents": streams.watch_events}
+# Those that put the trace of the call into what they store.
+TRACED: Final[Mapping[str, Any]] = {"Push": _push}
+
+
+class Methods(NamedTuple):
+    """What a service does."""
+
+    messages: Any  # the module of its protocol buffers
+    unary: Mapping[str, Unary]
+    traced: Mapping[str, Any]
+    streamed: Mapping[str, Any]
+
+
+METHODS: Final = {
+    "Queues": Methods(pb, UNARY, TRACED, STREAMED),
+    "Tasks": Methods(tasks_pb2, tasks.UNARY, tasks.TRACED, tasks.STREAMED),
+}
 
 
 class Handlers:
-    """Every method, between gRPC and the broker."""
+    """Every method of a service, between gRPC and the broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, service: str) -> None:
         self._broker = broker
+        self._service = service
+        self._methods = METHODS[service]
 
     def all(self) -> dict[str, Any]:
         """For each method of the service its handler."""
         found: dict[str, Any] = {}
-        for method in pb.DESCRIPTOR.services_by_name["Queues"].methods:
+        messages = self._methods.messages
+        for method in messages.DESCRIPTOR.services_by_name[self._service].methods:
             name = method.name
-            request: Any = getattr(pb, method.input_type.name)
+            request: Any = getattr(messages, method.input_type.name)
             if method.client_streaming:
                 found[name] = grpc.stream_stream_rpc_method_handler(self._converse, None, _bytes)
             elif method.server_streaming:
@@ -123,16 +145,17 @@ class Handlers:
 
     async def _unary(self, name: str, kind: Any, data: bytes, context: Any) -> Any:
         try:
-            request = streams.parse(kind, data)
-            if name == "Push" and (parent := trace.carried(_metadata(context).get("traceparent"))):
-                carry_trace(request, parent)
-            return await UNARY[name](self._broker, _client_of(context), request)
+            request, client = streams.parse(kind, data), _client_of(context)
+            traced = self._methods.traced.get(name)
+            if traced is not None:
+                return await traced(self._broker, client, request, trace.carried(_metadata(context).get("traceparent")))
+            return await self._methods.unary[name](self._broker, client, request)
         except Exception as error:  # noqa: BLE001 - a fault is logged, and the client told that there is one
             await _abort(context, name, error)
 
     async def _stream(self, name: str, kind: Any, data: bytes, context: Any) -> None:
         try:
-            await STREAMED[name](self._broker, _client_of(context), streams.parse(kind, data), context)
+            await self._methods.streamed[name](self._broker, _client_of(context), streams.parse(kind, data), context)
         except Exception as error:  # noqa: BLE001
             await _abort(context, name, error)
 
@@ -212,12 +235,14 @@ async def start(broker: Broker, host: str, port: int, request_bytes_max: int) ->
         ],
         maximum_concurrent_rpcs=CALLS_MAX,
     )
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, Handlers(broker).all()),))
+    for name in SERVICES:
+        handlers = Handlers(broker, name.rpartition(".")[2]).all()
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
     checks = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
-    for name in ("", SERVICE):
+    for name in ("", *SERVICES):
         await checks.set(name, health_pb2.HealthCheckResponse.SERVING)
-    names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
     where = f"[{host}]" if ":" in host else host
     try:

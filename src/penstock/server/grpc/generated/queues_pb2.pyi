@@ -16,6 +16,7 @@ class ContentType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CONTENT_TYPE_BYTES: _ClassVar[ContentType]
     CONTENT_TYPE_JSON: _ClassVar[ContentType]
     CONTENT_TYPE_TEXT: _ClassVar[ContentType]
+    CONTENT_TYPE_TASK: _ClassVar[ContentType]
 
 class Durability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -26,6 +27,7 @@ class Durability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 CONTENT_TYPE_BYTES: ContentType
 CONTENT_TYPE_JSON: ContentType
 CONTENT_TYPE_TEXT: ContentType
+CONTENT_TYPE_TASK: ContentType
 DURABILITY_DEFAULT: Durability
 DURABILITY_FSYNC: Durability
 DURABILITY_INTERVAL: Durability

@@ -1,0 +1,525 @@
+import datetime
+
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class TaskState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TASK_STATE_UNSPECIFIED: _ClassVar[TaskState]
+    TASK_STATE_SCHEDULED: _ClassVar[TaskState]
+    TASK_STATE_PENDING: _ClassVar[TaskState]
+    TASK_STATE_BLOCKED: _ClassVar[TaskState]
+    TASK_STATE_RUNNING: _ClassVar[TaskState]
+    TASK_STATE_COMPLETED: _ClassVar[TaskState]
+    TASK_STATE_FAILED: _ClassVar[TaskState]
+    TASK_STATE_DEAD: _ClassVar[TaskState]
+    TASK_STATE_CANCELLED: _ClassVar[TaskState]
+
+class Takes(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TAKES_NONE: _ClassVar[Takes]
+    TAKES_ONE: _ClassVar[Takes]
+    TAKES_ALL: _ClassVar[Takes]
+TASK_STATE_UNSPECIFIED: TaskState
+TASK_STATE_SCHEDULED: TaskState
+TASK_STATE_PENDING: TaskState
+TASK_STATE_BLOCKED: TaskState
+TASK_STATE_RUNNING: TaskState
+TASK_STATE_COMPLETED: TaskState
+TASK_STATE_FAILED: TaskState
+TASK_STATE_DEAD: TaskState
+TASK_STATE_CANCELLED: TaskState
+TAKES_NONE: Takes
+TAKES_ONE: Takes
+TAKES_ALL: Takes
+
+class NewTask(_message.Message):
+    __slots__ = ("task_type", "queue", "args", "kwargs", "task_id", "priority", "delay_ms", "deliver_at", "ttl_ms", "timeout_ms", "max_attempts", "key", "unique_key", "unique_ms", "depends_on", "run_despite_parent_failure", "takes", "workflow", "headers", "trace")
+    class HeadersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    ARGS_FIELD_NUMBER: _ClassVar[int]
+    KWARGS_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_AT_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    UNIQUE_KEY_FIELD_NUMBER: _ClassVar[int]
+    UNIQUE_MS_FIELD_NUMBER: _ClassVar[int]
+    DEPENDS_ON_FIELD_NUMBER: _ClassVar[int]
+    RUN_DESPITE_PARENT_FAILURE_FIELD_NUMBER: _ClassVar[int]
+    TAKES_FIELD_NUMBER: _ClassVar[int]
+    WORKFLOW_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
+    task_type: str
+    queue: str
+    args: str
+    kwargs: str
+    task_id: str
+    priority: int
+    delay_ms: int
+    deliver_at: _timestamp_pb2.Timestamp
+    ttl_ms: int
+    timeout_ms: int
+    max_attempts: int
+    key: str
+    unique_key: str
+    unique_ms: int
+    depends_on: _containers.RepeatedScalarFieldContainer[str]
+    run_despite_parent_failure: bool
+    takes: Takes
+    workflow: str
+    headers: _containers.ScalarMap[str, str]
+    trace: str
+    def __init__(self, task_type: _Optional[str] = ..., queue: _Optional[str] = ..., args: _Optional[str] = ..., kwargs: _Optional[str] = ..., task_id: _Optional[str] = ..., priority: _Optional[int] = ..., delay_ms: _Optional[int] = ..., deliver_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ttl_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., max_attempts: _Optional[int] = ..., key: _Optional[str] = ..., unique_key: _Optional[str] = ..., unique_ms: _Optional[int] = ..., depends_on: _Optional[_Iterable[str]] = ..., run_despite_parent_failure: _Optional[bool] = ..., takes: _Optional[_Union[Takes, str]] = ..., workflow: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., trace: _Optional[str] = ...) -> None: ...
+
+class SubmittedTask(_message.Message):
+    __slots__ = ("task_id", "is_new")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    IS_NEW_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    is_new: bool
+    def __init__(self, task_id: _Optional[str] = ..., is_new: _Optional[bool] = ...) -> None: ...
+
+class SubmitTasksRequest(_message.Message):
+    __slots__ = ("tasks",)
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[NewTask]
+    def __init__(self, tasks: _Optional[_Iterable[_Union[NewTask, _Mapping]]] = ...) -> None: ...
+
+class SubmitTasksResponse(_message.Message):
+    __slots__ = ("tasks",)
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[SubmittedTask]
+    def __init__(self, tasks: _Optional[_Iterable[_Union[SubmittedTask, _Mapping]]] = ...) -> None: ...
+
+class Task(_message.Message):
+    __slots__ = ("task_id", "task_type", "queue", "state", "priority", "attempt", "max_attempts", "args", "kwargs", "result", "progress", "error", "worker", "key", "submitted_at", "due_at", "started_at", "finished_at", "timeout_ms", "depends_on", "workflow", "schedule", "message_id", "trace", "runs")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    ARGS_FIELD_NUMBER: _ClassVar[int]
+    KWARGS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_AT_FIELD_NUMBER: _ClassVar[int]
+    DUE_AT_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_AT_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    DEPENDS_ON_FIELD_NUMBER: _ClassVar[int]
+    WORKFLOW_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    task_type: str
+    queue: str
+    state: TaskState
+    priority: int
+    attempt: int
+    max_attempts: int
+    args: str
+    kwargs: str
+    result: str
+    progress: str
+    error: str
+    worker: str
+    key: str
+    submitted_at: _timestamp_pb2.Timestamp
+    due_at: _timestamp_pb2.Timestamp
+    started_at: _timestamp_pb2.Timestamp
+    finished_at: _timestamp_pb2.Timestamp
+    timeout_ms: int
+    depends_on: _containers.RepeatedScalarFieldContainer[str]
+    workflow: str
+    schedule: str
+    message_id: str
+    trace: str
+    runs: _containers.RepeatedCompositeFieldContainer[TaskRun]
+    def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., queue: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., priority: _Optional[int] = ..., attempt: _Optional[int] = ..., max_attempts: _Optional[int] = ..., args: _Optional[str] = ..., kwargs: _Optional[str] = ..., result: _Optional[str] = ..., progress: _Optional[str] = ..., error: _Optional[str] = ..., worker: _Optional[str] = ..., key: _Optional[str] = ..., submitted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., due_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., timeout_ms: _Optional[int] = ..., depends_on: _Optional[_Iterable[str]] = ..., workflow: _Optional[str] = ..., schedule: _Optional[str] = ..., message_id: _Optional[str] = ..., trace: _Optional[str] = ..., runs: _Optional[_Iterable[_Union[TaskRun, _Mapping]]] = ...) -> None: ...
+
+class TaskRun(_message.Message):
+    __slots__ = ("attempt", "worker", "started_at", "ended_at", "outcome", "error")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    attempt: int
+    worker: str
+    started_at: _timestamp_pb2.Timestamp
+    ended_at: _timestamp_pb2.Timestamp
+    outcome: str
+    error: str
+    def __init__(self, attempt: _Optional[int] = ..., worker: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., outcome: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
+
+class GetTaskStatusRequest(_message.Message):
+    __slots__ = ("task_id", "wait_ms")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    wait_ms: int
+    def __init__(self, task_id: _Optional[str] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+
+class TaskFilter(_message.Message):
+    __slots__ = ("states", "task_type", "queue", "worker", "workflow", "schedule", "since", "until", "argument", "error_contains")
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    WORKFLOW_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CONTAINS_FIELD_NUMBER: _ClassVar[int]
+    states: _containers.RepeatedScalarFieldContainer[TaskState]
+    task_type: str
+    queue: str
+    worker: str
+    workflow: str
+    schedule: str
+    since: _timestamp_pb2.Timestamp
+    until: _timestamp_pb2.Timestamp
+    argument: str
+    error_contains: str
+    def __init__(self, states: _Optional[_Iterable[_Union[TaskState, str]]] = ..., task_type: _Optional[str] = ..., queue: _Optional[str] = ..., worker: _Optional[str] = ..., workflow: _Optional[str] = ..., schedule: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., argument: _Optional[str] = ..., error_contains: _Optional[str] = ...) -> None: ...
+
+class ListTasksRequest(_message.Message):
+    __slots__ = ("filter", "limit", "cursor")
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    filter: TaskFilter
+    limit: int
+    cursor: str
+    def __init__(self, filter: _Optional[_Union[TaskFilter, _Mapping]] = ..., limit: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
+
+class ListTasksResponse(_message.Message):
+    __slots__ = ("tasks", "cursor")
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[Task]
+    cursor: str
+    def __init__(self, tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
+
+class StreamTaskUpdatesRequest(_message.Message):
+    __slots__ = ("task_ids", "task_types", "queues", "workflow")
+    TASK_IDS_FIELD_NUMBER: _ClassVar[int]
+    TASK_TYPES_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    WORKFLOW_FIELD_NUMBER: _ClassVar[int]
+    task_ids: _containers.RepeatedScalarFieldContainer[str]
+    task_types: _containers.RepeatedScalarFieldContainer[str]
+    queues: _containers.RepeatedScalarFieldContainer[str]
+    workflow: str
+    def __init__(self, task_ids: _Optional[_Iterable[str]] = ..., task_types: _Optional[_Iterable[str]] = ..., queues: _Optional[_Iterable[str]] = ..., workflow: _Optional[str] = ...) -> None: ...
+
+class TaskUpdate(_message.Message):
+    __slots__ = ("task", "at", "missed")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    MISSED_FIELD_NUMBER: _ClassVar[int]
+    task: Task
+    at: _timestamp_pb2.Timestamp
+    missed: int
+    def __init__(self, task: _Optional[_Union[Task, _Mapping]] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., missed: _Optional[int] = ...) -> None: ...
+
+class GetTaskStatsRequest(_message.Message):
+    __slots__ = ("queues",)
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, queues: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class TaskStats(_message.Message):
+    __slots__ = ("queues", "workers_alive", "workers_dead")
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_ALIVE_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_DEAD_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedCompositeFieldContainer[QueueTaskStats]
+    workers_alive: int
+    workers_dead: int
+    def __init__(self, queues: _Optional[_Iterable[_Union[QueueTaskStats, _Mapping]]] = ..., workers_alive: _Optional[int] = ..., workers_dead: _Optional[int] = ...) -> None: ...
+
+class QueueTaskStats(_message.Message):
+    __slots__ = ("queue", "pending", "waiting", "running", "completed", "dead", "dropped")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    PENDING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    DEAD_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    pending: int
+    waiting: int
+    running: int
+    completed: int
+    dead: int
+    dropped: int
+    def __init__(self, queue: _Optional[str] = ..., pending: _Optional[int] = ..., waiting: _Optional[int] = ..., running: _Optional[int] = ..., completed: _Optional[int] = ..., dead: _Optional[int] = ..., dropped: _Optional[int] = ...) -> None: ...
+
+class CancelTaskRequest(_message.Message):
+    __slots__ = ("task_id",)
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    def __init__(self, task_id: _Optional[str] = ...) -> None: ...
+
+class RetryTaskRequest(_message.Message):
+    __slots__ = ("task_id",)
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    def __init__(self, task_id: _Optional[str] = ...) -> None: ...
+
+class PurgeTasksRequest(_message.Message):
+    __slots__ = ("filter",)
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    filter: TaskFilter
+    def __init__(self, filter: _Optional[_Union[TaskFilter, _Mapping]] = ...) -> None: ...
+
+class PurgeTasksResponse(_message.Message):
+    __slots__ = ("count",)
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    def __init__(self, count: _Optional[int] = ...) -> None: ...
+
+class ClaimTasksRequest(_message.Message):
+    __slots__ = ("worker_id", "queues", "max", "wait_ms", "lease_ms")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    MAX_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    queues: _containers.RepeatedScalarFieldContainer[str]
+    max: int
+    wait_ms: int
+    lease_ms: int
+    def __init__(self, worker_id: _Optional[str] = ..., queues: _Optional[_Iterable[str]] = ..., max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ...) -> None: ...
+
+class ClaimTasksResponse(_message.Message):
+    __slots__ = ("tasks",)
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[ClaimedTask]
+    def __init__(self, tasks: _Optional[_Iterable[_Union[ClaimedTask, _Mapping]]] = ...) -> None: ...
+
+class ClaimedTask(_message.Message):
+    __slots__ = ("task_id", "task_type", "queue", "args", "kwargs", "attempt", "receipt", "expires_at", "timeout_ms", "priority", "key", "headers", "depends_on", "takes", "parents", "workflow", "schedule", "scheduled_at", "trace", "submitted_at")
+    class HeadersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    ARGS_FIELD_NUMBER: _ClassVar[int]
+    KWARGS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    DEPENDS_ON_FIELD_NUMBER: _ClassVar[int]
+    TAKES_FIELD_NUMBER: _ClassVar[int]
+    PARENTS_FIELD_NUMBER: _ClassVar[int]
+    WORKFLOW_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULE_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULED_AT_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_AT_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    task_type: str
+    queue: str
+    args: str
+    kwargs: str
+    attempt: int
+    receipt: str
+    expires_at: _timestamp_pb2.Timestamp
+    timeout_ms: int
+    priority: int
+    key: str
+    headers: _containers.ScalarMap[str, str]
+    depends_on: _containers.RepeatedScalarFieldContainer[str]
+    takes: Takes
+    parents: _containers.RepeatedCompositeFieldContainer[ParentResult]
+    workflow: str
+    schedule: str
+    scheduled_at: str
+    trace: str
+    submitted_at: _timestamp_pb2.Timestamp
+    def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., queue: _Optional[str] = ..., args: _Optional[str] = ..., kwargs: _Optional[str] = ..., attempt: _Optional[int] = ..., receipt: _Optional[str] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., timeout_ms: _Optional[int] = ..., priority: _Optional[int] = ..., key: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., depends_on: _Optional[_Iterable[str]] = ..., takes: _Optional[_Union[Takes, str]] = ..., parents: _Optional[_Iterable[_Union[ParentResult, _Mapping]]] = ..., workflow: _Optional[str] = ..., schedule: _Optional[str] = ..., scheduled_at: _Optional[str] = ..., trace: _Optional[str] = ..., submitted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class ParentResult(_message.Message):
+    __slots__ = ("task_id", "state", "result")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    state: TaskState
+    result: str
+    def __init__(self, task_id: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., result: _Optional[str] = ...) -> None: ...
+
+class FinishTasksRequest(_message.Message):
+    __slots__ = ("finishes", "is_again")
+    FINISHES_FIELD_NUMBER: _ClassVar[int]
+    IS_AGAIN_FIELD_NUMBER: _ClassVar[int]
+    finishes: _containers.RepeatedCompositeFieldContainer[FinishedRun]
+    is_again: bool
+    def __init__(self, finishes: _Optional[_Iterable[_Union[FinishedRun, _Mapping]]] = ..., is_again: _Optional[bool] = ...) -> None: ...
+
+class FinishedRun(_message.Message):
+    __slots__ = ("receipt", "task_id", "outcome", "result", "error", "delay_ms")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    receipt: str
+    task_id: str
+    outcome: str
+    result: str
+    error: str
+    delay_ms: int
+    def __init__(self, receipt: _Optional[str] = ..., task_id: _Optional[str] = ..., outcome: _Optional[str] = ..., result: _Optional[str] = ..., error: _Optional[str] = ..., delay_ms: _Optional[int] = ...) -> None: ...
+
+class FinishTasksResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[FinishResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[FinishResult, _Mapping]]] = ...) -> None: ...
+
+class FinishResult(_message.Message):
+    __slots__ = ("task_id", "error_code", "error_message")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    error_code: str
+    error_message: str
+    def __init__(self, task_id: _Optional[str] = ..., error_code: _Optional[str] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class HeartbeatWorkerRequest(_message.Message):
+    __slots__ = ("info", "receipts", "lease_ms", "progress")
+    INFO_FIELD_NUMBER: _ClassVar[int]
+    RECEIPTS_FIELD_NUMBER: _ClassVar[int]
+    LEASE_MS_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    info: WorkerInfo
+    receipts: _containers.RepeatedScalarFieldContainer[str]
+    lease_ms: int
+    progress: _containers.RepeatedCompositeFieldContainer[RunProgress]
+    def __init__(self, info: _Optional[_Union[WorkerInfo, _Mapping]] = ..., receipts: _Optional[_Iterable[str]] = ..., lease_ms: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[RunProgress, _Mapping]]] = ...) -> None: ...
+
+class RunProgress(_message.Message):
+    __slots__ = ("receipt", "task_id", "progress")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    receipt: str
+    task_id: str
+    progress: str
+    def __init__(self, receipt: _Optional[str] = ..., task_id: _Optional[str] = ..., progress: _Optional[str] = ...) -> None: ...
+
+class HeartbeatWorkerResponse(_message.Message):
+    __slots__ = ("cancelled", "lost")
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    cancelled: _containers.RepeatedScalarFieldContainer[str]
+    lost: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, cancelled: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class WorkerInfo(_message.Message):
+    __slots__ = ("worker_id", "host", "pid", "queues", "task_types", "concurrency", "running", "completed", "failed", "cpu_percent", "memory_bytes", "version", "is_stopping")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    TASK_TYPES_FIELD_NUMBER: _ClassVar[int]
+    CONCURRENCY_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    CPU_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    IS_STOPPING_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    host: str
+    pid: int
+    queues: _containers.RepeatedScalarFieldContainer[str]
+    task_types: _containers.RepeatedScalarFieldContainer[str]
+    concurrency: int
+    running: int
+    completed: int
+    failed: int
+    cpu_percent: float
+    memory_bytes: int
+    version: str
+    is_stopping: bool
+    def __init__(self, worker_id: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., queues: _Optional[_Iterable[str]] = ..., task_types: _Optional[_Iterable[str]] = ..., concurrency: _Optional[int] = ..., running: _Optional[int] = ..., completed: _Optional[int] = ..., failed: _Optional[int] = ..., cpu_percent: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., version: _Optional[str] = ..., is_stopping: _Optional[bool] = ...) -> None: ...
+
+class ForgetWorkerRequest(_message.Message):
+    __slots__ = ("worker_id",)
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    worker_id: str
+    def __init__(self, worker_id: _Optional[str] = ...) -> None: ...
+
+class ForgetWorkerResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListWorkersRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListWorkersResponse(_message.Message):
+    __slots__ = ("workers",)
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    workers: _containers.RepeatedCompositeFieldContainer[Worker]
+    def __init__(self, workers: _Optional[_Iterable[_Union[Worker, _Mapping]]] = ...) -> None: ...
+
+class Worker(_message.Message):
+    __slots__ = ("info", "state", "first_seen_at", "last_heartbeat_at")
+    INFO_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SEEN_AT_FIELD_NUMBER: _ClassVar[int]
+    LAST_HEARTBEAT_AT_FIELD_NUMBER: _ClassVar[int]
+    info: WorkerInfo
+    state: str
+    first_seen_at: _timestamp_pb2.Timestamp
+    last_heartbeat_at: _timestamp_pb2.Timestamp
+    def __init__(self, info: _Optional[_Union[WorkerInfo, _Mapping]] = ..., state: _Optional[str] = ..., first_seen_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_heartbeat_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...

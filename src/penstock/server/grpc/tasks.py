@@ -1,0 +1,222 @@
+"""The service `penstock.v1.Tasks`: each method, between protocol buffers and the broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from penstock import limits
+from penstock.broker import Broker, Client
+from penstock.broker.answers import awaited_answer_of
+from penstock.broker.events import INTERVAL_SECONDS_DEFAULT
+from penstock.broker.listening import Event, TasksWanted
+from penstock.broker.task_events import light
+from penstock.errors import PenstockError, QueueNotFound, TaskNotFound
+from penstock.model import DEFAULT_GROUP
+from penstock.server import claiming, tasks
+from penstock.server.grpc.generated import tasks_pb2 as pb
+from penstock.server.grpc.task_values import (
+    claimed_of,
+    filter_of,
+    finish_of,
+    info_of,
+    moment,
+    submission_of,
+    task_of,
+    worker_of,
+)
+from penstock.server.grpc.values import maybe, seconds
+from penstock.wire import calls
+from penstock.wire.json_frames import Claim
+from penstock.wire.json_tasks import receipt_of
+
+Unary = Callable[[Broker, Client, Any], Awaitable[Any]]
+
+
+# submitting
+
+
+async def submit_task(broker: Broker, client: Client, request: pb.NewTask, trace: str | None) -> pb.SubmittedTask:
+    """One task."""
+    (found,) = await tasks.submit_one(broker, client, submission_of(request, broker.clock.now(), trace))
+    return pb.SubmittedTask(task_id=found.task_id, is_new=found.is_new)
+
+
+async def submit_tasks(
+    broker: Broker, client: Client, request: pb.SubmitTasksRequest, trace: str | None
+) -> pb.SubmitTasksResponse:
+    """Many, all or none."""
+    wanted = [
+        submission_of(task, broker.clock.now(), trace, f"tasks[{index}].") for index, task in enumerate(request.tasks)
+    ]
+    found = await broker.call(client, "submit_tasks", calls.SubmitTasks(wanted))
+    return pb.SubmitTasksResponse(tasks=[pb.SubmittedTask(task_id=e.task_id, is_new=e.is_new) for e in found])
+
+
+# looking
+
+
+async def _get_task_status(broker: Broker, client: Client, request: pb.GetTaskStatusRequest) -> pb.Task:
+    return task_of(await tasks.task(broker, client, request.task_id, request.wait_ms))
+
+
+async def _list_tasks(broker: Broker, client: Client, request: pb.ListTasksRequest) -> pb.ListTasksResponse:
+    wanted = filter_of(request.filter, request.limit, request.cursor)
+    page = await broker.call(client, "tasks", calls.ListTasks(wanted))
+    return pb.ListTasksResponse(tasks=map(task_of, page.tasks), cursor=page.cursor or "")
+
+
+async def _get_stats(broker: Broker, client: Client, request: pb.GetTaskStatsRequest) -> pb.TaskStats:
+    names = list(request.queues) or await broker.call(client, "queues", calls.Queues())
+    answer = pb.TaskStats()
+    for name in names:
+        try:
+            stats = await broker.call(client, "stats", calls.Stats(name))
+        except QueueNotFound:
+            if request.queues:
+                raise
+            continue  # deleted since
+        group = stats.groups[DEFAULT_GROUP]
+        answer.queues.add(
+            queue=name,
+            pending=group.ready,
+            waiting=group.waiting,
+            running=group.leased,
+            completed=group.acked,
+            dead=group.dead,
+            dropped=group.dropped,
+        )
+    for worker in await broker.call(client, "workers", calls.Workers()):
+        answer.workers_dead += worker.state == "dead"
+        answer.workers_alive += worker.state != "dead"
+    return answer
+
+
+# changing
+
+
+async def _cancel_task(broker: Broker, client: Client, request: pb.CancelTaskRequest) -> pb.Task:
+    return task_of(await broker.call(client, "cancel_task", calls.CancelTask(request.task_id)))
+
+
+async def _retry_task(broker: Broker, client: Client, request: pb.RetryTaskRequest) -> pb.Task:
+    return task_of(await broker.call(client, "retry_task", calls.RetryTask(request.task_id)))
+
+
+async def _purge_tasks(broker: Broker, client: Client, request: pb.PurgeTasksRequest) -> pb.PurgeTasksResponse:
+    count = await broker.call(client, "purge_tasks", calls.PurgeTasks(filter_of(request.filter)))
+    return pb.PurgeTasksResponse(count=count)
+
+
+# workers
+
+
+async def _claim_tasks(broker: Broker, client: Client, request: pb.ClaimTasksRequest) -> pb.ClaimTasksResponse:
+    wanted = Claim(
+        worker_id=request.worker_id,
+        queues=tuple(request.queues),
+        max=request.max or 1,
+        wait_ms=request.wait_ms,
+        lease_ms=maybe(request, "lease_ms"),
+    )
+    return pb.ClaimTasksResponse(tasks=map(claimed_of, (await claiming.claim(broker, client, wanted)).tasks))
+
+
+async def _finish_tasks(broker: Broker, client: Client, request: pb.FinishTasksRequest) -> pb.FinishTasksResponse:
+    runs = [finish_of(run, f"finishes[{index}].") for index, run in enumerate(request.finishes)]
+    refused = await broker.call(client, "finish_tasks", calls.FinishTasks(runs, request.is_again))
+    response = pb.FinishTasksResponse()
+    for index, run in enumerate(runs):
+        error = refused.get(index)
+        response.results.add(
+            task_id=run.task_id, error_code=error.code if error else "", error_message=error.message if error else ""
+        )
+    return response
+
+
+async def _heartbeat(broker: Broker, client: Client, request: pb.HeartbeatWorkerRequest) -> pb.HeartbeatWorkerResponse:
+    hold = (seconds(request, "lease_ms") or limits.lease_seconds_default) * 1000
+    held = {receipt: await claiming.hold(broker, client, receipt, hold) for receipt in request.receipts}
+    for index, run in enumerate(request.progress):
+        proof = receipt_of(run.receipt, f"progress[{index}].")
+        given = calls.NoteProgress(proof, run.task_id, run.progress.encode())
+        await awaited_answer_of(broker.call(client, "note_progress", given))  # of a lost lease `lost` tells
+    news = await broker.call(client, "heartbeat_worker", calls.HeartbeatWorker(info_of(request.info)))
+    lost = [receipt for receipt, answer in held.items() if isinstance(answer, PenstockError)]
+    return pb.HeartbeatWorkerResponse(cancelled=news.cancelled, lost=lost)
+
+
+async def _forget_worker(broker: Broker, client: Client, request: pb.ForgetWorkerRequest) -> pb.ForgetWorkerResponse:
+    await broker.call(client, "forget_worker", calls.ForgetWorker(request.worker_id))
+    return pb.ForgetWorkerResponse()
+
+
+async def _list_workers(broker: Broker, client: Client, request: pb.ListWorkersRequest) -> pb.ListWorkersResponse:
+    found = await broker.call(client, "workers", calls.Workers())
+    return pb.ListWorkersResponse(workers=map(worker_of, found))
+
+
+# updates
+
+
+async def stream_task_updates(
+    broker: Broker, client: Client, request: pb.StreamTaskUpdatesRequest, context: Any
+) -> None:
+    """The StreamTaskUpdates call. What waits for a slow listener is bounded as all live events are."""
+    news, left = asyncio.Event(), set(request.task_ids)
+    wanted = TasksWanted(
+        frozenset(request.task_types) or None, frozenset(request.task_ids) or None, request.workflow or None
+    )
+    listener = broker.listen(client, request.queues or None, INTERVAL_SECONDS_DEFAULT, news.set, {"tasks"}, wanted)
+    try:
+        ready = asyncio.Event()
+        listener.when_ready(ready.set)
+        await ready.wait()
+        for task_id in request.task_ids:
+            event = await _present(broker, client, task_id)
+            if event is not None and listener.wants_task(event.task):  # type: ignore[arg-type]
+                await context.write(_update(event, left))
+        while left or not request.task_ids:
+            await news.wait()
+            news.clear()
+            for event in listener.take():
+                await context.write(_update(event, left))
+    finally:
+        listener.close()
+
+
+async def _present(broker: Broker, client: Client, task_id: str) -> Event | None:
+    """A task as it is; one that is not there yet may come."""
+    try:
+        found = await broker.call(client, "task", calls.FindTask(task_id))
+    except TaskNotFound:
+        return None
+    return Event("task", found.finished_at or found.started_at or found.submitted_at, found.queue, task=light(found))
+
+
+def _update(event: Event, left: set[str]) -> pb.TaskUpdate:
+    assert event.task is not None
+    if event.task.is_final:
+        left.discard(event.task.task_id)
+    return pb.TaskUpdate(task=task_of(event.task, is_update=True), at=moment(event.at), missed=event.missed)
+
+
+UNARY: Final[Mapping[str, Unary]] = {
+    "GetTaskStatus": _get_task_status,
+    "ListTasks": _list_tasks,
+    "GetStats": _get_stats,
+    "CancelTask": _cancel_task,
+    "RetryTask": _retry_task,
+    "PurgeTasks": _purge_tasks,
+    "ClaimTasks": _claim_tasks,
+    "FinishTasks": _finish_tasks,
+    "HeartbeatWorker": _heartbeat,
+    "ForgetWorker": _forget_worker,
+    "ListWorkers": _list_workers,
+}
+TRACED: Final[Mapping[str, Callable[[Broker, Client, Any, str | None], Awaitable[Any]]]] = {
+    "SubmitTask": submit_task,
+    "SubmitTasks": submit_tasks,
+}
+STREAMED: Final[Mapping[str, Any]] = {"StreamTaskUpdates": stream_task_updates}
