@@ -1,0 +1,136 @@
+"""`penstock worker`, as far as it goes without a broker; finding the app; noticing changed files; the watchdog."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+import pytest
+from structlog.testing import capture_logs
+
+import penstock
+from penstock import cli
+from penstock.errors import InvalidField
+from penstock.worker.loading import load_app
+from penstock.worker.reload import changed, look
+from penstock.worker.usage import Usage, memory_bytes
+from penstock.worker.watchdog import LOOKS_MAX, Watchdog
+from tests.support.serving import on_uvloop
+
+MODULE = """
+import penstock
+app = penstock.App()
+class Holder:
+    inner = app
+number = 7
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where we are, with a module in it that nobody has imported yet."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "app_of_test.py").write_text(MODULE)
+    yield tmp_path
+    for name in ("app_of_test", "broken", "failing", "needing", "failing_here"):
+        sys.modules.pop(name, None)
+
+
+def test_an_app_is_found_by_its_import_path(folder):
+    assert isinstance(load_app("app_of_test:app"), penstock.App)
+    assert load_app("app_of_test:Holder.inner") is load_app("app_of_test:app")
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("app_of_test", "is not the place of an app"),
+        (":app", "is not the place of an app"),
+        ("app-of-test:app", "is not the place of an app"),
+        ("nowhere:app", "there is no module 'nowhere'"),
+        ("app_of_test:other", "app_of_test has no 'other' (there is app)"),
+        ("app_of_test:number", "app_of_test:number is a int"),
+        ("broken:app", "broken cannot be imported: SyntaxError"),
+        ("failing:app", "failing cannot be imported: ZeroDivisionError: division by zero"),
+        ("needing:app", "needing cannot be imported: ModuleNotFoundError: No module named 'nowhere'"),
+    ],
+)
+def test_an_app_that_cannot_be_loaded_is_explained(folder, path, says):
+    (folder / "broken.py").write_text("def app(:")
+    (folder / "failing.py").write_text("x = 1\n1 / 0")
+    (folder / "needing.py").write_text("import nowhere")
+
+    with pytest.raises(InvalidField) as refused:
+        load_app(path)
+
+    assert says in str(refused.value)
+
+
+def test_the_error_of_a_module_names_the_line(folder):
+    (folder / "failing_here.py").write_text("x = 1\n1 / 0")
+
+    with pytest.raises(InvalidField, match=r"failing_here\.py:2"):
+        load_app("failing_here:app")
+
+
+def test_the_command_tells_in_one_line_what_is_wrong_with_its_words(folder, capsys):
+    assert cli.main(["worker", "nowhere:app", "--url", "penstock://localhost:1"]) == 1
+    assert cli.main(["worker", "app_of_test:app", "--log-level", "loud"]) == 1
+    assert cli.main(["worker", "app_of_test:app", "--processes", "600"]) == 1
+    told = " ".join(capsys.readouterr().err.split())
+
+    assert "there is no module 'nowhere'" in told
+    assert "--log-level: 'loud' is not known" in told
+    assert "Traceback" not in told
+
+
+def test_python_files_that_came_went_or_changed_are_noticed(tmp_path):
+    (tmp_path / "inner").mkdir()
+    (tmp_path / ".venv").mkdir()
+    for name in ("a.py", "b.py", "inner/c.py", ".venv/d.py", "notes.txt"):
+        (tmp_path / name).write_text("1")
+    before = look(tmp_path)
+
+    (tmp_path / "a.py").unlink()
+    (tmp_path / "inner/c.py").write_text("22")
+    (tmp_path / "e.py").write_text("1")
+    for ignored in (".venv/d.py", "notes.txt"):
+        (tmp_path / ignored).write_text("22")
+
+    seen = {os.path.relpath(path, tmp_path) for path in changed(before, look(tmp_path))}
+    assert seen == {"a.py", "inner/c.py", "e.py"}
+
+
+def test_usage_is_measured():
+    usage = Usage(0)
+    sum(range(100_000))
+
+    assert usage.cpu_percent(1_000_000) >= 0
+    assert memory_bytes() > 1_000_000
+    assert memory_bytes([os.getpid()]) >= 2 * memory_bytes() * 0.9
+
+
+@on_uvloop
+async def test_a_handler_that_blocks_the_loop_is_told_with_its_place():
+    told = threading.Event()
+
+    class Telling(Watchdog):
+        def _tell(self) -> None:
+            super()._tell()
+            told.set()
+
+    with capture_logs() as lines:
+        watchdog = Telling(look_seconds=0.001)
+        watchdog.start()
+        blocking_handler(told)
+        watchdog.stop()
+
+    assert lines[0]["event"] == "a handler blocks the event loop: leases cannot be extended"
+    assert "blocking_handler" in lines[0]["where"]
+    assert lines[0]["seconds"] == 0.001 * LOOKS_MAX
+
+
+def blocking_handler(told: threading.Event) -> None:
+    told.wait()
