@@ -11,12 +11,12 @@ import msgspec
 from penstock import task_fields
 from penstock.errors import PenstockError
 from penstock.model import check_seconds
-from penstock.model_tasks import Finish, Submitted, TaskSubmission, WorkerNews
+from penstock.model_tasks import Finish, Submitted, TaskSubmission
 from penstock.remote.http_request import HttpRequest, Shape
 from penstock.remote.request import news_of
 from penstock.wire import calls
-from penstock.wire import json_task_client as client
 from penstock.wire import json_task_views as views
+from penstock.wire import json_tasks_client as client
 
 _TASKS: Final = "/api/v1/tasks"
 _WORKERS: Final = "/api/v1/workers"
@@ -32,7 +32,7 @@ def submit_tasks(tasks: Sequence[TaskSubmission]) -> HttpRequest:
         return _of_none([])
 
     def read(body: bytes) -> list[Submitted]:
-        return news_of(checked, client.submitted_of(_submitted(body)))
+        return news_of(checked, client.submitted_from(_submitted(body)))
 
     return HttpRequest("POST", _TASKS, lambda _: {"tasks": [client.new_task(each) for each in checked]}, read)
 
@@ -51,7 +51,7 @@ def finish_tasks(finishes: Sequence[Finish]) -> HttpRequest:
         return {"finishes": runs, "is_again": request.sent > 0}
 
     def read(answer: bytes) -> list[PenstockError | None]:
-        told = iter(client.refusals_of(_finished(answer)))
+        told = iter(client.finishes_from(_finished(answer)))
         return [next(told) if error is None else error for error in refused]
 
     request = HttpRequest("POST", f"{_TASKS}/finish", body, read)
@@ -90,19 +90,6 @@ def _of_schedule(given: Any) -> str:
     return f"{_SCHEDULES}/{quote(task_fields.schedule_name(given.name), safe='')}"
 
 
-def _listing(given: calls.ListTasks) -> dict[str, Any]:
-    wanted = task_fields.task_filter(given.filter)
-    query = {"status": ",".join(wanted.states) or None, "limit": wanted.limit, "cursor": wanted.cursor}
-    choice = client.choice_of(wanted)
-    instants = {name: choice[name].isoformat() for name in ("since", "until") if name in choice}
-    return choice | instants | query
-
-
-def _choice(given: calls.PurgeTasks) -> dict[str, Any]:
-    wanted = task_fields.task_filter(given.filter)
-    return client.choice_of(wanted) | {"status": wanted.states}
-
-
 def _progress(given: calls.NoteProgress) -> dict[str, Any]:
     progress = msgspec.Raw(task_fields.json_of(given.progress, "progress"))
     return {"receipt": str(given.receipt), "task_id": given.task_id, "progress": progress}
@@ -112,12 +99,8 @@ def _wait(given: calls.WaitTask | calls.AwaitNews) -> dict[str, Any]:
     return {"wait_ms": given.seconds * 1000}
 
 
-def _news(view: views.News) -> WorkerNews:
-    return WorkerNews(tuple(view.cancelled))
-
-
 def _one(method: str, *more: str, query: Any = None) -> Shape:
-    return Shape(method, _of_task(*more), None, query, views.Task, client.task_of)
+    return Shape(method, _of_task(*more), None, query, views.Task, client.task_from)
 
 
 def _all(path: str, kind: Any, result: Callable[[Any], Any]) -> Shape:
@@ -130,31 +113,43 @@ TASK_SHAPES: Final[dict[type[calls.Arguments], Shape]] = {
     calls.WaitTask: _one("GET", query=_wait),
     calls.CancelTask: _one("DELETE"),
     calls.RetryTask: _one("POST", "retry"),
-    calls.ListTasks: Shape("GET", lambda given: _TASKS, None, _listing, views.Tasks, client.page_of),
+    calls.ListTasks: Shape(
+        "GET",
+        lambda given: _TASKS,
+        None,
+        lambda given: client.query(task_fields.task_filter(given.filter)),
+        views.Tasks,
+        client.page_from,
+    ),
     calls.PurgeTasks: Shape(
-        "POST", lambda given: f"{_TASKS}/purge", _choice, None, views.PurgedTasks, lambda view: view.purged
+        "POST",
+        lambda given: f"{_TASKS}/purge",
+        lambda given: client.choice(task_fields.task_filter(given.filter)),
+        None,
+        views.PurgedTasks,
+        lambda view: view.purged,
     ),
     calls.HeartbeatWorker: Shape(
         "POST",
         lambda given: _of_worker("heartbeat")(given.info),
-        lambda given: client.heartbeat_of(task_fields.worker(given.info)),
+        lambda given: client.heartbeat(task_fields.worker(given.info)),
         None,
         views.News,
-        _news,
+        client.news_from,
     ),
-    calls.AwaitNews: Shape("GET", _of_worker("news"), None, _wait, views.News, _news),
+    calls.AwaitNews: Shape("GET", _of_worker("news"), None, _wait, views.News, client.news_from),
     calls.ForgetWorker: Shape("DELETE", _of_worker()),
-    calls.Workers: _all(_WORKERS, views.Workers, lambda view: [client.worker_of(each) for each in view.workers]),
+    calls.Workers: _all(_WORKERS, views.Workers, lambda view: [client.worker_from(each) for each in view.workers]),
     calls.SetSchedule: Shape(
         "PUT",
         lambda given: _of_schedule(given.spec),
         lambda given: client.new_schedule(task_fields.schedule(given.spec)),
         None,
         views.Schedule,
-        client.schedule_of,
+        client.schedule_from,
     ),
     calls.DeleteSchedule: Shape("DELETE", _of_schedule),
     calls.Schedules: _all(
-        _SCHEDULES, views.Schedules, lambda view: [client.schedule_of(each) for each in view.schedules]
+        _SCHEDULES, views.Schedules, lambda view: [client.schedule_from(each) for each in view.schedules]
     ),
 }
