@@ -122,7 +122,8 @@ def test_a_finish_that_is_sent_again_is_refused_when_another_has_the_task(world)
         request = asking.finish_tasks([finish])
         request.sent = 1
 
-        (error,) = ps._session._ask(request)
+        session: Any = ps._session
+        (error,) = session._ask(request)
     assert isinstance(error, LeaseLost)
 
 
@@ -139,7 +140,8 @@ def test_ways_to_end_are_told_apart_when_they_are_sent_again(world):
         for finishes, expected in ((ends, [True] * 3), (other, [False] * 3)):
             request = asking.finish_tasks(finishes)
             request.sent = 1
-            assert [answer is None for answer in ps._session._ask(request)] == expected
+            session: Any = ps._session
+            assert [answer is None for answer in session._ask(request)] == expected
         assert [type(each) for each in ps._session.finish_tasks(ends)[0]] == [LeaseLost] * 3
 
 
@@ -293,7 +295,7 @@ async def test_whether_somebody_may_depends_on_the_queue_of_the_task():
 
 def test_bad_input_is_refused_by_its_name(world):
     with penstock.connect(world.broker.url) as ps:
-        session = ps._session
+        session: Any = ps._session
         with pytest.raises(TaskNotFound):
             session.task(UNKNOWN)
         with pytest.raises(TaskNotFound):
@@ -306,10 +308,10 @@ def test_bad_input_is_refused_by_its_name(world):
             session.submit_tasks([new(), new(args=b"{}", unique_key="k")])
         with pytest.raises(InvalidField, match="wait"):
             session._ask(asking.call(calls.WaitTask(UNKNOWN, 61.0)))
+        wrong = {"receipt": ["mail", "0", 0, 1, 7], "task_id": UNKNOWN, "outcome": "lost"}
+        request = asking.finish_tasks([])
+        request.encode = lambda _: (requests.encode(["finish_tasks", {"finishes": [wrong]}]),)
         with pytest.raises(BadRequest, match="outcome"):
-            wrong = {"receipt": ["mail", "0", 0, 1, 7], "task_id": UNKNOWN, "outcome": "lost"}
-            request = asking.finish_tasks([])
-            request.encode = lambda _: (requests.encode(["finish_tasks", {"finishes": [wrong]}]),)
             session._ask(request)
 
 
