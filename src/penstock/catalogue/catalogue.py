@@ -122,7 +122,7 @@ class Catalogue:
             self._follower = rebuild(opened, self._shard)
             return
         follower = Follower(opened)
-        if not self._is_of_this_journal(follower):
+        if opened.meta("position") is None or not self._is_of_this_journal(follower):
             raise DatabaseBroken("it is not of this journal, or too far behind it")
         self._follower = follower
 

@@ -105,7 +105,7 @@ class _Sink:
 
     def store(self, fold: Fold) -> None:
         """Everything folded so far; the fold is empty afterwards."""
-        self._store_names()
+        store_names(self._connection, self._known)
         many = self._connection.executemany
         new = [change for change in fold.changes.values() if len(change) > UPDATE_LENGTH]
         updates = [change for change in fold.changes.values() if len(change) == UPDATE_LENGTH]
@@ -154,29 +154,30 @@ class _Sink:
             if self._touched is not None:
                 self._touched.update(id for (id,) in found)
 
-    def _store_names(self) -> None:
-        known, many = self._known, self._connection.executemany
-        if known.new_words:
-            many("INSERT OR REPLACE INTO words (word, id) VALUES (?, ?)", known.new_words.items())
-            known.new_words = {}
-        if known.new_queues:
-            many(
-                "INSERT INTO queues (id, name) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET name = excluded.name",
-                known.new_queues.items(),
-            )
-            known.new_queues = {}
-        if known.new_task_queues:
-            rows = [(queue, known.queues.get(queue, f"#{queue}")) for queue in known.new_task_queues]
-            many(
-                "INSERT INTO queues (id, name, has_tasks) VALUES (?, ?, 1)"
-                " ON CONFLICT (id) DO UPDATE SET has_tasks = 1",
-                rows,
-            )
-            known.new_task_queues = set()
-        if known.new_partitions:
-            named = [(queue, id, name) for (queue, id), name in known.new_partitions.items()]
-            many("INSERT OR REPLACE INTO partitions VALUES (?, ?, ?)", named)
-            known.new_partitions = {}
+
+def store_names(connection: sqlite3.Connection, known: Known) -> None:
+    """Names that are new, within a transaction."""
+    many = connection.executemany
+    if known.new_words:
+        many("INSERT OR REPLACE INTO words (word, id) VALUES (?, ?)", known.new_words.items())
+        known.new_words = {}
+    if known.new_queues:
+        many(
+            "INSERT INTO queues (id, name) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET name = excluded.name",
+            known.new_queues.items(),
+        )
+        known.new_queues = {}
+    if known.new_task_queues:
+        rows = [(queue, known.queues.get(queue, f"#{queue}")) for queue in known.new_task_queues]
+        many(
+            "INSERT INTO queues (id, name, has_tasks) VALUES (?, ?, 1) ON CONFLICT (id) DO UPDATE SET has_tasks = 1",
+            rows,
+        )
+        known.new_task_queues = set()
+    if known.new_partitions:
+        named = [(queue, id, name) for (queue, id), name in known.new_partitions.items()]
+        many("INSERT OR REPLACE INTO partitions VALUES (?, ?, ?)", named)
+        known.new_partitions = {}
 
 
 def load_known(store: Store) -> Known:

@@ -1,22 +1,190 @@
-"""Making the catalogue anew: from the sealed `tasks` table, then from the journal after it."""
+"""Making the catalogue anew: from the sealed `tasks` table, then from the journal after it.
+
+What the table does not tell, the shard does: who holds what now, and which queues there are. A row group of the table
+that is damaged costs what only it told: the tasks of others are there all the same.
+"""
 
 from __future__ import annotations
 
-from penstock.catalogue.follower import Follower
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from penstock.catalogue import schema
+from penstock.catalogue.follower import Follower, store_names
 from penstock.catalogue.store import Store, set_meta
+from penstock.model import Outcome
 from penstock.shard import Shard
+from penstock.storage.task_changes import ATTEMPT, FINISHED_AT, OUTCOME, STATE, UPDATE_LENGTH, Change
+from penstock.storage.task_names import Known
+from penstock.storage.task_states import ANY, FINAL_FROM, Code, id_bytes
+
+_CODES: Final = {
+    "scheduled": Code.WAITING,
+    "pending": Code.WAITING,
+    "failed": Code.FAILED,
+    "blocked": Code.BLOCKED,
+    "completed": Code.COMPLETED,
+    "dead": Code.DEAD,
+    "cancelled": Code.CANCELLED,
+}
+_TIMES: Final = ("at", "started_at", "due_at")
+_NEW: Final = (int(Code.WAITING), 0, 0, 0, 0, 0, 0, "", None, None)
+_SUBMITTED_AT: Final = schema.COLUMNS.index("submitted_at")
+_DEPENDS_ON: Final = schema.COLUMNS.index("depends_on")
+_OUTCOMES: Final = {outcome.name.lower(): outcome.value for outcome in Outcome}
+_INSERT_RUN: Final = """
+INSERT INTO runs (number, attempt, worker, started_at, ended_at, outcome, error)
+SELECT number, ?, ?, ?, ?, ?, ? FROM tasks WHERE task_id = ?
+"""
 
 
 def rebuild(store: Store, shard: Shard) -> Follower:
     """Fill an empty database as far as the segments go. Returns the follower that goes on from there."""
     follower = Follower(store)
-    position = shard.store.sealed_sequence if shard.store is not None else 0
+    known = follower.known
     with shard.lock:
         for id, queue in shard.core.queues.items():
-            follower.known.learn_queue(id, queue.name)
-            follower.known.learn_partitions(id, 0, [partition.name for partition in queue.partitions])
+            known.learn_queue(id, queue.name)
+            known.learn_partitions(id, 0, [partition.name for partition in queue.partitions])
+        held = _held(shard, known)
+    position = 0
+    if shard.store is not None:
+        manifest = shard.store.manifest
+        position = manifest.sealed_sequence
+        for table in shard.store.read_tasks(manifest):
+            _take(store, known, table)
     with store.writing() as connection:
+        connection.executemany(schema.UPDATE_BY_PLACE, held)
+        store_names(connection, known)
         set_meta(connection, "position", position)
         set_meta(connection, "checksum", 0)
     follower.position = position
     return follower
+
+
+def _held(shard: Shard, known: Known) -> list[Change]:
+    """What somebody holds now. The caller holds the lock."""
+    changes: list[Change] = []
+    for lease in shard.core.leases.values():
+        if lease.group.id != 0:
+            continue
+        for take, indexes in lease.open_takes():
+            partition = take.progress.partition
+            for index in indexes:
+                run = [int(Code.RUNNING), 0, take.attempt_of(index), known.word(lease.consumer), lease.at]
+                place = [lease.group.queue.id, partition.id, take.offsets[index]]
+                changes.append([*run, *[None] * 5, *place, FINAL_FROM])
+    return changes
+
+
+def _take(store: Store, known: Known, table: pa.Table) -> None:
+    """The changes of one row group, folded by task."""
+    columns = [table[name].cast(pa.int64()) if name in _TIMES else table[name] for name in Row._fields]
+    merged: dict[bytes, Change] = {}
+    runs: list[list[Any]] = []
+    for row in map(Row, *(column.to_pylist() for column in columns)):
+        known.has_tasks(row.incarnation)
+        known.learn_queue(row.incarnation, row.queue)
+        if row.partition is not None:
+            known.learn_partitions(row.incarnation, row.partition_id, [row.partition])
+        task_id, change = id_bytes(row.task_id), _change(row, known)
+        before = merged.get(task_id)
+        if row.args is not None:
+            merged[task_id] = [*change, row.incarnation, row.partition_id, row.offset, *_lasting(row, known, task_id)]
+            if before is not None and before[STATE] == Code.BLOCKED and len(before) > UPDATE_LENGTH:
+                merged[task_id][_SUBMITTED_AT] = before[_SUBMITTED_AT]
+        elif before is None:
+            merged[task_id] = [*change, row.incarnation, None, task_id, ANY]
+        else:
+            before[: len(change)] = [old if new is None else new for old, new in zip(before, change, strict=False)]
+        if change[STATE] is not None and change[STATE] < FINAL_FROM and row.started_at:
+            runs.append([*change[ATTEMPT:FINISHED_AT], row.at, change[OUTCOME], row.error or "", task_id])
+    with store.writing() as connection:
+        new = [change for change in merged.values() if len(change) > UPDATE_LENGTH]
+        connection.executemany(schema.INSERT, new)
+        updates = [change for change in merged.values() if len(change) == UPDATE_LENGTH]
+        connection.executemany(schema.UPDATE_BY_ID, updates)
+        connection.executemany(_INSERT_RUN, runs)
+        parents = [
+            (id_bytes(parent), task_id)
+            for task_id, change in merged.items()
+            if len(change) > UPDATE_LENGTH and change[_DEPENDS_ON]
+            for parent in msgspec.json.decode(change[_DEPENDS_ON], type=list[str])
+        ]
+        connection.executemany("INSERT OR IGNORE INTO parents VALUES (?, ?)", parents)
+
+
+class Row(NamedTuple):
+    """A row of the sealed table."""
+
+    task_id: str
+    task_type: str
+    queue: str
+    incarnation: int
+    partition: str | None
+    partition_id: int
+    offset: int
+    state: str
+    at: int
+    outcome: str | None
+    attempt: int | None
+    worker: str | None
+    started_at: int | None
+    due_at: int | None
+    args: str | None
+    kwargs: str
+    result: str | None
+    progress: str | None
+    error: str | None
+    priority: int
+    max_attempts: int | None
+    timeout_seconds: float | None
+    depends_on: str | None
+    workflow: str | None
+    schedule: str | None
+    key: str | None
+    trace_id: str | None
+    number: int
+
+
+def _change(row: Row, known: Known) -> Change:
+    """What a row says has changed; None for what it does not tell."""
+    code = _CODES.get(row.state)
+    is_new = row.args is not None
+    worker = known.word(row.worker) if row.worker else None
+    change: Change = [
+        None if code is None else int(code),
+        None if code is None else row.due_at or 0,
+        row.attempt,
+        worker,
+        row.started_at,
+        None if code is None else row.at if code >= FINAL_FROM else 0,
+        _OUTCOMES.get(row.outcome or "", None if code is None else 0),
+        row.error,
+        row.result,
+        row.progress,
+    ]
+    if is_new:
+        return [default if value is None else value for value, default in zip(change, _NEW, strict=True)]
+    return change
+
+
+def _lasting(row: Row, known: Known, task_id: bytes) -> list[Any]:
+    return [
+        row.number,
+        task_id,
+        known.word(row.task_type),
+        row.priority,
+        row.max_attempts or 0,
+        row.args,
+        row.kwargs,
+        row.at,
+        row.timeout_seconds,
+        row.depends_on or "",
+        row.workflow or "",
+        row.schedule or "",
+        row.key,
+        row.trace_id,
+    ]

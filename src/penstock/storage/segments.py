@@ -132,12 +132,15 @@ class SegmentStore:
         """Changes of tasks are kept for so long, whatever becomes of the messages."""
         self._current.task_retention_us = round(seconds * 1_000_000)
 
-    def read_tasks(self) -> Iterator[pa.Table]:
-        """All changes of tasks, in the order of the journal. `Damaged` when one of the files is."""
-        files = [file for file in self.files() if file.table == TASKS]
+    def read_tasks(self, manifest: Manifest) -> Iterator[pa.Table]:
+        """All changes of tasks that were sealed by then, in order; what is damaged is passed over."""
+        files = [file for file in manifest.files.values() if file.table == TASKS]
         for file in sorted(files, key=lambda file: file.first_sequence):
             for row_group in range(len(file.row_groups)):
-                yield self._reader.read(file, row_group, SCHEMAS[TASKS].names)
+                try:
+                    yield self._reader.read(file, row_group, SCHEMAS[TASKS].names)
+                except (Damaged, FileNotFoundError) as error:
+                    _log.warning("some changes of tasks cannot be read: %s", error)
 
     # Changing.
 
