@@ -73,7 +73,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are processors: tests wait a lot, for threads and for processes that they start."""
-    return min((os.cpu_count() or 1) + 1, WORKERS_MAX)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores + 1, WORKERS_MAX)
 
 
 def is_worker(config: pytest.Config) -> bool:

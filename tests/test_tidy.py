@@ -15,6 +15,9 @@ from typing import TypeVar
 import pytest
 
 Node = TypeVar("Node", bound=ast.AST)
+ASKED_FOR = (
+    ast.AsyncFunctionDef, ast.Attribute, ast.Call, ast.FunctionDef, ast.If, ast.Import, ast.ImportFrom, ast.Name,
+)  # fmt: skip
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "penstock"
@@ -141,8 +144,15 @@ def place(path: Path, line: int = 1) -> str:
     return f"{path.relative_to(ROOT)}:{line}"
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """All that any rule asks for: to walk the whole tree for each of them would take longer than all else here."""
+    return [node for node in ast.walk(tree_of(path)) if isinstance(node, ASKED_FOR)]
+
+
 def nodes(path: Path, kind: type[Node]) -> Iterator[Node]:
-    return (node for node in ast.walk(tree_of(path)) if isinstance(node, kind))
+    assert issubclass(kind, ASKED_FOR)
+    return (node for node in nodes_of(path) if isinstance(node, kind))
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

@@ -13,6 +13,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 SPARK = PurePosixPath("tests/spark")
 OWN_SPARK = ("test_cluster.py", "test_sink_kills.py")
+TOGETHER = ("test_tidy.py",)  # they share what takes longer than they do
 LONG = (*OWN_SPARK, "test_kill9_broker.py", "test_soak.py")  # begun early, or at the end all would wait for one of them
 
 
@@ -23,4 +24,6 @@ class Dealing(LoadScopeScheduling):  # type: ignore[misc] # it publishes no type
         path = PurePosixPath(nodeid.partition("::")[0])
         if path.name in OWN_SPARK:
             return "own Spark"
+        if path.name in TOGETHER:
+            return path.name
         return "Spark" if SPARK in path.parents else nodeid
