@@ -13,11 +13,11 @@ from penstock import limits, tasking
 from penstock.clock import ManualClock
 from penstock.delivery import admin
 from penstock.delivery.cron import next_tick
-from penstock.embedded import Session
 from penstock.envelopes import parse_envelope
 from penstock.errors import InvalidField, InvalidName, QueueFull, ScheduleNotFound, TooLarge
 from penstock.model import queue_options, to_micros
 from penstock.model_tasks import ScheduleSpec
+from penstock.opening import open_on_disk
 from penstock.requests import LeaseRequest
 from tests.support.accounts import assert_accounts
 from tests.support.forgetful import ForgetfulDisk
@@ -287,8 +287,8 @@ def test_ticks_happen_once_across_restarts(checkpointed):
     disk = ForgetfulDisk()
     seen: list[str] = []
     for turn in range(6):
-        session = Session(None, clock=clock, rng=random.Random(turn), disk=disk, background=False)
-        rig = Rig(session.shard, clock)
+        shard, keeper = open_on_disk(disk, clock, random.Random(turn), journal_file_bytes=1 << 16)
+        rig = Rig(shard, clock)
         if turn == 0:
             set_schedule(rig, missed="catch_up")
         seen += made(rig)
@@ -296,8 +296,8 @@ def test_ticks_happen_once_across_restarts(checkpointed):
         if turn % 2:
             seen += made(rig)
         if checkpointed:
-            session.checkpoint()
-        session.confirm(session.shard.journal.sequence)
+            keeper.checkpoint()
+        shard.confirm(shard.journal.sequence)
         disk.kill()
     assert len(seen) == len(set(seen))
     assert seen == sorted(seen)

@@ -12,15 +12,15 @@ import pytest
 from penstock import tasking
 from penstock.checkpointing import TASKS_PART
 from penstock.clock import ManualClock
-from penstock.delivery.lost import give_up
 from penstock.delivery.tasks import TasksPart, encode_tasks
-from penstock.embedded import Session
-from penstock.model_tasks import ScheduleSpec
+from penstock.model_tasks import ScheduleSpec, TaskState
+from penstock.opening import close_on_disk, open_on_disk
 from penstock.repair import diagnose, repair
+from penstock.shard import Shard
 from tests.support.accounts import assert_accounts
 from tests.support.dose import dose
 from tests.support.forgetful import ForgetfulDisk, PowerCut
-from tests.support.tasking import Rig, Run, task
+from tests.support.tasking import Rig, Run, found, id_of, names, task
 
 PARENTS = {
     "b": {"a"}, "c": {"a"}, "d": {"b", "c"}, "e": {"d"},
@@ -41,15 +41,9 @@ class Day:
         self.open(1)
 
     def open(self, seed: int) -> None:
-        self.session = Session(
-            None,
-            clock=self.clock,
-            rng=random.Random(seed),
-            disk=self.disk,
-            background=False,
-            journal_file_bytes=1 << 16,
-        )
-        self.rig = Rig(self.session.shard, self.clock)
+        rng = random.Random(seed)
+        self.shard, self.keeper = open_on_disk(self.disk, self.clock, rng, journal_file_bytes=1 << 16)
+        self.rig = Rig(self.shard, self.clock)
 
     def submit(self, *tasks: Any) -> None:
         self.rig.submit(*tasks)
@@ -97,15 +91,15 @@ class Day:
         for number, step in enumerate(self.steps()):
             step()
             if number % 2 == 0:
-                self.session.checkpoint()
+                self.keeper.checkpoint()
             if number % 5 == 4:
-                self.session.seal()
+                self.keeper.seal()
             self.done = number
             yield number
 
 
-def state_of(session: Session) -> TasksPart:
-    return msgspec.msgpack.decode(encode_tasks(session.shard.core.tasks, 0), type=TasksPart)
+def state_of(shard: Shard) -> TasksPart:
+    return msgspec.msgpack.decode(encode_tasks(shard.core.tasks, 0), type=TasksPart)
 
 
 @pytest.fixture(scope="module")
@@ -125,22 +119,22 @@ def test_a_power_cut_at_any_operation_strands_nobody_and_lets_nobody_run_too_ear
             list(day.live())
         day.disk = day.disk.crash()
         day.open(2)
-        found = state_of(day.session)
+        found = state_of(day.shard)
         day.disk.kill()
         day.open(3)
-        assert state_of(day.session) == found, f"operation {operation}: another state when opened again"
+        assert state_of(day.shard) == found, f"operation {operation}: another state when opened again"
 
         day.clock.advance(600)
         day.work_off()
 
-        tasks = day.session.shard.core.tasks
+        tasks = day.shard.core.tasks
         left = [*tasks.held, *tasks.awaited, *tasks.places, *tasks.ripe]
         assert left == [], f"operation {operation}"
-        for number, names in ((0, "abcd"), (4, "xyz")):
-            assert day.done < number or set(names) <= day.finished, f"operation {operation}: {names} {day.finished}"
+        for number, workflow in ((0, "abcd"), (4, "xyz")):
+            assert day.done < number or set(workflow) <= day.finished, f"operation {operation}: {day.finished}"
         assert day.done < 3 or {"dies", "mends"} <= day.finished
         assert len(day.ticks) >= len(set(day.ticks)) >= (day.done >= 1) * 10
-        assert_accounts(day.session.shard)
+        assert_accounts(day.shard)
 
 
 @pytest.mark.parametrize("checkpointed", [True, False])
@@ -151,14 +145,14 @@ def test_what_is_opened_again_is_what_was_there(stop, checkpointed):
         if number == stop:
             break
     if checkpointed:
-        day.session.checkpoint()
-    before = state_of(day.session)
-    day.session.confirm(day.session.shard.journal.sequence)
+        day.keeper.checkpoint()
+    before = state_of(day.shard)
+    day.shard.confirm(day.shard.journal.sequence)
     day.disk.kill()
 
     day.open(2)
 
-    assert state_of(day.session) == before
+    assert state_of(day.shard) == before
 
 
 def lived(stop: int) -> Day:
@@ -167,7 +161,7 @@ def lived(stop: int) -> Day:
     for number in day.live():
         if number == stop:
             break
-    day.session.close()
+    close_on_disk(day.shard, day.keeper, day.disk)
     day.disk = day.disk.kill()
     return day
 
@@ -188,23 +182,27 @@ def test_a_repair_goes_on_without_a_damaged_part_and_says_so():
     repair(day.disk, diagnosis, day.clock, random.Random(1), journal_file_bytes=1 << 16)
 
     day.open(2)
-    assert not day.session.shard.core.tasks.held
+    assert not day.shard.core.tasks.held
 
 
-def test_a_repair_keeps_what_is_sound_and_children_of_lost_parents_are_not_stranded():
+def test_children_of_a_parent_that_a_repair_had_to_give_up_are_not_stranded():
     day = Day(0)
-    day.submit(task("x"), task("child", "x"), task("runs", "x", on_parent_failure="run", queue="r"))
-    day.session.checkpoint()
-    day.session.confirm(day.session.shard.journal.sequence)
-    partition = day.session.shard.core.by_name["q"].partitions[0]
-    give_up(partition, [(0, 1)])  # what a repair does when no file holds the message any more
-    day.session.checkpoint()
-    day.disk = day.disk.kill()
-    repair(day.disk, diagnose(day.disk, day.clock.now()), day.clock, random.Random(1), journal_file_bytes=1 << 16)
+    day.submit(task("x", queue="lost"))
+    (x,) = day.rig.lease("lost")
+    day.rig.finish(x.finish("released"))
+    parents = {id_of("x"): found(TaskState.PENDING, x)}
+    day.rig.submit(
+        task("child", "x", queue="r"), task("runs", "x", on_parent_failure="run", queue="r"), parents=parents
+    )
+    day.keeper.checkpoint()
+    day.disk.kill()
+    (journal,) = (f"journal/{name}" for name in day.disk.list("journal") if name.endswith(".log"))
+    day.disk.flip(journal, 8 * day.disk.read(journal).index(id_of("x").encode()))
 
+    repair(day.disk, diagnose(day.disk, day.clock.now()), day.clock, random.Random(1), journal_file_bytes=1 << 16)
     day.open(2)
     day.rig.tick()
 
     assert day.rig.held() == set()
-    assert day.rig.lease() == []
-    assert [run.task_type for run in day.rig.lease("r")] == ["runs"]
+    assert day.rig.lease("lost") == []
+    assert names(day.rig.lease("r")) == ["runs"]
