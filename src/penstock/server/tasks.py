@@ -39,7 +39,8 @@ async def submit_one(broker: Broker, client: Client, task: TaskSubmission) -> An
     try:
         return await broker.call(client, "submit_tasks", calls.SubmitTasks([task]))
     except InputError as error:
-        raise type(error)(error.message.replace("tasks[0].", "", 1), hint=error.hint) from None
+        message = error.message.removeprefix("item 0: ").removeprefix("tasks[0].")
+        raise type(error)(message, hint=error.hint) from None
 
 
 async def task(broker: Broker, client: Client, task_id: str, wait_ms: float = 0.0) -> TaskView:
