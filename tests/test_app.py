@@ -110,6 +110,30 @@ class TestDeclaring:
         with pytest.raises(InvalidField, match="not a function"):
             app.task("mail")
 
+    def test_generators_are_refused(self, app):
+        def some():
+            yield 1
+
+        async def more():
+            yield 1
+
+        for function in (some, more):
+            with pytest.raises(InvalidField, match="is a generator"):
+                app.task(function)
+
+    def test_a_function_may_be_a_task_of_two_apps(self, app):
+        with App.in_memory() as other:
+
+            @app.task
+            @other.task
+            async def work() -> int:
+                return 1
+
+            job = work.enqueue()
+            app.run_pending()
+            assert job.result() == 1
+            assert other.tasks["work"].is_async
+
     def test_a_schedule_needs_a_task_that_can_be_called_without_arguments(self, app):
         with pytest.raises(InvalidField, match="cannot be called without arguments"):
 
@@ -194,6 +218,11 @@ class TestRunning:
         with pytest.raises(TaskCancelled, match="enough"):
             job.result()
         assert attempts == [1, 1, 2]
+
+    def test_what_is_meant_as_a_delay_is_not_taken_for_a_reason(self):
+        for wrong in (lambda: Retry(3), lambda: Cancel(3), lambda: Snooze("60"), lambda: Retry(delay=-1)):  # type: ignore[arg-type]
+            with pytest.raises(InvalidField):
+                wrong()
 
     def test_an_error_that_no_attempt_would_mend_kills_at_once(self, app):
         @app.task(fatal=(KeyError, ValueError))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from penstock import limits
-from penstock.errors import InputError
+from penstock.errors import InputError, InvalidField
 from penstock.model import Receipt, check_seconds
 from penstock.model_tasks import Finish
 
@@ -49,7 +49,7 @@ class Retry(EarlyEnd):
 
     def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
         self.delay = None if delay is None else check_seconds(delay, "delay")
-        self.reason = reason
+        self.reason = _reason(reason, "Retry(delay=3) waits for three seconds")
         super().__init__(reason or "the task asked to be retried")
 
 
@@ -57,7 +57,7 @@ class Cancel(EarlyEnd):
     """Not needed any more: the task is cancelled, and so is what waits for its result."""
 
     def __init__(self, reason: str = "") -> None:
-        self.reason = reason
+        self.reason = _reason(reason)
         super().__init__(reason or "the task cancelled itself")
 
 
@@ -73,7 +73,7 @@ class Ending(msgspec.Struct, frozen=True):
     error: str = ""
     delay_seconds: float | None = None
 
-    def finish(self, receipt: Receipt, task_id: str) -> Finish:
+    def finish(self, receipt: Receipt, task_id: str, task_type: str = "", run_seconds: float = 0.0) -> Finish:
         """The report of a run."""
         return Finish(
             receipt=receipt,
@@ -82,6 +82,8 @@ class Ending(msgspec.Struct, frozen=True):
             result=self.result,
             error=self.error,
             delay_seconds=self.delay_seconds,
+            task_type=task_type,
+            run_seconds=run_seconds,
         )
 
 
@@ -123,6 +125,12 @@ def shortened(text: str, bytes_max: int = limits.error_bytes_max) -> str:
     if len(data) <= bytes_max:
         return data.decode()
     return "…\n" + data[len(data) - bytes_max + 8 :].decode(errors="ignore")
+
+
+def _reason(value: Any, hint: str | None = None) -> str:
+    if not isinstance(value, str):
+        raise InvalidField(f"reason: {value!r} is not text", hint=hint)
+    return value
 
 
 def _own_frames(found: TracebackType | None) -> TracebackType | None:

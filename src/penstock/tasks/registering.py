@@ -20,8 +20,13 @@ _OF_SCHEDULES = ("cron", "timezone", "missed")
 
 def registered(app: App, function: Any, given: Mapping[str, Any], names: Mapping[str, Any]) -> Task[..., Any, Any]:
     """A task of this function. `names` are those around it, where it is defined inside another function."""
+    if isinstance(function, Task):  # of another app, or declared again
+        function = function.function
     if not callable(function) or inspect.isclass(function):
         raise InvalidField(f"task: {function!r} is not a function", hint="write @app.task, or @app.task(queue=…)")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        hint = "return a list, or tell values with current_task().progress(…)"
+        raise InvalidField(f"task: {function!r} is a generator, whose values nobody would ask for", hint=hint)
     check_known(given, DECLARED_OPTIONS)
     options = {name: value for name, value in given.items() if name not in (*_OF_SCHEDULES, "name")}
     for word in ("key", "unique_key"):

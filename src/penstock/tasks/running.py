@@ -21,6 +21,7 @@ from penstock.tasks.task import Task
 
 AnyTask = Task[..., Any, Any]
 
+_PARENTS_AT_A_TIME: Final = 64
 _CANCELLED: Final = Ending("cancelled", error="cancelled while it ran")
 
 
@@ -95,5 +96,8 @@ def load_parents(session: FullSession, envelope: Envelope) -> list[TaskView]:
 
 
 async def aload_parents(session: AsyncFullSession, envelope: Envelope) -> list[TaskView]:
-    """The same, awaited."""
-    return [await session.task(parent) for parent in envelope.depends_on]
+    """The same, awaited: some at a time, since there may be thousands."""
+    ids, views = envelope.depends_on, list[TaskView]()
+    for first in range(0, len(ids), _PARENTS_AT_A_TIME):
+        views += await asyncio.gather(*map(session.task, ids[first : first + _PARENTS_AT_A_TIME]))
+    return views

@@ -53,7 +53,8 @@ class Workflow(Generic[T]):
 
     def status(self) -> dict[TaskState, int]:
         """How many of its tasks are in which state."""
-        return dict(Counter(job.status() for job in self.jobs))
+        seen = {job.id: job.view.state for job in self._app.jobs(workflow=self.id) if job.view is not None}
+        return dict(Counter(seen.get(job.id) or job.status() for job in self.jobs))
 
     def cancel(self) -> None:
         """Cancel whatever of it is not final. Children first, so that none starts because its parent has ended."""
@@ -68,7 +69,8 @@ class Workflow(Generic[T]):
         return self._joined([await job.aresult(deadline.left()) for job in self.ends])
 
     async def astatus(self) -> dict[TaskState, int]:
-        return dict(Counter([await job.astatus() for job in self.jobs]))
+        seen = {job.id: job.view.state async for job in self._app.ajobs(workflow=self.id) if job.view is not None}
+        return dict(Counter([seen.get(job.id) or await job.astatus() for job in self.jobs]))
 
     async def acancel(self) -> None:
         for job in reversed(self.jobs):
