@@ -13,9 +13,10 @@ import pytest
 from penstock import Penstock, aio
 from penstock.catalogue import store
 from penstock.client import asynchronous
+from penstock.clock import ManualClock
 from penstock.embedded import AsyncSession, Session, desk
 from penstock.envelopes import new_task_id, parse_envelope, tasks_batch
-from penstock.errors import Closed, LeaseLost
+from penstock.errors import Closed, InvalidField, LeaseLost, TaskNotFound
 from penstock.model import Receipt
 from penstock.model_tasks import Finish, ScheduleSpec, TaskFilter, TaskState, TaskSubmission, WorkerInfo
 from tests.behaviour.task_steps import Office
@@ -232,3 +233,22 @@ def test_sqlite_is_loaded_by_those_who_have_tasks():
 
 def test_the_desk_knows_where_the_catalogue_is():
     assert store.DIRECTORY == desk.DIRECTORY
+
+
+def test_final_tasks_are_kept_for_as_long_as_they_shall_be(tmp_path):
+    clock = ManualClock()
+    session = Session(tmp_path, clock=clock, background=False, task_retention_seconds=60)
+    office = Office(Penstock(session))
+    done, waits = office.push(office.new(), office.new())
+    office.lease_one().finish()
+    office.ids()
+
+    clock.advance(61)
+    session.desk.follow()
+
+    assert office.ids() == [waits]
+    with pytest.raises(TaskNotFound):
+        office.task(done)
+    session.close()
+    with pytest.raises(InvalidField, match="task_retention_seconds"):
+        Session(None, task_retention_seconds=-1)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock import limits
 from penstock.errors import PenstockError
 from penstock.model import (
     ContentType,
@@ -128,6 +129,7 @@ def open(
     durability: Durability = "fsync",
     sync_seconds: float = 0.05,
     journal_file_seconds: float | None = None,
+    task_retention_seconds: float = limits.task_retention_seconds,
     clock: Clock | None = None,
     rng: random.Random | None = None,
 ) -> Penstock:
@@ -135,7 +137,8 @@ def open(
 
     `durability` says when a call returns: `fsync` when the disk has it (nothing confirmed is ever lost), `os` when the
     operating system has it, `interval` likewise with a sync every `sync_seconds`. A journal file is sealed as Parquet
-    when it is full; with `journal_file_seconds` also when it is that old, to the next round of housekeeping.
+    when it is full; with `journal_file_seconds` also when it is that old, to the next round of housekeeping. Tasks can
+    be looked up for `task_retention_seconds` after they are final.
     """
     from penstock.client.sync import Penstock
     from penstock.embedded import Session
@@ -145,6 +148,7 @@ def open(
         durability=durability,
         sync_seconds=sync_seconds,
         journal_file_seconds=journal_file_seconds,
+        task_retention_seconds=task_retention_seconds,
         clock=clock,
         rng=rng,
     )

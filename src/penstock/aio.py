@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from penstock import limits
 from penstock.client.asynchronous import Penstock, Queue
 from penstock.client.asynchronous_delivery import Delivery, Leased
 from penstock.clock import Clock
@@ -28,6 +29,7 @@ def open(
     durability: Durability = "fsync",
     sync_seconds: float = 0.05,
     journal_file_seconds: float | None = None,
+    task_retention_seconds: float = limits.task_retention_seconds,
     clock: Clock | None = None,
     rng: random.Random | None = None,
 ) -> Penstock:
@@ -38,6 +40,7 @@ def open(
         durability=durability,
         sync_seconds=sync_seconds,
         journal_file_seconds=journal_file_seconds,
+        task_retention_seconds=task_retention_seconds,
         clock=clock,
         rng=rng,
     )

@@ -40,6 +40,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grpc_port: Port = 7712
     durability: Durability = "fsync"
     sync_ms: float = 50.0
+    task_retention_seconds: float = limits.task_retention_seconds
     log_format: LogFormat = "auto"
     log_level: LogLevel = "info"
     slow_request_ms: float = 1000.0
@@ -62,6 +63,7 @@ WANTED: Final = {
     "grpc_port": "a port from 1 to 65535, 0 for any free one, or 'off'",
     "durability": "'fsync', 'interval' or 'os'",
     "sync_ms": "milliseconds from 1 to 60000",
+    "task_retention_seconds": "seconds from 0 to 3162240000",
     "log_format": "'auto', 'json' or 'console'",
     "log_level": "'debug', 'info', 'warning' or 'error'",
     "slow_request_ms": "milliseconds from 0 to 3600000",
@@ -78,6 +80,7 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
     "http_port": (0, 65_535),
     "grpc_port": (0, 65_535),
     "sync_ms": (1, 60_000),
+    "task_retention_seconds": (0, limits.delay_seconds_max),
     "slow_request_ms": (0, 3_600_000),
     "request_bytes_max": (1024, limits.request_bytes_max),
     "frame_bytes_max": (1024, limits.request_bytes_max),

@@ -45,6 +45,9 @@ def serve(
     grpc_port: Annotated[str | None, _port(7712)] = None,
     durability: Annotated[str | None, _setting("WHAT", "fsync, interval or os. [default: fsync]")] = None,
     sync_ms: Annotated[str | None, _setting("MS", "With interval: until the sync. [default: 50]")] = None,
+    task_retention_seconds: Annotated[
+        str | None, _setting("SECONDS", "How long final tasks are kept. [default: 604800]")
+    ] = None,
     log_format: Annotated[str | None, _setting("WHAT", "auto, json or console. [default: auto]")] = None,
     log_level: Annotated[str | None, _setting("WHAT", "debug, info, warning or error. [default: info]")] = None,
     slow_request_ms: Annotated[str | None, _setting("MS", "Slower requests are logged. [default: 1000]")] = None,

@@ -36,14 +36,15 @@ PAUSE_SECONDS: Final = 0.002  # between two slices, for everybody else
 class Desk:
     """See the module's rules. `background` tells whether there may be threads."""
 
-    def __init__(self, shard: Shard, disk: Disk | None, *, background: bool) -> None:
+    def __init__(self, shard: Shard, disk: Disk | None, retention_seconds: float, *, background: bool) -> None:
         self.shard = shard
         self.waiters = TaskWaiters()
         self.registry = Registry()
         self._disk = disk
+        self._retention_seconds = retention_seconds
         self._opening = threading.Lock()
         self._catalogue: Catalogue | None = None
-        self._clerk = Sleeper("penstock-catalogue", self._follow, shard.is_over) if background else None
+        self._clerk = Sleeper("penstock-catalogue", self.follow, shard.is_over) if background else None
         self._is_closed = threading.Event()
         self._expire_at = 0
         # Called with the shard's lock held.
@@ -81,7 +82,7 @@ class Desk:
     def _open(self) -> Catalogue:
         from penstock.catalogue import Catalogue
 
-        catalogue = Catalogue(self.shard, self._disk)
+        catalogue = Catalogue(self.shard, self._disk, retention_seconds=self._retention_seconds)
         catalogue.on_change(self._changed, self.waiters.keys)
         if self._clerk is not None:
             self._clerk.start()
@@ -105,7 +106,7 @@ class Desk:
         except StorageError as error:
             logger.warning("the catalogue of tasks will be made anew: %s", error)  # from what is sealed
 
-    def _follow(self) -> float:
+    def follow(self) -> float:
         """What the clerk does, so that readers find little to catch up with, and deaths are told of soon."""
         catalogue, monotonic = self._catalogue, self.shard.clock.monotonic()
         if catalogue is not None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from penstock import sinking, transactions
+from penstock import limits, sinking, transactions
 from penstock.batch import Batch, encode_one
 from penstock.clock import Clock, SystemClock
 from penstock.delivery import admin
@@ -81,12 +81,14 @@ class Session(TaskMethods):
         background: bool = True,
         journal_file_bytes: int | None = None,
         journal_file_seconds: float | None = None,
+        task_retention_seconds: float = limits.task_retention_seconds,
     ) -> None:
         check_durability(durability)
         sync_us = round(check_seconds(sync_seconds, "sync_seconds") * 1_000_000)
         file_us_max = None
         if journal_file_seconds is not None:
             file_us_max = round(check_seconds(journal_file_seconds, "journal_file_seconds") * 1_000_000)
+        check_seconds(task_retention_seconds, "task_retention_seconds")
         clock, rng = clock or SystemClock(), rng or random.SystemRandom()
         self._disk: Disk | None = None
         self._keeper: Storekeeper | None = None
@@ -110,7 +112,7 @@ class Session(TaskMethods):
         self.extend = self.shard.extend
         self.shard.sync_us = sync_us
         self.timekeeper = Timekeeper(self.shard)
-        self.desk = Desk(self.shard, self._disk, background=background)
+        self.desk = Desk(self.shard, self._disk, task_retention_seconds, background=background)
         self.timekeeper.roles.append(self.desk.tick)
         if self._keeper is not None:
             self._keeper.before_removal = self.desk.before_removal

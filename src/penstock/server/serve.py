@@ -71,7 +71,7 @@ class Server:
 
     async def _listen(self) -> list[Address]:
         assert self.broker is not None
-        metrics = Metrics(self.broker.shard, self.broker.meter)
+        metrics = Metrics(self.broker.session, self.broker.meter)
         addresses = []
         for protocol in ports_of(self._settings):
             listener = await start(protocol, self.broker, self._settings, metrics)
@@ -131,7 +131,12 @@ class Server:
 
 def open_session(settings: Settings) -> Session:
     """The shard of a broker. Blocks while it recovers."""
-    return Session(settings.data, durability=settings.durability, sync_seconds=settings.sync_ms / 1000)
+    return Session(
+        settings.data,
+        durability=settings.durability,
+        sync_seconds=settings.sync_ms / 1000,
+        task_retention_seconds=settings.task_retention_seconds,
+    )
 
 
 async def serve(
