@@ -120,7 +120,8 @@ def runs_of(connection: sqlite3.Connection, row: Sequence[Any], names: Names) ->
         "SELECT attempt, worker, started_at, ended_at, outcome, error FROM runs WHERE number = ? ORDER BY started_at",
         (task["number"],),
     ).fetchall()
-    is_told = any(run[2] == task["started_at"] for run in found)
+    last_run = (task["attempt"], task["worker"], task["started_at"])
+    is_told = any(run[:3] == last_run for run in found)
     if task["started_at"] and not is_told and (task["state"] >= FINAL_FROM or task["state"] == Code.RUNNING):
         is_final = task["state"] >= FINAL_FROM
         last = (task["finished_at"], task["outcome"], task["error"]) if is_final else (0, 0, "")

@@ -16,7 +16,7 @@ from penstock.catalogue.follower import Follower, store_names
 from penstock.catalogue.store import Store, set_meta
 from penstock.model import Outcome
 from penstock.shard import Shard
-from penstock.storage.task_changes import ATTEMPT, FINISHED_AT, OUTCOME, STATE, UPDATE_LENGTH, Change
+from penstock.storage.task_changes import ATTEMPT, ERROR, FINISHED_AT, OUTCOME, STARTED_AT, STATE, UPDATE_LENGTH, Change
 from penstock.storage.task_names import Known
 from penstock.storage.task_states import ANY, FINAL_FROM, Code, id_bytes
 
@@ -84,6 +84,7 @@ def _take(store: Store, known: Known, table: pa.Table) -> None:
     columns = [table[name].cast(pa.int64()) if name in _TIMES else table[name] for name in Row._fields]
     merged: dict[bytes, Change] = {}
     runs: list[list[Any]] = []
+    revived: list[tuple[bytes]] = []  # tasks that were final before these rows
     for row in map(Row, *(column.to_pylist() for column in columns)):
         known.has_tasks(row.incarnation)
         known.learn_queue(row.incarnation, row.queue)
@@ -95,7 +96,12 @@ def _take(store: Store, known: Known, table: pa.Table) -> None:
             merged[task_id] = [*change, row.incarnation, row.partition_id, row.offset, *_lasting(row, known, task_id)]
             if before is not None and before[STATE] == Code.BLOCKED and len(before) > UPDATE_LENGTH:
                 merged[task_id][_SUBMITTED_AT] = before[_SUBMITTED_AT]
-        elif before is None:
+            continue
+        if _is_revived(row) and (before is None or before[FINISHED_AT] is None):
+            revived.append((task_id,))
+        elif _is_revived(row) and before is not None and before[FINISHED_AT] and before[STARTED_AT]:
+            runs.append([*before[ATTEMPT : ERROR + 1], task_id])
+        if before is None:
             merged[task_id] = [*change, row.incarnation, None, task_id, ANY]
         else:
             before[: len(change)] = [old if new is None else new for old, new in zip(before, change, strict=False)]
@@ -103,6 +109,7 @@ def _take(store: Store, known: Known, table: pa.Table) -> None:
             runs.append([*change[ATTEMPT:FINISHED_AT], row.at, change[OUTCOME], row.error or "", task_id])
     with store.writing() as connection:
         new = [change for change in merged.values() if len(change) > UPDATE_LENGTH]
+        connection.executemany(schema.KEEP_LAST_RUN_BY_ID, revived)
         connection.executemany(schema.INSERT, new)
         updates = [change for change in merged.values() if len(change) == UPDATE_LENGTH]
         connection.executemany(schema.UPDATE_BY_ID, updates)
@@ -114,6 +121,11 @@ def _take(store: Store, known: Known, table: pa.Table) -> None:
             for parent in msgspec.json.decode(change[_DEPENDS_ON], type=list[str])
         ]
         connection.executemany("INSERT OR IGNORE INTO parents VALUES (?, ?)", parents)
+
+
+def _is_revived(row: Row) -> bool:
+    """Whether a final task got all its attempts back."""
+    return row.attempt == 0 and row.args is None
 
 
 class Row(NamedTuple):

@@ -132,12 +132,17 @@ INSERT INTO runs (number, attempt, worker, started_at, ended_at, outcome, error)
 SELECT number, ?, ?, ?, ?, ?, ? FROM tasks WHERE queue = ? AND partition = ? AND position = ?
 """
 # The last run of a task that is brought back goes where those before it are.
-KEEP_LAST_RUN: Final = f"""
+_KEEP_LAST_RUN: Final = f"""
 INSERT INTO runs (number, attempt, worker, started_at, ended_at, outcome, error)
 SELECT number, attempt, worker, started_at, finished_at, outcome, error FROM tasks
-WHERE queue = ? AND partition = ? AND position = ? AND state >= {FINAL_FROM} AND started_at > 0
-AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.number = tasks.number AND runs.started_at = tasks.started_at)
+WHERE state >= {FINAL_FROM} AND started_at > 0
+AND NOT EXISTS (
+    SELECT 1 FROM runs WHERE runs.number = tasks.number AND runs.started_at = tasks.started_at
+    AND runs.attempt = tasks.attempt AND runs.worker = tasks.worker
+)
 """
+KEEP_LAST_RUN: Final = f"{_KEEP_LAST_RUN} AND queue = ? AND partition = ? AND position = ?"
+KEEP_LAST_RUN_BY_ID: Final = f"{_KEEP_LAST_RUN} AND task_id = ?"
 IDS_BY_PLACE: Final = "SELECT task_id FROM tasks WHERE queue = ? AND partition = ? AND position = ?"
 END_QUEUE: Final = f"""
 UPDATE tasks SET state = {Code.CANCELLED:d}, finished_at = ?, due_at = 0, error = 'its queue was deleted'

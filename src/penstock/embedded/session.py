@@ -117,6 +117,8 @@ class Session(TaskMethods):
         if self._keeper is not None:
             self._keeper.before_removal = self.desk.before_removal
             self._keeper.identify_tasks = self.desk.identify
+        if self.shard.store is not None:
+            self.shard.store.keep_tasks(clock, task_retention_seconds)
         self._closing = threading.Lock()
         if background:
             self.timekeeper.start()

@@ -43,6 +43,8 @@ class FileReader:
             return
         if self._next != after + 1:
             self._find(after + 1)
+        elif not self._disk.exists(name_of(self._file)):
+            self._find(after + 1)  # sealed, after all of it was read
         while self._next <= until:
             before = self._next
             yield from self._of_file(after, until)

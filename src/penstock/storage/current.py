@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 from crc32c import crc32c
 
-from penstock import limits
 from penstock.clock import Clock
 from penstock.errors import Damaged, OutcomeUnknown, StorageError
 from penstock.storage import compaction, pins
@@ -36,7 +36,8 @@ class CurrentManifest:
         self._disk = disk
         self._clock = clock
         self._failed: BaseException | None = None
-        self.task_retention_us = round(limits.task_retention_seconds * 1_000_000)
+        # Changes of tasks from this instant on are kept, whatever becomes of the messages.
+        self.tasks_since: Callable[[], int] = lambda: 0
         for directory in (*DIRECTORIES, pins.DIRECTORY):
             disk.make_directory(directory)
         self.manifest = self._open()
@@ -73,10 +74,6 @@ class CurrentManifest:
         trimmed = msgspec.structs.replace(new, files=files, queues=queues)
         if trimmed != self.manifest:
             self.swap(trimmed)
-
-    def tasks_since(self) -> int:
-        """Changes of tasks from this instant on are kept, whatever becomes of the messages."""
-        return self._clock.now() - self.task_retention_us
 
     def sweep(self) -> tuple[int, int]:
         """Remove files that no manifest names and no pin holds: how many, and how many bytes."""

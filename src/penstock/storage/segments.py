@@ -128,9 +128,10 @@ class SegmentStore:
         """Read everything and check it against the manifest."""
         return audit.verify(self._disk, self.manifest, on_progress)
 
-    def keep_tasks(self, seconds: float) -> None:
+    def keep_tasks(self, clock: Clock, seconds: float) -> None:
         """Changes of tasks are kept for so long, whatever becomes of the messages."""
-        self._current.task_retention_us = round(seconds * 1_000_000)
+        us = round(seconds * 1_000_000)
+        self._current.tasks_since = lambda: clock.now() - us
 
     def read_tasks(self, manifest: Manifest) -> Iterator[pa.Table]:
         """All changes of tasks that were sealed by then, in order; what is damaged is passed over."""

@@ -1,0 +1,224 @@
+"""The sealed table of tasks, and the catalogue made anew from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+
+from penstock import Penstock
+from penstock.catalogue.store import NAME
+from penstock.clock import ManualClock
+from penstock.embedded import Session
+from penstock.model_tasks import TaskFilter, TaskView
+from penstock.storage.schema import SCHEMAS, TASKS
+from tests.behaviour.task_steps import Office
+
+
+class Archive(Office):
+    """An office whose directory is sealed by hand."""
+
+    def __init__(self, path: Path, clock: ManualClock) -> None:
+        self.path = path
+        self.clock = clock
+        super().__init__(self._opened())
+
+    def _opened(self) -> Penstock:
+        return Penstock(Session(self.path, clock=self.clock, background=False, durability="os"))
+
+    def reopen(self) -> None:
+        self.ps.close()
+        self.ps = self._opened()
+        self.session = self.ps._session
+
+    def rows(self, task_id: str | None = None) -> list[dict[str, Any]]:
+        files = sorted(file.name for file in self.session.shard.store.files() if file.table == TASKS)
+        found = [row for name in files for row in pq.read_table(self.path / name).to_pylist()]
+        return [row for row in found if task_id in (None, row["task_id"])]
+
+    def everything(self) -> list[TaskView]:
+        page = self.told(self.session.tasks(TaskFilter(limit=1000)))
+        return [self.task(view.task_id) for view in page.tasks]
+
+    def start_over(self) -> None:
+        """Lose the catalogue."""
+        self.ps.close()
+        (self.path / NAME).unlink()
+        self.reopen()
+
+
+@pytest.fixture
+def office(tmp_path):
+    made = Archive(tmp_path / "data", ManualClock())
+    yield made
+    made.ps.close()
+
+
+def test_a_life_is_one_row_for_each_change(office):
+    task_id = office.enqueue(
+        "mail.send",
+        args=b'["a@b.c"]',
+        kwargs=b'{"html":true}',
+        priority=3,
+        key="k",
+        max_attempts=4,
+        timeout_seconds=2.5,
+    )
+    office.lease_one(worker="w1").finish("failed", error="Traceback: boom", delay_seconds=5)
+    office.clock.advance(6)
+    run = office.lease_one(worker="w2")
+    run.progress(50)
+    run.finish(result={"sent": 1})
+    office.session.seal()
+
+    rows = office.rows()
+
+    assert {row["task_id"] for row in rows} == {task_id}
+    assert [row["state"] for row in rows] == ["pending", "failed", "running", "completed"]
+    assert [row["task_type"] for row in rows] == ["mail.send"] * 4
+    first, failed, told, done = rows
+    assert (first["args"], first["kwargs"], first["priority"], first["key"]) == ('["a@b.c"]', '{"html":true}', 3, "k")
+    assert (first["max_attempts"], first["timeout_seconds"], first["offset"]) == (4, 2.5, 0)
+    assert (failed["attempt"], failed["worker"], failed["error"]) == (1, "w1", "Traceback: boom")
+    assert (failed["due_at"] - failed["at"]).total_seconds() == 5
+    assert told["progress"] == "50"
+    assert (done["attempt"], done["worker"], done["result"], done["outcome"]) == (2, "w2", '{"sent":1}', "acked")
+    assert (done["at"] - done["started_at"]).total_seconds() == 0
+    assert done["args"] is None
+
+
+def test_what_ends_in_another_file_is_known_as_the_task_it_is(office):
+    task_id = office.enqueue()
+    office.ps.queue("mail").push(b"no task")
+    office.session.seal()
+    office.lease_one().finish(result=1)
+    office.ps.queue("mail").lease()[0].ack()
+    office.session.seal()
+
+    assert [(row["task_id"], row["state"]) for row in office.rows()] == [(task_id, "pending"), (task_id, "completed")]
+    assert len({row["number"] for row in office.rows()}) == 1
+
+
+def test_a_queue_without_tasks_has_no_table_and_no_catalogue(office):
+    office.ps.queue("plain").push(b"no task")
+    office.ps.queue("plain").lease()[0].ack()
+    office.session.seal()
+
+    assert office.rows() == []
+    assert not (office.path / NAME).exists()
+
+
+def test_the_catalogue_is_made_anew_as_it_was(office):
+    office.enqueue("done", kwargs=b'{"n":1}', workflow="w")
+    office.lease_one().finish(result={"ok": True})
+    office.enqueue("dies", max_attempts=2)
+    office.lease_one(worker="w1").finish("failed", error="once", delay_seconds=0)
+    office.lease_one(worker="w2").finish("dead", error="twice")
+    parent, child = office.submit(
+        parent := office.new("parent"), office.new("child", depends_on=(parent.task_id,), takes="one")
+    )
+    cancelled = office.enqueue("unwanted", delay_seconds=60)
+    office.cancel(cancelled)
+    office.session.seal()
+    office.enqueue("later", delay_seconds=3600, key="k")
+    office.session.seal()
+    office.enqueue("unsealed")
+    running = office.lease_one(worker="w9")
+    before = office.everything()
+    assert len(before) == 7
+
+    # The process goes on: only the database is lost.
+    catalogue = office.session.desk.catalogue
+    catalogue.close()
+    (office.path / NAME).unlink()
+    office.session.desk._catalogue = None
+
+    assert office.everything() == before
+    assert office.state(running.task_id) == "running"
+    assert office.task(child).depends_on == (parent,)
+
+    running.finish(result="p")
+    assert office.state(child) == "pending"
+
+
+def test_brought_back_tasks_and_their_runs_are_made_anew(office):
+    task_id = office.enqueue(max_attempts=1)
+    office.lease_one(worker="w1").finish("failed", error="first life")
+    assert office.state(task_id) == "dead"
+    office.session.seal()
+    office.retry(task_id)
+    office.lease_one(worker="w2").finish(result=2)
+    office.session.seal()
+    before = office.everything()
+    assert [(run.worker, run.outcome) for run in before[0].runs] == [("w1", "dead"), ("w2", "acked")]
+
+    office.start_over()
+
+    assert office.everything() == before
+
+
+def test_rows_stay_as_long_as_the_catalogue_keeps_tasks_although_the_messages_are_gone(office):
+    office.ps.create_queue("mail", retention_seconds=60)
+    office.enqueue()
+    office.lease_one().finish(result=1)
+    office.session.seal()
+    office.clock.advance(3600)
+    office.enqueue()
+    office.lease_one().finish(result=2)
+    office.session.seal()
+    office.session.compact()
+    assert [message.id.offset for message in office.ps.queue("mail").read(0, 0, limit=10)] == [1]
+    assert len(office.rows()) == 4
+
+    office.clock.advance(8 * 86_400)
+    office.enqueue()
+    office.session.seal()
+    office.session.compact()
+
+    assert [row["state"] for row in office.rows()] == ["pending"]
+
+
+def test_files_of_tasks_are_verified_and_listed_anew(office, tmp_path):
+    from penstock.storage.disk import RealDisk
+    from penstock.storage.doctor import examine
+    from penstock.storage.relist import relist
+
+    office.enqueue()
+    office.session.seal()
+    store = office.session.shard.store
+    (name,) = [file.name for file in store.files() if file.table == TASKS]
+    relisted = relist(RealDisk(office.path), store.sealed_sequence).manifest
+    assert relisted.files[name] == store.manifest.files[name]
+    office.ps.close()
+    assert examine(RealDisk(office.path)).is_sound
+
+    path = office.path / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 4
+    path.write_bytes(data)
+    (finding,) = examine(RealDisk(office.path)).findings
+
+    assert finding.file == name
+    assert "history of tasks" in finding.what
+
+
+def test_the_table_has_the_columns_it_is_documented_with():
+    page = (Path(__file__).parent.parent / "docs" / "formats" / "segments.md").read_text()
+    section = page.partition("## `tasks`")[2].partition("\n## ")[0]
+
+    assert [name for name in SCHEMAS[TASKS].names if f"| `{name}` |" not in section] == []
+
+
+def test_arguments_that_are_not_text_in_utf8_are_kept_as_far_as_they_go(office):
+    envelope = b'{"task_id":"' + office.new().task_id.encode() + b'","task_type":"t","args":["\xff"]}'
+    from penstock.batch import Batch
+    from penstock.model import ContentType, Message
+
+    batch = Batch.build([Message(payload=envelope, content_type=ContentType.TASK), Message(payload=b"x")])
+    office.told(office.session.push("mail", batch, None, None))
+    office.session.seal()
+
+    assert [msgspec.json.decode(row["args"]) for row in office.rows()] in ([], [["�"]])
