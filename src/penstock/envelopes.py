@@ -9,15 +9,16 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from penstock.batch import Batch, encode_one_with, fields, layout, values
+from penstock.batch import Batch, encode_one_task, encode_one_with, fields, layout, values
 from penstock.batch.sealing import seal_columns
 from penstock.errors import InvalidField
-from penstock.limits import payload_bytes_max
+from penstock.limits import payload_bytes_max, priority_default
 from penstock.model import ContentType
 from penstock.model_tasks import NO_ARGS, NO_KWARGS, Envelope, TaskSubmission
 
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(Envelope)
+_PLAIN: Final = (None, priority_default, 0.0, None, None, None, False, None, None)
 _VARIANT: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))  # the digit of a UUID that has two fixed bits
 
 
@@ -68,6 +69,9 @@ def parse_envelope(payload: bytes) -> Envelope:
 
 def task_message(task: TaskSubmission) -> bytes:
     """The message of one task, for an ordinary push: a batch of one."""
+    if (task.key, task.priority, task.delay_seconds, task.deliver_at, task.ttl_seconds, task.headers, task.is_named,
+        task.max_attempts, task.trace) == _PLAIN:  # fmt: skip
+        return encode_one_task(encode_envelope(task))
     return encode_one_with(
         encode_envelope(task),
         key=task.key,

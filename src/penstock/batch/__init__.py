@@ -13,7 +13,7 @@ from penstock.batch.layout import (
     TRACE,
     TTL,
 )
-from penstock.batch.one import encode_one, encode_one_with, typed_one
+from penstock.batch.one import encode_one, encode_one_task, encode_one_with, typed_one
 from penstock.batch.plain import encode_plain
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "TTL",
     "Batch",
     "encode_one",
+    "encode_one_task",
     "encode_one_with",
     "encode_plain",
     "typed_one",

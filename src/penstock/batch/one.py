@@ -47,6 +47,24 @@ def _frame(length: int) -> tuple[bytes, int, bytes, bytes]:
     return head, crc32c(bounds, crc32c(head)), bounds, padding
 
 
+def encode_one_task(payload: bytes) -> bytes:
+    """The batch of one task without other options."""
+    head, crc, front, padding = _task_frame(len(payload))
+    blob = payload + padding
+    return b"".join((head, _crc(crc32c(blob, crc)), front, blob))
+
+
+@lru_cache(maxsize=1024)
+def _task_frame(length: int) -> tuple[bytes, int, bytes, bytes]:
+    """As `_frame`, with the column that says what the payload is."""
+    if length > limits.payload_bytes_max:
+        raise too_long("payload", length, limits.payload_bytes_max)
+    front, padding = _word(ContentType.TASK) + _bounds(0, length), PADS[-length % 8]
+    total = HEADER_BYTES + len(front) + length + len(padding)
+    head = _head(MAGIC, VERSION, PLAIN, layout.CONTENT_TYPE, 1, length, length, 0, total)
+    return head, crc32c(front, crc32c(head)), front, padding
+
+
 def encode_one_with(
     payload: Any,
     *,
