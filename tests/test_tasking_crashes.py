@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from penstock import tasking
-from penstock.checkpointing import TASKS_PART
+from penstock.checkpointing import TASKS_PART, Checkpointer
 from penstock.clock import ManualClock
 from penstock.delivery.tasks import TasksPart, encode_tasks
 from penstock.model_tasks import ScheduleSpec, TaskState
@@ -72,7 +72,7 @@ class Day:
         spec = ScheduleSpec(name="s", cron="* * * * *", missed="catch_up", task_type="tick", queue="q")
         return [
             lambda: self.submit(task("d", "b", "c"), task("b", "a", queue="r"), task("a"), task("c", "a")),
-            lambda: tasking.set_schedule(self.rig.shard, spec),
+            lambda: self.shard.confirm(tasking.set_schedule(self.shard, spec)[1]),
             self.run_all,
             lambda: self.submit(
                 task("dies"), task("doomed", "dies"), task("mends", "dies", on_parent_failure="run", queue="r")
@@ -153,6 +153,36 @@ def test_what_is_opened_again_is_what_was_there(stop, checkpointed):
     day.open(2)
 
     assert state_of(day.shard) == before
+
+
+@pytest.mark.parametrize("step", range(12))
+@pytest.mark.parametrize("when", ["_take", "_take_sinks", "_take_tasks"])
+def test_what_happens_while_a_checkpoint_is_taken_is_not_done_twice(step, when, monkeypatch):
+    day = Day(0)
+    steps = day.steps()
+    for each in steps[:step]:
+        each()
+    taken: list[int] = []
+
+    def take(self: Checkpointer, *args: Any) -> None:
+        if not taken:
+            taken.append(1)
+            steps[step]()  # between the sequence of the checkpoint and that of one of its parts
+        original(self, *args)
+
+    original = getattr(Checkpointer, when)
+    monkeypatch.setattr(Checkpointer, when, take)
+    day.keeper.checkpoint()
+    before = state_of(day.shard)
+    day.disk.kill()
+
+    day.open(2)
+
+    assert state_of(day.shard) == before
+    day.clock.advance(600)
+    day.work_off()
+    assert not day.shard.core.tasks.held
+    assert_accounts(day.shard)
 
 
 def lived(stop: int) -> Day:
