@@ -132,7 +132,7 @@ def _payload(found: dict[str, msgspec.Raw], name: str | None) -> tuple[bytes, Co
     raw = bytes(found["payload"])
     if name == CONTENT_TYPE_NAMES[ContentType.TEXT]:
         return msgspec.json.decode(raw, type=str).encode(), ContentType.TEXT
-    return raw, ContentType.JSON
+    return raw, ContentType.TASK if name == CONTENT_TYPE_NAMES[ContentType.TASK] else ContentType.JSON
 
 
 def _seconds(value: Any, name: str, number: int) -> float:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def payload(content: bytes, kind: ContentType | None) -> dict[str, Any]:
     """A payload under the name that tells how to read it."""
-    if kind == ContentType.JSON:
+    if kind in (ContentType.JSON, ContentType.TASK):
         try:
             # On one line: white space between JSON tokens means nothing.
             return {"payload": msgspec.Raw(msgspec.json.format(content, indent=-1))}
