@@ -55,7 +55,7 @@ def ps(session) -> Penstock:
 
 @pytest.fixture
 def metrics(session) -> Metrics:
-    return Metrics(session.shard, Meter())
+    return Metrics(session, Meter())
 
 
 def test_every_metric_is_documented_with_its_kind_and_labels(metrics):
@@ -140,7 +140,7 @@ def test_the_age_of_a_sealed_message_needs_no_file(metrics, ps, session, clock):
 
 def test_what_the_meter_counts_is_shown():
     meter, session = Meter(), Session(None, clock=ManualClock(), rng=random.Random(1), background=False)
-    metrics = Metrics(session.shard, meter)
+    metrics = Metrics(session, meter)
     meter.pushed("mail", "tcp", 3, 300)
     meter.pushed("mail", "tcp", 2, 200)
     meter.leased("mail", "billing", 5, 0.003)
@@ -172,7 +172,7 @@ def test_a_label_may_hold_anything():
     odd = 'a"b\\c\nd é {x="y"}'
     meter.refused(odd, "invalid_name")
 
-    found = scrape(Metrics(session.shard, meter))
+    found = scrape(Metrics(session, meter))
 
     assert found[key("penstock_refused_requests_total", queue=odd, code="invalid_name")] == 1
 

@@ -6,13 +6,18 @@ import asyncio
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.config import Settings
+from penstock.envelopes import new_task_id
+from penstock.model import Receipt
+from penstock.model_tasks import Finish, TaskSubmission, WorkerInfo
 from penstock.server.serve import Server
 from penstock.telemetry import Metrics
 from penstock.telemetry.names import FAMILIES
+from penstock.wire import calls
 from penstock.wire.frames import Type
 from penstock.wire.requests import Call, Settle, encode
 from tests.support.served import Caller
@@ -27,6 +32,32 @@ def shown(metrics: Metrics) -> dict[str, dict[str, float]]:
         family.name: {f"{sample.name}{sorted(sample.labels.items())}": sample.value for sample in family.samples}
         for family in families
     }
+
+
+def call(caller: Caller, given: calls.Arguments) -> int:
+    name = calls.NAMES[type(given)]
+    return caller.send(Type.CALL, encode(Call(name, msgspec.Raw(encode(given)))))
+
+
+def work_on_tasks(caller: Caller, waiting: Caller) -> None:
+    first, second, child = (
+        TaskSubmission(task_id=new_task_id(number), task_type="send", queue="chores") for number in range(3)
+    )
+    child = msgspec.structs.replace(child, depends_on=(second.task_id,))
+    assert caller.answer(call(caller, calls.SubmitTasks([first, second, child])))[0] == Type.OK
+    leased = caller.lease("chores")
+    finish = Finish(
+        receipt=Receipt("chores", "0", 0, 1, leased.nonce),
+        task_id=first.task_id,
+        outcome="completed",
+        task_type="send",
+        run_seconds=0.5,
+    )
+    assert caller.answer(call(caller, calls.FinishTasks([finish])))[0] == Type.OK
+    assert caller.answer(call(caller, calls.HeartbeatWorker(WorkerInfo(worker_id="w1"))))[0] == Type.OK
+    call(waiting, calls.WaitTask(second.task_id, 60.0))
+    waiting.send(Type.PING, b"")
+    assert waiting.receive()[0] == Type.PONG  # so somebody waits by now
 
 
 def work(port: int, look: threading.Event, looked: threading.Event) -> None:
@@ -47,6 +78,7 @@ def work(port: int, look: threading.Event, looked: threading.Event) -> None:
         waiting.ask_lease("empty", wait_seconds=60)
         waiting.send(Type.PING, b"")
         assert waiting.receive()[0] == Type.PONG  # so the lease waits by now
+        work_on_tasks(caller, waiting)
         look.set()
         looked.wait()
 
@@ -58,7 +90,7 @@ def test_every_metric_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         server = Server(Settings(data=str(tmp_path / "data"), tcp_port=0, http_port="off", grpc_port="off"))
         started = await server.start()
         assert server.broker is not None
-        metrics = Metrics(server.broker.shard, server.broker.meter)
+        metrics = Metrics(server.broker.session, server.broker.meter)
         before = await asyncio.to_thread(shown, metrics)
         working = asyncio.create_task(asyncio.to_thread(work, started.addresses[0].port, look, looked))
         await asyncio.to_thread(look.wait)

@@ -109,6 +109,8 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     result: bytes = b"null"  # JSON; of a completed one
     error: str = ""  # the traceback's text, or why it was cancelled
     delay_seconds: float | None = None
+    task_type: str = ""  # this and how long it ran are for the metrics, and may be left out
+    run_seconds: float = 0.0
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -64,7 +64,7 @@ class HttpThread:
 
     async def _start(self, settings: HttpSettings) -> None:
         self.broker = Broker(self.session)
-        self.server = await start_http(self.broker, settings, metrics=Metrics(self.session.shard, self.broker.meter))
+        self.server = await start_http(self.broker, settings, metrics=Metrics(self.session, self.broker.meter))
 
     async def _stop(self) -> None:
         await self.server.close()

@@ -19,6 +19,8 @@ Labels = TypeVar("Labels", bound=tuple[str, ...])
 OTHERS: Final = "~others"  # no name of a queue begins with a tilde
 # Seconds, upper bounds. A sync takes fractions of a millisecond; a message may wait for hours.
 DURATIONS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+RUNS: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0, 60.0, 300.0, 3600.0)
+TASK_TYPE_LENGTH_MAX: Final = 200
 WAITS: Final = (0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0, 5.0, 30.0, 300.0, 3600.0)
 
 
@@ -57,6 +59,8 @@ class Meter:
         self.durations: dict[Operation, Histogram] = {
             operation: Histogram(DURATIONS) for operation in ("push", "lease", "settle", "commit")
         }
+        self.runs: dict[tuple[str, str], list[int]] = {}  # (task type, outcome) → [runs]
+        self.run_times: dict[str, Histogram] = {}  # task type → how long its runs take
         self.connections: dict[str, list[int]] = {}  # protocol → [open now, ever]
 
     def pushed(self, queue: str, protocol: str, messages: int, bytes: int) -> None:
@@ -83,6 +87,20 @@ class Meter:
     def took(self, operation: Operation, seconds: float) -> None:
         """How long it took, from the request until its answer was durable."""
         self.durations[operation].observe(seconds)
+
+    def finished(self, task_type: str, outcome: str, run_seconds: float) -> None:
+        """A run of a task has ended; `run_seconds` as its worker tells it, 0 when it does not."""
+        counts = self.runs.get((task_type, outcome))
+        if counts is None:
+            task_type = task_type if len(task_type) <= TASK_TYPE_LENGTH_MAX else OTHERS
+            counts = _series(self.runs, (task_type, outcome), (OTHERS, outcome), 1)
+        counts[0] += 1
+        if run_seconds > 0:
+            times = self.run_times.get(task_type)
+            if times is None:
+                name = task_type if len(self.run_times) < limits.metrics_series_max else OTHERS
+                times = self.run_times.setdefault(name, Histogram(RUNS))
+            times.observe(run_seconds)
 
     def connected(self, protocol: str) -> None:
         """A client's connection was accepted."""

@@ -8,26 +8,29 @@ from __future__ import annotations
 
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import generate_latest
 
-from penstock.shard import Shard
+from penstock.embedded import Session
 from penstock.telemetry.meter import Meter
 from penstock.telemetry.state import OUTCOMES, PAUSE_SECONDS, GroupRow, group_rows
 from penstock.telemetry.text import CONTENT_TYPE, histograms, numbers
 from penstock.version import VERSION
 
+_WORKER_STATES: Final = ("alive", "stopping", "dead")
 _GAUGES_OF_GROUP: Final = ("ready", "leased", "delayed", "dead", "lag")
 
 
 class Metrics:
     """All metrics of one broker. Making it puts a stopwatch around the commits of its shard."""
 
-    def __init__(self, shard: Shard, meter: Meter) -> None:
-        self._shard = shard
+    def __init__(self, session: Session, meter: Meter) -> None:
+        self._shard = shard = session.shard
+        self._desk = session.desk
         self._meter = meter
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
@@ -46,6 +49,7 @@ class Metrics:
         """The text of each family but those of the process."""
         yield from self._counted()
         yield from self._of_groups(group_rows(self._shard))
+        yield from self._of_tasks()
         yield from self._of_shard()
         yield from self._of_connections()
 
@@ -81,6 +85,15 @@ class Metrics:
             if count
         )
         yield numbers("penstock_settled_messages", outcomes)
+
+    def _of_tasks(self) -> Iterator[str]:
+        runs, times = list(self._meter.runs.items()), list(self._meter.run_times.items())
+        yield numbers("penstock_task_runs", ((labels, counts[0]) for labels, counts in runs))
+        yield histograms("penstock_task_run_seconds", [((task_type,), found) for task_type, found in times])
+        states = Counter(worker.state for worker in self._desk.registry.workers())
+        yield numbers("penstock_workers", (((state,), states[state]) for state in _WORKER_STATES))
+        yield numbers("penstock_blocked_tasks", [((), len(self._shard.core.tasks.held))])
+        yield numbers("penstock_waiting_for_tasks", [((), len(self._desk.waiters))])
 
     def _of_shard(self) -> Iterator[str]:
         journal, store, queues = self._shard.journal, self._shard.store, list(self._shard.core.queues.values())

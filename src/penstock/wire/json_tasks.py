@@ -89,6 +89,8 @@ class FinishedRun(Request, omit_defaults=True):
     result: Raw | UnsetType = UNSET
     error: str = ""
     delay_ms: Delay | None = None
+    task_type: Annotated[str, Meta(max_length=200, description="For the metrics, as is `run_ms`.")] = ""
+    run_ms: Annotated[float, Meta(ge=0, le=1e15)] = 0.0
 
 
 class FinishedRuns(Request):
@@ -243,6 +245,8 @@ def finish_of(given: FinishedRun, place: str = "") -> Finish:
         result=json_of(given.result, b"null"),
         error=given.error,
         delay_seconds=seconds(given.delay_ms),
+        task_type=given.task_type,
+        run_seconds=given.run_ms / 1000,
     )
 
 

@@ -79,6 +79,8 @@ def finished_run(finish: Finish) -> FinishedRun:
         result=raw(finish.result, b"null"),
         error=finish.error,
         delay_ms=milliseconds(finish.delay_seconds),
+        task_type=finish.task_type,
+        run_ms=round(finish.run_seconds * 1000, 3),
     )
 
 

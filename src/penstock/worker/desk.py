@@ -211,7 +211,8 @@ class Desk:
             log.warning(ending.outcome, error=last, **run.fields())
 
     def _tell(self, run: Run, ending: Ending) -> None:
-        self._finishing.add(run, ending.finish(run.receipt, run.envelope.task_id))
+        seconds = 0.0 if run.stage is Stage.BUFFERED else (self._clock.monotonic() - run.since + 1) / 1e6
+        self._finishing.add(run, ending.finish(run.receipt, run.envelope.task_id, run.envelope.task_type, seconds))
 
     # broken off
 
