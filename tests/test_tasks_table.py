@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from penstock import Penstock
 from penstock.catalogue.store import NAME
 from penstock.clock import ManualClock
 from penstock.embedded import Session
+from penstock.history import Limits, open_history
 from penstock.model_tasks import TaskFilter, TaskView
 from penstock.storage.schema import SCHEMAS, TASKS
 from tests.behaviour.task_steps import Office
@@ -222,3 +224,62 @@ def test_arguments_that_are_not_text_in_utf8_are_kept_as_far_as_they_go(office):
     office.session.seal()
 
     assert [msgspec.json.decode(row["args"]) for row in office.rows()] in ([], [["�"]])
+
+
+# From outside.
+
+
+def seen(office: Archive, columns: tuple[str, ...] = ("task_type", "state", "worker")) -> list[tuple[Any, ...]]:
+    with closing(open_history(str(office.path))) as history:
+        moment = history.look()
+        slices = history.plan_tasks(moment, ["mail"])
+        return [tuple(row.values()) for batch in history.read(slices, columns) for row in batch.to_pylist()]
+
+
+def test_history_has_every_change_once_sealed_or_not(office):
+    def life(task_type: str) -> list[tuple[Any, ...]]:
+        return [(task_type, "pending", None), (task_type, "completed", "w1")]
+
+    office.enqueue("a")
+    office.lease_one().finish(result=1)
+    assert seen(office) == life("a")  # all of it in the journal
+
+    office.session.seal()
+    assert seen(office) == life("a")
+
+    office.enqueue("b")
+    office.session.seal()
+    office.lease_one().finish(result=2)  # its submission is in a segment
+    office.ps.queue("mail").push(b"no task")
+    office.ps.queue("mail").lease()[0].ack()
+    assert seen(office) == life("a") + life("b")
+
+    office.session.seal()
+    assert seen(office) == life("a") + life("b")
+
+
+def test_history_of_tasks_is_limited_by_time(office):
+    office.enqueue("a")
+    office.clock.advance(60)
+    middle = office.clock.now()
+    office.enqueue("b")
+
+    with closing(open_history(str(office.path))) as history:
+        moment = history.look()
+        for limits, expected in ((Limits(since=middle), ["b"]), (Limits(until=middle), ["a"])):
+            slices = history.plan_tasks(moment, ["mail"], limits)
+            found = [row for batch in history.read(slices, ["task_type"]) for row in batch["task_type"].to_pylist()]
+            assert found == expected
+
+
+def test_what_is_sealed_between_planning_and_reading_is_found_where_it_is(office):
+    office.enqueue("a")
+    with closing(open_history(str(office.path))) as history:
+        slices = history.plan_tasks(history.look(), ["mail"])
+        office.enqueue("later")
+        office.clock.advance(1)
+        office.session.seal()
+
+        found = [row for batch in history.read(slices, ["task_type"]) for row in batch["task_type"].to_pylist()]
+
+    assert found[0] == "a"

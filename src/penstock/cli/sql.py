@@ -47,7 +47,7 @@ def sql(
     context: ContextOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask in SQL: views `messages`, `events`, and one for each queue.
+    """Ask in SQL: views `messages`, `events`, `tasks`, and one for each queue.
 
     `penstock sql "select queue, count(*) from messages group by queue"`
     """

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import Damaged, StorageError
-from penstock.history import planning, reading
+from penstock.history import planning, reading, tasks
 from penstock.history.catalogue import Catalogue
 from penstock.history.files import Files
 from penstock.history.moments import Moment, TailView
@@ -90,6 +90,10 @@ class History:
         """Where the lifecycle of messages of some queues lies."""
         return planning.plan_events(moment, queues, limits)
 
+    def plan_tasks(self, moment: Moment, queues: Sequence[str], limits: Limits = NO_LIMITS) -> list[Slice]:
+        """Where the lives of tasks of some queues lie."""
+        return tasks.plan(moment, queues, limits)
+
     def read(self, slices: Sequence[Slice], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The rows of some slices: only these columns, in this order."""
         return reading.read(self, slices, columns)
@@ -111,7 +115,9 @@ class History:
             self._manifest = manifests.read(self.files) or Manifest()
             self._starts = tail.starts
             tail.forget(self._manifest.sealed_sequence)
-        views = tuple(TailView(file.name, file.pushes.rows(), file.settles.rows()) for file in tail.files)
+        views = tuple(
+            TailView(file.name, file.pushes.rows(), file.settles.rows(), file.notes.rows()) for file in tail.files
+        )
         return Moment(tail.sequence, self._catalogue.seen(), self._manifest, views, self._catalogue.names())
 
     def _begin(self) -> None:

@@ -21,6 +21,7 @@ class TailView(msgspec.Struct, frozen=True):
     file: str
     pushes: list[Rows]
     settles: list[Rows]
+    notes: list[Rows]  # of tasks, as settles
 
 
 class Moment(msgspec.Struct, frozen=True):

@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from penstock import limits as bounds
 from penstock.errors import Damaged, HistoryLost
-from penstock.history import events, planning
+from penstock.history import events, planning, tasks
 from penstock.history.journal_rows import read_journal
 from penstock.history.segment_rows import read_segment
 from penstock.history.slices import Slice, Wanted
-from penstock.storage.schema import EVENTS
+from penstock.storage.schema import EVENTS, TASKS
 
 if TYPE_CHECKING:
     from penstock.history.history import History
@@ -62,6 +62,8 @@ def _tables(history: History, each: Slice, columns: Sequence[str]) -> Iterator[p
     history.opened.add(each.file)
     if each.table == EVENTS:
         yield from events.read(history, each, columns)
+    elif each.table == TASKS:
+        yield from tasks.read(history, each, columns)
     elif each.is_tail:
         yield from read_journal(history, each, columns)
     else:
@@ -73,6 +75,8 @@ def _again(history: History, each: Slice) -> list[Slice]:
     moment = history.look(fresh=True)
     if each.table == EVENTS:
         return planning.events_again(moment, each)
+    if each.table == TASKS:
+        return tasks.again(moment, each)
     ((incarnation, queue),) = each.queues.items()
     ranges = _ranges(each)
     view = moment.queues.get(queue)

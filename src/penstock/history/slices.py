@@ -28,7 +28,7 @@ class Wanted(msgspec.Struct, frozen=True):
 class Limits(msgspec.Struct, frozen=True):
     """Bounds that rows of a slice must keep: `since` ≤ time < `until` in µs, priorities from least to greatest.
 
-    The time is `pushed_at` of messages and `settled_at` of events.
+    The time is `pushed_at` of messages, `settled_at` of events and `at` of tasks.
     """
 
     since: int | None = None
@@ -77,7 +77,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
     """Some rows of one file."""
 
-    table: str  # messages or events
+    table: str  # messages, events or tasks
     file: str
     rows: int  # without regard to `limits`; for events an estimate
     bytes: int
@@ -88,7 +88,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     runs: Sequence[Run] = ()  # of messages in a segment
     start: int = 0  # of a journal file: the bytes [start, end)
     end: int = 0
-    sequences: tuple[int, int] = (0, 0)  # of events: the first and the last frame that they may be from
+    sequences: tuple[int, int] = (0, 0)  # of events and tasks: the first and the last frame that they may be from
 
 
 def pack(slices: Sequence[Slice], bytes_target: int = BYTES_TARGET, count_max: int | None = None) -> list[list[Slice]]:

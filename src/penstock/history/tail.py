@@ -30,6 +30,8 @@ READ_BYTES_MAX: Final = 8 * limits.MIB
 CHUNKS_MAX: Final = 64  # before they are joined
 
 _SETTLED: Final = entries.Settled.__struct_config__.tag
+_NOTED: Final = (entries.TasksNoted, entries.TaskHeld, entries.TaskFreed, entries.Revived)
+_NOTES: Final = {kind.__struct_config__.tag for kind in _NOTED}
 _STRUCTURE: Final = {kind.__struct_config__.tag for kind in STRUCTURE}
 
 
@@ -64,6 +66,7 @@ class TailFile:
         self.position = HEADER_BYTES  # of the next frame
         self.pushes = Table(PUSH_COLUMNS)
         self.settles = Table(SETTLE_COLUMNS)
+        self.notes = Table(SETTLE_COLUMNS)  # what else is told of tasks
 
 
 class Tail:
@@ -179,5 +182,9 @@ class Tail:
                 settled = entries.decode_record(body)
                 assert isinstance(settled, entries.Settled)
                 file.settles.add((settled.queue, position, end, settled.at, sequence))
+            elif kind in _NOTES:
+                noted = entries.decode_record(body)
+                assert isinstance(noted, _NOTED)
+                file.notes.add((noted.queue, position, end, noted.at, sequence))
             elif kind in _STRUCTURE and sequence > self._catalogue.sequence:
                 self._catalogue.apply(entries.decode_record(body))

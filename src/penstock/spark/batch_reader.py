@@ -90,9 +90,10 @@ def planned(options: SourceOptions, bounds: Bounds = NO_BOUNDS) -> Iterator[tupl
     try:
         moment = history.look()
         limits = bounds.limits(options)
-        if options.table == "events":
+        if options.table != "messages":
             names = [view.name for view in ranges.chosen(moment, options.queues) if bounds.has_queue(view.name)]
-            slices = history.plan_events(moment, names, limits)
+            plan = history.plan_events if options.table == "events" else history.plan_tasks
+            slices = plan(moment, names, limits)
         else:
             slices = history.plan(moment, ranges.wanted(moment, options, bounds), limits)
         if options.part != "all":

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
 # The columns that bounds are about, by table; all are numbers, but for the first two.
-_TIMES: Final = {"messages": "pushed_at", "events": "settled_at"}
+_TIMES: Final = {"messages": "pushed_at", "events": "settled_at", "tasks": "at"}
 _EXACT: Final = ("EqualTo", "EqualNullSafe", "In")
 _EVERYTHING: Final = (None, None)
 
@@ -84,7 +84,7 @@ def bounds_of(filters: Iterable[Filter], table: str) -> Bounds:
 
 
 def _ranged(table: str) -> tuple[str, ...]:
-    return ("offset", "priority", "pushed_at") if table == "messages" else ("settled_at",)
+    return ("offset", "priority", "pushed_at") if table == "messages" else (_TIMES[table],)
 
 
 def _among(each: Filter) -> frozenset[str] | None:

@@ -18,7 +18,7 @@ from penstock.errors import InvalidField
 from penstock.history import absolute_url
 from penstock.model import suggestion
 
-Table = Literal["messages", "events"]
+Table = Literal["messages", "events", "tasks"]
 Payload = Literal["binary", "string", "json", "none"]
 Headers = Literal["map", "list", "none"]
 Part = Literal["all", "sealed", "tail"]
@@ -42,7 +42,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     table: Table = "messages"
     starting_offsets: Offsets = "earliest"
     ending_offsets: Offsets = "latest"
-    since: int | None = None  # µs: pushed_at of messages, settled_at of events
+    since: int | None = None  # µs: pushed_at of messages, settled_at of events, at of tasks
     until: int | None = None
     columns: tuple[str, ...] | None = None
     payload: Payload = "binary"

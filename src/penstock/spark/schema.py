@@ -56,6 +56,33 @@ COLUMNS: Final[dict[str, dict[str, str]]] = {
         "wait_ms": "double",
         "processing_ms": "double",
     },
+    "tasks": {
+        "task_id": "string",
+        "task_type": "string",
+        "queue": "string",
+        "partition": "string",
+        "offset": "bigint",
+        "state": "string",
+        "at": "timestamp",
+        "outcome": "string",
+        "attempt": "int",
+        "worker": "string",
+        "started_at": "timestamp",
+        "due_at": "timestamp",
+        "args": "string",
+        "kwargs": "string",
+        "result": "string",
+        "progress": "string",
+        "error": "string",
+        "priority": "smallint",
+        "max_attempts": "int",
+        "timeout_seconds": "double",
+        "depends_on": "string",
+        "workflow": "string",
+        "schedule": "string",
+        "key": "string",
+        "trace_id": "string",
+    },
 }
 HEADERS_TYPES: Final[dict[Headers, str]] = {
     "map": "map<string,string>",
@@ -102,7 +129,7 @@ def layout(options: SourceOptions, schema: StructType) -> Layout:
 def _types(options: SourceOptions) -> dict[str, str]:
     """Every column that a read may have. The type of a JSON payload is not known here."""
     types = dict(COLUMNS[options.table])
-    if options.table == "events":
+    if options.table != "messages":
         return types
     types["headers"] = HEADERS_TYPES.get(options.headers, types["headers"])
     types["payload"] = _PAYLOAD_TYPES.get(options.payload, types["payload"])

@@ -66,7 +66,7 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceS
 def _check(options: SourceOptions) -> None:
     """What a stream cannot be asked for."""
     if options.table != "messages":
-        raise InvalidField("table: only messages can be read as a stream", hint="read events with spark.read")
+        raise InvalidField("table: only messages can be read as a stream", hint="read events and tasks with spark.read")
     if options.ending_offsets != "latest" or options.until is not None:
         name = "endingTime" if options.until is not None else "endingOffsets"
         raise InvalidField(f"{name}: a stream has no end", hint="read up to there with spark.read")

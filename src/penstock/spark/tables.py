@@ -5,7 +5,7 @@ source written in Python is told. So where the files can be seen from here, they
 what was not sealed at that moment. It is asked for offsets, not for a place: what is sealed between now and the query
 is read from wherever it is by then. Nothing comes twice, nothing is missed, and nothing newer than the moment is seen.
 
-Everything else (events, a broker on another machine, a cluster) is the source alone.
+Everything else (events, tasks, a broker on another machine, a cluster) is the source alone.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ def table(
     until: datetime | None = None,
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """Messages of some queues (names and patterns), or with `table="events"` what became of them, as of now.
+    """Messages of some queues (names and patterns), as of now; or with `table="events"` what became of them, or with
+    `table="tasks"` the lives of those that are tasks.
 
-    `since` ≤ `pushed_at` < `until`; for events it is `settled_at`.
+    `since` ≤ `pushed_at` < `until`; for events it is `settled_at`, for tasks `at`.
     """
     names = [queues] if isinstance(queues, str) else list(queues)
     given = {"url": str(url), "path": ",".join(names), "table": table}
@@ -60,7 +61,7 @@ def table(
     with closing(open_history(options.url)) as history:
         root = _root(spark, history) if options.table == "messages" else None
         sealed = _sealed(history, options, root)
-    if options.table == "events":
+    if options.table != "messages":
         return _from_source(spark, given, chosen)
     if root is None:
         return _from_source(spark, {**given, "endingOffsets": sealed.tail()["endingOffsets"]}, chosen)

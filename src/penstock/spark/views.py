@@ -1,4 +1,4 @@
-"""Queues as views for SQL: `messages`, `events`, and one for each queue.
+"""Queues as views for SQL: `messages`, `events`, `tasks`, and one for each queue.
 
 The view of a queue has its name. In SQL a name with dots or dashes is quoted with backticks, or written with
 underscores instead: orders.eu is also orders_eu, unless a queue is called that. Spark does not tell upper case from
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ALL: Final = "*"
-TABLES: Final = ("messages", "events")
+TABLES: Final = ("messages", "events", "tasks")
 _NOT_IN_WORDS: Final = re.compile(r"\W", re.ASCII)
 _WORDS: Final = re.compile(r"\w+", re.ASCII)
 _LISTING: Final = re.compile(r"\s*show\b", re.IGNORECASE)

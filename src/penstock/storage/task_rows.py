@@ -62,12 +62,20 @@ _SCHEMA: Final = SCHEMAS[TASKS]
 class TaskRows:
     """Gathers the changes of frames; `table()` has them all, in the order of the journal."""
 
-    def __init__(self, names: Names, identify: Identify | None = None, task_queues: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        names: Names,
+        identify: Identify | None = None,
+        task_queues: Iterable[int] = (),
+        *,
+        remembers: bool = False,
+    ) -> None:
         self._names = names
+        self._remembers = remembers or identify is None
         self._identify = identify
         queues = {id: name for id, (name, _) in names.queues.items()}
         self._fold = Fold(Known(queues, set(task_queues), {}, {}))
-        self._own: dict[Key, Identity] = {}  # submitted in what is gathered, while nobody else is asked
+        self._own: dict[Key, Identity] = {}  # submitted in what is gathered, if that is to be remembered
         self._waiting: list[tuple[Key, int, Change]] = []
         self._tables: list[pa.Table] = []
 
@@ -108,14 +116,15 @@ class TaskRows:
             self._tables.append(pa.table(arrays, schema=_SCHEMA))
 
     def _identities(self, waiting: list[tuple[Key, int, Change]]) -> Mapping[Key, Identity]:
-        unknown = [key for key, _, change in waiting if len(change) <= UPDATE_LENGTH]
-        if self._identify is not None:
-            return self._identify(unknown) if unknown else {}
-        for key, _, change in waiting:
-            if len(change) > UPDATE_LENGTH:
-                number, task_id, type_ = change[NUMBER : NUMBER + 3]
-                self._own[key] = self._own[task_id] = (task_id, self._fold.known.texts[type_], number)
-        return self._own
+        if self._remembers:
+            for key, _, change in waiting:
+                if len(change) > UPDATE_LENGTH:
+                    number, task_id, type_ = change[NUMBER : NUMBER + 3]
+                    self._own[key] = self._own[task_id] = (task_id, self._fold.known.texts[type_], number)
+        unknown = [key for key, _, change in waiting if len(change) <= UPDATE_LENGTH and key not in self._own]
+        if self._identify is None or not unknown:
+            return self._own
+        return {**self._own, **self._identify(unknown)}
 
     def _row(self, change: Change, at: int, identity: Identity | None) -> tuple[Any, ...] | None:
         texts = self._fold.known.texts
