@@ -363,6 +363,15 @@ class TestRunning:
         assert app.run_pending() == 0
         assert app.penstock.queue("other").stats().ready == 1
 
+    def test_a_message_that_is_no_task_is_rejected(self, app):
+        @app.task
+        def work() -> None: ...
+
+        app.penstock.queue("default").push_many([b"hello", b"{}"])
+        work.enqueue()
+        assert app.run_pending() == 1
+        assert len(app.penstock.queue("default").dlq.list()) == 2
+
     def test_run_pending_stops_at_its_limit(self, app):
         @app.task
         def again() -> None:
@@ -418,6 +427,10 @@ class TestMiddleware:
             app.run_pending()
             assert job.info().error == ""
             assert job.status() == "scheduled"
+
+    def test_what_is_no_middleware_is_refused(self):
+        with pytest.raises(InvalidField, match="middleware"):
+            App.in_memory(middleware=[Middleware])  # type: ignore[list-item]
 
     def test_what_after_raises_changes_nothing(self, caplog):
         class Broken(Middleware):

@@ -30,7 +30,7 @@ from penstock.tasks import listing
 from penstock.tasks.declaring import Declarations
 from penstock.tasks.job import Job
 from penstock.tasks.listing import JobFilter
-from penstock.tasks.middleware import Middleware
+from penstock.tasks.middleware import Middleware, checked_middleware
 from penstock.tasks.options import QUEUE_DEFAULT, DeclaredOptions, QueueDeclaration, task_id_of
 from penstock.tasks.registering import registered
 from penstock.tasks.schedules import spec_of
@@ -81,7 +81,7 @@ class App:
         """
         self.clock = clock or SystemClock()
         self.queue_default = check_name(queue)
-        self.middleware = tuple(middleware)
+        self.middleware = checked_middleware(middleware)
         self.changes_tasks = any(type(each).enqueue is not Middleware.enqueue for each in self.middleware)
         self.declarations = Declarations()
         self.sender = Sender(self)
@@ -124,8 +124,7 @@ class App:
         names = sys._getframe(1).f_locals
 
         def make(function: Any) -> Task[..., Any, Any]:
-            around = dict(names) if "<locals>" in getattr(function, "__qualname__", "") else {}
-            task = registered(self, function, options, around)
+            task = registered(self, function, options, names)
             self._tasks[task.name] = task
             return task
 

@@ -58,7 +58,9 @@ class Calls:
         self.required = frozenset(each.name for each in required)
         self._required_positional = sum(each.default is Parameter.empty for each in self.positional)
         self._has_required_named = any(each.kind == Parameter.KEYWORD_ONLY for each in required)
-        self._decoders: dict[int, msgspec.json.Decoder[Any]] = {}
+        self._needs_only_places = self.rest is None and not self._has_required_named
+        self._decoders: dict[int, msgspec.json.Decoder[Any]] = {}  # by the number of positional arguments
+        self._decoders_by_name: dict[str, msgspec.json.Decoder[Any]] = {}
 
     @cached_property
     def after_first(self) -> Calls:
@@ -81,24 +83,18 @@ class Calls:
         except NOT_JSON:
             self._refuse_unwritable(args, kwargs)
             raise
-        if (
-            kwargs
-            or not args
-            or self.rest is not None
-            or self._has_required_named
-            or len(args) < self._required_positional
-        ):
+        if kwargs or not self._needs_only_places or len(args) < self._required_positional:
             self.decode(*data)
-            return data
-        # Only positional arguments, and enough of them: it is for their types alone to be looked at.
-        try:
-            self._plain_decoder.decode(data[0])
-        except msgspec.MsgspecError as error:
-            raise self._wrong(error) from None
+        elif args:
+            # Enough arguments, all by place: it is for their types alone to be looked at.
+            try:
+                self._places_decoder.decode(data[0])
+            except msgspec.MsgspecError as error:
+                raise self._wrong(error) from None
         return data
 
     @cached_property
-    def _plain_decoder(self) -> msgspec.json.Decoder[Any]:
+    def _places_decoder(self) -> msgspec.json.Decoder[Any]:
         return self._args_decoder(len(self.positional))
 
     def _refuse_unwritable(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -182,11 +178,10 @@ class Calls:
         return values
 
     def _decoder_of(self, parameter: Parameter) -> msgspec.json.Decoder[Any]:
-        return self._named_decoders.setdefault(parameter.name, decoder(self._kind(parameter)))
-
-    @cached_property
-    def _named_decoders(self) -> dict[str, msgspec.json.Decoder[Any]]:
-        return {}
+        found = self._decoders_by_name.get(parameter.name)
+        if found is None:
+            found = self._decoders_by_name[parameter.name] = decoder(self._kind(parameter))
+        return found
 
     def _kind(self, parameter: Parameter) -> Any:
         kind = self._hints.get(parameter.name, Any)

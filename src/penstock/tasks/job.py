@@ -115,7 +115,7 @@ class Job(Generic[T]):
         return hash(self.id)
 
     def __repr__(self) -> str:
-        return f"<Job {self._task.name if self._task else ''} {self.id}>"
+        return f"<Job {self.id} of {self._task.name}>" if self._task else f"<Job {self.id}>"
 
 
 class Deadline:

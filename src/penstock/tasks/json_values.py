@@ -47,12 +47,22 @@ def written(value: Any, what: str) -> bytes:
         raise InvalidField(f"{what}: {error}", hint="use what JSON can hold, or None") from None
 
 
-def hints_of(function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:
-    """Annotations of a function; `names` are those around it, where it is defined inside another function."""
+def local_hints_of(function: Any, names: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Annotations of a function that stands inside another, among these names; None where they are for later."""
+    if "<locals>" not in getattr(function, "__qualname__", ""):
+        return None
     try:
         return get_type_hints(function, localns=dict(names), include_extras=True)
+    except (NameError, TypeError):
+        return None
+
+
+def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Annotations of a function."""
+    try:
+        return get_type_hints(function, include_extras=True)
     except NameError as error:
-        hint = "define what the annotation names before the task is first used"
+        hint = "define what it names in the module, or before the task"
         raise InvalidField(f"{function.__qualname__}: an annotation cannot be resolved: {error}", hint=hint) from None
 
 

@@ -108,10 +108,17 @@ class LocalApp(App):
         session = self.open_session()
         for queue in session.queues()[0]:
             if queue in self.queues:
-                leased = Leased(session, session.lease(queue, DEFAULT_GROUP, _LEASE)[0])
-                for delivery in leased:
-                    return Run(self, delivery)
+                for delivery in Leased(session, session.lease(queue, DEFAULT_GROUP, _LEASE)[0]):
+                    return self._run_of(delivery) or self._next()
         return None
+
+    def _run_of(self, delivery: Delivery) -> Run | None:
+        """None for a message that is no task: it is rejected, as a worker does."""
+        try:
+            return Run(self, delivery)
+        except InvalidField as error:
+            delivery.reject(str(error))
+            return None
 
     def _finish(self, run: Run, ended: Ending) -> None:
         problems, _ = self.open_session().finish_tasks([ended.finish(run.delivery.proof, run.envelope.task_id)])

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from penstock.errors import InvalidField
 from penstock.model_tasks import TaskSubmission
 from penstock.tasks.context import TaskContext
 from penstock.tasks.endings import Ending
@@ -36,6 +37,14 @@ class Middleware:
 
     def worker_stopped(self, worker_id: str) -> None:
         """A worker has finished its last task."""
+
+
+def checked_middleware(given: Sequence[Middleware]) -> tuple[Middleware, ...]:
+    """As given, when it is nothing but middleware."""
+    for each in given:
+        if not isinstance(each, Middleware):
+            raise InvalidField(f"middleware: {each!r} is none", hint="pass objects whose class derives from Middleware")
+    return tuple(given)
 
 
 def run_after(middleware: Sequence[Middleware], context: TaskContext, ending: Ending) -> None:

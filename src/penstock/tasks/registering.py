@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import InvalidField, InvalidName
 from penstock.model import check_name
+from penstock.tasks.json_values import local_hints_of
 from penstock.tasks.options import DECLARED_OPTIONS, QueueDeclaration, TaskOptions, check_known, checked
 from penstock.tasks.schedules import spec_of
 from penstock.tasks.task import Task
@@ -19,7 +20,7 @@ _OF_SCHEDULES = ("cron", "timezone", "missed")
 
 
 def registered(app: App, function: Any, given: Mapping[str, Any], names: Mapping[str, Any]) -> Task[..., Any, Any]:
-    """A task of this function. `names` are those around it, where it is defined inside another function."""
+    """A task of this function. `names` are those around it, which its annotations may use."""
     if isinstance(function, Task):  # of another app, or declared again
         function = function.function
     if not callable(function) or inspect.isclass(function):
@@ -36,7 +37,9 @@ def registered(app: App, function: Any, given: Mapping[str, Any], names: Mapping
         options["queue"] = options["queue"].name
     known = (*options, *DECLARED_OPTIONS)
     defaults = checked(options, known, TaskOptions(queue=app.queue_default))
-    task: Task[..., Any, Any] = Task(app, function, name_of(function, given.get("name")), defaults, names)
+    task: Task[..., Any, Any] = Task(
+        app, function, name_of(function, given.get("name")), defaults, local_hints_of(function, names)
+    )
     _check_free(app.tasks.get(task.name), task)
     if given.get("cron") is not None:
         app.declarations.schedule(

@@ -85,12 +85,13 @@ class Sessions:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._lock = threading.Lock()
         self._is_closed = False
         self._forget()
 
     def _forget(self) -> None:
         self._pid = os.getpid()
+        self._lock = threading.Lock()  # held while the session for threads is opened
+        self._loops_lock = threading.Lock()
         self._blocking: Any = None
         self._asynchronous: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary()
         self._opening: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
@@ -100,8 +101,8 @@ class Sessions:
         found = self._blocking
         if found is not None and self._pid == os.getpid():
             return found
+        self._check()
         with self._lock:
-            self._check()
             if self._blocking is None:
                 self._blocking = self._place.open()
             return self._blocking
@@ -110,10 +111,10 @@ class Sessions:
         """The session for the running loop."""
         loop = asyncio.get_running_loop()
         found = self._asynchronous.get(loop)
-        if found is not None and self._pid == os.getpid():
+        if found is not None and self._pid == os.getpid() and not self._is_closed:
             return found
-        with self._lock:
-            self._check()
+        self._check()
+        with self._loops_lock:
             opening = self._opening.setdefault(loop, asyncio.Lock())
         async with opening:
             if loop not in self._asynchronous:
@@ -123,7 +124,7 @@ class Sessions:
             return self._asynchronous[loop]
 
     def _check(self) -> None:
-        if self._pid != os.getpid():
+        if self._pid != os.getpid():  # the locks too may be held by threads that were not forked
             self._forget()
         if self._is_closed:
             raise Closed("this App is closed", hint="make a new App")

@@ -176,7 +176,7 @@ class Task(Configured[P, T], Generic[P, R, T]):
     """A function that was made a task with `@app.task`."""
 
     def __init__(
-        self, app: App, function: Callable[P, R], name: str, options: TaskOptions, names: Mapping[str, Any]
+        self, app: App, function: Callable[P, R], name: str, options: TaskOptions, hints: dict[str, Any] | None = None
     ) -> None:
         super().__init__(self, options)
         self.app = app
@@ -184,8 +184,8 @@ class Task(Configured[P, T], Generic[P, R, T]):
         self.function = function
         self.defaults = options
         self.is_async = inspect.iscoroutinefunction(function)
-        self._names = names  # those around the function, for its annotations
-        update_wrapper(self, function)
+        self._hints_known = hints
+        update_wrapper(self, function, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The function itself: nothing is stored, and it runs here."""
@@ -232,7 +232,7 @@ class Task(Configured[P, T], Generic[P, R, T]):
 
     @cached_property
     def _hints(self) -> dict[str, Any]:
-        return json_values.hints_of(self.function, self._names)
+        return json_values.hints_of(self.function) if self._hints_known is None else self._hints_known
 
     def __repr__(self) -> str:
         return f"<Task {self.name} on queue {self.defaults.queue!r}>"
@@ -248,7 +248,5 @@ def _each(make: Callable[[Any], U], items: list[Any]) -> list[U]:
     return made
 
 
-def _told(source: KeyOf | None, call: Calls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    return (
-        call.argument(source, args, kwargs) if isinstance(source, str) else source(*args, **kwargs) if source else None
-    )
+def _told(source: KeyOf, call: Calls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    return call.argument(source, args, kwargs) if isinstance(source, str) else source(*args, **kwargs)
