@@ -84,7 +84,7 @@ LAYERS: dict[str, set[str]] = {
     "aio": FACE | {"client"},
     "tasks": FACE | {"client", "aio"},
     "worker": FACE | {"client", "aio", "tasks"},
-    "integrations": FACE | {"client", "aio", "tasks", "worker", "__init__"},
+    "integrations": FACE | {"client", "aio", "tasks", "worker", "telemetry", "__init__"},
     "history": CORE | FACE,
     "spark": CORE | FACE | {"history", "client", "__init__"},
     "__init__": FACE | {"client", "aio", "tasks", "spark"},

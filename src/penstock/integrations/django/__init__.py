@@ -1,0 +1,12 @@
+"""Penstock as a backend of Django's tasks: `django.tasks` of Django 6, or the package `django-tasks` before that.
+
+    INSTALLED_APPS = [..., "penstock.integrations.django"]
+    TASKS = {
+        "default": {
+            "BACKEND": "penstock.integrations.django.backend.PenstockBackend",
+            "OPTIONS": {"url": "penstock://localhost:7710"},
+        }
+    }
+
+`python manage.py penstock_worker` runs the tasks.
+"""

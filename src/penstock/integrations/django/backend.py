@@ -1,0 +1,184 @@
+"""The backend: Django's tasks go to a Penstock queue of the same name, and results come from its catalogue.
+
+A task becomes known here when its decorator runs, because Django then asks the backend whether it is valid. A worker
+runs only tasks that are known: what a message names is looked up, never imported.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from django.core.exceptions import ImproperlyConfigured
+from django.db import close_old_connections
+from django.utils import timezone
+
+from penstock.envelopes import new_task_id
+from penstock.errors import InvalidField, PenstockError, TaskNotFound
+from penstock.integrations.django.compat import (
+    BaseTaskBackend,
+    TaskContext,
+    TaskResult,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    signals,
+)
+from penstock.integrations.django.results import failed, result_of, successful
+from penstock.model import suggestion
+from penstock.model_tasks import TaskSubmission
+from penstock.tasks.app import App
+from penstock.tasks.context import current_task
+
+OPTIONS: Final = ("durability", "max_attempts", "timeout", "token", "url")
+PRIORITY_NORMAL: Final = 128
+PRIORITY_STEP: Final = 1.27  # Django counts from -100 to 100
+
+
+class PenstockBackend(BaseTaskBackend):
+    """OPTIONS: `url`, `token`, `durability` of the place that keeps tasks; `timeout`, `max_attempts` of all tasks."""
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        for name in self.options:
+            if name not in OPTIONS:
+                raise ImproperlyConfigured(f"TASKS[{alias!r}]: no option {name!r}; {suggestion(name, OPTIONS)}")
+        self.known: dict[str, Any] = {}
+        try:
+            given = {name: self.options[name] for name in ("durability", "token") if name in self.options}
+            self.app = App(self.options.get("url", "penstock://localhost:7710"), client="django", **given)
+        except PenstockError as error:
+            raise ImproperlyConfigured(f"TASKS[{alias!r}]: {error}") from None
+
+    def validate_task(self, task: Any) -> None:
+        """Called for every task that is declared, and for every variant of it."""
+        super().validate_task(task)
+        if self.known.setdefault(task.module_path, task) is task:
+            limits = {name: self.options.get(name) for name in ("max_attempts", "timeout")}
+            self.app.task(name=task.module_path, queue=task.queue_name, **limits)(self._handler(task))
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        """Store it; durable when this returns."""
+        result, submission = self._prepared(task, args, kwargs)
+        self.app.sender.send(submission)
+        signals.task_enqueued.send(type(self), task_result=result)
+        return result
+
+    async def aenqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        """The same, awaited, without a thread."""
+        result, submission = self._prepared(task, args, kwargs)
+        await self.app.sender.asend(submission)
+        await signals.task_enqueued.asend(type(self), task_result=result)
+        return result
+
+    def get_result(self, result_id: str) -> Any:
+        """The state of a task at this moment."""
+        try:
+            view = self.app.job(result_id).info()
+        except (TaskNotFound, InvalidField) as error:
+            raise TaskResultDoesNotExist(result_id) from error
+        return self._result(view)
+
+    async def aget_result(self, result_id: str) -> Any:
+        """The same, awaited, without a thread."""
+        try:
+            view = await self.app.job(result_id).ainfo()
+        except (TaskNotFound, InvalidField) as error:
+            raise TaskResultDoesNotExist(result_id) from error
+        return self._result(view)
+
+    def _result(self, view: Any) -> Any:
+        task = self.known.get(view.task_type)
+        if task is None:  # somebody else's task, or one that this process has not imported
+            raise TaskResultDoesNotExist(view.task_id)
+        return result_of(task, view, self.alias)
+
+    def _prepared(self, task: Any, args: Any, kwargs: Any) -> tuple[Any, TaskSubmission]:
+        self.validate_task(task)
+        result = TaskResult(
+            task=task,
+            id=new_task_id(self.app.clock.now()),
+            status=TaskResultStatus.READY,
+            enqueued_at=timezone.now(),
+            started_at=None,
+            finished_at=None,
+            last_attempted_at=None,
+            args=list(args),
+            kwargs=dict(kwargs),
+            backend=self.alias,
+            errors=[],
+            worker_ids=[],
+        )
+        known = self.app.tasks[task.module_path]
+        submission = TaskSubmission(
+            task_id=result.id,
+            task_type=task.module_path,
+            queue=task.queue_name,
+            args=msgspec.json.encode(result.args),  # Django has made plain JSON of them
+            kwargs=msgspec.json.encode(result.kwargs),
+            priority=PRIORITY_NORMAL + round(PRIORITY_STEP * task.priority),
+            deliver_at=task.run_after and timezone.localtime(task.run_after),
+            timeout_seconds=known.defaults.timeout,
+            max_attempts=known.defaults.max_attempts,
+        )
+        return result, submission
+
+    # running
+
+    def _handler(self, task: Any) -> Callable[..., Any]:
+        """What a worker calls: the function, with Django's context, signals and care for database connections."""
+
+        async def arun(*args: Any, **kwargs: Any) -> Any:
+            context = self._context(task)
+            await signals.task_started.asend(type(self), task_result=context.task_result)
+            try:
+                value = await task.func(*((context,) if task.takes_context else ()), *args, **kwargs)
+            except Exception as error:
+                await signals.task_finished.asend(type(self), task_result=failed(context.task_result, error))
+                raise
+            await signals.task_finished.asend(type(self), task_result=successful(context.task_result, value))
+            return value
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            close_old_connections()  # as at the beginning and the end of a request
+            context = self._context(task)
+            signals.task_started.send(type(self), task_result=context.task_result)
+            try:
+                value = task.func(*((context,) if task.takes_context else ()), *args, **kwargs)
+            except Exception as error:
+                signals.task_finished.send(type(self), task_result=failed(context.task_result, error))
+                raise
+            else:
+                signals.task_finished.send(type(self), task_result=successful(context.task_result, value))
+                return value
+            finally:
+                close_old_connections()
+
+        handler = arun if inspect.iscoroutinefunction(task.func) else run
+        handler.__module__, handler.__qualname__ = task.func.__module__, task.func.__qualname__
+        return handler
+
+    def _context(self, task: Any) -> Any:
+        """This run, in Django's words."""
+        run = current_task()
+        result = TaskResult(
+            task=task,
+            id=run.id,
+            status=TaskResultStatus.RUNNING,
+            enqueued_at=None,
+            started_at=timezone.now(),
+            finished_at=None,
+            last_attempted_at=timezone.now(),
+            args=msgspec.json.decode(bytes(run.envelope.args)),
+            kwargs=msgspec.json.decode(bytes(run.envelope.kwargs)),
+            backend=self.alias,
+            errors=[],
+            worker_ids=[run.worker] * run.attempt,
+        )
+        return TaskContext(task_result=result)

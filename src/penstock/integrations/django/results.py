@@ -1,0 +1,84 @@
+"""What Penstock knows of a task, as Django shows it."""
+
+from __future__ import annotations
+
+import builtins
+import traceback
+from typing import Any, Final
+
+import msgspec
+from django.utils import timezone
+
+from penstock.integrations.django.compat import TaskError, TaskResult, TaskResultStatus
+from penstock.model_tasks import TaskState, TaskView
+
+STATUS: Final = {
+    TaskState.SCHEDULED: TaskResultStatus.READY,
+    TaskState.PENDING: TaskResultStatus.READY,
+    TaskState.BLOCKED: TaskResultStatus.READY,
+    TaskState.FAILED: TaskResultStatus.READY,  # it will be run again
+    TaskState.RUNNING: TaskResultStatus.RUNNING,
+    TaskState.COMPLETED: TaskResultStatus.SUCCESSFUL,
+    TaskState.DEAD: TaskResultStatus.FAILED,
+    TaskState.CANCELLED: TaskResultStatus.FAILED,
+}
+
+
+def result_of(task: Any, view: TaskView, backend: str) -> Any:
+    """A TaskResult of this moment."""
+    result = TaskResult(
+        task=task,
+        id=view.task_id,
+        status=STATUS[view.state],
+        enqueued_at=view.submitted_at,
+        started_at=view.runs[0].started_at if view.runs else None,
+        finished_at=view.finished_at,
+        last_attempted_at=view.runs[-1].started_at if view.runs else None,
+        args=msgspec.json.decode(view.args),
+        kwargs=msgspec.json.decode(view.kwargs),
+        backend=backend,
+        errors=_errors(view),
+        worker_ids=[run.worker for run in view.runs],
+    )
+    if view.result is not None:
+        object.__setattr__(result, "_return_value", msgspec.json.decode(view.result))
+    return result
+
+
+def successful(result: Any, value: Any) -> Any:
+    """The result of a run that has just ended well."""
+    return _ended(result, TaskResultStatus.SUCCESSFUL, _return_value=value)
+
+
+def failed(result: Any, error: Exception) -> Any:
+    """The result of a run that has just failed, whether or not there will be another."""
+    kind = type(error)
+    text = "".join(traceback.format_exception(error))
+    told = TaskError(exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback=text)
+    return _ended(result, TaskResultStatus.FAILED, errors=[*result.errors, told])
+
+
+def _ended(result: Any, status: Any, **also: Any) -> Any:
+    for name, value in {"status": status, "finished_at": timezone.now(), **also}.items():
+        object.__setattr__(result, name, value)
+    return result
+
+
+def _errors(view: TaskView) -> list[Any]:
+    """One for each run that failed."""
+    texts = [run.error for run in view.runs if run.error]
+    if not texts and view.error:
+        texts = [view.error]  # it was cancelled, or died without a run
+    return [TaskError(exception_class_path=class_path(text), traceback=text) for text in texts]
+
+
+def class_path(text: str) -> str:
+    """The class of an exception, from the end of its traceback: `shop.SoldOut: no tea` is shop.SoldOut."""
+    # Lines of a long message, and notes below it, may come after the one that begins with the class.
+    for line in reversed(text.strip().splitlines()):
+        name = line.split(":", maxsplit=1)[0]
+        if isinstance(getattr(builtins, name, None), type):
+            return f"builtins.{name}"
+        if "." in name and all(part.isidentifier() for part in name.split(".")):
+            return name
+    return "builtins.Exception"

@@ -1,0 +1,1 @@
+"""Frameworks that Penstock works in: the frameworks themselves, not stand-ins."""
