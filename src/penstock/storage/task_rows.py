@@ -153,7 +153,7 @@ class TaskRows:
             _state(change, at),
             at,
             _OUTCOMES.get(change[OUTCOME]),
-            change[ATTEMPT],
+            change[ATTEMPT] or (None if args is not None else change[ATTEMPT]),
             texts.get(change[WORKER] or 0) or None,
             change[STARTED_AT] or None,
             change[DUE_AT] or None,
