@@ -1,0 +1,1 @@
+"""A web service with FastAPI that leaves its slow work to tasks."""
