@@ -48,7 +48,7 @@ def test_a_parent_s_completion_and_its_children_s_release_are_one_frame(rig):
     rig.complete(run)
 
     (frame,) = rig.frames()[before:]
-    assert kinds(frame) == ["Settled", "TasksNoted", "Push", "TaskFreed", "Push", "TaskFreed"]
+    assert kinds(frame) == ["Settled", "TasksNoted", "Push", "TaskFreed", "Push", "TaskFreed"]  # two queues
     assert names(rig.lease("other")) == ["child"]
     assert names(rig.lease()) == ["second"]
     assert idle(rig)

@@ -1,6 +1,7 @@
 """The columnar batch: its bytes, how it is built, checked, read, and turned to and from Arrow."""
 
 from penstock.batch.batch import Batch
+from penstock.batch.joining import join
 from penstock.batch.layout import (
     CONTENT_TYPE,
     DEDUP_KEY,
@@ -32,5 +33,6 @@ __all__ = [
     "encode_one_task",
     "encode_one_with",
     "encode_plain",
+    "join",
     "typed_one",
 ]
