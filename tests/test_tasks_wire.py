@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Iterator
-from typing import Any
+from contextlib import contextmanager
+from types import NoneType
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -12,25 +15,57 @@ import penstock
 from penstock import aio, envelopes
 from penstock.batch import encode_one_with
 from penstock.broker import Client, Principal
+from penstock.embedded import Session
 from penstock.errors import BadRequest, InvalidField, LeaseLost, NotAuthorised, TaskNotFound, Unavailable
 from penstock.model import ContentType, Receipt
 from penstock.model_tasks import Finish, TaskFilter, TaskState, TaskSubmission, WorkerInfo
 from penstock.remote import request as asking
 from penstock.requests import LeaseRequest
 from penstock.wire import calls, requests
-from tests.support.cutting import EVERYTHING
+from tests.support.brokers import BrokerThread
+from tests.support.cutting import EVERYTHING, CuttingProxy
 from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
 from tests.test_resend import FACES, Limit, World
 
 UNKNOWN = "0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"
-STEP = 7
+STEPS = {"penstock": 7, "http": 41}  # between two cuts: HTTP takes many more bytes
 
 
-@pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
+class AnyWorld(World):
+    """The same over either protocol."""
+
+    def __init__(self, protocol: str) -> None:
+        super().__init__()
+        if protocol == "http":
+            self.broker.stop()
+            self.broker = BrokerThread(self.session, protocol=protocol)
+        self.protocol = protocol
+
+    @contextmanager
+    def cut(self, *limits: Limit) -> Iterator[Any]:
+        with super().cut(*limits) as proxy:
+            yield Cut(proxy.url.replace("penstock", self.protocol), proxy)
+
+
+class Cut(NamedTuple):
+    """A wire that is cut, and the url at its near end."""
+
+    url: str
+    proxy: CuttingProxy
+
+    @property
+    def bytes(self) -> list[list[int]]:
+        return self.proxy.bytes
+
+
+@pytest.fixture(params=["penstock"])
+def world(request: pytest.FixtureRequest) -> Iterator[AnyWorld]:
+    made = AnyWorld(request.param)
     yield made
     made.close()
+
+
+over_both = pytest.mark.parametrize("world", list(STEPS), indirect=True)
 
 
 def new(queue: str = "mail", **options: Any) -> TaskSubmission:
@@ -56,12 +91,13 @@ def running(session: Any, queue: str, count: int = 1) -> list[Finish]:
     ]
 
 
-def cuts(world: World, face: Any, work: Any) -> Iterator[Limit]:
+def cuts(world: AnyWorld, face: Any, work: Any) -> Iterator[Limit]:
+    step = STEPS[world.protocol]
     with world.cut() as proxy:
         face(proxy, work)
         up, down = (max(each[way] for each in proxy.bytes) for way in (0, 1))
-    yield from ((number, EVERYTHING) for number in (*range(0, up, STEP), up))
-    yield from ((EVERYTHING, number) for number in (*range(0, down, STEP), down))
+    yield from ((number, EVERYTHING) for number in (*range(0, up, step), up))
+    yield from ((EVERYTHING, number) for number in (*range(0, down, step), down))
 
 
 def call(name: str, *arguments: Any) -> Any:
@@ -74,6 +110,7 @@ def call(name: str, *arguments: Any) -> Any:
     return work
 
 
+@over_both
 @pytest.mark.parametrize("face", FACES)
 def test_a_finish_is_accepted_wherever_the_wire_is_cut(world, face):
     for limit in cuts(world, face, call("finish_tasks", running(world.session, world.queue(), 2))):
@@ -85,6 +122,7 @@ def test_a_finish_is_accepted_wherever_the_wire_is_cut(world, face):
             assert (view.state, view.result, len(view.runs)) == (TaskState.COMPLETED, b"7", 1)
 
 
+@over_both
 @pytest.mark.parametrize("face", FACES)
 def test_tasks_are_stored_once_wherever_the_wire_is_cut(world, face):
     def workflow(queue: str) -> list[TaskSubmission]:
@@ -102,6 +140,7 @@ def test_tasks_are_stored_once_wherever_the_wire_is_cut(world, face):
         assert len(leased(world.session, queue)) == 2
 
 
+@over_both
 @pytest.mark.parametrize("face", FACES)
 def test_a_single_task_is_pushed_once_wherever_the_wire_is_cut(world, face):
     def push(queue: str) -> Any:
@@ -143,6 +182,23 @@ def test_ways_to_end_are_told_apart_when_they_are_sent_again(world):
             session: Any = ps._session
             assert [answer is None for answer in session._ask(request)] == expected
         assert [type(each) for each in ps._session.finish_tasks(ends)[0]] == [LeaseLost] * 3
+
+
+def test_a_finish_is_known_after_a_restart(tmp_path):
+    session = Session(tmp_path / "data", rng=random.Random(1))
+    finishes = running(session, "mail", 2)
+    session.confirm(session.finish_tasks(finishes[:1])[1])
+    session.close()
+    session = Session(tmp_path / "data", rng=random.Random(1))
+    broker = BrokerThread(session)
+    with penstock.connect(broker.url) as ps:
+        remote: Any = ps._session
+        request = asking.finish_tasks(finishes)
+        request.sent = 1  # the answer was lost with the broker
+
+        assert [type(answer) for answer in remote._ask(request)] == [NoneType, LeaseLost]
+    broker.stop()
+    session.close()
 
 
 def test_an_id_that_its_caller_chose_is_known_when_it_is_submitted_again(world):
