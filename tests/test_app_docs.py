@@ -15,9 +15,11 @@ from penstock.tasks.listing import NAMES
 from penstock.tasks.local import LocalApp
 from penstock.tasks.middleware import Middleware
 from penstock.tasks.options import CALL_OPTIONS, DECLARED_OPTIONS
+from penstock.tasks.scheduling import Scheduling
 from tests.test_docs import python_blocks, text_of
 
 PAGE = text_of("docs/tasks.md")
+OF_APPS_FOR_WORKERS = {"await_task", "move", "open_async_session", "open_session", "wait_task"}
 FOR_WORKERS = {"broken_off", "cancel", "envelope", "first_argument"}  # that a run's context has, and tasks leave alone
 
 
@@ -59,11 +61,24 @@ def test_all_that_a_run_may_know_is_described():
     assert first_cells("How a run ends", "member") == public(TaskContext) - FOR_WORKERS
 
 
+def test_every_member_of_an_app_is_described():
+    names = {name for kind in (penstock.App, Scheduling, LocalApp) for name in public(kind)}
+    twins = {f"a{name}" for name in names}
+    assert {
+        name for name in names - twins - OF_APPS_FOR_WORKERS if not re.search(rf"\b[Aa]pp\.{name}\b", PAGE)
+    } == set()
+
+
 def test_every_twin_does_what_its_name_says():
-    for kind in (Job, penstock.Workflow, penstock.App):
-        names = public(kind)
-        asked = {name for name in names if f"a{name}" in names}
-        assert {"result"} <= asked or {"declare", "purge", "schedule"} <= asked
+    wanted = {
+        Job: {"info", "status", "progress", "result", "cancel", "retry"},
+        penstock.Workflow: {"result", "status", "cancel"},
+        penstock.App: {"declare", "jobs", "purge", "wait_task", "close"},
+        LocalApp: {"run_pending", "wait_task"},
+        Scheduling: {"schedule", "schedules", "pause_schedule", "resume_schedule", "delete_schedule"},
+    }
+    for kind, names in wanted.items():
+        assert {name for name in public(kind) if f"a{name}" in public(kind)} == names
 
 
 def test_the_examples_run(monkeypatch):

@@ -366,9 +366,29 @@ class TestSchedules:
         assert ran.count("skip") <= 1
         assert "none" not in ran
 
+    def test_a_paused_schedule_stays_paused_when_it_is_declared_again(self, app, ran):
+        @app.task(cron="0 * * * *")
+        def hourly() -> None:
+            ran.append(1)
+
+        app.declare()
+        assert app.pause_schedule("hourly").next_at is None
+        app.declare()
+        app.advance(7200)
+        app.run_pending()
+        assert ran == []
+        assert app.resume_schedule("hourly").next_at == datetime(2030, 1, 31, 15, tzinfo=UTC)
+        app.advance(3600)
+        app.run_pending()
+        assert ran == [1]
+        with pytest.raises(ScheduleNotFound, match="'daily'"):
+            app.pause_schedule("daily")
+
     def test_the_same_on_an_event_loop(self, app, work):
         async def scenario() -> list[str]:
             await app.aschedule("eu", "@hourly", work)
+            assert (await app.apause_schedule("eu")).next_at is None
+            assert (await app.aresume_schedule("eu")).next_at is not None
             found = [view.spec.name for view in await app.aschedules()]
             await app.adelete_schedule("eu")
             return found + [view.spec.name for view in await app.aschedules()]

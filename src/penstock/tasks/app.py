@@ -25,7 +25,7 @@ from uuid import UUID
 from penstock.client.sync import Penstock
 from penstock.clock import Clock, ManualClock, SystemClock
 from penstock.model import Durability, check_name
-from penstock.model_tasks import MissedPolicy, ScheduleView, TaskView
+from penstock.model_tasks import TaskView
 from penstock.tasks import listing
 from penstock.tasks.declaring import Declarations
 from penstock.tasks.job import Job
@@ -33,14 +33,13 @@ from penstock.tasks.listing import JobFilter
 from penstock.tasks.middleware import Middleware, checked_middleware
 from penstock.tasks.options import QUEUE_DEFAULT, DeclaredOptions, QueueDeclaration, task_id_of
 from penstock.tasks.registering import registered
-from penstock.tasks.schedules import spec_of
+from penstock.tasks.scheduling import Scheduling
 from penstock.tasks.sending import Sender
 from penstock.tasks.sessions import AsyncFullSession, FullSession, Place, Sessions
-from penstock.tasks.task import Configured, Task
+from penstock.tasks.task import Task
 
 if TYPE_CHECKING:
     from penstock.tasks.local import LocalApp
-    from penstock.tasks.workflows import Step
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -56,7 +55,7 @@ class Decorator(Protocol):
     def __call__(self, function: Callable[P, T], /) -> Task[P, T, T]: ...
 
 
-class App:
+class App(Scheduling):
     """A set of tasks and the place where they are kept. Safe to share between threads and event loops."""
 
     _has_threads = True  # whether time passes by itself
@@ -179,60 +178,6 @@ class App:
     async def apurge(self, **wanted: Unpack[JobFilter]) -> int:
         """The same, awaited."""
         return await (await self.open_async_session()).purge_tasks(listing.filter_of(wanted))
-
-    # schedules
-
-    def schedule(
-        self,
-        name: str,
-        cron: str,
-        task: Configured[..., Any] | Step[Any],
-        *,
-        timezone: str = "UTC",
-        missed: MissedPolicy = "skip",
-        is_paused: bool = False,
-    ) -> ScheduleView:
-        """Make or change a schedule, now: `app.schedule("eu", "0 3 * * *", report.s("eu"), timezone="Europe/Rome")`."""
-        session = self.open_session()
-        spec = spec_of(task, name, cron, timezone, missed, is_paused)
-        self.declarations.ensure(session, spec.queue)
-        view, ticket = session.set_schedule(spec)
-        session.confirm(ticket)
-        return view
-
-    def schedules(self) -> list[ScheduleView]:
-        """All schedules that the broker keeps, whoever made them."""
-        session = self.open_session()
-        found, ticket = session.schedules()
-        session.confirm(ticket)
-        return found
-
-    def delete_schedule(self, name: str) -> None:
-        """End a schedule. One that a task declares comes back when its worker starts again."""
-        session = self.open_session()
-        session.confirm(session.delete_schedule(name))
-
-    async def aschedule(
-        self,
-        name: str,
-        cron: str,
-        task: Configured[..., Any] | Step[Any],
-        *,
-        timezone: str = "UTC",
-        missed: MissedPolicy = "skip",
-        is_paused: bool = False,
-    ) -> ScheduleView:
-        """The same as `schedule`, awaited."""
-        session = await self.open_async_session()
-        spec = spec_of(task, name, cron, timezone, missed, is_paused)
-        await self.declarations.aensure(session, spec.queue)
-        return await session.set_schedule(spec)
-
-    async def aschedules(self) -> list[ScheduleView]:
-        return await (await self.open_async_session()).schedules()
-
-    async def adelete_schedule(self, name: str) -> None:
-        await (await self.open_async_session()).delete_schedule(name)
 
     # what is behind it
 

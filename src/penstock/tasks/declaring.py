@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from penstock.errors import InvalidField, QueueExists
 from penstock.model import check_name, queue_options
-from penstock.model_tasks import ScheduleSpec
+from penstock.model_tasks import ScheduleSpec, ScheduleView
 from penstock.tasks.options import QueueDeclaration
 from penstock.tasks.sessions import AsyncFullSession, FullSession
 
@@ -69,13 +71,20 @@ class Declarations:
         """Tell the broker of everything."""
         for queue in list(self._waiting):
             self.ensure(session, queue)
-        for spec in self.schedules.values():
-            _, ticket = session.set_schedule(spec)
-            session.confirm(ticket)
+        if self.schedules:
+            for spec in self._as_paused(session.schedules()[0]):
+                _, ticket = session.set_schedule(spec)
+                session.confirm(ticket)
 
     async def adeclare(self, session: AsyncFullSession) -> None:
         """The same, awaited."""
         for queue in list(self._waiting):
             await self.aensure(session, queue)
-        for spec in self.schedules.values():
-            await session.set_schedule(spec)
+        if self.schedules:
+            for spec in self._as_paused(await session.schedules()):
+                await session.set_schedule(spec)
+
+    def _as_paused(self, known: list[ScheduleView]) -> list[ScheduleSpec]:
+        """What is declared, but what somebody has paused stays paused: a worker that starts must not end that."""
+        paused = {view.spec.name for view in known if view.spec.is_paused}
+        return [msgspec.structs.replace(spec, is_paused=spec.name in paused) for spec in self.schedules.values()]
