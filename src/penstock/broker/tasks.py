@@ -157,8 +157,8 @@ class Tasks:
         if refused is not None or isinstance(seconds, PenstockError):
             told(refused or seconds)
             return None
-        find = partial(self._find, client, Action.READ)
-        return self._wait(ExpectedTask(self._session, given.task_id, find), seconds, told)
+        allowed = partial(self._allowed, client, Action.READ)
+        return self._wait(ExpectedTask(self._session, task_fields.task_id(given.task_id), allowed), seconds, told)
 
     async def of_one(self, client: Client, given: calls.FindTask | calls.CancelTask | calls.RetryTask) -> TaskView:
         """Look at a task, cancel it, or have it run once more."""
@@ -183,11 +183,18 @@ class Tasks:
         """The task, if the client may do this with it."""
         try:
             view, ticket = self._session.task(task_id)
-        except TaskNotFound:
-            self._broker.authorise(client.principal, action, "")
-            raise
-        self._broker.authorise(client.principal, action, view.queue)
-        return view, ticket
+        except TaskNotFound as error:
+            return self._allowed(client, action, error), 0
+        return self._allowed(client, action, view), ticket
+
+    def _allowed(self, client: Client, action: Action, found: TaskView | PenstockError) -> TaskView:
+        """The same for what was found, or not."""
+        if isinstance(found, PenstockError) and not isinstance(found, TaskNotFound):
+            raise found
+        self._broker.authorise(client.principal, action, found.queue if isinstance(found, TaskView) else "")
+        if isinstance(found, TaskNotFound):
+            raise found
+        return found
 
     # helpers
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.registry import Registry
 
 Wake = Callable[[], object]  # called from any thread
+Found = TaskView | PenstockError
 
 
 class Expected(Protocol):
@@ -36,11 +37,14 @@ class Expected(Protocol):
 
     def unwatch(self) -> None: ...
 
-    def needs_files(self) -> bool:
-        """Whether the next look must be in a thread."""
+    def is_at_hand(self) -> bool:
+        """Whether a look reads no file; otherwise it is asked for."""
 
     def look(self) -> tuple[Any, int]:
         """What there is, and the ticket of it."""
+
+    def ask(self, broker: Broker, told: Told) -> None:
+        """The same, told later on the loop; or a `PenstockError`."""
 
     def is_it(self, found: Any) -> bool:
         """Whether this was waited for."""
@@ -98,10 +102,10 @@ class Wait:
             self._is_woken = True
             return
         self._is_looking, self._is_woken = True, False
-        if self._expected.needs_files():
-            self._broker.in_thread(self._expected.look, self._looked)
-        else:
+        if self._expected.is_at_hand():
             self._looked(answer_of(self._expected.look))
+        else:
+            self._expected.ask(self._broker, self._looked)
 
     def _looked(self, answer: Any) -> None:
         self._is_looking = False
@@ -121,12 +125,12 @@ class Wait:
 
 
 class ExpectedTask:
-    """A task that shall be final."""
+    """A task that shall be final. Many who ask for one share a look at the catalogue."""
 
-    def __init__(self, session: Session, task_id: str, find: Callable[[str], tuple[TaskView, int]]) -> None:
+    def __init__(self, session: Session, task_id: str, allowed: Callable[[Found], TaskView]) -> None:
         self._session = session
         self._task_id = task_id
-        self._find = find
+        self._allowed = allowed
         self._seen: TaskView | None = None
         self._waiter: TaskWaiter | None = None
 
@@ -137,16 +141,29 @@ class ExpectedTask:
         if self._waiter is not None:
             self._session.unwatch_task(self._waiter)
 
-    def needs_files(self) -> bool:
-        return self._seen is None or self._waiter is None or self._waiter.news is None
+    def is_at_hand(self) -> bool:
+        return self._told_final() is not None
 
     def look(self) -> tuple[TaskView, int]:
-        if self._waiter is not None and self._seen is not None:
-            final = self._session.told(self._waiter, self._seen)
-            if final is not None:
-                return final, self._waiter.ticket
-        self._seen, ticket = self._find(self._task_id)
-        return self._seen, ticket
+        final = self._told_final()
+        assert final is not None
+        assert self._waiter is not None
+        return final, self._waiter.ticket
+
+    def _told_final(self) -> TaskView | None:
+        return self._waiter.final(self._seen) if self._waiter is not None and self._seen is not None else None
+
+    def ask(self, broker: Broker, told: Told) -> None:
+        def seen(found: Found) -> tuple[TaskView, int]:
+            self._seen = self._allowed(found)
+            return self._seen, 0
+
+        def looked(found: Found) -> None:
+            broker.loop.call_soon_threadsafe(lambda: told(answer_of(lambda: seen(found))))
+
+        looks = self._session.desk.looks
+        if looks.ask(self._task_id, looked):
+            broker.in_thread(looks.lead, lambda _: None)
 
     def is_it(self, found: TaskView) -> bool:
         return found.is_final
@@ -168,11 +185,14 @@ class ExpectedNews:
         if self._wake is not None:
             self._registry.unlisten(self._worker_id, self._wake)
 
-    def needs_files(self) -> bool:
-        return False
+    def is_at_hand(self) -> bool:
+        return True
 
     def look(self) -> tuple[WorkerNews, int]:
         return self._registry.news(self._worker_id), 0
+
+    def ask(self, broker: Broker, told: Told) -> None:
+        told(self.look())
 
     def is_it(self, found: WorkerNews) -> bool:
         return bool(found.cancelled)

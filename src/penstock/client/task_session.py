@@ -46,7 +46,7 @@ class TaskSession(Protocol):
     def tasks(self, wanted: TaskFilter) -> tuple[TaskPage, Ticket]: ...
 
     def wait_task(self, task_id: str, seconds: float) -> tuple[TaskView, Ticket]:
-        """The task once it is final, or as it is after `seconds`. Woken, never polling."""
+        """The task once it is final, or as it is after `seconds`; its runs may be missing. Woken, never polling."""
 
     def cancel_task(self, task_id: str) -> tuple[TaskView, Ticket]:
         """Final at once, also when it runs: the worker is told, and what it still reports is refused."""

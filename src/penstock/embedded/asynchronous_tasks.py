@@ -82,7 +82,7 @@ class AsyncTaskMethods:
         try:
             while True:
                 woken.clear()
-                view = await self.task(checked)
+                view = await self._seen(checked)
                 left = deadline - loop.time()
                 if view.is_final or left <= 0:
                     return view
@@ -94,6 +94,14 @@ class AsyncTaskMethods:
                     return final
         finally:
             self.session.unwatch_task(waiter)
+
+    async def _seen(self, task_id: str) -> TaskView:
+        """The task as it is, without its runs; those who ask at the same time share a look."""
+        loop, looks = asyncio.get_running_loop(), self.session.desk.looks
+        future: asyncio.Future[TaskView] = loop.create_future()
+        if looks.ask(task_id, lambda answer: loop.call_soon_threadsafe(_resolve, future, answer)):
+            loop.run_in_executor(None, looks.lead)
+        return await future
 
     # changing
 
@@ -147,6 +155,15 @@ class AsyncTaskMethods:
 
     async def schedules(self) -> list[ScheduleView]:
         return await self._answer(self.session.schedules)
+
+
+def _resolve(future: asyncio.Future[TaskView], answer: TaskView | PenstockError) -> None:
+    if future.done():
+        return  # whoever asked has gone
+    if isinstance(answer, PenstockError):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
 
 
 def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Event) -> None:

@@ -122,7 +122,7 @@ class TaskWaiters:
         with self._lock:
             woken = list(self._by_task.get(key, ()))
             for waiter in woken:
-                waiter.news = waiter.news or news
+                waiter.news = news or waiter.news
                 waiter.ticket = max(waiter.ticket, ticket)
         for waiter in woken:
             waiter.wake()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from penstock import tasking
 from penstock.delivery.entries import TaskFreed, TasksNoted
 from penstock.embedded.awaiting import TaskWaiters
+from penstock.embedded.looking import Looks
 from penstock.errors import Closed, StorageError
 from penstock.model_tasks import TaskView, WorkerInfo, WorkerNews
 from penstock.registry import NEVER, Registry
@@ -40,6 +41,7 @@ class Desk:
         self.shard = shard
         self.waiters = TaskWaiters()
         self.registry = Registry()
+        self.looks = Looks(lambda ids: self.caught_up().views(ids))
         self._disk = disk
         self._retention_seconds = retention_seconds
         self._opening = threading.Lock()

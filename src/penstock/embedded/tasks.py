@@ -17,8 +17,9 @@ import msgspec
 from penstock import limits, task_fields, tasking
 from penstock.embedded.awaiting import TaskWaiter
 from penstock.embedded.desk import Desk
+from penstock.embedded.looking import not_found
 from penstock.engine import Ticket
-from penstock.errors import PenstockError, TaskConflict, TaskNotFound
+from penstock.errors import PenstockError, TaskConflict
 from penstock.model import MessageId, Receipt, check_seconds
 from penstock.model_tasks import (
     FINAL,
@@ -86,7 +87,7 @@ class TaskMethods:
     def _task(self, task_id: str) -> TaskView:
         found = self.desk.caught_up().find(task_id)
         if found is None:
-            raise TaskNotFound(f"there is no task {task_id}")
+            raise not_found(task_id)
         return found
 
     # waiting

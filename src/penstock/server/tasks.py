@@ -45,11 +45,9 @@ async def submit_one(broker: Broker, client: Client, task: TaskSubmission) -> An
 
 async def task(broker: Broker, client: Client, task_id: str, wait_ms: float = 0.0) -> TaskView:
     """A task as it is, or once it is final when that comes within `wait_ms`."""
-    found: TaskView
     if wait_ms:
-        found = await broker.call(client, "wait_task", calls.WaitTask(task_id, wait_ms / 1000))
-    else:
-        found = await broker.call(client, "task", calls.FindTask(task_id))
+        await broker.call(client, "wait_task", calls.WaitTask(task_id, wait_ms / 1000))
+    found: TaskView = await broker.call(client, "task", calls.FindTask(task_id))  # with its runs
     return found
 
 
