@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -44,6 +46,11 @@ async def _run(make: Callable[[], Worker]) -> None:
         await worker.run()
     finally:
         await worker.app.aclose()
+    if worker.has_broken_off:
+        # Threads that still work are waited for by Python, and nobody wants what they do.
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(0)
 
 
 def _on_signals(worker: Worker) -> None:

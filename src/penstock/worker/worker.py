@@ -57,15 +57,14 @@ class Worker:
         self._app_place = (app_path or "", app_url)
         self._clock = clock or SystemClock()
         self._rng = rng or random.Random()
-        self._stops = 0
         self._stopped = asyncio.Event()  # once
         self._hurried = asyncio.Event()  # twice
         self.started = asyncio.Event()
+        self.has_broken_off = False  # runs did not come to their end by themselves; their threads may still work
         self.crew: Crew  # from the moment it runs
 
     def stop(self) -> None:
         """Finish what was begun, then end. Called again: give everything back and end at once."""
-        self._stops += 1
         if self._stopped.is_set():
             self._hurried.set()
         self._stopped.set()
@@ -124,6 +123,7 @@ class Worker:
         await self._wait(crew, lambda: not crew.desk.runs, self.settings.stop_seconds)
         if crew.desk.runs:
             log.warning("breaking off what still runs: it is given back", running=crew.desk.running)
+            self.has_broken_off = True
             crew.desk.break_off_all()
             await self._wait(crew, lambda: not crew.desk.runs, BREAK_SECONDS, is_patient=True)
             crew.desk.give_up_all()
