@@ -21,6 +21,7 @@ from penstock.model import ContentType, Receipt
 from penstock.model_tasks import Finish, TaskFilter, TaskState, TaskSubmission, WorkerInfo
 from penstock.remote import request as asking
 from penstock.requests import LeaseRequest
+from penstock.server.tcp import answering, connection
 from penstock.wire import calls, requests
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import EVERYTHING, CuttingProxy
@@ -301,6 +302,24 @@ def test_a_client_that_stops_waiting_takes_its_request_back(world):
             await until(lambda: set(world.broker.broker.waits) - before)  # it has asked again
             assert (await ps._session.finish_tasks([finish])) == [None]
             assert (await lost).state is TaskState.COMPLETED
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_thousands_who_wait_keep_nobody_from_being_heard(world, monkeypatch):
+    monkeypatch.setattr(connection, "UNANSWERED_MAX", 20)
+    monkeypatch.setattr(answering, "WAITS_MAX", 50)
+    finishes = running(world.session, "mail", 60)
+
+    async def run() -> None:
+        async with aio.connect(world.broker.url) as ps:
+            session = ps._session
+            waiting = [asyncio.ensure_future(session.wait_task(each.task_id, 60.0)) for each in finishes]
+            await until(lambda: len(world.broker.broker.waits) == len(finishes))
+            assert await session.finish_tasks(finishes) == [None] * len(finishes)
+            assert {view.state for view in await asyncio.gather(*waiting)} == {TaskState.COMPLETED}
+            (peer,) = world.broker.server._connections
+            assert (peer._unanswered, peer._waits, peer._pending) == (0, {}, {})
 
     asyncio.run(asyncio.wait_for(run(), 60))
 

@@ -17,6 +17,7 @@ from penstock.wire.frames import Type, frame, frame_head
 if TYPE_CHECKING:
     from penstock.server.tcp.listener import TcpServer
 
+WAITS_MAX: Final = 32_768  # of one connection that may wait for tasks without keeping it from being read
 PLACED: Final = int(Type.PLACED)  # looking an enumeration up costs more than all else about it
 
 
@@ -32,6 +33,7 @@ class Answering:
         self._is_reading = True
         self._is_lost = False
         self._pending: dict[int, Pending | Wait] = {}  # what waits, by the correlation of its request
+        self._waits: dict[int, Wait] = {}  # the same of those that are not counted as unanswered
         self._out: list[bytes | memoryview] = []  # answers of this turn of the loop
 
     @abstractmethod
@@ -94,6 +96,17 @@ class Answering:
         if out and not self._is_lost and not self._transport.is_closing():
             self._transport.writelines(out)
 
+    def _watch(self, correlation: int, wait: Wait) -> None:
+        """Somebody waits for the end of a task. Thousands may; all else must be read and answered meanwhile."""
+        if len(self._waits) < WAITS_MAX:
+            self._waits[correlation] = wait
+            self._unanswered -= 1
+        else:
+            self._pending[correlation] = wait
+
     def _begun(self, correlation: int, answer: Any) -> None:
-        self._pending.pop(correlation, None)
+        if self._waits.pop(correlation, None) is not None:
+            self._unanswered += 1
+        else:
+            self._pending.pop(correlation, None)
         self._told(correlation, answer)

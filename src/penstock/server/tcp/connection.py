@@ -72,7 +72,7 @@ class TcpConnection(Answering, asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._is_lost = True
         self._server.left(self)
-        for pending in list(self._pending.values()):
+        for pending in (*self._pending.values(), *self._waits.values()):
             pending.cancel()
         for stream in list(self._streams.values()):
             stream.close()
@@ -267,7 +267,7 @@ class TcpConnection(Answering, asyncio.Protocol):
         if type(what) in BEGUN:
             wait = self._broker.tasks.begin(self._client, what, partial(self._begun, correlation))
             if wait is not None and not wait.is_over:
-                self._pending[correlation] = wait
+                self._watch(correlation, wait)
             return
         self._calls += 1
         self._server.spawn(self._called(correlation, given.name, what))
@@ -319,6 +319,9 @@ class TcpConnection(Answering, asyncio.Protocol):
     def _cancel(self, correlation: int, body: memoryview) -> None:
         self._unanswered -= 1  # it has no answer of its own; the request it is about gets none either
         given = requests.decode(body, requests.Cancel)
+        wait = self._waits.pop(given.request, None)
+        if wait is not None:
+            wait.cancel()
         pending = self._pending.pop(given.request, None)
         if pending is not None:
             pending.cancel()
