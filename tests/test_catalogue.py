@@ -7,14 +7,18 @@ from typing import Any
 
 import pytest
 
+from penstock.batch import Batch
 from penstock.catalogue import Catalogue
 from penstock.clock import ManualClock
+from penstock.delivery import admin
 from penstock.envelopes import new_task_id, tasks_batch
-from penstock.model import Outcome
+from penstock.errors import InvalidField
+from penstock.model import ContentType, Message, Outcome, to_datetime
 from penstock.model_tasks import TaskFilter, TaskState, TaskSubmission, TaskView
 from penstock.opening import open_in_memory
 from penstock.requests import LeaseRequest, Settling
 from penstock.shard import Shard
+from penstock.storage.task_states import id_bytes
 
 
 class Scene:
@@ -111,3 +115,250 @@ def test_a_failure_waits_for_its_next_attempt_and_every_attempt_is_kept(scene):
         (2, "w2", "dead", "bang"),
     ]
     assert scene.ids(queue="mail.dlq") == []  # a dead letter is no task of its own
+
+
+def test_what_was_not_due_yet_is_scheduled_until_it_is(scene):
+    (task_id,) = scene.submit(delay_seconds=60)
+    assert scene.ids(states=("scheduled",)) == [task_id]
+    assert scene.ids(states=("pending",)) == []
+
+    scene.clock.advance(61)
+
+    assert scene.ids(states=("scheduled",)) == []
+    assert scene.ids(states=("pending",)) == [task_id]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "how", "state"),
+    [
+        (Outcome.SNOOZED, {"delay_seconds": 5}, "scheduled"),
+        (Outcome.RELEASED, {}, "pending"),
+        (Outcome.REJECTED, {"error": "no"}, "dead"),
+    ],
+)
+def test_each_end_of_a_run_has_its_state(scene, outcome, how, state):
+    (task_id,) = scene.submit()
+    scene.settle(scene.lease(), outcome, **how)
+
+    assert scene.state(task_id) == state
+    assert [run.outcome for run in scene.task(task_id).runs] == [outcome.name.lower()]
+
+
+def test_a_lease_that_runs_out_is_a_failure(scene):
+    (task_id,) = scene.submit()
+    scene.lease()
+    scene.clock.advance(31)
+
+    assert scene.task(task_id).error == "the lease expired"
+    assert [run.outcome for run in scene.task(task_id).runs] == ["timed_out"]
+
+
+def test_expired_and_purged_tasks_are_cancelled_and_what_was_done_before_stays(scene):
+    (done,) = scene.submit()
+    scene.settle(scene.lease(), Outcome.ACKED)
+    (expired,) = scene.submit(ttl_seconds=5)
+    (waiting,) = scene.submit()
+    (held,) = scene.submit(priority=200)
+    scene.lease()
+    scene.clock.advance(6)
+    assert scene.state(expired) == "cancelled"
+    scene.shard.change(lambda now: admin.decide_purge(scene.shard.core.by_name["mail"], now))
+
+    assert scene.task(expired).error == "it expired before it was run"
+    assert [scene.task(task_id).error for task_id in (waiting, held)] == ["its queue was purged"] * 2
+    assert scene.state(done) == "completed"
+
+
+def test_tasks_of_a_queue_that_is_deleted_are_cancelled(scene):
+    (done,) = scene.submit()
+    scene.settle(scene.lease(), Outcome.ACKED)
+    (waiting,) = scene.submit()
+    core = scene.shard.core
+    scene.shard.change(lambda now: admin.decide_delete_queue(core, core.by_name["mail"]))
+    (new,) = scene.submit()
+
+    assert scene.task(waiting).error == "its queue was deleted"
+    assert scene.state(done) == "completed"
+    assert scene.ids(queue="mail") == [new, waiting, done]
+    assert scene.ids(queue="mail", states=("pending",)) == [new]
+
+
+def test_a_group_that_is_moved_brings_tasks_back_or_passes_them(scene):
+    first, second, third = scene.submit(3)
+    scene.settle(scene.lease(2), Outcome.ACKED)
+    group = scene.shard.core.by_name["mail"].groups[0]
+
+    scene.shard.change(lambda now: admin.decide_seek(group, {0: 1}, now))
+    assert [scene.state(task_id) for task_id in (first, second, third)] == ["completed", "pending", "pending"]
+
+    scene.shard.change(lambda now: admin.decide_seek(group, "latest", now))
+    assert [scene.state(task_id) for task_id in (first, second, third)] == ["completed", "cancelled", "cancelled"]
+
+
+def test_many_tasks_in_one_look_are_each_seen_as_they_ended(scene):
+    ids = scene.submit(500)
+    scene.settle(scene.lease(200), Outcome.ACKED)
+    scene.lease(100, worker="w2")
+
+    counts = {state: len(scene.ids(states=(state,), limit=1000)) for state in ("completed", "running", "pending")}
+
+    assert counts == {"completed": 200, "running": 100, "pending": 200}
+    assert scene.ids(limit=1000) == ids[::-1]
+
+
+def test_messages_that_are_no_tasks_are_left_out_whatever_they_say(scene):
+    texts = [b"", b"{}", b"no json", b'{"task_id":"7","task_type":"t"}', b'{"task_id":null,"task_type":"t"}', b"\xff"]
+    batch = Batch.build([Message(payload=text, content_type=ContentType.TASK) for text in texts])
+    scene.shard.push("mail", batch, None, None)
+    scene.shard.push("mail", Batch.build([b"bytes", "text", {"json": 1}]), None, None)
+    (task_id,) = scene.submit()
+    scene.settle(scene.lease(20), Outcome.ACKED)
+
+    assert scene.ids() == [task_id]
+    assert scene.state(task_id) == "completed"
+
+
+def test_an_id_that_is_used_again_is_the_newer_task(scene):
+    task_id = new_task_id(1)
+    for args in (b"[1]", b"[2]"):
+        scene.shard.push("mail", tasks_batch([submission(task_id, args=args)]), None, None)
+        assert scene.task(task_id).args == args
+
+    scene.settle(scene.lease(), Outcome.ACKED)  # the first one's message
+    assert scene.state(task_id) == "pending"
+
+
+# Searching.
+
+
+def test_pages_have_every_task_once_while_others_come(scene):
+    ids = []
+    for _ in range(7):
+        ids += scene.submit(3)
+        scene.clock.advance(0.001)
+    seen, cursor = [], None
+    while True:
+        scene.catalogue.catch_up()
+        page = scene.catalogue.page(TaskFilter(limit=4, cursor=cursor))
+        seen += [task.task_id for task in page.tasks]
+        scene.submit(5)
+        cursor = page.cursor
+        if cursor is None:
+            break
+
+    assert seen == ids[::-1]
+
+
+def test_filters_are_met_together(scene):
+    a, b = scene.submit(2, task_type="a", workflow="w1", args=b'[7,"x"]')
+    (c,) = scene.submit(task_type="b", queue="other", kwargs=b'{"to":{"name":"Zo\\u00eb"},"n":[true,null]}')
+    scene.settle(scene.lease(worker="w1"), Outcome.RETRIED, delay_seconds=60, error="Traceback: timeout at smtp")
+    start = scene.clock.now()
+    scene.clock.advance(10)
+    (d,) = scene.submit(task_type="a", args=b'["7"]')
+
+    assert scene.ids(task_type="a") == [d, b, a]
+    assert scene.ids(task_type="a", states=("failed", "pending")) == [d, b, a]
+    assert scene.ids(task_type="a", states=("failed",)) == [a]
+    assert scene.ids(queue="other") == [c]
+    assert scene.ids(worker="w1") == [a]
+    assert scene.ids(workflow="w1", states=("pending",)) == [b]
+    assert scene.ids(submitted_since=to_datetime(start + 1)) == [d]
+    assert scene.ids(submitted_until=to_datetime(start + 1), task_type="a") == [b, a]
+    assert scene.ids(error_contains="smtp") == [a]
+    assert scene.ids(argument="7") == [d, b, a]
+    assert scene.ids(argument="args.0=7") == [d, b, a]
+    assert scene.ids(argument="args.1=x") == [b, a]
+    assert scene.ids(argument="args.1=7") == []
+    assert scene.ids(argument="Zoë") == [c]
+    assert scene.ids(argument="kwargs.to.name=Zoë") == [c]
+    assert scene.ids(argument="kwargs.n.0=true") == [c]
+    assert scene.ids(argument="kwargs.n.1=null") == [c]
+    assert scene.ids(argument="1") == []  # true is not 1
+    for nobody in ({"task_type": "z"}, {"queue": "z"}, {"worker": "z"}, {"worker": ""}, {"schedule": "z"}):
+        assert scene.ids(**nobody) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "field"),
+    [
+        ({"cursor": "x"}, "cursor"),
+        ({"cursor": "1-zz"}, "cursor"),
+        ({"limit": 0}, "limit"),
+        ({"argument": ""}, "argument"),
+    ],
+)
+def test_what_cannot_be_looked_for_is_refused_by_name(scene, wanted, field):
+    with pytest.raises(InvalidField, match=f"^{field}: "):
+        scene.ids(**wanted)
+
+
+# Listening.
+
+
+def test_listeners_are_told_what_changed_and_only_what_they_want(scene):
+    everything: list[TaskView] = []
+    some: list[TaskView] = []
+    wanted: set[bytes] = set()
+    end = scene.catalogue.on_change(everything.extend)
+    scene.catalogue.on_change(some.extend, lambda: wanted)
+    first, second = scene.submit(2)
+    wanted.add(id_bytes(second))
+    scene.catalogue.catch_up()
+    scene.settle(scene.lease(2), Outcome.ACKED)
+    scene.catalogue.catch_up()
+
+    assert [(view.task_id, view.state) for view in some] == [(second, "pending"), (second, "completed")]
+    assert {view.task_id for view in everything} == {first, second}
+    end()
+    scene.submit()
+    scene.catalogue.catch_up()
+    assert len(everything) == 4
+
+
+# Forgetting.
+
+
+def test_final_tasks_are_forgotten_after_their_time_and_others_are_not(scene):
+    (old,) = scene.submit()
+    (waiting,) = scene.submit(delay_seconds=30 * 86_400)
+    scene.settle(scene.lease(), Outcome.ACKED)
+    scene.clock.advance(6 * 86_400)
+    (new,) = scene.submit()
+    scene.settle(scene.lease(), Outcome.ACKED)
+    scene.catalogue.catch_up()
+    assert scene.catalogue.expire() == 0
+
+    scene.clock.advance(2 * 86_400)
+
+    assert scene.catalogue.expire() == 1
+    assert scene.find(old) is None
+    assert scene.ids() == [new, waiting]
+
+
+def test_a_parent_stays_while_a_child_is_not_final(scene):
+    (parent,) = scene.submit()
+    scene.settle(scene.lease(), Outcome.ACKED)
+    (child,) = scene.submit(depends_on=(parent,))
+    scene.clock.advance(8 * 86_400)
+    scene.catalogue.catch_up()
+    assert scene.catalogue.expire() == 0
+    assert scene.catalogue.forget(TaskFilter()) == 0
+
+    scene.settle(scene.lease(), Outcome.ACKED)
+    scene.catalogue.catch_up()
+
+    assert scene.catalogue.expire() == 1
+    assert scene.ids() == [child]
+
+
+def test_forgetting_goes_by_the_filter_over_all_pages(scene):
+    ids = scene.submit(30, task_type="a")
+    other = scene.submit(3, task_type="b")
+    scene.settle(scene.lease(33), Outcome.ACKED)
+    (waiting,) = scene.submit(task_type="a")
+    scene.catalogue.catch_up()
+
+    assert scene.catalogue.forget(TaskFilter(task_type="a", limit=5)) == len(ids)
+    assert scene.ids() == [waiting, *other[::-1]]
+    assert scene.catalogue.forget_ids([other[0], waiting, new_task_id(5), "x"]) == 1
