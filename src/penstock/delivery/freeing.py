@@ -1,6 +1,6 @@
 """Children whose time has come: they are pushed, or cancelled because a parent failed.
 
-Each round is applied before the next is decided, since it may bring more: a child that is cancelled takes its own along.
+Each round is applied before the next is decided, since it may bring more: who is cancelled takes its children along.
 Those of one queue are pushed together. The caller appends all of it as one frame with the lock held.
 """
 
