@@ -169,7 +169,7 @@ class TestRunning:
         app.advance(1)
         assert app.run_pending() == 1
         with pytest.raises(
-            TaskDied, match=r"(?s)'fail'.*died after 2 attempts.*in fail.*ZeroDivisionError: on purpose"
+            TaskDied, match=r"(?s)'fail'.*died after 2 attempts.*in fail.*ZeroDivisionError: on purpose$"
         ):
             job.result()
         assert "penstock/tasks" not in job.info().error

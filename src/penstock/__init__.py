@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from penstock.client.sync import Penstock, Queue
     from penstock.client.sync_delivery import Delivery, Leased
     from penstock.clock import Clock
+    from penstock.model_tasks import TaskState, TaskView
     from penstock.spark.pipelines.own import pipeline
     from penstock.tasks.app import App
     from penstock.tasks.context import TaskContext, current_task
@@ -75,6 +76,8 @@ __all__ = [
     "Snooze",
     "Task",
     "TaskContext",
+    "TaskState",
+    "TaskView",
     "Workflow",
     "__version__",
     "aio",
@@ -105,6 +108,8 @@ _HOMES: Final = {
     "Snooze": "penstock.tasks.endings",
     "Task": "penstock.tasks.task",
     "TaskContext": "penstock.tasks.context",
+    "TaskState": "penstock.model_tasks",
+    "TaskView": "penstock.model_tasks",
     "Workflow": "penstock.tasks.workflow_job",
     "chain": "penstock.tasks.workflows",
     "current_task": "penstock.tasks.context",

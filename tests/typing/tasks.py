@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any, assert_type
 
-from penstock import App, Job, Snooze, Task, Workflow, chain, current_task, group
-from penstock.model_tasks import TaskState, TaskView
+from penstock import App, Job, Snooze, Task, TaskState, TaskView, Workflow, chain, current_task, group
 
 app = App("penstock://localhost:7710")
 
@@ -58,8 +57,9 @@ def results_are_those_of_the_function(job: Job[int]) -> None:
     assert_type(job.status(), TaskState)
     assert_type(job.info(), TaskView)
     assert_type(current_task().attempt, int)
-    text: str = job.result()  # type: ignore[assignment]
-    assert text
+    if job.status() == "completed" or job.status() is TaskState.DEAD:
+        text: str = job.result()  # type: ignore[assignment]
+        assert text
 
 
 async def and_so_they_are_on_a_loop() -> None:

@@ -98,7 +98,8 @@ class Job(Generic[T]):
     def _outcome(self, view: TaskView, timeout: float | None) -> T:
         what = f"task {view.task_type!r} ({view.task_id})"
         if view.state == TaskState.DEAD:
-            raise TaskDied(f"{what} died after {view.attempt} attempts:\n{view.error}")
+            times = f"{view.attempt} attempt" + "s" * (view.attempt != 1)
+            raise TaskDied(f"{what} died after {times}:\n{view.error}", hint="")  # so that the error stands last
         if view.state == TaskState.CANCELLED:
             raise TaskCancelled(f"{what} was cancelled" + (f": {view.error}" if view.error else ""))
         if view.state != TaskState.COMPLETED:
