@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from functools import wraps
+from functools import partial, wraps
 
 import pytest
 
@@ -19,7 +19,7 @@ from penstock.envelopes import new_task_id, parse_envelope, tasks_batch
 from penstock.errors import Closed, InvalidField, LeaseLost, TaskNotFound
 from penstock.model import Receipt
 from penstock.model_tasks import Finish, ScheduleSpec, TaskFilter, TaskState, TaskSubmission, WorkerInfo
-from tests.behaviour.task_steps import Office
+from tests.behaviour.task_steps import Office, Run, in_thread
 from tests.support.brokers import BrokerThread
 
 SECONDS = 60  # nothing here takes that long; a hang fails instead of hanging
@@ -252,3 +252,32 @@ def test_final_tasks_are_kept_for_as_long_as_they_shall_be(tmp_path):
     session.close()
     with pytest.raises(InvalidField, match="task_retention_seconds"):
         Session(None, task_retention_seconds=-1)
+
+
+def test_results_reach_whoever_waits_whatever_comes_first(tmp_path):
+    session = Session(tmp_path, durability="os")
+    office = Office(Penstock(session))
+    session.confirm(session.create_queue("mail", {}, exist_ok=False))
+    is_over = threading.Event()
+
+    def work(worker: str) -> None:
+        while not is_over.is_set():
+            for delivery in office.ps.queue("mail").lease(3, wait=0.05, consumer=worker):
+                run = Run(office, delivery)
+                run.finish(result=run.task_id)
+
+    def call() -> None:
+        for _ in range(40):
+            task_id = office.enqueue()
+            assert office.state(task_id) in {"pending", "running", "completed"}
+            assert office.wait(task_id, SECONDS).result == f'"{task_id}"'.encode()
+            assert office.state(task_id) == "completed"
+
+    workers = [in_thread(partial(work, f"w{number}")) for number in range(2)]
+    for caller in [in_thread(call) for _ in range(4)]:
+        caller.result(SECONDS)
+    is_over.set()
+    for worker in workers:
+        worker.result(SECONDS)
+    assert len(session.desk.waiters) == 0
+    session.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import msgspec
 
@@ -125,7 +126,8 @@ class TaskWaiters:
                 waiter.news = news or waiter.news
                 waiter.ticket = max(waiter.ticket, ticket)
         for waiter in woken:
-            waiter.wake()
+            with suppress(RuntimeError):  # its loop is closed; and what is applied must not fail
+                waiter.wake()
 
     def wake_all(self) -> None:
         """Time has jumped, or all is over."""
