@@ -33,9 +33,9 @@ def total(numbers: list[int]) -> int:
 
 def functions_stay_functions() -> None:
     assert_type(bare(1, "x"), list[str])
-    running = assert_type(send("x", loud=True), Coroutine[Any, Any, int])
+    running = [assert_type(send("x", loud=True), Coroutine[Any, Any, int])]
     bare("1")  # type: ignore[arg-type]
-    running = send("x", True)  # type: ignore[call-arg]
+    running += [send("x", True)]  # type: ignore[call-arg]
 
 
 def enqueueing_takes_what_the_function_takes() -> None:
