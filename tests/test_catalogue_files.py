@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import threading
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from penstock.model_tasks import TaskFilter, TaskSubmission
 from penstock.opening import close_on_disk, open_on_disk
 from penstock.requests import LeaseRequest, Settling
 from penstock.storage.disk import RealDisk
+from penstock.storage.task_rows import Identity, Key
 
 
 class Data:
@@ -38,7 +40,11 @@ class Data:
             self.disk, self.clock, random.Random(1), durability="os", journal_file_bytes=64 << 20
         )
         self.catalogue = Catalogue(self.shard, self.disk)
-        self.keeper.identify_tasks = lambda keys: self.catalogue.catch_up() and self.catalogue.identify(keys)
+        self.keeper.identify_tasks = self.identify
+
+    def identify(self, keys: Iterable[Key]) -> Mapping[Key, Identity]:
+        self.catalogue.catch_up()
+        return self.catalogue.identify(keys)
 
     def close(self) -> None:
         self.catalogue.close()

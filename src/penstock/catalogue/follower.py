@@ -11,12 +11,23 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from penstock.catalogue import schema
+from penstock.catalogue import many, schema
 from penstock.catalogue.store import Store, set_meta
 from penstock.delivery import entries
 from penstock.delivery.entries import HEAD, decode_record
 from penstock.journal.following import Frame
-from penstock.storage.task_changes import HANDLED, PUSH, ROW_BITS, SWEEPING, TAKE, TASK_ID, UPDATE_LENGTH, Fold
+from penstock.storage.task_changes import (
+    BELOW,
+    HANDLED,
+    PUSH,
+    QUEUE,
+    ROW_BITS,
+    SWEEPING,
+    TAKE,
+    TASK_ID,
+    UPDATE_LENGTH,
+    Fold,
+)
 from penstock.storage.task_names import Known
 
 SLICE_CHANGES: Final = 4_000
@@ -106,25 +117,21 @@ class _Sink:
     def store(self, fold: Fold) -> None:
         """Everything folded so far; the fold is empty afterwards."""
         store_names(self._connection, self._known)
-        many = self._connection.executemany
+        connection = self._connection
         new = [change for change in fold.changes.values() if len(change) > UPDATE_LENGTH]
         updates = [change for change in fold.changes.values() if len(change) == UPDATE_LENGTH]
-        if fold.held:
-            many(schema.INSERT, fold.held.values())
-        if new:
-            many(schema.INSERT, new)
-        if fold.by_id:
-            many(schema.UPDATE_BY_ID, fold.by_id.values())
-        if updates:
-            many(schema.UPDATE_BY_PLACE, updates)
-        if fold.runs:
-            many(schema.INSERT_RUN, fold.runs)
-        if fold.parents:
-            many("INSERT OR IGNORE INTO parents VALUES (?, ?)", fold.parents)
+        many.execute(connection, schema.INSERT, fold.held.values())
+        many.execute(connection, schema.INSERT, new)
+        many.execute(connection, schema.UPDATE_BY_ID, fold.by_id.values())
+        many.execute(connection, schema.UPDATE_BY_PLACE, updates)
+        many.execute(connection, schema.INSERT_RUN, fold.runs)
+        many.execute(connection, schema.INSERT_PARENT, fold.parents)
         if self._touched is not None:
             self._touched.update(change[TASK_ID] for change in [*new, *fold.held.values()])
             self._touched.update(fold.by_id)
-            self._touch(schema.IDS_BY_PLACE, [change[10:13] for change in updates])
+            for answer in many.run(connection, schema.IDS_BY_PLACE, [change[QUEUE:BELOW] for change in updates]):
+                ids = bytes.fromhex(answer.fetchone()[0] or "")
+                self._touched.update(ids[start : start + 16] for start in range(0, len(ids), 16))
         fold.clear()
 
     def sweep(self, fold: Fold, record: entries.Record) -> None:
@@ -157,26 +164,26 @@ class _Sink:
 
 def store_names(connection: sqlite3.Connection, known: Known) -> None:
     """Names that are new, within a transaction."""
-    many = connection.executemany
+    store = connection.executemany  # they are few
     if known.new_words:
-        many("INSERT OR REPLACE INTO words (word, id) VALUES (?, ?)", known.new_words.items())
+        store("INSERT OR REPLACE INTO words (word, id) VALUES (?, ?)", known.new_words.items())
         known.new_words = {}
     if known.new_queues:
-        many(
+        store(
             "INSERT INTO queues (id, name) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET name = excluded.name",
             known.new_queues.items(),
         )
         known.new_queues = {}
     if known.new_task_queues:
         rows = [(queue, known.queues.get(queue, f"#{queue}")) for queue in known.new_task_queues]
-        many(
+        store(
             "INSERT INTO queues (id, name, has_tasks) VALUES (?, ?, 1) ON CONFLICT (id) DO UPDATE SET has_tasks = 1",
             rows,
         )
         known.new_task_queues = set()
     if known.new_partitions:
         named = [(queue, id, name) for (queue, id), name in known.new_partitions.items()]
-        many("INSERT OR REPLACE INTO partitions VALUES (?, ?, ?)", named)
+        store("INSERT OR REPLACE INTO partitions VALUES (?, ?, ?)", named)
         known.new_partitions = {}
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from penstock.catalogue import schema
+from penstock.catalogue import many, schema
 from penstock.catalogue.follower import Follower, store_names
 from penstock.catalogue.store import Store, set_meta
 from penstock.model import Outcome
@@ -34,10 +34,6 @@ _NEW: Final = (int(Code.WAITING), 0, 0, 0, 0, 0, 0, "", None, None)
 _SUBMITTED_AT: Final = schema.COLUMNS.index("submitted_at")
 _DEPENDS_ON: Final = schema.COLUMNS.index("depends_on")
 _OUTCOMES: Final = {outcome.name.lower(): outcome.value for outcome in Outcome}
-_INSERT_RUN: Final = """
-INSERT INTO runs (number, attempt, worker, started_at, ended_at, outcome, error)
-SELECT number, ?, ?, ?, ?, ?, ? FROM tasks WHERE task_id = ?
-"""
 
 
 def rebuild(store: Store, shard: Shard) -> Follower:
@@ -56,7 +52,7 @@ def rebuild(store: Store, shard: Shard) -> Follower:
         for table in shard.store.read_tasks(manifest):
             _take(store, known, table)
     with store.writing() as connection:
-        connection.executemany(schema.UPDATE_BY_PLACE, held)
+        many.execute(connection, schema.UPDATE_BY_PLACE, held)
         store_names(connection, known)
         set_meta(connection, "position", position)
         set_meta(connection, "checksum", 0)
@@ -110,17 +106,17 @@ def _take(store: Store, known: Known, table: pa.Table) -> None:
     with store.writing() as connection:
         new = [change for change in merged.values() if len(change) > UPDATE_LENGTH]
         connection.executemany(schema.KEEP_LAST_RUN_BY_ID, revived)
-        connection.executemany(schema.INSERT, new)
+        many.execute(connection, schema.INSERT, new)
         updates = [change for change in merged.values() if len(change) == UPDATE_LENGTH]
-        connection.executemany(schema.UPDATE_BY_ID, updates)
-        connection.executemany(_INSERT_RUN, runs)
+        many.execute(connection, schema.UPDATE_BY_ID, updates)
+        many.execute(connection, schema.INSERT_RUN_BY_ID, runs)
         parents = [
             (id_bytes(parent), task_id)
             for task_id, change in merged.items()
             if len(change) > UPDATE_LENGTH and change[_DEPENDS_ON]
             for parent in msgspec.json.decode(change[_DEPENDS_ON], type=list[str])
         ]
-        connection.executemany("INSERT OR IGNORE INTO parents VALUES (?, ?)", parents)
+        many.execute(connection, schema.INSERT_PARENT, parents)
 
 
 def _is_revived(row: Row) -> bool:

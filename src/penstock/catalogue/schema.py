@@ -109,28 +109,33 @@ CREATE INDEX tasks_by_schedule ON tasks (schedule, submitted_at) WHERE schedule 
 CREATE INDEX runs_by_number ON runs (number, started_at);
 """
 
-_SET: Final = ", ".join(f"{name} = COALESCE(?{index}, {name})" for index, name in enumerate(CHANGING, 1))
-_BELOW: Final = len(CHANGING) + len(PLACE) + 1
+# In these `{rows}` stands for any number of rows: see `many.py`. SQLite calls the columns of rows column1 and so on.
+_SET: Final = ", ".join(f"{name} = COALESCE(new.column{index}, {name})" for index, name in enumerate(CHANGING, 1))
+_UPDATE: Final = f"UPDATE tasks SET {_SET} FROM (VALUES {{rows}}) AS new WHERE tasks.state < new.column14"
 
-UPDATE_BY_PLACE: Final = f"""
-UPDATE tasks SET {_SET} WHERE queue = ?{_BELOW - 3} AND partition = ?{_BELOW - 2} AND position = ?{_BELOW - 1}
-AND state < ?{_BELOW}
+UPDATE_BY_PLACE: Final = f"""{_UPDATE}
+AND tasks.queue = new.column11 AND tasks.partition = new.column12 AND tasks.position = new.column13
 """
-UPDATE_BY_ID: Final = f"""
-UPDATE tasks SET {_SET} WHERE task_id = ?{_BELOW - 1} AND state < ?{_BELOW}
-"""
+UPDATE_BY_ID: Final = f"{_UPDATE} AND tasks.task_id = new.column13"
 # A task that was blocked is the same one when its message comes. One that was there before gives way: its id was used
 # again after the queue had forgotten it.
 INSERT: Final = f"""
-INSERT INTO tasks ({", ".join(COLUMNS)}) VALUES ({", ".join("?" * len(COLUMNS))})
+INSERT INTO tasks ({", ".join(COLUMNS)}) VALUES {{rows}}
 ON CONFLICT (task_id) DO UPDATE SET
     submitted_at = CASE WHEN state = {Code.BLOCKED:d} THEN submitted_at ELSE excluded.submitted_at END,
     {", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in {"number", "task_id", "submitted_at"})}
 """
 INSERT_RUN: Final = """
 INSERT INTO runs (number, attempt, worker, started_at, ended_at, outcome, error)
-SELECT number, ?, ?, ?, ?, ?, ? FROM tasks WHERE queue = ? AND partition = ? AND position = ?
+SELECT number, column1, column2, column3, column4, column5, column6 FROM (VALUES {rows}) JOIN tasks
+ON queue = column7 AND partition = column8 AND position = column9
 """
+INSERT_RUN_BY_ID: Final = """
+INSERT INTO runs (number, attempt, worker, started_at, ended_at, outcome, error)
+SELECT number, column1, column2, column3, column4, column5, column6 FROM (VALUES {rows}) JOIN tasks
+ON task_id = column7
+"""
+INSERT_PARENT: Final = "INSERT OR IGNORE INTO parents VALUES {rows}"
 # The last run of a task that is brought back goes where those before it are.
 _KEEP_LAST_RUN: Final = f"""
 INSERT INTO runs (number, attempt, worker, started_at, ended_at, outcome, error)
@@ -143,7 +148,11 @@ AND NOT EXISTS (
 """
 KEEP_LAST_RUN: Final = f"{_KEEP_LAST_RUN} AND queue = ? AND partition = ? AND position = ?"
 KEEP_LAST_RUN_BY_ID: Final = f"{_KEEP_LAST_RUN} AND task_id = ?"
-IDS_BY_PLACE: Final = "SELECT task_id FROM tasks WHERE queue = ? AND partition = ? AND position = ?"
+# One text, since each row of an answer would be one more turn.
+IDS_BY_PLACE: Final = """
+SELECT group_concat(hex(task_id), '') FROM (VALUES {rows}) JOIN tasks
+ON queue = column1 AND partition = column2 AND position = column3
+"""
 END_QUEUE: Final = f"""
 UPDATE tasks SET state = {Code.CANCELLED:d}, finished_at = ?, due_at = 0, error = 'its queue was deleted'
 WHERE queue = ? AND state < {FINAL_FROM} RETURNING task_id
