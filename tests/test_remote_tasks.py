@@ -1,0 +1,114 @@
+"""The session's methods of tasks over the wire: waiting in parts, and answers that tell of each part."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+from penstock.clock import ManualClock
+from penstock.errors import InvalidField, LeaseLost
+from penstock.model import Receipt
+from penstock.model_tasks import Finish, Submitted, TaskState, TaskSubmission, TaskView
+from penstock.remote import http_tasks
+from penstock.remote.request import Request, call, news_of
+from penstock.remote.task_operations import AsyncWaits, Waits
+from penstock.wire import calls
+
+TASK = "0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"
+OTHER = "0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5c"
+PROOF = Receipt("mail", "0", 0, 1, 7)
+
+
+def view(state: TaskState) -> TaskView:
+    return TaskView(task_id=TASK, task_type="send", queue="mail", state=state, submitted_at=datetime.now(UTC))
+
+
+class Asked:
+    """Answers with states, one for each request, after the time that it was allowed."""
+
+    def __init__(self, *states: TaskState) -> None:
+        self.clock: Any = ManualClock()
+        self.states = list(states)
+        self.seconds: list[float] = []
+
+    def _call(self, arguments: calls.Arguments) -> Request:
+        return call(arguments)
+
+    def answer(self, request: Request) -> TaskView:
+        self.seconds.append(request.wait_seconds)
+        self.clock.advance(request.wait_seconds)
+        return view(self.states.pop(0))
+
+
+class Blocking(Asked, Waits):
+    def _told(self, request: Request) -> Any:
+        return self.answer(request), 0
+
+    def _done(self, request: Request) -> Any:
+        raise AssertionError
+
+
+class OnALoop(Asked, AsyncWaits):
+    async def _told(self, request: Request) -> Any:
+        return self.answer(request)
+
+    def _done(self, request: Request) -> Any:
+        raise AssertionError
+
+
+def test_a_long_wait_is_made_of_short_ones():
+    blocking = Blocking(*[TaskState.RUNNING] * 3)
+    assert blocking.wait_task(TASK, 150.0)[0].state is TaskState.RUNNING
+    assert blocking.seconds == [60.0, 60.0, 30.0]
+
+    on_a_loop = OnALoop(TaskState.RUNNING, TaskState.COMPLETED)
+    assert asyncio.run(on_a_loop.wait_task(TASK, 150.0)).state is TaskState.COMPLETED
+    assert on_a_loop.seconds == [60.0, 60.0]
+
+
+def test_a_look_without_patience_is_one_request():
+    blocking = Blocking(TaskState.PENDING)
+    assert blocking.wait_task(TASK, 0.0)[0].state is TaskState.PENDING
+    assert blocking.seconds == [0.0]
+
+
+def test_an_id_that_nobody_chose_is_new():
+    tasks = [
+        TaskSubmission(task_id=TASK, task_type="send", queue="mail"),
+        TaskSubmission(task_id=TASK, task_type="send", queue="mail", is_named=True),
+        TaskSubmission(task_id=TASK, task_type="send", queue="mail", unique_key="k"),
+    ]
+    told = [Submitted(TASK, False), Submitted(TASK, False), Submitted(OTHER, False)]
+
+    assert news_of(tasks, told) == [Submitted(TASK), Submitted(TASK, False), Submitted(OTHER, False)]
+
+
+def test_what_json_cannot_hold_is_refused_without_the_others():
+    fine = Finish(receipt=PROOF, task_id=TASK, outcome="completed", result=b"1")
+    wrong = [
+        Finish(receipt=PROOF, task_id=TASK, outcome="completed", result=b"{"),
+        Finish(receipt=PROOF, task_id="nobody", outcome="completed"),
+        Finish(receipt=PROOF, task_id=TASK, outcome="failed", delay_seconds=-1.0),
+    ]
+    request = http_tasks.finish_tasks([wrong[0], fine, *wrong[1:]])
+
+    assert b"".join(request.encode(0)).count(b'"receipt"') == 1
+    lost = b'{"code":"lease_lost","message":"late","hint":""}'
+    read: Any = request.read
+    told = read(b'{"error":%s,"results":[{"task_id":"%s","status":"error","error":%s}]}' % (lost, TASK.encode(), lost))
+    assert [type(each) for each in told] == [InvalidField, LeaseLost, InvalidField, InvalidField]
+
+
+def test_nothing_is_asked_of_tasks_when_there_are_none():
+    read: Any = http_tasks.submit_tasks([]).read
+    assert read(b"{}") == []
+    read = http_tasks.finish_tasks([]).read
+    assert read(b"{}") == []
+
+
+def test_a_finish_says_when_it_is_sent_again():
+    request = http_tasks.finish_tasks([Finish(receipt=PROOF, task_id=TASK, outcome="completed")])
+    assert b'"is_again":false' in b"".join(request.encode(0))
+    request.sent = 1
+    assert b'"is_again":true' in b"".join(request.encode(0))
