@@ -89,9 +89,13 @@ class Tasks:
                 told(broker.count("", answer))
                 return
             errors, ticket = answer
-            for each, error in zip(finishes, errors, strict=True):
-                if error is None:
-                    broker.meter.finished(each.task_type, each.outcome, each.run_seconds)
+            broker.meter.finished(
+                [
+                    (each.task_type, each.outcome, each.run_seconds)
+                    for each, error in zip(finishes, errors, strict=True)
+                    if error is None
+                ]
+            )
             tell = partial(broker.timed, "settle", started, told)
             if given.is_again and any(isinstance(each, LeaseLost) for each in errors):
                 judged = partial(self._judged, finishes, errors)

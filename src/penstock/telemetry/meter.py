@@ -9,6 +9,7 @@ come later share one, so that nobody can fill the memory by asking for queues th
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from typing import Final, Literal, TypeVar
 
 from penstock import limits
@@ -88,19 +89,26 @@ class Meter:
         """How long it took, from the request until its answer was durable."""
         self.durations[operation].observe(seconds)
 
-    def finished(self, task_type: str, outcome: str, run_seconds: float) -> None:
-        """A run of a task has ended; `run_seconds` as its worker tells it, 0 when it does not."""
-        counts = self.runs.get((task_type, outcome))
-        if counts is None:
-            task_type = task_type if len(task_type) <= TASK_TYPE_LENGTH_MAX else OTHERS
-            counts = _series(self.runs, (task_type, outcome), (OTHERS, outcome), 1)
-        counts[0] += 1
-        if run_seconds > 0:
-            times = self.run_times.get(task_type)
-            if times is None:
-                name = task_type if len(self.run_times) < limits.metrics_series_max else OTHERS
-                times = self.run_times.setdefault(name, Histogram(RUNS))
-            times.observe(run_seconds)
+    def finished(self, runs: Iterable[tuple[str, str, float]]) -> None:
+        """Runs of tasks have ended: type, outcome and seconds, as their worker tells; 0 when it does not."""
+        last: tuple[str, str] | None = None  # those of one worker are mostly of one kind
+        counts, times = [0], Histogram(RUNS)
+        for task_type, outcome, seconds in runs:
+            if (task_type, outcome) != last:
+                last = (task_type, outcome)
+                name = task_type if len(task_type) <= TASK_TYPE_LENGTH_MAX else OTHERS
+                counts = self.runs.get((name, outcome)) or _series(self.runs, (name, outcome), (OTHERS, outcome), 1)
+                times = self._times_of(name)
+            counts[0] += 1
+            if seconds > 0:
+                times.observe(seconds)
+
+    def _times_of(self, task_type: str) -> Histogram:
+        found = self.run_times.get(task_type)
+        if found is None:
+            name = task_type if len(self.run_times) < limits.metrics_series_max else OTHERS
+            found = self.run_times.setdefault(name, Histogram(RUNS))
+        return found
 
     def connected(self, protocol: str) -> None:
         """A client's connection was accepted."""
