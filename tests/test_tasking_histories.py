@@ -90,6 +90,7 @@ class History:
         if not unfinished:
             return
         name = self.rng.choice(unfinished)
+        self.rig.tick()  # whoever waited for a run that a restart ended is free now
         is_held = id_of(name) in self.rig.held()
         if is_held or name in self.places:
             ticket, _ = tasking.cancel(self.rig.shard, None if is_held else self.places[name], id_of(name))
