@@ -106,8 +106,9 @@ PURE = {
     "wire": WORLDLY | {"pyarrow"},
 }
 
-# The lock beside the door takes flock, and notes the wall time for people to read.
-DISK_DOOR = ("storage.disk", "storage.lock")
+# The lock beside the door takes flock, and notes the wall time for people to read. A worker has no data directory: it
+# looks at /proc for its memory, and at source files to notice changes.
+DISK_DOOR = ("storage.disk", "storage.lock", "worker.usage", "worker.reload")
 CLOCKS = ("clock", "storage.lock")
 
 CLOCK_READS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"}

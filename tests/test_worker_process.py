@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,9 +24,10 @@ def visits() -> Iterator[Visits]:
         yield visits
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
-    with Served(tmp_path, *QUIET) as broker:
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One broker for all: every test leaves its queue empty."""
+    with Served(tmp_path_factory.mktemp("broker"), *QUIET) as broker:
         yield broker.url("tcp")
 
 

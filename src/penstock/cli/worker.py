@@ -12,48 +12,33 @@ from penstock.cli.exits import CommandError
 from penstock.cli.options import ContextOption, Url, seconds_option
 from penstock.cli.target import address
 
-HOW = "How it works"
 LOGS = "Logs"
+
+
+def _option(*names: str, says: str, panel: str | None = None, **more: Any) -> Any:
+    return typer.Option(*names, help=says, rich_help_panel=panel, **more)
 
 
 def worker(
     app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, such as myapp:app.")],
-    concurrency: Annotated[int, typer.Option("--concurrency", "-n", min=1, help="Tasks at once.")] = 16,
+    concurrency: Annotated[int, _option("--concurrency", "-n", min=1, says="Tasks at once.")] = 16,
     queues: Annotated[
-        str | None, typer.Option("--queues", "-q", metavar="NAMES", help="By commas; those of the app if not given.")
+        str | None, _option("--queues", "-q", metavar="NAMES", says="By commas; those of the app if not given.")
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads for plain functions; as --concurrency if not given.")
-    ] = None,
-    processes: Annotated[
-        int, typer.Option(min=0, help="Run plain functions in so many processes instead of threads.")
-    ] = 0,
-    drain: Annotated[
-        bool, typer.Option("--drain", help="Stop when nothing is left to do.", rich_help_panel=HOW)
-    ] = False,
+    threads: Annotated[int | None, _option(min=1, says="For plain functions; as --concurrency if not given.")] = None,
+    processes: Annotated[int, _option(min=0, says="Run plain functions in so many processes, not in threads.")] = 0,
+    drain: Annotated[bool, _option("--drain", says="Stop when nothing is left to do.")] = False,
     reload: Annotated[
-        bool,
-        typer.Option("--reload", help="Start again when a Python file changes; for development.", rich_help_panel=HOW),
+        bool, _option("--reload", says="Start again when a Python file changes; for development.")
     ] = False,
-    stop_seconds: Annotated[
-        float, seconds_option("--stop-seconds", about="Time to finish after SIGTERM. [default: 60s]")
-    ] = 60.0,
+    stop_seconds: Annotated[float, seconds_option("--stop-seconds", about="Time to finish after SIGTERM.")] = 60.0,
     lease_seconds: Annotated[
-        float, seconds_option("--lease-seconds", about="After so much silence others may run its tasks. [default: 30s]")
+        float, seconds_option("--lease-seconds", about="After so much silence others may run its tasks.")
     ] = 30.0,
-    prefetch_max: Annotated[
-        int,
-        typer.Option(min=0, help="Quick tasks to have ready; 0 takes only what can be started.", rich_help_panel=HOW),
-    ] = 1_000,
-    worker_id: Annotated[
-        str | None, typer.Option("--id", help="A name for it; host, pid and chance if not given.", rich_help_panel=HOW)
-    ] = None,
-    log_format: Annotated[
-        str, typer.Option(metavar="WHAT", help="auto, json or console.", rich_help_panel=LOGS)
-    ] = "auto",
-    log_level: Annotated[
-        str, typer.Option(metavar="WHAT", help="debug, info, warning or error.", rich_help_panel=LOGS)
-    ] = "info",
+    prefetch_max: Annotated[int, _option(min=0, says="Quick tasks to have ready; 0 takes what can start.")] = 1_000,
+    worker_id: Annotated[str | None, _option("--id", says="Its name; host, pid and chance if not given.")] = None,
+    log_format: Annotated[str, _option(metavar="WHAT", says="auto, json or console.", panel=LOGS)] = "auto",
+    log_level: Annotated[str, _option(metavar="WHAT", says="debug, info, warning or error.", panel=LOGS)] = "info",
     url: Url = None,
     context: ContextOption = None,
 ) -> None:
