@@ -20,12 +20,13 @@ from penstock.storage.disk import Disk
 DIRECTORY: Final = "catalogue"
 NAME: Final = f"{DIRECTORY}/tasks.sqlite"
 
+WRITER_CACHE_KIB: Final = 32 * 1024
+READER_CACHE_KIB: Final = 4 * 1024
 _BESIDE: Final = ("-wal", "-shm", "-journal")
 _PRAGMAS: Final = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
 PRAGMA temp_store = MEMORY;
-PRAGMA cache_size = -65536;
 PRAGMA wal_autocheckpoint = 4000;
 """
 
@@ -57,13 +58,13 @@ class Store:
         self._idle: list[sqlite3.Connection] = []
         self._closed = False
         with sqlite_errors():
-            self._writer = self._connect()
+            self._writer = self._connect(WRITER_CACHE_KIB)
             self.is_new = self._prepare()
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self, cache_kib: int) -> sqlite3.Connection:
         connection = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None, cached_statements=64)
         try:
-            connection.executescript(_PRAGMAS)
+            connection.executescript(f"{_PRAGMAS} PRAGMA cache_size = -{cache_kib};")
         except sqlite3.Error:
             connection.close()
             raise
@@ -106,7 +107,7 @@ class Store:
                 yield self._writer
             return
         with sqlite_errors():
-            connection = self._idle.pop() if self._idle else self._connect()
+            connection = self._idle.pop() if self._idle else self._connect(READER_CACHE_KIB)
             try:
                 yield connection
             finally:

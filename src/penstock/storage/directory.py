@@ -5,6 +5,7 @@
     journal/00000000000000000001.log …, journal/reserve
     checkpoints/manifest.json, checkpoints/<part>-<sequence>.part
     segments/…
+    catalogue/tasks.sqlite          what became of each task: a view, made anew when it is missing
     staging/…                       batches of sinks on their way; made by whoever stages first
     damaged/<time>/…                what a repair replaced; never read
 
