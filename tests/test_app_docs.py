@@ -73,7 +73,7 @@ def test_every_twin_does_what_its_name_says():
     wanted = {
         Job: {"info", "status", "progress", "result", "cancel", "retry"},
         penstock.Workflow: {"result", "status", "cancel"},
-        penstock.App: {"declare", "jobs", "purge", "wait_task", "close"},
+        penstock.App: {"declare", "jobs", "purge", "workers", "wait_task", "close"},
         LocalApp: {"run_pending", "wait_task"},
         Scheduling: {"schedule", "schedules", "pause_schedule", "resume_schedule", "delete_schedule"},
     }

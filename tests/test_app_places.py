@@ -66,6 +66,7 @@ def test_tasks_at_a_broker(url):
         with pytest.raises(TaskUnfinished):
             job.result(timeout=0)
         drain(workers)
+        assert app.workers() == []
         assert job.result(timeout=30) == 2
         assert [each.result() for each in many] == [2 * n for n in range(50)]
         assert flow.result() == [2, 3]
@@ -88,6 +89,7 @@ def test_tasks_at_a_broker_from_an_event_loop(url):
             results = await asyncio.gather(*(job.aresult(timeout=30) for job in jobs))
             flow = await chain(add.s(1), add.s(2)).aenqueue()
             told = [results, await flow.aresult(timeout=30)]
+            assert [view.info.queues for view in await app.aworkers()] == [("sums",)]
             worker.stop()
             await working
             return told

@@ -16,6 +16,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +26,7 @@ from uuid import UUID
 from penstock.client.sync import Penstock
 from penstock.clock import Clock, ManualClock, SystemClock
 from penstock.model import Durability, check_name
-from penstock.model_tasks import TaskView
+from penstock.model_tasks import TaskView, WorkerView
 from penstock.tasks import listing
 from penstock.tasks.declaring import Declarations
 from penstock.tasks.job import Job
@@ -85,6 +86,7 @@ class App(Scheduling):
         self.declarations = Declarations()
         self.sender = Sender(self)
         self._tasks: dict[str, Task[..., Any, Any]] = {}
+        self.stand_in: LocalApp | None = None  # while it is tested
         self._place = partial(
             Place, clock=self.clock, token=token, client=client, timeout=timeout, durability=durability, rng=rng,
             background=self._has_threads,
@@ -106,6 +108,12 @@ class App(Scheduling):
         from penstock.tasks.local import LocalApp
 
         return LocalApp(queue=queue, middleware=middleware, clock=clock)
+
+    def testing(self) -> AbstractContextManager[LocalApp]:
+        """For tests of these very tasks: within the block they are kept in memory, wherever the app keeps them else."""
+        from penstock.tasks.local import standing_in
+
+        return standing_in(self)
 
     # declaring
 
@@ -179,6 +187,19 @@ class App(Scheduling):
         """The same, awaited."""
         return await (await self.open_async_session()).purge_tasks(listing.filter_of(wanted))
 
+    # workers
+
+    def workers(self) -> list[WorkerView]:
+        """Workers that the broker has heard from, of this app and of others."""
+        session = self.open_session()
+        found, ticket = session.workers()
+        session.confirm(ticket)
+        return found
+
+    async def aworkers(self) -> list[WorkerView]:
+        """The same, awaited."""
+        return await (await self.open_async_session()).workers()
+
     # what is behind it
 
     def open_session(self) -> FullSession:
@@ -198,6 +219,8 @@ class App(Scheduling):
 
     def wait_task(self, task_id: str, seconds: float) -> TaskView:
         """The task once it is final, or as it is after `seconds`."""
+        if self.stand_in is not None:
+            return self.stand_in.wait_task(task_id, seconds)
         session = self.open_session()
         view, ticket = session.wait_task(task_id, seconds)
         session.confirm(ticket)
@@ -205,6 +228,8 @@ class App(Scheduling):
 
     async def await_task(self, task_id: str, seconds: float) -> TaskView:
         """The same, awaited."""
+        if self.stand_in is not None:
+            return await self.stand_in.await_task(task_id, seconds)
         return await (await self.open_async_session()).wait_task(task_id, seconds)
 
     def close(self) -> None:

@@ -15,15 +15,15 @@ in the thread that runs it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Any, Final
 
 from penstock import arguments
 from penstock.client.sync_delivery import Delivery, Leased
 from penstock.clock import ManualClock, SystemClock
 from penstock.envelopes import parse_envelope
-from penstock.errors import InvalidField, LeaseLost, TaskUnfinished
+from penstock.errors import InvalidField, LeaseLost, TaskConflict, TaskUnfinished
 from penstock.model import DEFAULT_GROUP, check_seconds
 from penstock.model_tasks import TaskView
 from penstock.tasks.app import App
@@ -125,6 +125,25 @@ class LocalApp(App):
         for problem in problems:
             if problem is not None and not isinstance(problem, LeaseLost):  # cancelled by itself, say
                 raise problem
+
+
+@contextmanager
+def standing_in(app: App) -> Iterator[LocalApp]:
+    """A local app with the tasks of another one, whose calls it takes meanwhile."""
+    if app.stand_in is not None:
+        raise TaskConflict("the app is being tested already", hint="leave one block before the next")
+    local = LocalApp(queue=app.queue_default, middleware=app.middleware)
+    local._tasks = app._tasks
+    for name, options in app.declarations.queues.items():
+        local.declarations.queue(name, options)
+    local.declarations.schedules = app.declarations.schedules
+    own = app._sessions, app.clock, app.declarations, None
+    app._sessions, app.clock, app.declarations, app.stand_in = local._sessions, local.clock, local.declarations, local
+    try:
+        yield local
+    finally:
+        app._sessions, app.clock, app.declarations, app.stand_in = own
+        local.close()
 
 
 class Run:
