@@ -261,6 +261,31 @@ def test_bad_input_is_refused_with_its_place_and_the_connection_goes_on(kind, bo
     run()
 
 
+@on_uvloop
+async def test_a_client_that_does_not_read_gets_no_more_answers_made_until_it_does():
+    async with serving(None) as place:
+        client = await plain(place)
+        task_id = await client.submit(args=["x" * 1_000_000])
+        for _ in range(100):
+            client.send(JsonType.QUERY_STATUS, {"task_id": task_id})
+        (connection,) = place.server._connections
+        await until(lambda: connection._is_full)
+        made = 100 - connection._unanswered
+
+        assert made < 50
+        assert {(await client.answer())[0] for _ in range(100)} == {ACK}
+
+
+def test_the_frames_of_the_page_are_those_that_are_sent():
+    found = re.findall(
+        r"^[→←] ((?:[0-9a-f]{2} )+) ([0-9a-f]{2})   (\{.*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE
+    )
+
+    assert len(found) == 2
+    for length, kind, body in found:
+        assert json_frame(int(kind, 16), body.encode())[:5] == bytes.fromhex(length + kind)
+
+
 @pytest.mark.parametrize("kind", [0, 5, 6, 10, 15])
 def test_a_type_that_is_no_request_ends_the_connection_with_a_reason(kind):
     @on_uvloop
