@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -142,6 +143,32 @@ class TestOptions:
         assert app.penstock.queue("default").read()[0].headers == {"a": "b"}
         app.run_pending()
         assert traces == [trace, trace]
+
+
+class TestTransactions:
+    def test_a_task_is_stored_with_the_rest_or_not_at_all(self, app, work, ran):
+        orders = app.penstock.queue("orders")
+        orders.push(b"x")
+        (order,) = orders.lease()
+        with suppress(ZeroDivisionError), app.penstock.transaction() as tx:
+            work.enqueue_in(tx, "never")
+            raise ZeroDivisionError
+        with app.penstock.transaction() as tx:
+            tx.ack(order)
+            job = work.options(priority="high", key="k").enqueue_in(tx, "x")
+            with pytest.raises(TaskNotFound):
+                job.info()
+        assert (job.info().priority, job.info().key) == (192, "k")
+        assert app.run_pending() == 1
+        assert (job.result(), ran, orders.stats().acked) == ("x", ["x"], 1)
+
+    def test_what_needs_more_than_its_queue_is_refused(self, app, work):
+        with app.penstock.transaction() as tx:
+            for options in ({"unique": True}, {"depends_on": work.enqueue()}):
+                with pytest.raises(InvalidField, match="part of a transaction"):
+                    work.options(**options).enqueue_in(tx)
+            with pytest.raises(InvalidField, match="argument 'name'"):
+                work.enqueue_in(tx, 1)
 
 
 class TestUnique:

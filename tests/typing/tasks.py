@@ -43,6 +43,9 @@ def enqueueing_takes_what_the_function_takes() -> None:
     assert_type(send.enqueue("x"), Job[int])
     assert_type(send.options(delay=60, priority="high").enqueue("x", loud=True), Job[int])
     assert_type(send.enqueue_many([("x",), ("y",)]), list[Job[int]])
+    with app.penstock.transaction() as tx:
+        assert_type(send.enqueue_in(tx, "x"), Job[int])
+        send.enqueue_in(tx, 1)  # type: ignore[arg-type]
     send.enqueue(1)  # type: ignore[arg-type]
     send.enqueue()  # type: ignore[call-arg]
     send.enqueue("x", quiet=True)  # type: ignore[call-arg]

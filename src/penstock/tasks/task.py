@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 import msgspec
 
 from penstock import limits
-from penstock.envelopes import new_task_id
+from penstock.client.transaction import BaseTransaction
+from penstock.envelopes import new_task_id, tasks_batch
 from penstock.errors import InvalidField, TooLarge
 from penstock.model_tasks import Takes, TaskSubmission
 from penstock.tasks import calls, json_values
@@ -73,6 +74,16 @@ class Configured(Generic[P, T]):
         if self._are_alike:
             return [self._job(id) for id in await self.task.app.sender.asend_alike(*self._alike(items))]
         return [self._job(id) for id in await self.task.app.sender.asend_many(self._submissions(items))]
+
+    def enqueue_in(self, transaction: BaseTransaction, /, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
+        """Store it with the other operations of a transaction, all or none; the job is there once that is committed."""
+        task = self.task.app.sender.through(self.submission(args, kwargs))
+        if not task.is_plain:
+            raise InvalidField(
+                f"task {self.task.name!r}: what is unique or has parents cannot be part of a transaction"
+            )
+        transaction.push_many(task.queue, tasks_batch([task]))
+        return self._job(task.task_id)
 
     def s(self, *args: Any, **kwargs: Any) -> Step[T]:
         """A step of a workflow, or what a schedule runs. What a step takes from its parents is left out here."""
