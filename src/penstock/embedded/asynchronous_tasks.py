@@ -51,13 +51,17 @@ class AsyncTaskMethods:
     # submitting and finishing
 
     async def submit_tasks(self, tasks: Sequence[TaskSubmission]) -> list[Submitted]:
-        if any(task.depends_on for task in tasks if isinstance(task, TaskSubmission)):
+        # Parents are looked up, and when the sealer is behind, the shard has submissions wait.
+        if not self.shard.throttle.is_set() or any(getattr(task, "depends_on", ()) for task in tasks):
             return await self._answer(self.session.submit_tasks, tasks)
         submitted, ticket = self.session.submit_tasks(tasks)
         await self.shard.confirmed(ticket)
         return submitted
 
     async def finish_tasks(self, finishes: Sequence[Finish]) -> list[PenstockError | None]:
+        # A dead letter is a copy of its message, which may have to be read.
+        if self.shard.store is not None and any(finish.outcome in ("failed", "dead") for finish in finishes):
+            return await self._answer(self.session.finish_tasks, finishes)
         refusals, ticket = self.session.finish_tasks(finishes)
         await self.shard.confirmed(ticket)
         return refusals
