@@ -237,17 +237,26 @@ def _limit(limit: int) -> int:
 
 
 def page(connection: sqlite3.Connection, wanted: TaskFilter, names: Names, now: int) -> TaskPage:
-    """One page of the tasks that match."""
+    """One page of the tasks that match: as many as are asked for, or as may be sent in one answer, at least one."""
     search = Search(wanted, names, now)
     if wanted.cursor is not None:
         search.after(decode_cursor(wanted.cursor))
     order = f"ORDER BY submitted_at DESC, number DESC LIMIT {search.limit + 1}"
-    lists = [connection.execute(statement, search.values).fetchall() for statement in search.statements(SELECT, order)]
+    lists = [connection.execute(statement, search.values) for statement in search.statements(SELECT, order)]
     # Each is in order; together they are merged.
-    rows = list(heapq.merge(*lists, key=lambda row: (row[11], row[0]), reverse=True)) if len(lists) != 1 else lists[0]
-    shown = rows[: search.limit]
-    cursor = encode_cursor(shown[-1]) if len(rows) > search.limit else None
+    rows = heapq.merge(*lists, key=lambda row: (row[11], row[0]), reverse=True) if len(lists) != 1 else lists[0]
+    shown: list[tuple[Any, ...]] = []
+    size, cursor = 0, None
+    for row in rows:
+        size += sum(len(value) for value in row if isinstance(value, str | bytes))
+        if shown and (len(shown) == search.limit or size > PAGE_BYTES_MAX):
+            cursor = encode_cursor(shown[-1])
+            break
+        shown.append(row)
     return TaskPage([view(row, names, now) for row in shown], cursor)
+
+
+PAGE_BYTES_MAX: Final = limits.frame_bytes_max // 2
 
 
 def encode_cursor(row: Sequence[Any]) -> str:

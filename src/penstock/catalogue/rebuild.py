@@ -25,6 +25,7 @@ _CODES: Final = {
     "pending": Code.WAITING,
     "failed": Code.FAILED,
     "blocked": Code.BLOCKED,
+    "running": Code.RUNNING,
     "completed": Code.COMPLETED,
     "dead": Code.DEAD,
     "cancelled": Code.CANCELLED,
@@ -101,7 +102,7 @@ def _take(store: Store, known: Known, table: pa.Table) -> None:
             merged[task_id] = [*change, row.incarnation, None, task_id, ANY]
         else:
             before[: len(change)] = [old if new is None else new for old, new in zip(before, change, strict=False)]
-        if change[STATE] is not None and change[STATE] < FINAL_FROM and row.started_at:
+        if change[STATE] in (Code.WAITING, Code.FAILED) and row.started_at:
             runs.append([*change[ATTEMPT:FINISHED_AT], row.at, change[OUTCOME], row.error or "", task_id])
     with store.writing() as connection:
         new = [change for change in merged.values() if len(change) > UPDATE_LENGTH]
@@ -159,9 +160,10 @@ class Row(NamedTuple):
 
 def _change(row: Row, known: Known) -> Change:
     """What a row says has changed; None for what it does not tell."""
-    code = _CODES.get(row.state)
+    # A row that only tells progress says running too: of that, whoever holds it knows better.
+    code = _CODES.get(row.state) if row.state != "running" or row.started_at else None
     is_new = row.args is not None
-    worker = known.word(row.worker) if row.worker else None
+    worker = known.word(row.worker or "") if row.started_at else None  # nobody, when the process stopped
     change: Change = [
         None if code is None else int(code),
         None if code is None else row.due_at or 0,

@@ -1,7 +1,8 @@
 """The lives of tasks, for the sealed table: one row per frame that changed something about a task.
 
 The first row of a task has what it was submitted with. Rows after it have what changed, and null for the rest. That a
-task was leased is no row of its own: the row that ends the run says when it began, and who ran it.
+task was leased is no row of its own, since the row that ends the run says when it began and who ran it; but those that
+run at the end are told then.
 
 What settles a message only names its place. For those that were submitted in other files somebody is asked which tasks
 they are (`identify`); messages that nobody knows as tasks are none.
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.delivery.entries import Entry, Push, TaskHeld
+from penstock.delivery.entries import Entry, Leased, Push, TaskHeld
 from penstock.model import Outcome
 from penstock.storage.names import Names
 from penstock.storage.schema import SCHEMAS, TASKS
@@ -39,7 +40,7 @@ from penstock.storage.task_changes import (
     Place,
 )
 from penstock.storage.task_names import Known
-from penstock.storage.task_states import Code, id_text
+from penstock.storage.task_states import FINAL_FROM, Code, id_text
 
 Key = Place | bytes  # where a task's message is, or its id
 Identity = tuple[bytes, str, int]  # id, type, number
@@ -76,6 +77,7 @@ class TaskRows:
         queues = {id: name for id, (name, _) in names.queues.items()}
         self._fold = Fold(Known(queues, set(task_queues), {}, {}))
         self._own: dict[Key, Identity] = {}  # submitted in what is gathered, if that is to be remembered
+        self._running: dict[Key, list[Any]] = {}  # attempt, worker, since when
         self._waiting: list[tuple[Key, int, Change]] = []
         self._tables: list[pa.Table] = []
 
@@ -90,17 +92,41 @@ class TaskRows:
                 number = fold.take_pushed(number, entry)
             elif isinstance(entry, TaskHeld):
                 number = fold.take_held(number, entry)
+            elif isinstance(entry, Leased):
+                fold.take_leased(entry)
+                self._note_running()
             elif type(entry) in TAKE:
                 TAKE[type(entry)](fold, entry)
         if len(fold):
+            self._end_runs()
             for changes in (fold.held, fold.changes, fold.by_id):
                 self._waiting += [(key, fold.at, change) for key, change in changes.items()]
             fold.clear()
             if len(self._waiting) >= ROWS_AT_ONCE:
                 self._gather()
 
+    def _note_running(self) -> None:
+        """What was leased is remembered until its run ends."""
+        for key, change in list(self._fold.changes.items()):
+            if change[STATE] == Code.RUNNING:
+                self._running[key] = change[ATTEMPT : STARTED_AT + 1]
+                if len(change) == UPDATE_LENGTH:
+                    del self._fold.changes[key]
+
+    def _end_runs(self) -> None:
+        """A purge, say, does not tell of the run that it ends."""
+        for key, change in self._fold.changes.items():
+            if change[STATE] is not None and change[STATE] != Code.RUNNING and key in self._running:
+                run = self._running.pop(key)
+                if change[STARTED_AT] is None:
+                    change[ATTEMPT : STARTED_AT + 1] = run
+
     def table(self) -> pa.Table:
-        """Everything so far."""
+        """Everything, once all has been taken."""
+        for key, run in self._running.items():
+            change = [int(Code.RUNNING), None, *run, *[None] * 5, *key, FINAL_FROM]
+            self._waiting.append((key, run[-1], change))
+        self._running = {}
         self._gather()
         return pa.concat_tables(self._tables) if self._tables else _SCHEMA.empty_table()
 
