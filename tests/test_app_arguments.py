@@ -7,7 +7,8 @@ import uuid
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Literal, NamedTuple, TypedDict
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, NewType, TypedDict
 
 import msgspec
 import pytest
@@ -35,6 +36,9 @@ class Order:
 class Point(msgspec.Struct):
     x: float
     y: float = 0.0
+
+
+UserId = NewType("UserId", int)
 
 
 class Pair(NamedTuple):
@@ -97,6 +101,9 @@ VALUES: list[tuple[Any, Any]] = [
     (set[int], {1, 2}),
     (int | None, None),
     (Literal["a", "b"], "b"),
+    (Path, Path("/srv/a b.txt")),
+    (Annotated[int, msgspec.Meta(gt=0)], 1),
+    (UserId, UserId(7)),
     (Any, {"x": [1, None, "y"]}),
     (int, 2**63),
 ]
@@ -214,6 +221,16 @@ def test_parameters_of_every_kind(app):
     for args, kwargs, message in wrong:
         with pytest.raises(InvalidField, match=message):
             work.enqueue(*args, **kwargs)
+
+
+def test_bounds_of_an_annotation_hold(app):
+    @app.task
+    def work(count: Annotated[int, msgspec.Meta(gt=0)], path: Path) -> None: ...
+
+    with pytest.raises(InvalidField, match=r"argument 'count': expected `int` >= 1"):
+        work.enqueue(0, Path())
+    with pytest.raises(InvalidField, match=r"argument 'path': "):
+        work.enqueue(1, 5)
 
 
 def test_an_annotation_that_has_no_json_says_so(app):

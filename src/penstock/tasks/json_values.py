@@ -1,12 +1,13 @@
 """Values as JSON, and back as what an annotation says. Never pickled.
 
 Whatever msgspec can write and read may travel: numbers, text, lists, dicts, dataclasses, Structs, datetime, UUID,
-Decimal, Enum, bytes (as base64), and models that know `model_validate` and `model_dump`.
+Decimal, Enum, paths, bytes (as base64), and models that know `model_validate` and `model_dump`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import PurePath
 from typing import Any, Final, get_args, get_type_hints
 
 import msgspec
@@ -22,12 +23,16 @@ def encode_more(value: Any) -> Any:
     """What msgspec does not know by itself."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
+    if isinstance(value, PurePath):
+        return str(value)
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def _decode_more(kind: type, value: Any) -> Any:
     if hasattr(kind, "model_validate"):
         return kind.model_validate(value)
+    if issubclass(kind, PurePath) and isinstance(value, str):
+        return kind(value)
     raise TypeError(f"{kind.__name__} cannot be made from JSON")
 
 
