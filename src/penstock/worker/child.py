@@ -22,7 +22,7 @@ from penstock.model_tasks import TaskView
 from penstock.tasks.context import TaskContext
 from penstock.tasks.running import run_one
 from penstock.worker.loading import load_app
-from penstock.worker.pipes import LENGTH, Done, Failed, Hello, Job, Progressed, Word, packed, unpacked
+from penstock.worker.pipes import LENGTH, Done, Failed, Hello, Job, Progressed, Ready, Word, packed, unpacked
 
 _view = msgspec.json.Decoder(TaskView)
 
@@ -42,6 +42,7 @@ def main(fd: int) -> None:
         except PenstockError as error:
             worker.sendall(packed(Failed(str(error))))
             return
+        worker.sendall(packed(Ready()))
         while isinstance(job := _receive(worker), Job):
             worker.sendall(packed(_run(app, job, worker)))
 

@@ -54,7 +54,9 @@ class Crew:
         self._in_threads = ThreadLane(settings.threads, self._ended)
         self._in_processes: ProcessLane | None = None
         if settings.processes:
-            self._in_processes = ProcessLane(settings.processes, app_place, self._ended, self._progress, self._spawner)
+            self._in_processes = ProcessLane(
+                settings.processes, app_place, self._ended, self._began, self._progress, self._spawner
+            )
         self.finishing = Finishing(session, self._spawner, rng)
         self.desk = Desk(settings, clock, app.tasks, self._lane_of, self.finishing, self._begin)
         self._extending = Extending(session, clock, self._ticker, self._spawner, settings.lease_seconds, self.desk.lost)
@@ -77,6 +79,8 @@ class Crew:
         self._leasing_task = create(self._leasing.run())
         self.background = [self._leasing_task, create(self._ticker.run(roles)), create(self.heartbeat.hear_news())]
         self._watchdog.start()
+        if self._in_processes is not None:
+            self._in_processes.open()
 
     async def stop_leasing(self) -> None:
         """Take no more."""
@@ -106,6 +110,9 @@ class Crew:
 
     def _ended(self, run: Run, ending: Ending | None) -> None:
         self.desk.ended(run, ending)
+
+    def _began(self, run: Run) -> None:
+        self.desk.began(run)
 
     def _begin(self, lane: Lane, run: Run) -> None:
         """A slot is free: the run's context, and off it goes."""

@@ -30,6 +30,7 @@ from penstock.worker.ticking import NEVER
 log: Any = structlog.stdlib.get_logger("penstock.worker")
 
 PREFETCH_US: Final = 100_000  # so much work may be buffered
+PUMPED_MAX: Final = 64  # starts in one turn of the loop
 AVERAGED: Final = 16  # so many runs make the average
 MORE: Final = layout.KEY | layout.TRACE
 RELEASED: Final = Ending("released")
@@ -67,6 +68,7 @@ class Desk:
         self._tasks = tasks
         self._lane_of = {name: lane_of(task) for name, task in tasks.items()}
         self.lanes: list[Lane] = list({id(lane): lane for lane in self._lane_of.values()}.values())
+        self._lanes_by_queue: dict[str, list[Lane]] = {}
         self._finishing = finishing
         self._begin = begin
         self.runs: set[Run] = set()
@@ -96,8 +98,11 @@ class Desk:
         return room + ready if room > 0 or self.buffered * 2 < ready else 0
 
     def _lanes_of(self, queue: str) -> Sequence[Lane]:
-        found = [self._lane_of[name] for name, task in self._tasks.items() if task.defaults.queue == queue]
-        return found or self.lanes
+        found = self._lanes_by_queue.get(queue)
+        if found is None:
+            own = {id(lane): lane for name, lane in self._lane_of.items() if self._tasks[name].defaults.queue == queue}
+            found = self._lanes_by_queue[queue] = list(own.values()) or list(self.lanes)
+        return found
 
     @property
     def is_idle(self) -> bool:
@@ -148,10 +153,12 @@ class Desk:
         lanes = self.lanes
         lanes.append(lanes.pop(0))  # so that none is always last
         limit = self._settings.concurrency
+        left = max(limit, PUMPED_MAX)  # what never waits may be over at once: others want their turn too
         for lane in lanes:
-            while lane.waiting and lane.running < lane.size and self.running < limit:
+            while lane.waiting and lane.running < lane.size and self.running < limit and left:
                 run = lane.waiting.popleft()
                 if run.stage is Stage.BUFFERED:
+                    left -= 1
                     self._start(lane, run)
         self.changed.set()
 
@@ -161,12 +168,16 @@ class Desk:
         self.buffered -= 1
         self.running += 1
         run.stage = Stage.RUNNING
+        self.began(run)
+        self._begin(lane, run)
+
+    def began(self, run: Run) -> None:
+        """Its time runs from now on."""
         run.since = self._clock.monotonic()
         seconds = run.timeout_seconds
         if seconds is not None:
             run.deadline = run.since + round(seconds * 1_000_000)
             self.hurry(run.deadline)
-        self._begin(lane, run)
 
     # out
 

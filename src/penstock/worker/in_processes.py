@@ -12,6 +12,8 @@ import socket
 import subprocess
 import sys
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -19,7 +21,7 @@ import structlog
 
 from penstock.tasks.endings import Ending
 from penstock.worker.in_loop import Ended
-from penstock.worker.pipes import LENGTH, Done, Failed, Hello, Job, Progressed, Word, packed, unpacked
+from penstock.worker.pipes import LENGTH, Done, Failed, Hello, Job, Progressed, Ready, Word, packed, unpacked
 from penstock.worker.progress import Progress
 from penstock.worker.runs import Run
 from penstock.worker.ticking import Spawner
@@ -28,7 +30,7 @@ log: Any = structlog.stdlib.get_logger("penstock.worker")
 
 
 class Child:
-    """One process, and the way to speak to it."""
+    """One process, and the way to speak to it. Until it is `ready` it imports the app."""
 
     def __init__(self, app: str, url: str | None) -> None:
         ours, theirs = socket.socketpair()
@@ -38,16 +40,26 @@ class Child:
                 words, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
             )
         self._socket = ours
-        self._hello = packed(Hello(app, url, [path for path in sys.path if path]))
+        self._hello = Hello(app, url, [path for path in sys.path if path])
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self.problem = ""  # why it cannot work
 
-    async def send(self, word: Word) -> None:
+    async def ready(self) -> bool:
+        """Whether it can work; waits until that is known."""
         if self._writer is None:
             self._reader, self._writer = await asyncio.open_connection(sock=self._socket)
-            self._writer.write(self._hello)
-        self._writer.write(packed(word))
-        await self._writer.drain()
+            await self.send(self._hello)
+            word = await self.receive()
+            self.problem = word.error if isinstance(word, Failed) else ""
+            return isinstance(word, Ready)
+        return True
+
+    async def send(self, word: Word) -> None:
+        assert self._writer is not None
+        with suppress(ConnectionError):  # told when the answer is read
+            self._writer.write(packed(word))
+            await self._writer.drain()
 
     async def receive(self) -> Word | None:
         """What it says next; None when it is gone."""
@@ -74,10 +86,16 @@ class Child:
 
 
 class ProcessLane:
-    """See the module's rules."""
+    """See the module's rules. `began` is called when a run's own time begins."""
 
     def __init__(
-        self, size: int, app: tuple[str, str | None], ended: Ended, progress: Progress, spawner: Spawner
+        self,
+        size: int,
+        app: tuple[str, str | None],
+        ended: Ended,
+        began: Callable[[Run], None],
+        progress: Progress,
+        spawner: Spawner,
     ) -> None:
         self.size = size
         self.running = 0
@@ -85,6 +103,7 @@ class ProcessLane:
         self.waiting: deque[Run] = deque()
         self._app = app  # its import path, and its url if it was moved
         self._ended = ended
+        self._began = began
         self._progress = progress
         self._spawner = spawner
         self._idle: list[Child] = []
@@ -92,6 +111,10 @@ class ProcessLane:
 
     def pids(self) -> list[int]:
         return [child.process.pid for child in self._children]
+
+    def open(self) -> None:
+        """Start all processes: whoever comes first shall not wait for them."""
+        self._idle += [self._new() for _ in range(self.size)]
 
     def start(self, run: Run) -> None:
         self._spawner.spawn(self._run(run))
@@ -108,14 +131,14 @@ class ProcessLane:
             child.close()
 
     async def _run(self, run: Run) -> None:
-        child = self._idle.pop() if self._idle else self._new()
-        run.handle = child
-        ending = await self._answered(run, child)
+        run.deadline = 0  # the start of a process does not count
+        child = run.handle = self._idle.pop() if self._idle else self._new()
+        ending = await self._answered(run, child) if run.why is None and await child.ready() else None
         if ending is not None:
             self._idle.append(child)
         else:
             self._children.discard(child)
-            how = await asyncio.to_thread(child.close)
+            how = child.problem or await asyncio.to_thread(child.close)
             log.warning("a process is gone", how=how, pid=child.process.pid, **run.fields())
             ending = None if run.why is not None else Ending("failed", error=f"the process that ran it ended: {how}")
         self._ended(run, ending)
@@ -127,17 +150,13 @@ class ProcessLane:
 
     async def _answered(self, run: Run, child: Child) -> Ending | None:
         """How the run ended; None when the process did."""
-        try:
-            await child.send(_job(run))
-        except ConnectionError:
-            return None
+        self._began(run)
+        await child.send(_job(run))
         while (word := await child.receive()) is not None:
             if isinstance(word, Progressed):
                 self._progress.note(run, word.data)
             elif isinstance(word, Done):
                 return Ending(*msgspec.structs.astuple(word))
-            elif isinstance(word, Failed):
-                log.error("the app cannot be loaded in a process", error=word.error)
         return None
 
 

@@ -1,7 +1,7 @@
 """What crosses between a worker and the processes that run its tasks: frames of MessagePack, with their length before.
 
-The worker sends one `Hello`, then jobs, one at a time. The process answers a job with any number of progresses and one
-`Done`. Arguments and results stay the JSON that they are.
+The worker sends one `Hello`, which the process answers when it is ready; then jobs, one at a time. A job is answered
+with any number of progresses and one `Done`. Arguments and results stay the JSON that they are.
 """
 
 from __future__ import annotations
@@ -49,13 +49,17 @@ class Done(msgspec.Struct, frozen=True, tag=True, array_like=True):
     delay_seconds: float | None
 
 
+class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The app is loaded."""
+
+
 class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The app could not be loaded: nothing can be run here."""
 
     error: str
 
 
-Word = Hello | Job | Progressed | Done | Failed
+Word = Hello | Ready | Job | Progressed | Done | Failed
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decoder: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(Word)

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
@@ -28,6 +29,8 @@ from penstock.worker.settings import settings
 
 if TYPE_CHECKING:
     from penstock.tasks.app import App
+
+T = TypeVar("T")
 
 log: Any = structlog.stdlib.get_logger("penstock.worker")
 
@@ -71,7 +74,7 @@ class Worker:
 
     async def run(self) -> None:
         """Until it is stopped; or, when draining, until nothing is left to do. Raises what cannot be mended."""
-        session = await self._opened()
+        session = await self._patiently(self.app.open_async_session)
         if session is None:
             return
         crew = self.crew = Crew(self.app, session, self.settings, self._clock, self._rng, self._app_place)
@@ -81,12 +84,12 @@ class Worker:
         finally:
             await self._end(crew)
 
-    async def _opened(self) -> Any:
-        """The app's session; None when we were stopped before a broker answered."""
+    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T | None:
+        """What a broker answers; None when we were stopped before one did."""
         pause = 0.1
         while not self._stopped.is_set():
             try:
-                return await self.app.open_async_session()
+                return await ask()
             except ServerError as error:
                 if self.settings.is_draining:
                     raise
@@ -97,8 +100,8 @@ class Worker:
         return None
 
     async def _begin(self, crew: Crew) -> None:
-        await crew.heartbeat.beat()
-        await self.app.declarations.adeclare(crew.session)
+        await self._patiently(crew.heartbeat.beat)
+        await self._patiently(partial(self.app.declarations.adeclare, crew.session))
         for each in self.app.middleware:
             each.worker_started(self.settings.worker_id)
         shown = self.settings
@@ -130,8 +133,9 @@ class Worker:
         await self._wait(crew, lambda: not len(crew.finishing), GOODBYE_SECONDS, is_patient=True)
         await self._say_goodbye(crew)
         await crew.close()
-        for each in self.app.middleware:
-            each.worker_stopped(self.settings.worker_id)
+        if self.started.is_set():
+            for each in self.app.middleware:
+                each.worker_stopped(self.settings.worker_id)
         log.info("stopped", completed=crew.desk.completed, failed=crew.desk.failed)
 
     async def _wait(self, crew: Crew, holds: Callable[[], bool], seconds: float, *, is_patient: bool = False) -> None:
