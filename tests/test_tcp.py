@@ -271,7 +271,6 @@ async def test_a_fault_in_one_request_is_answered_and_the_connection_goes_on(nam
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         frame(200, 1, b""),
         frame(Type.OK, 1, b""),
-        b"\0\0\0\x03\x01{}",
     ],
 )
 @pytest.mark.parametrize("hello", [True, False])
