@@ -16,7 +16,7 @@ from penstock.client import asynchronous
 from penstock.clock import ManualClock
 from penstock.embedded import AsyncSession, Session, desk
 from penstock.envelopes import new_task_id, parse_envelope, tasks_batch
-from penstock.errors import Closed, InvalidField, LeaseLost, TaskNotFound
+from penstock.errors import Closed, InvalidField, LeaseLost, StorageError, TaskNotFound
 from penstock.model import Receipt
 from penstock.model_tasks import Finish, ScheduleSpec, TaskFilter, TaskState, TaskSubmission, WorkerInfo
 from tests.behaviour.task_steps import Office, Run, in_thread
@@ -281,3 +281,23 @@ def test_results_reach_whoever_waits_whatever_comes_first(tmp_path):
         worker.result(SECONDS)
     assert len(session.desk.waiters) == 0
     session.close()
+
+
+def test_a_catalogue_that_cannot_be_used_holds_up_no_sealer_and_loses_nothing(tmp_path):
+    path = tmp_path / "data"
+    with Penstock(Session(path, background=False)) as ps:
+        first, second = Office(ps).push(new(), new())
+        ps.session.seal()
+    in_its_way = path / store.NAME
+    in_its_way.mkdir(parents=True)
+
+    with Penstock(Session(path, background=False)) as ps:
+        office = Office(ps)
+        office.lease_one().finish(result=1)
+        with pytest.raises(StorageError, match=store.NAME):
+            office.task(first)
+        assert office.session.seal() == 1
+    in_its_way.rmdir()
+
+    with Penstock(Session(path, background=False)) as ps:
+        assert [Office(ps).state(task_id) for task_id in (first, second)] == ["completed", "pending"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from penstock import tasking
@@ -82,13 +83,16 @@ class Desk:
             return self._catalogue
 
     def _open(self) -> Catalogue:
-        from penstock.catalogue import Catalogue
-
-        catalogue = Catalogue(self.shard, self._disk, retention_seconds=self._retention_seconds)
+        catalogue = self._new_catalogue(self._disk)
         catalogue.on_change(self._changed, self.waiters.keys)
         if self._clerk is not None:
             self._clerk.start()
         return catalogue
+
+    def _new_catalogue(self, disk: Disk | None) -> Catalogue:
+        from penstock.catalogue import Catalogue
+
+        return Catalogue(self.shard, disk, retention_seconds=self._retention_seconds)
 
     def start(self) -> None:
         """Go on with a catalogue from before, if there may be threads."""
@@ -96,8 +100,14 @@ class Desk:
             _ = self.catalogue  # the clerk opens it
 
     def identify(self, keys: Iterable[Key]) -> Mapping[Key, Identity]:
-        """Which tasks messages are, for whoever seals the journal."""
-        return self.caught_up().identify(keys)
+        """Which tasks messages are, for whoever seals the journal: not to be held up by a view that cannot be used."""
+        try:
+            return self.caught_up().identify(keys)
+        except StorageError as error:
+            logger.warning("the catalogue of tasks is made anew in memory, for the sealer: %s", error)
+        with closing(self._new_catalogue(None)) as spare:
+            spare.catch_up()
+            return spare.identify(keys)
 
     def before_removal(self, sequence: int) -> None:
         """The journal is about to lose frames up to here; whoever follows it should have seen them."""
