@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.http import HttpThread
+from tests.support.http import HttpThread, request
 
 TASKS = "/api/v1/tasks"
 ID = "0190f3a2-7b1c-7c00-8000-0123456789ab"
@@ -124,6 +124,24 @@ def test_tasks_are_listed_searched_and_paged(server):
     assert listed(queue="other") == []
     assert listed(workflow="w", until="2020-01-01T00:00:00Z") == []
     assert listed(since="2020-01-01T00:00:00+02:00", worker="w-1") == [ids[0]]
+
+
+def test_a_page_ends_where_an_answer_would_be_too_large(server):
+    ids = [submit(server, args=["x" * 7_000_000]) for _ in range(3)]
+    first = server.http.get(TASKS).json()
+    second = server.http.get(TASKS, params={"cursor": first["cursor"]}).json()
+
+    assert [task["task_id"] for task in first["tasks"] + second["tasks"]] == ids[::-1]
+    assert (len(first["tasks"]), second["cursor"]) == (2, None)
+
+
+def test_whoever_goes_while_waiting_leaves_nothing_behind(server):
+    task_id = submit(server)
+    for path in (f"{TASKS}/{task_id}", f"{TASKS}/{task_id}/result", "/api/v1/workers/w-1/news"):
+        with server.connect() as client:
+            client.send(request("GET", f"{path}?wait_ms=60000"))
+            server.until(lambda: server.broker.waits)
+        server.until(lambda: not server.broker.waits)
 
 
 def test_a_dead_task_is_run_again_and_a_pending_one_is_not(server):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import cache
@@ -21,7 +22,7 @@ from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from penstock.errors import BadRequest, Internal, InvalidField, PenstockError
+from penstock.errors import BadRequest, Internal, InvalidField, PenstockError, Unavailable
 from penstock.server.http import docs_page, openapi
 from penstock.server.http.actions import Asked, Refused
 from penstock.server.http.exchange import too_large
@@ -138,7 +139,9 @@ class Resource:
     async def _answer(self, request: Request, route: Route) -> Response:
         try:
             assert route.action is not None
-            return _response(route, await route.action(await self._asked(request, route)))
+            asked = await self._asked(request, route)
+            work = route.action(asked)
+            return _response(route, await (_while_there(request, work) if getattr(asked.query, "wait_ms", 0) else work))
         except Unwell as unwell:
             return Response(encode(unwell.view), 503, media_type="application/json")
         except Refused as refused:
@@ -182,6 +185,24 @@ class Resource:
                 raise too_large(limit)
             chunks.append(chunk)
         return b"".join(chunks)
+
+
+async def _while_there(request: Request, work: Awaitable[Any]) -> Any:
+    """What somebody waits for; given up when the client goes away."""
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise Unavailable("the client has gone")
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _response(route: Route, result: Any) -> Response:

@@ -316,7 +316,7 @@ class HttpProtocol(HttpToolsProtocol):
         if isinstance(current, Exchange):
             is_hopeless = not current.is_whole or current.pending is not None
         else:
-            is_hopeless = current.more_body
+            is_hopeless = current.more_body or b"wait_ms=" in current.scope["query_string"]
         if is_hopeless:
             return False
         self.cycle.keep_alive = False
