@@ -188,6 +188,20 @@ def test_what_does_not_fit_is_refused_by_name_and_nothing_is_stored(app, args, k
     assert list(app.jobs()) == []
 
 
+def test_numbers_that_json_does_not_have_are_refused(app):
+    @app.task
+    def work(value: Any) -> Any:
+        return Point(float("inf")) if value is None else None
+
+    for value in (float("nan"), [None, {"x": float("-inf")}], Point(float("nan"))):
+        with pytest.raises(InvalidField, match=r"argument 'value': (nan|-inf) has no JSON"):
+            work.enqueue(value)
+    job = work.enqueue(None)
+    app.run_pending()
+    assert job.status() == "dead"
+    assert "task 'work', result: inf has no JSON" in job.info().error
+
+
 def test_a_value_that_contains_itself_is_refused(app):
     @app.task
     def work(value: Any) -> None: ...
