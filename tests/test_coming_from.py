@@ -20,7 +20,7 @@ def test_their_examples_run_to_the_end(page):
     for block in python_blocks(page):
         names: dict[str, Any] = {}
         with contextlib.redirect_stdout(io.StringIO()):
-            exec(AT_A_BROKER.sub("penstock.App.in_memory(", block), names)  # noqa: S102 - it is ours
+            exec(AT_A_BROKER.sub("penstock.App.in_memory(", block), names)
             app = names["app"]
             app.run_pending()
             app.advance(3600)
