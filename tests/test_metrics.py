@@ -214,3 +214,17 @@ def test_a_scrape_takes_no_lock(metrics, ps, session):
         thread.start()
         assert done.wait(60)
     thread.join()
+
+
+def test_kinds_of_tasks_are_bounded_like_queues(monkeypatch):
+    monkeypatch.setattr(limits, "metrics_series_max", 2)
+    meter = Meter()
+    meter.finished([("a", "completed", 0.5), ("a", "completed", 0.0), ("b", "failed", 0.1), ("c", "completed", 0.1)])
+    meter.finished([("x" * 1000, "completed", 0.1)])
+
+    assert {labels: counts[0] for labels, counts in meter.runs.items()} == {
+        ("a", "completed"): 2,
+        ("b", "failed"): 1,
+        ("~others", "completed"): 2,
+    }
+    assert {name: sum(times.counts) for name, times in meter.run_times.items()} == {"a": 1, "b": 1, "~others": 2}

@@ -166,6 +166,13 @@ class Tasks:
 
     async def of_one(self, client: Client, given: calls.FindTask | calls.CancelTask | calls.RetryTask) -> TaskView:
         """Look at a task, cancel it, or have it run once more."""
+        try:
+            return await self._of_one(client, given)
+        except PenstockError as error:
+            self._broker.count("", error)
+            raise
+
+    async def _of_one(self, client: Client, given: calls.FindTask | calls.CancelTask | calls.RetryTask) -> TaskView:
         action, change = self._changes(given)
         if action is not Action.READ:
             raised(self._broker.draining())
