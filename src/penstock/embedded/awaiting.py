@@ -98,6 +98,8 @@ class TaskWaiters:
         if not self._by_task:
             return
         for note in entry.notes:
+            if note.task_id not in self._by_task:
+                continue  # whoever comes now looks after this is applied
             if note.what == Note.RESULT:
                 self._tell(note.task_id, _ending(TaskState.COMPLETED, entry, note), ticket)
             elif note.what == Note.CANCELLED:
