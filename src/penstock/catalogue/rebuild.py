@@ -6,6 +6,7 @@ that is damaged costs what only it told: the tasks of others are there all the s
 
 from __future__ import annotations
 
+import sqlite3
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -16,7 +17,7 @@ from penstock.catalogue.follower import Follower, store_names
 from penstock.catalogue.store import Store, set_meta
 from penstock.model import Outcome
 from penstock.shard import Shard
-from penstock.storage.task_changes import ATTEMPT, ERROR, FINISHED_AT, OUTCOME, STARTED_AT, STATE, UPDATE_LENGTH, Change
+from penstock.storage.task_changes import ATTEMPT, FINISHED_AT, OUTCOME, STARTED_AT, STATE, UPDATE_LENGTH, Change
 from penstock.storage.task_names import Known
 from penstock.storage.task_states import ANY, FINAL_FROM, Code, id_bytes
 
@@ -77,47 +78,67 @@ def _held(shard: Shard, known: Known) -> list[Change]:
 
 
 def _take(store: Store, known: Known, table: pa.Table) -> None:
-    """The changes of one row group, folded by task."""
+    """The changes of one row group."""
     columns = [table[name].cast(pa.int64()) if name in _TIMES else table[name] for name in Row._fields]
-    merged: dict[bytes, Change] = {}
-    runs: list[list[Any]] = []
-    revived: list[tuple[bytes]] = []  # tasks that were final before these rows
-    for row in map(Row, *(column.to_pylist() for column in columns)):
+    with store.writing() as connection:
+        merged = _Merged(connection, known)
+        for row in map(Row, *(column.to_pylist() for column in columns)):
+            merged.add(row)
+        merged.store()
+
+
+class _Merged:
+    """Rows, folded by task until they are stored."""
+
+    def __init__(self, connection: sqlite3.Connection, known: Known) -> None:
+        self._connection = connection
+        self._known = known
+        self._changes: dict[bytes, Change] = {}
+        self._runs: list[list[Any]] = []
+
+    def add(self, row: Row) -> None:
+        known = self._known
         known.has_tasks(row.incarnation)
         known.learn_queue(row.incarnation, row.queue)
         if row.partition is not None:
             known.learn_partitions(row.incarnation, row.partition_id, [row.partition])
         task_id, change = id_bytes(row.task_id), _change(row, known)
-        before = merged.get(task_id)
+        below = FINAL_FROM
+        if _is_revived(row):
+            self.store()
+            self._connection.execute(schema.KEEP_LAST_RUN_BY_ID, (task_id,))
+            change[STARTED_AT], below = 0, ANY
+        before = self._changes.get(task_id)
         if row.args is not None:
-            merged[task_id] = [*change, row.incarnation, row.partition_id, row.offset, *_lasting(row, known, task_id)]
+            new = [*change, row.incarnation, row.partition_id, row.offset, *_lasting(row, known, task_id)]
             if before is not None and before[STATE] == Code.BLOCKED and len(before) > UPDATE_LENGTH:
-                merged[task_id][_SUBMITTED_AT] = before[_SUBMITTED_AT]
-            continue
-        if _is_revived(row) and (before is None or before[FINISHED_AT] is None):
-            revived.append((task_id,))
-        elif _is_revived(row) and before is not None and before[FINISHED_AT] and before[STARTED_AT]:
-            runs.append([*before[ATTEMPT : ERROR + 1], task_id])
-        if before is None:
-            merged[task_id] = [*change, row.incarnation, None, task_id, ANY]
+                new[_SUBMITTED_AT] = before[_SUBMITTED_AT]
+            self._changes[task_id] = new
+        elif before is None:
+            self._changes[task_id] = [*change, row.incarnation, None, task_id, below]
+        elif (before[STATE] or 0) >= FINAL_FROM:
+            return  # a purge, say, names whole ranges: what was settled before stays as it is
         else:
             before[: len(change)] = [old if new is None else new for old, new in zip(before, change, strict=False)]
         if change[STATE] in (Code.WAITING, Code.FAILED) and row.started_at:
-            runs.append([*change[ATTEMPT:FINISHED_AT], row.at, change[OUTCOME], row.error or "", task_id])
-    with store.writing() as connection:
-        new = [change for change in merged.values() if len(change) > UPDATE_LENGTH]
-        connection.executemany(schema.KEEP_LAST_RUN_BY_ID, revived)
-        many.execute(connection, schema.INSERT, new)
-        updates = [change for change in merged.values() if len(change) == UPDATE_LENGTH]
-        many.execute(connection, schema.UPDATE_BY_ID, updates)
-        many.execute(connection, schema.INSERT_RUN_BY_ID, runs)
+            self._runs.append([*change[ATTEMPT:FINISHED_AT], row.at, change[OUTCOME], row.error or "", task_id])
+
+    def store(self) -> None:
+        """Everything so far."""
+        connection, changes = self._connection, self._changes
+        new = {task_id: change for task_id, change in changes.items() if len(change) > UPDATE_LENGTH}
+        updates = [change for change in changes.values() if len(change) == UPDATE_LENGTH]
         parents = [
             (id_bytes(parent), task_id)
-            for task_id, change in merged.items()
-            if len(change) > UPDATE_LENGTH and change[_DEPENDS_ON]
+            for task_id, change in new.items()
+            if change[_DEPENDS_ON]
             for parent in msgspec.json.decode(change[_DEPENDS_ON], type=list[str])
         ]
+        many.execute(connection, schema.INSERT, new.values())
+        many.execute(connection, schema.UPDATE_BY_ID, updates)
+        many.execute(connection, schema.INSERT_RUN_BY_ID, self._runs)
         many.execute(connection, schema.INSERT_PARENT, parents)
+        self._changes, self._runs = {}, []
 
 
 def _is_revived(row: Row) -> bool:

@@ -221,7 +221,7 @@ class Fold:
             dues = span.due_array().tolist() if span.dues else [0] * span.count
             for (change, _), due_at in zip(self._of_span(revived.queue, span), dues, strict=True):
                 change[:WORKER] = (WAITING, due_at, 0)
-                change[FINISHED_AT] = change[OUTCOME] = 0
+                change[STARTED_AT] = change[FINISHED_AT] = change[OUTCOME] = 0
                 change[BELOW] = ANY
 
     def _of_span(self, queue: int, span: Span) -> list[tuple[Change, int]]:
