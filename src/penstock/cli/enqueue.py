@@ -11,6 +11,7 @@ from penstock.cli import output, task_shapes
 from penstock.cli.exits import SERVER_ERROR, CommandError
 from penstock.cli.options import AsJson, ContextOption, Url, instant_option, seconds_option
 from penstock.cli.target import opened
+from penstock.cli.task_options import Arg, Args, Key, Kwargs, MaxAttempts, Priority, Queue, TaskType, Timeout, Values
 from penstock.clock import SystemClock
 from penstock.model import check_priority
 from penstock.model_tasks import ParentPolicy, TaskState, TaskSubmission, TaskView
@@ -23,39 +24,38 @@ ONCE = "Only once"
 POLICIES: Final[tuple[ParentPolicy, ...]] = ("cancel", "run")
 
 
+TaskId = Annotated[str | None, typer.Option(help="A UUID: a second task with it is not stored.", rich_help_panel=ONCE)]
+UniqueKey = Annotated[
+    str | None, typer.Option(help="Not while another with this key is not finished.", rich_help_panel=ONCE)
+]
+UniqueFor = Annotated[
+    float | None, seconds_option("--unique-for", about="With --unique-key: for so long, finished or not.")
+]
+DependsOn = Annotated[
+    list[str] | None, typer.Option(metavar="ID", help="Run it after this task; may repeat.", rich_help_panel=PARENTS)
+]
+OnParentFailure = Annotated[str, typer.Option(help="cancel or run, when one of them dies.", rich_help_panel=PARENTS)]
+
+
 def enqueue(
-    task_type: Annotated[str, typer.Argument(metavar="TYPE", help="The name of the task, such as app.send.")],
-    values: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARGUMENT]...", help="Its arguments: JSON, or else plain text.")
-    ] = None,
-    arg: Annotated[list[str] | None, typer.Option("--arg", "-a", metavar="NAME=VALUE", help="May repeat.")] = None,
-    args: Annotated[str | None, typer.Option(metavar="JSON", help="All arguments, as a JSON array.")] = None,
-    kwargs: Annotated[str | None, typer.Option(metavar="JSON", help="All named arguments, as a JSON object.")] = None,
-    queue: Annotated[str, typer.Option("--queue", "-q", help="The queue that its workers look at.")] = "default",
+    task_type: TaskType,
+    values: Values = None,
+    arg: Arg = None,
+    args: Args = None,
+    kwargs: Kwargs = None,
+    queue: Queue = "default",
     delay: Annotated[float, seconds_option("--delay", about="Run it no sooner than in so long.")] = 0.0,
     deliver_at: Annotated[datetime | None, instant_option("--deliver-at", about="Run it no sooner than then.")] = None,
-    priority: Annotated[str, typer.Option(help="0 to 255, or background, low, normal, high, critical.")] = "normal",
-    key: Annotated[str | None, typer.Option("--key", "-k", help="For limits by key.")] = None,
-    timeout: Annotated[float | None, seconds_option("--timeout", about="Break a run off after so long.")] = None,
-    max_attempts: Annotated[int | None, typer.Option(min=1, help="Runs before it is dead.")] = None,
+    priority: Priority = "normal",
+    key: Key = None,
+    timeout: Timeout = None,
+    max_attempts: MaxAttempts = None,
     ttl: Annotated[float | None, seconds_option("--ttl", about="Drop it if no worker has it by then.")] = None,
-    task_id: Annotated[
-        str | None, typer.Option(help="A UUID: a second task with it is not stored.", rich_help_panel=ONCE)
-    ] = None,
-    unique_key: Annotated[
-        str | None,
-        typer.Option(help="Not while another with this key is not finished.", rich_help_panel=ONCE),
-    ] = None,
-    unique_for: Annotated[
-        float | None, seconds_option("--unique-for", about="With --unique-key: for so long, finished or not.")
-    ] = None,
-    depends_on: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ID", help="Run it after this task; may repeat.", rich_help_panel=PARENTS),
-    ] = None,
-    on_parent_failure: Annotated[
-        str, typer.Option(help="cancel or run, when one of them dies.", rich_help_panel=PARENTS)
-    ] = "cancel",
+    task_id: TaskId = None,
+    unique_key: UniqueKey = None,
+    unique_for: UniqueFor = None,
+    depends_on: DependsOn = None,
+    on_parent_failure: OnParentFailure = "cancel",
     wait: Annotated[float | None, seconds_option("--wait", about="Wait so long for the result and print it.")] = None,
     url: Url = None,
     context: ContextOption = None,

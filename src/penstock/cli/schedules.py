@@ -9,8 +9,9 @@ import typer
 
 from penstock.cli import human, output, task_shapes
 from penstock.cli.exits import nothing_there
-from penstock.cli.options import AsJson, ContextOption, Url, Yes, seconds_option
+from penstock.cli.options import AsJson, ContextOption, Url, Yes
 from penstock.cli.target import opened
+from penstock.cli.task_options import Arg, Args, Key, Kwargs, MaxAttempts, Priority, Queue, TaskType, Timeout, Values
 from penstock.errors import ScheduleNotFound
 from penstock.model import check_priority
 from penstock.model_tasks import ScheduleSpec, ScheduleView
@@ -43,20 +44,18 @@ def set_(
     cron: Annotated[
         str, typer.Argument(metavar="CRON", help="'*/5 * * * *', '@hourly', … or six fields from seconds.")
     ],
-    task_type: Annotated[str, typer.Argument(metavar="TYPE", help="The name of the task.")],
-    values: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARGUMENT]...", help="Its arguments: JSON, or else plain text.")
-    ] = None,
-    arg: Annotated[list[str] | None, typer.Option("--arg", "-a", metavar="NAME=VALUE", help="May repeat.")] = None,
-    args: Annotated[str | None, typer.Option(metavar="JSON", help="All arguments, as a JSON array.")] = None,
-    kwargs: Annotated[str | None, typer.Option(metavar="JSON", help="All named arguments, as a JSON object.")] = None,
-    queue: Annotated[str, typer.Option("--queue", "-q", help="The queue that its workers look at.")] = "default",
+    task_type: TaskType,
+    values: Values = None,
+    arg: Arg = None,
+    args: Args = None,
+    kwargs: Kwargs = None,
+    queue: Queue = "default",
     timezone: Annotated[str, typer.Option("--timezone", "-z", help="Such as Europe/Berlin.")] = "UTC",
     catch_up: Annotated[bool, typer.Option("--catch-up", help="Submit what was missed while no broker ran.")] = False,
-    priority: Annotated[str, typer.Option(help="0 to 255, or background, low, normal, high, critical.")] = "normal",
-    key: Annotated[str | None, typer.Option("--key", "-k", help="For limits by key.")] = None,
-    timeout: Annotated[float | None, seconds_option("--timeout", about="Break a run off after so long.")] = None,
-    max_attempts: Annotated[int | None, typer.Option(min=1, help="Runs before it is dead.")] = None,
+    priority: Priority = "normal",
+    key: Key = None,
+    timeout: Timeout = None,
+    max_attempts: MaxAttempts = None,
     url: Url = None,
     context: ContextOption = None,
     as_json: AsJson = False,
