@@ -194,7 +194,10 @@ class NewSchedule(Request, omit_defaults=True):
 
 
 def submission_of(given: NewTask, new_id: str, place: str = "", trace: str | None = None) -> TaskSubmission:
-    """A task to store. `new_id` is for one that brings none, `place` what errors begin with: `tasks[3].`."""
+    """A task to store. `new_id` is for one that brings none, `place` what errors begin with: `tasks[3].`.
+
+    What a type cannot tell, such as whether a name is legal, whoever stores it finds out.
+    """
     args, kwargs = arguments_of(given, place)
     if given.deliver_at is not None and to_micros(given.deliver_at, "deliver_at") > limits.instant_us_max:
         raise InvalidField(f"{place}deliver_at: {given.deliver_at} is after the year 9999")
@@ -203,7 +206,7 @@ def submission_of(given: NewTask, new_id: str, place: str = "", trace: str | Non
     return TaskSubmission(
         task_id=given.task_id or new_id,
         task_type=given.task_type,
-        queue=check_name(given.queue, f"{place}queue" if place else "queue"),
+        queue=given.queue,
         is_named=given.task_id is not None,
         args=args,
         kwargs=kwargs,
@@ -215,7 +218,7 @@ def submission_of(given: NewTask, new_id: str, place: str = "", trace: str | Non
         unique_key=given.unique_key,
         unique_seconds=seconds(given.unique_ms),
         key=given.key,
-        priority=check_priority(given.priority),
+        priority=given.priority if isinstance(given.priority, int) else check_priority(given.priority),
         delay_seconds=given.delay_ms / 1000,
         deliver_at=given.deliver_at,
         ttl_seconds=seconds(given.ttl_ms),
@@ -229,9 +232,9 @@ def arguments_of(given: NewTask | NewSchedule, place: str = "") -> tuple[bytes, 
     """Arguments are an array and an object; the decoder has seen that they are JSON."""
     args = json_of(given.args, b"[]")
     kwargs = json_of(given.kwargs, b"{}")
-    if args[:1] != b"[":
+    if not args.startswith(b"["):
         raise InvalidField(f"{place}args: it is not an array", hint='positional arguments are an array: [1, "two"]')
-    if kwargs[:1] != b"{":
+    if not kwargs.startswith(b"{"):
         raise InvalidField(f"{place}kwargs: it is not an object", hint='arguments by name are an object: {"to": "ann"}')
     return args, kwargs
 
