@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock import aio, envelopes
-from penstock.batch import encode_one_with
+from penstock.batch import Batch, alike_of, encode_one_with, encode_plain, layout
 from penstock.broker import Client, Principal
 from penstock.embedded import Session
 from penstock.errors import BadRequest, InvalidField, LeaseLost, NotAuthorised, TaskNotFound, Unavailable
@@ -143,9 +143,10 @@ def test_tasks_are_stored_once_wherever_the_wire_is_cut(world, face):
 
 @over_both
 @pytest.mark.parametrize("face", FACES)
-def test_a_single_task_is_pushed_once_wherever_the_wire_is_cut(world, face):
+@pytest.mark.parametrize("options", [{}, {"priority": 200, "max_attempts": 3}])
+def test_a_single_task_is_pushed_once_wherever_the_wire_is_cut(world, face, options):
     def push(queue: str) -> Any:
-        return call("push_one", queue, envelopes.task_message(new(queue)), None)
+        return call("push_one", queue, envelopes.task_message(new(queue, **options)), None)
 
     for limit in cuts(world, face, push(world.queue())):
         queue = world.queue()
@@ -402,6 +403,46 @@ async def test_single_tasks_of_one_turn_become_one_frame():
         await until(lambda: len(answers) == 10)
         assert broker.shard.journal.sequence == before + 1
         assert answers == [("0", offset) for offset in range(1, 11)]
+
+
+def test_tasks_with_the_same_options_become_one_frame(world):
+    options: list[dict[str, Any]] = [{"priority": 200, "max_attempts": 3}, {"delay_seconds": 60.0}, {"key": "k"}]
+    tasks = [new(**each) for each in options for _ in range(5)]
+
+    async def run() -> None:
+        async with aio.connect(world.broker.url) as ps:
+            await ps.queue("mail").push(b"first")
+            before = world.session.shard.journal.sequence
+            pushes = [ps._session.push_one("mail", envelopes.task_message(task), None) for task in tasks]
+            ids = await asyncio.gather(*pushes)
+            assert len(set(ids)) == len(tasks)
+            assert world.session.shard.journal.sequence == before + 1 + 1 + 5  # keys choose partitions
+            views = [await ps._session.task(task.task_id) for task in tasks]
+            assert [view.message_id for view in views] == list(map(str, ids))
+            assert [view.priority for view in views] == [200] * 5 + [128] * 10
+            assert [view.max_attempts for view in views[:6]] == [3] * 5 + [views[5].max_attempts]
+            assert [view.state for view in views] == ["pending"] * 5 + ["scheduled"] * 5 + ["pending"] * 5
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"priority": 7}, {"delay_us": 5, "ttl_us": 9}, {"max_attempts": 300, "content_type": 3}]
+)
+def test_messages_with_the_same_options_are_packed_as_each_was(options):
+    payloads = [b"a", b"", b"ccc"]
+    ones = [Batch(encode_one_with(payload, **options)) for payload in payloads]
+    alike = alike_of(ones[0].data)
+    assert alike is not None
+    for count in (1, 3):
+        packed = Batch.parse(encode_plain(payloads[:count], alike), validate=True)
+        assert packed.payloads() == payloads[:count]
+        for flag in layout.FIXED:
+            column, expected = packed.fixed(flag), ones[0].fixed(flag)
+            assert (column is None) == (expected is None)
+            assert column is None or expected is None or set(column.tolist()) == set(expected.tolist())
+    for other in ({"key": "k"}, {"dedup_key": "k"}, {"deliver_at_us": 5}, {"headers": {"a": "b"}}):
+        assert alike_of(encode_one_with(b"", **options, **other)) is None
 
 
 def test_the_short_form_says_what_the_message_holds():

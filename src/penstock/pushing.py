@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from penstock import limits
-from penstock.batch import Batch, layout
+from penstock.batch import Alike, Batch, layout
 from penstock.delivery import admin, delays
 from penstock.delivery.entries import Entry, Int64s, PartitionsAdded, Push, QueueDeleted, QueueSet, encode_push_one
 from penstock.delivery.folding import decide_folded
@@ -94,7 +94,7 @@ class Pushing(Engine):
         payloads: Sequence[bytes],
         producers: Sequence[Producer | None],
         client: str = "",
-        content_type: ContentType = ContentType.BYTES,
+        content: ContentType | Alike = ContentType.BYTES,
     ) -> tuple[tuple[str, Sequence[int]], Ticket]:
         """Single messages that came together, as one batch to one partition: its name, and the offset of each.
 
@@ -102,7 +102,7 @@ class Pushing(Engine):
         """
         if not self.throttle.is_set():
             self.throttle.wait()
-        return self.run(lambda: self._push_folded(name, payloads, producers, client, content_type))
+        return self.run(lambda: self._push_folded(name, payloads, producers, client, content))
 
     def _push_folded(
         self,
@@ -110,14 +110,14 @@ class Pushing(Engine):
         payloads: Sequence[bytes],
         producers: Sequence[Producer | None],
         client: str,
-        content_type: ContentType,
+        content: ContentType | Alike,
     ) -> tuple[tuple[str, Sequence[int]], Ticket]:
         now = self.begin_push()
         queue, created = self.queue_for_push(name, now)
         if queue.options.max_length is not None:
             self.tick(now, self.clock.monotonic())
         try:
-            entries, number, offsets = decide_folded(self.core, queue, payloads, producers, now, content_type)
+            entries, number, offsets = decide_folded(self.core, queue, payloads, producers, now, content)
             if queue.push_limits is not None:
                 charge([(queue, each) for each in entries if isinstance(each, Push)], client, now)
         except BaseException:

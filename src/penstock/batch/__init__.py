@@ -14,7 +14,7 @@ from penstock.batch.layout import (
     TRACE,
     TTL,
 )
-from penstock.batch.one import encode_one, encode_one_task, encode_one_with, typed_one
+from penstock.batch.one import Alike, alike_of, encode_one, encode_one_task, encode_one_with, typed_one
 from penstock.batch.plain import encode_plain
 
 __all__ = [
@@ -28,7 +28,9 @@ __all__ = [
     "PRIORITY",
     "TRACE",
     "TTL",
+    "Alike",
     "Batch",
+    "alike_of",
     "encode_one",
     "encode_one_task",
     "encode_one_with",

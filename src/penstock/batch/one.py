@@ -8,13 +8,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
 from penstock import limits
 from penstock.batch import layout, values
-from penstock.batch.layout import HEADER_BYTES, MAGIC, PADS, PLAIN, VERSION
+from penstock.batch.layout import HEADER_BYTES, MAGIC, PADS, PLAIN, VERSION, Buffer
 from penstock.batch.payloads import payload_of
 from penstock.batch.rules import FIXED_MAX, check_batch_bytes, too_long
 from penstock.errors import InvalidField
@@ -26,6 +26,7 @@ _head: Final = layout.HEAD.pack
 _word: Final = struct.Struct("<q").pack
 _text_head: Final = struct.Struct("<qii").pack  # the bit of the one row, then its offsets
 _TYPED_START: Final = HEADER_BYTES + 8 + layout.BOUNDS.size  # of the payload, after its content type
+ALIKE: Final = layout.PRIORITY | layout.DELAY | layout.TTL | layout.MAX_ATTEMPTS | layout.CONTENT_TYPE
 _DEFAULTS: Final = (limits.priority_default, 0, 0, 0, None, ContentType.BYTES)  # of the fixed columns, in their order
 
 
@@ -104,6 +105,26 @@ def typed_one(data: bytes) -> tuple[int, bytes] | None:
         return None
     length = layout.HEAD.unpack_from(data)[5]
     return data[HEADER_BYTES], data[_TYPED_START : _TYPED_START + length]
+
+
+class Alike(NamedTuple):
+    """Options that several messages have in common: their columns, and the word of each in a batch of one."""
+
+    flags: int
+    words: bytes
+
+
+def alike_of(data: Buffer) -> Alike | None:
+    """The options in a sound batch of one; None when it has any that are not of one word, or an instant."""
+    flags = layout.flags_of(data)
+    if flags & ~ALIKE:
+        return None
+    return Alike(flags, bytes(data[HEADER_BYTES : HEADER_BYTES + 8 * flags.bit_count()]))
+
+
+def encode_one_like(payload: bytes, alike: Alike) -> bytes:
+    """The batch of one message with such options."""
+    return _seal(alike.flags, [alike.words], payload)
 
 
 def _seal(flags: int, columns: list[bytes], content: bytes) -> bytes:

@@ -23,7 +23,7 @@ from penstock.broker.answers import Told, answer_of
 from penstock.broker.awaited import Awaited
 from penstock.broker.confirming import Confirmer
 from penstock.broker.events import Events
-from penstock.broker.folding import Folder, Kind, Producer
+from penstock.broker.folding import Content, Folder, Kind, Producer
 from penstock.broker.leasing import Pending
 from penstock.broker.listening import ALL_TASKS, QUEUES, Listener, TasksWanted, Topic
 from penstock.broker.streaming import Stream, StreamRequest
@@ -75,16 +75,16 @@ class Broker(Awaited):
         payload: bytes,
         producer: Producer | None,
         told: Told,
-        content_type: ContentType = ContentType.BYTES,
+        content: Content = ContentType.BYTES,
     ) -> None:
-        """One message without options, folded with those that arrive together; `told((partition, offset))`."""
+        """One message, folded with those that arrive together; `told((partition, offset))`."""
         refused = self.refused(client, Action.PUSH, queue)
         if refused is not None:
             told(refused)
         elif self.is_holding:
-            self.hold(partial(self.push_one, client, queue, payload, producer, told, content_type))
+            self.hold(partial(self.push_one, client, queue, payload, producer, told, content))
         else:
-            kind = (queue, client.identity, client.protocol, content_type)
+            kind = (queue, client.identity, client.protocol, content)
             self._folder.add(kind, payload, producer, told)
 
     def push(

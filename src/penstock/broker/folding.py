@@ -14,6 +14,7 @@ from itertools import repeat
 from typing import Any, Final
 
 from penstock import limits
+from penstock.batch import Alike
 from penstock.broker.answers import Told, answer_of
 from penstock.errors import PenstockError
 from penstock.model import ContentType
@@ -22,8 +23,9 @@ Producer = tuple[int, int, int]  # id, epoch, sequence
 # Where messages went: one partition for all or one each, and an offset each.
 Folded = tuple[str | list[str], Sequence[int]]
 FOLD_MIN: Final = 16  # so many are worth a batch of their own although a sync is under way
-PushFolded = Callable[[str, Sequence[bytes], Sequence[Producer | None], str, ContentType], tuple[Folded, int]]
-Kind = tuple[str, str, str, ContentType]  # queue, client, protocol, content type: the same for a whole fold
+Content = ContentType | Alike  # what a message holds; or all its options, when it has some that a fold can have
+PushFolded = Callable[[str, Sequence[bytes], Sequence[Producer | None], str, Content], tuple[Folded, int]]
+Kind = tuple[str, str, str, Content]  # queue, client, protocol, content: the same for a whole fold
 
 
 class _Fold:
@@ -88,8 +90,8 @@ class Folder:
             self._push_fold(kind, fold)
 
     def _push_fold(self, kind: Kind, fold: _Fold) -> None:
-        queue, client, _, content_type = kind
-        answer = answer_of(lambda: self._push(queue, fold.payloads, fold.producers, client, content_type))
+        queue, client, _, content = kind
+        answer = answer_of(lambda: self._push(queue, fold.payloads, fold.producers, client, content))
         if not isinstance(answer, PenstockError):
             placed, ticket = answer
             self._stored(kind, len(fold.told), sum(map(len, fold.payloads)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.batch import Batch, encode_plain
+from penstock.batch import Alike, Batch, encode_plain
 from penstock.delivery.core import Delivery
 from penstock.delivery.entries import Entry, Produced
 from penstock.delivery.log import Queue
@@ -32,18 +32,18 @@ def decide_folded(
     payloads: Sequence[bytes],
     producers: Sequence[Producer | None],
     now: int,
-    content_type: ContentType = ContentType.BYTES,
+    content: ContentType | Alike = ContentType.BYTES,
 ) -> Folded:
     """Refuse them all, or say what they do."""
     if not any(producers):
-        return _fresh(core, queue, payloads, now, content_type)
+        return _fresh(core, queue, payloads, now, content)
     places = core.producers.find_rows(producers, queue.id)
     repeats = _repeats(producers)
     if not places and not repeats:
-        return _with_producers(_fresh(core, queue, payloads, now, content_type), queue.id, producers, now)
+        return _with_producers(_fresh(core, queue, payloads, now, content), queue.id, producers, now)
     rows = [row for row in range(len(payloads)) if row not in places and row not in repeats]
     if rows:
-        folded = _fresh(core, queue, [payloads[row] for row in rows], now, content_type)
+        folded = _fresh(core, queue, [payloads[row] for row in rows], now, content)
         folded = _with_producers(folded, queue.id, [producers[row] for row in rows], now)
         places |= {row: (folded.partition, offset) for row, offset in zip(rows, folded.offsets, strict=True)}
     else:
@@ -56,8 +56,8 @@ def decide_folded(
     return folded._replace(offsets=[places[row][1] for row in range(len(payloads))])
 
 
-def _fresh(core: Delivery, queue: Queue, payloads: Sequence[bytes], now: int, content_type: ContentType) -> Folded:
-    decided = decide_push(core, queue, Batch(encode_plain(payloads, content_type)), now)
+def _fresh(core: Delivery, queue: Queue, payloads: Sequence[bytes], now: int, content: ContentType | Alike) -> Folded:
+    decided = decide_push(core, queue, Batch(encode_plain(payloads, content)), now)
     ((partition, count, first),) = decided.push.parts
     return Folded(decided.entries, partition, range(first, first + count))
 

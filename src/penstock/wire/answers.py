@@ -85,6 +85,11 @@ def encode_pushed(reply: PushReply) -> bytes:
     return encode(Pushed(reply.count, parts, dict(reply.duplicates)))
 
 
+def encode_pushed_one(partition: str, offset: int) -> bytes:
+    """The same of one message that was no duplicate."""
+    return encode(Pushed(1, [(partition, 1, offset, None)], {}))
+
+
 def decode_pushed(queue: str, body: Buffer) -> PushReply:
     """The inverse of `encode_pushed`."""
     pushed = decode(body, Pushed)

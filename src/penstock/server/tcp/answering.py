@@ -54,6 +54,13 @@ class Answering:
         else:
             self._answer(Type.PUSHED, correlation, answers.encode_pushed(answer))
 
+    def _pushed_one(self, correlation: int, held: int, answer: Any) -> None:
+        self._held_bytes -= held
+        if isinstance(answer, PenstockError):
+            self._fail(correlation, answer)
+        else:
+            self._answer(Type.PUSHED, correlation, answers.encode_pushed_one(*answer))
+
     def _leased(self, correlation: int, answer: LeaseReply | PenstockError) -> None:
         self._pending.pop(correlation, None)
         if isinstance(answer, PenstockError):

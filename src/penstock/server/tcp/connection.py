@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from penstock import arguments, limits
-from penstock.batch import Batch
+from penstock.batch import Batch, alike_of
 from penstock.broker import Client, Principal, Stream, StreamRequest
 from penstock.broker.answers import answer_of, awaited_answer_of
 from penstock.broker.calls import settling
@@ -225,6 +225,11 @@ class TcpConnection(Answering, asyncio.Protocol):
             told(error)
             return
         producer = self._numbered(head.sequence)
+        alike = alike_of(batch.data) if batch.count == 1 and head.partition is head.durability is None else None
+        if alike is not None:  # it may share a frame with others that have the same options
+            told = partial(self._pushed_one, correlation, len(data))
+            self._broker.push_one(self._client, queue, batch.payload(0), producer, told, alike)
+            return
         self._broker.push(self._client, queue, batch, head.partition, head.durability, producer, told)
 
     def _numbered(self, sequence: int) -> Producer | None:
