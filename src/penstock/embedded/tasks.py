@@ -39,6 +39,7 @@ from penstock.model_tasks import (
 from penstock.shard import Shard
 
 T = TypeVar("T")
+WAITING: Final = frozenset({TaskState.SCHEDULED, TaskState.PENDING, TaskState.BLOCKED, TaskState.FAILED})
 LOOKS_MAX: Final = 20  # at something that moves each time
 
 
@@ -155,22 +156,25 @@ class TaskMethods:
 
     def purge_tasks(self, wanted: TaskFilter) -> tuple[int, Ticket]:
         """Forget final tasks, and cancel those that only wait and forget them too; how many. All pages of them."""
-        wanted = msgspec.structs.replace(task_fields.task_filter(wanted), limit=limits.task_page_max)
+        wanted = msgspec.structs.replace(task_fields.task_filter(wanted), limit=limits.task_page_max, cursor=None)
+        waiting = tuple(state for state in wanted.states or TaskState if state in WAITING)
+        final = tuple(state for state in wanted.states or TaskState if state in FINAL)
+        count = self._purge_waiting(msgspec.structs.replace(wanted, states=waiting)) if waiting else 0
+        if final:  # after their children, which keep their parents
+            count += self.desk.caught_up().forget(msgspec.structs.replace(wanted, states=final))
+        return count, 0
+
+    def _purge_waiting(self, wanted: TaskFilter) -> int:
         count = 0
         while True:
             page = self.desk.caught_up().page(wanted)
-            gone = [view.task_id for view in page.tasks if self._is_cancelled(view)]
-            count += self.desk.caught_up().forget_ids(gone)
+            cancelled = [view.task_id for view in page.tasks if self._is_cancelled(view)]
+            count += self.desk.caught_up().forget_ids(cancelled)
             if page.cursor is None:
-                return count, 0
+                return count
             wanted = msgspec.structs.replace(wanted, cursor=page.cursor)
 
     def _is_cancelled(self, view: TaskView) -> bool:
-        """Whether a task is final, because it was cancelled if need be. Those that run go on."""
-        if view.is_final:
-            return True
-        if view.state is TaskState.RUNNING:
-            return False
         try:
             self._cancel(view)
         except (tasking.Moved, TaskConflict):
