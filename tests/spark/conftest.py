@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock.spark
+from tests.support.spark_home import without_zip
 
 # Tiny data on few cores: more would only be heat.
 CONF = {
@@ -19,8 +20,15 @@ CONF = {
 }
 
 
+@pytest.fixture(scope="session", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_HOME", str(without_zip(tmp_path_factory.mktemp("spark"))))
+        yield
+
+
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(home: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
     session = penstock.spark.session("penstock tests", "local[2]", **CONF, **warehouse)
     yield session
