@@ -213,6 +213,13 @@ def test_however_a_parent_fails_its_children_are_cancelled_or_run_as_they_asked_
     assert_accounts(rig.shard)
 
 
+def test_a_cancelled_child_is_told_how_its_parent_ended(rig):
+    rig.submit(task("a"), task("b", "a"))
+    dies(rig)
+
+    assert cancelled(rig) == {id_of("b"): f"its parent {id_of('a')} was dead"}
+
+
 def test_a_parent_that_fails_and_is_retried_keeps_its_children_waiting(rig):
     rig.submit(task("parent"), task("child", "parent"))
     (run,) = rig.lease()

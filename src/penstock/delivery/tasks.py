@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 GROUP: Final = 0  # `default`: the one that workers lease from
 HELD: Final = -1  # in place of an offset
 Place = tuple[int, int, int]  # queue, partition, offset
+# How a parent ended, in a child's words; other outcomes have a name that will do.
+ENDS: Final[dict[int, str]] = {
+    Outcome.ACKED: "",
+    Outcome.REJECTED: "dead",
+    Outcome.DEAD: "dead",
+    Outcome.DISCARDED: "dead",
+}
 
 
 def id_text(task_id: bytes) -> str:
@@ -139,7 +146,7 @@ class Tasks:
         """Messages of a queue in which somebody's parents are were settled."""
         if settled.group != GROUP or AFTER[settled.outcome] != SETTLED or frame <= self.applied:
             return
-        how = "" if settled.outcome == Outcome.ACKED else Outcome(settled.outcome).name.lower()
+        how = ENDS.get(settled.outcome, Outcome(settled.outcome).name.lower())
         for span in settled.spans:
             self._settle(settled.queue, self._awaited_in(settled.queue, span), how, frame)
 
