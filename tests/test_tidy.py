@@ -83,7 +83,7 @@ LAYERS: dict[str, set[str]] = {
     "client": FACE,
     "aio": FACE | {"client"},
     "tasks": FACE | {"client", "aio"},
-    "worker": FACE | {"client", "aio", "tasks"},
+    "worker": FACE | {"client", "aio", "tasks", "telemetry.logs"},
     "integrations": FACE | {"client", "aio", "tasks", "worker", "telemetry", "__init__"},
     "history": CORE | FACE,
     "spark": CORE | FACE | {"history", "client", "__init__"},

@@ -64,6 +64,7 @@ def worker(
         "lease_seconds": lease_seconds,
         "prefetch_max": prefetch_max,
         "worker_id": worker_id,
+        "app_logs": (log_format, log_level),
     }
     _run(app, address(url, context), options, is_told=bool(url or context))
 

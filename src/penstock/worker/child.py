@@ -15,11 +15,13 @@ import sys
 from typing import Any
 
 import msgspec
+from structlog.contextvars import bind_contextvars
 
 from penstock.envelopes import parse_envelope
 from penstock.errors import PenstockError
 from penstock.model_tasks import TaskView
 from penstock.tasks.context import TaskContext
+from penstock.tasks.endings import Ending
 from penstock.tasks.running import run_one
 from penstock.worker.loading import load_app
 from penstock.worker.pipes import LENGTH, Done, Failed, Hello, Job, Progressed, Ready, Word, packed, unpacked
@@ -35,6 +37,10 @@ def main(fd: int) -> None:
         if not isinstance(hello, Hello):
             return
         sys.path[:] = hello.sys_path
+        if hello.logs is not None:
+            from penstock.telemetry import logs  # takes a while to load
+
+            logs.setup(*hello.logs)
         try:
             app = load_app(hello.app)
             if hello.url is not None:
@@ -59,8 +65,13 @@ def _run(app: Any, job: Job, worker: socket.socket) -> Done:
         parents=[_view.decode(each) for each in job.parents],
         note=lambda data: worker.sendall(packed(Progressed(data))),
     )
-    ending = contextvars.Context().run(run_one, app.tasks[envelope.task_type], envelope, context)
+    ending = contextvars.Context().run(_ending_of, app.tasks[envelope.task_type], context)
     return Done(ending.outcome, ending.result, ending.error, ending.delay_seconds)
+
+
+def _ending_of(task: Any, context: TaskContext) -> Ending:
+    bind_contextvars(task_id=context.id, task_type=context.task_type, attempt=context.attempt)
+    return run_one(task, context.envelope, context)
 
 
 def _receive(worker: socket.socket) -> Word | None:

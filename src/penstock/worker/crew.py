@@ -22,6 +22,7 @@ from penstock.worker.in_loop import LoopLane
 from penstock.worker.in_processes import ProcessLane
 from penstock.worker.in_threads import ThreadLane
 from penstock.worker.leasing import Leasing
+from penstock.worker.pipes import Hello
 from penstock.worker.progress import Progress
 from penstock.worker.runs import Lease, Run
 from penstock.worker.settings import Settings
@@ -42,7 +43,7 @@ class Crew:
         settings: Settings,
         clock: Clock,
         rng: random.Random,
-        app_place: tuple[str, str | None],
+        hello: Hello,
     ) -> None:
         self.session = session
         self._settings = settings
@@ -55,7 +56,7 @@ class Crew:
         self._in_processes: ProcessLane | None = None
         if settings.processes:
             self._in_processes = ProcessLane(
-                settings.processes, app_place, self._ended, self._began, self._progress, self._spawner
+                settings.processes, hello, self._ended, self._began, self._progress, self._spawner
             )
         self.finishing = Finishing(session, self._spawner, rng)
         self.desk = Desk(settings, clock, app.tasks, self._lane_of, self.finishing, self._begin)

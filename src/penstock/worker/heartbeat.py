@@ -107,7 +107,7 @@ class Heartbeat:
 
     def info(self) -> WorkerInfo:
         """What there is to tell."""
-        desk, settings = self._desk, self._settings
+        desk, settings, children = self._desk, self._settings, tuple(self._children())
         return WorkerInfo(
             worker_id=settings.worker_id,
             host=socket.gethostname(),
@@ -118,8 +118,8 @@ class Heartbeat:
             running=desk.running,
             completed=desk.completed,
             failed=desk.failed,
-            cpu_percent=self._usage.cpu_percent(self._clock.monotonic()),
-            memory_bytes=memory_bytes(self._children()),
+            cpu_percent=self._usage.cpu_percent(self._clock.monotonic(), children),
+            memory_bytes=memory_bytes(children),
             version=VERSION,
             is_stopping=self.is_stopping,
         )

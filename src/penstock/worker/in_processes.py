@@ -32,7 +32,7 @@ log: Any = structlog.stdlib.get_logger("penstock.worker")
 class Child:
     """One process, and the way to speak to it. Until it is `ready` it imports the app."""
 
-    def __init__(self, app: str, url: str | None) -> None:
+    def __init__(self, hello: Hello) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             words = [sys.executable, "-m", "penstock.worker.child", str(theirs.fileno())]
@@ -40,7 +40,7 @@ class Child:
                 words, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
             )
         self._socket = ours
-        self._hello = Hello(app, url, [path for path in sys.path if path])
+        self._hello = hello
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self.problem = ""  # why it cannot work
@@ -91,7 +91,7 @@ class ProcessLane:
     def __init__(
         self,
         size: int,
-        app: tuple[str, str | None],
+        hello: Hello,
         ended: Ended,
         began: Callable[[Run], None],
         progress: Progress,
@@ -101,7 +101,7 @@ class ProcessLane:
         self.running = 0
         self.buffered = 0
         self.waiting: deque[Run] = deque()
-        self._app = app  # its import path, and its url if it was moved
+        self._hello = hello
         self._ended = ended
         self._began = began
         self._progress = progress
@@ -144,7 +144,7 @@ class ProcessLane:
         self._ended(run, ending)
 
     def _new(self) -> Child:
-        child = Child(*self._app)
+        child = Child(self._hello)
         self._children.add(child)
         return child
 

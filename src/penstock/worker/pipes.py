@@ -15,11 +15,12 @@ LENGTH: Final = struct.Struct(">I")
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Which app, where modules are looked for, and where its tasks are if not where it says."""
+    """Which app, where its tasks are if not where it says, where modules are looked for, and how logs are written."""
 
     app: str
     url: str | None
     sys_path: list[str]
+    logs: tuple[str, str] | None  # format and level; None leaves it to the app
 
 
 class Job(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -25,6 +26,7 @@ import structlog
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidField, PenstockError, ServerError
 from penstock.worker.crew import Crew
+from penstock.worker.pipes import Hello
 from penstock.worker.settings import settings
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ class Worker:
         queues: Iterable[str] | None = None,
         app_path: str | None = None,
         app_url: str | None = None,
+        app_logs: tuple[str, str] | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
         **options: Any,
@@ -57,7 +60,7 @@ class Worker:
         self.settings = settings(app.queues if queues is None else queues, **options)
         if self.settings.processes and not app_path:
             raise InvalidField("processes: they must import the app", hint="pass app_path, such as 'myapp:app'")
-        self._app_place = (app_path or "", app_url)
+        self._hello = Hello(app_path or "", app_url, [path for path in sys.path if path], app_logs)
         self._clock = clock or SystemClock()
         self._rng = rng or random.Random()
         self._stopped = asyncio.Event()  # once
@@ -77,7 +80,7 @@ class Worker:
         session = await self._patiently(self.app.open_async_session)
         if session is None:
             return
-        crew = self.crew = Crew(self.app, session, self.settings, self._clock, self._rng, self._app_place)
+        crew = self.crew = Crew(self.app, session, self.settings, self._clock, self._rng, self._hello)
         try:
             await self._begin(crew)
             await self._work(crew)
