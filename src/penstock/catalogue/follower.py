@@ -79,6 +79,7 @@ class Follower:
 
 def take_frame(fold: Fold, sequence: int, frame: memoryview, sink: _Sink) -> None:
     """One frame. Entries that are about no task cost a look at their kind."""
+    fold.begin_frame()
     number = sequence << ROW_BITS
     place, end = 0, len(frame)
     while place < end:

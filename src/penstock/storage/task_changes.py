@@ -60,8 +60,13 @@ class Fold:
         self.held: dict[bytes, Change] = {}  # new tasks that wait for their parents
         self.by_id: dict[bytes, Change] = {}  # updates of tasks that have no place yet
         self.runs: list[list[Any]] = []
-        self._run_of: dict[Place, list[Any]] = {}  # the last of each place
+        self._run_of: dict[Place, list[Any]] = {}  # those that this frame ended
         self.parents: list[tuple[bytes, bytes]] = []
+
+    def begin_frame(self) -> None:
+        """What a note says of a run, it says of one that ended in the same frame."""
+        if self._run_of:
+            self._run_of = {}
 
     def __len__(self) -> int:
         return len(self.changes) + len(self.held) + len(self.by_id) + len(self.runs)
