@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from penstock import limits
-from penstock.catalogue import queries, schema, store
+from penstock.catalogue import forgetting, queries, store
 from penstock.catalogue.follower import Follower
 from penstock.catalogue.listeners import Among, Listener, Listeners
 from penstock.catalogue.queries import Names
@@ -29,8 +29,6 @@ from penstock.storage.task_rows import Identity, Key
 from penstock.storage.task_states import id_bytes, id_text
 
 logger: Final = logging.getLogger("penstock.catalogue")
-
-EXPIRE_AT_ONCE: Final = 2_000
 
 T = TypeVar("T")
 
@@ -249,30 +247,24 @@ class Catalogue:
         """Forget all final tasks that match, on whatever page; parents of unfinished tasks stay. How many."""
 
         def ask(opened: Store) -> int:
-            return queries.forget(opened, wanted, self._names(), self._shard.clock.now())
+            return forgetting.forget(opened, wanted, self._names(), self._shard.clock.now())
 
         return self._ask(ask)
 
     def forget_ids(self, ids: Iterable[str]) -> int:
         """The same for some tasks."""
         wanted = [found for each in ids if (found := _id(each))]
-        return self._ask(lambda opened: queries.forget_ids(opened, wanted))
+        return self._ask(lambda opened: forgetting.forget_ids(opened, wanted))
 
     def expire(self) -> int:
         """Forget tasks that have been final for longer than they are kept; how many."""
-        opened, gone = self._store, 0
+        opened = self._store
         if opened is None:
             return 0
-        until = self._shard.clock.now() - self.retention_us
-        while True:
-            try:
-                with opened.writing() as connection:
-                    count = connection.execute(schema.EXPIRE, (until, EXPIRE_AT_ONCE)).rowcount
-            except DatabaseBroken as error:
-                raise _unusable(error) from error  # whoever asks for a task next has it made anew
-            gone += count
-            if count < EXPIRE_AT_ONCE:
-                return gone
+        try:
+            return forgetting.expire(opened, self._shard.clock.now() - self.retention_us)
+        except DatabaseBroken as error:
+            raise _unusable(error) from error  # whoever asks for a task next has it made anew
 
     # For the sealer.
 

@@ -16,7 +16,6 @@ import msgspec
 
 from penstock import limits
 from penstock.catalogue.arguments import argument_terms
-from penstock.catalogue.store import Store
 from penstock.errors import InvalidField
 from penstock.model import MessageId, Outcome, to_datetime, to_micros
 from penstock.model_tasks import Run, TaskFilter, TaskPage, TaskState, TaskView
@@ -26,7 +25,6 @@ from penstock.storage.task_states import FINAL_FROM, Code, id_text
 
 LIMIT_MAX: Final = limits.task_page_max
 IDS_AT_ONCE: Final = 500
-FORGET_AT_ONCE: Final = 2_000
 
 _COLUMNS: Final = (
     "number", "task_id", "type", "queue", "partition", "position", "state", "priority", "max_attempts", "attempt",
@@ -273,40 +271,6 @@ def decode_cursor(text: str) -> tuple[int, int]:
     except ValueError:
         pass
     raise InvalidField(f"cursor: {text!r} is none", hint="pass the cursor of the page before, as it was")
-
-
-_FORGET: Final = f"""
-DELETE FROM tasks WHERE number IN (SELECT value FROM json_each(?)) AND state >= {FINAL_FROM} AND NOT EXISTS (
-    SELECT 1 FROM parents JOIN tasks AS child ON child.task_id = parents.child
-    WHERE parents.parent = tasks.task_id AND child.state < {FINAL_FROM}
-)
-"""
-
-
-def forget(store: Store, wanted: TaskFilter, names: Names, now: int) -> int:
-    """Forget all final tasks that match."""
-    search = Search(wanted, names, now)
-    numbers: list[int] = []
-    with store.reading() as connection:
-        for statement in search.statements("SELECT number FROM tasks", ""):
-            numbers += [number for (number,) in connection.execute(statement, search.values)]
-    return _forget(store, numbers)
-
-
-def forget_ids(store: Store, ids: Iterable[bytes]) -> int:
-    """Forget those of some tasks that are final."""
-    with store.reading() as connection:
-        numbers = [row[0] for row in rows_of(connection, ids)]
-    return _forget(store, numbers)
-
-
-def _forget(store: Store, numbers: Sequence[int]) -> int:
-    gone = 0
-    for start in range(0, len(numbers), FORGET_AT_ONCE):
-        with store.writing() as connection:
-            part = msgspec.json.encode(numbers[start : start + FORGET_AT_ONCE]).decode()
-            gone += connection.execute(_FORGET, (part,)).rowcount
-    return gone
 
 
 def identify(connection: sqlite3.Connection, keys: Iterable[Key], names: Names) -> dict[Key, Identity]:

@@ -21,9 +21,19 @@ from penstock.delivery.entries import PUSH_HEAD, PUSH_PART, Leased, Note, Push, 
 from penstock.envelopes import parse_envelope
 from penstock.errors import InvalidField
 from penstock.model import ContentType, Outcome
-from penstock.model_tasks import Envelope
 from penstock.storage.task_names import Known
-from penstock.storage.task_states import AFTER, ANY, BLOCKED, CANCELLED, FINAL_FROM, RUNNING, WAITING, WHY, id_bytes
+from penstock.storage.task_states import (
+    AFTER,
+    ANY,
+    BLOCKED,
+    CANCELLED,
+    FINAL_FROM,
+    RUNNING,
+    WAITING,
+    WHY,
+    id_bytes,
+    parents_of,
+)
 
 Place = tuple[int, int, int]  # queue, partition, offset
 Change = list[Any]  # `CHANGING` of the schema, the place, what lasts; of an update, the state that it must be below
@@ -272,17 +282,6 @@ TAKE: Final[dict[type, Callable[[Fold, Any], None]]] = {
 def text_of(json: msgspec.Raw) -> str:
     """JSON as text; payloads come from anywhere, so that it may be no UTF-8."""
     return str(json, "utf-8", "replace")
-
-
-def parents_of(envelope: Envelope, task_id: bytes) -> list[tuple[bytes, bytes]]:
-    """(parent, child) for each parent that has an id."""
-    pairs = []
-    for parent in envelope.depends_on:
-        try:
-            pairs.append((id_bytes(parent), task_id))
-        except InvalidField:
-            continue
-    return pairs
 
 
 def _numbers(column: Any, count: int, default: int) -> list[int]:
