@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import threading
@@ -12,11 +13,14 @@ from structlog.testing import capture_logs
 import penstock
 from penstock import cli
 from penstock.errors import InvalidField
+from penstock.worker import Worker
 from penstock.worker.loading import load_app
 from penstock.worker.reload import changed, look
+from penstock.worker.settings import settings
 from penstock.worker.usage import Usage, memory_bytes
 from penstock.worker.watchdog import LOOKS_MAX, Watchdog
 from tests.support.serving import on_uvloop
+from tests.test_docs import ROOT
 
 MODULE = """
 import penstock
@@ -110,6 +114,13 @@ def test_usage_is_measured():
     assert usage.cpu_percent(1_000_000) >= 0
     assert memory_bytes() > 1_000_000
     assert memory_bytes([os.getpid()]) >= 2 * memory_bytes() * 0.9
+
+
+def test_every_option_of_a_worker_is_documented():
+    options = {*inspect.signature(settings).parameters, *inspect.signature(Worker).parameters} - {"app", "options"}
+    table = (ROOT / "docs" / "workers.md").read_text(encoding="utf-8").split("## Settings")[1].split("\n## ")[0]
+
+    assert {name for name in options if f"`{name}`" not in table} == set()
 
 
 @on_uvloop

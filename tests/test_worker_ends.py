@@ -208,7 +208,7 @@ async def test_a_buffered_task_that_is_cancelled_never_begins():
 
         session = await app.open_async_session()
         async with working(app, concurrency=1) as worker:
-            worker.crew.desk._run_us = 1
+            worker.crew.desk.pace.run_us = 1
             jobs = [await work.aenqueue() for _ in range(3)]
             await until(lambda: worker.crew.desk.buffered == 2)
             await session.cancel_task(jobs[1].id)
@@ -257,10 +257,10 @@ async def test_what_was_buffered_for_a_second_is_given_back_and_costs_no_attempt
 
         async with working(app, concurrency=1, clock=clock) as worker:
             desk = worker.crew.desk
-            desk._run_us = 1
+            desk.pace.run_us = 1
             jobs = [await work.aenqueue() for _ in range(3)]
             await until(lambda: desk.buffered == 2)
-            desk._run_us = 1e9
+            desk.pace.run_us = 1e9
             clock.advance(seconds=1)
             await until(lambda: desk.buffered == 0 and desk.running == 1 and not len(worker.crew.finishing))
             assert [(await view_of(app, job)).state for job in jobs] == [
@@ -286,7 +286,7 @@ async def test_a_worker_that_stops_finishes_what_runs_and_gives_back_the_rest():
         worker = Worker(app, concurrency=1)
         running = asyncio.create_task(worker.run())
         await worker.started.wait()
-        worker.crew.desk._run_us = 1
+        worker.crew.desk.pace.run_us = 1
         jobs = [await work.aenqueue() for _ in range(2)]
         await until(lambda: worker.crew.desk.buffered == 1)
         worker.stop()
@@ -321,3 +321,25 @@ async def test_a_second_stop_gives_back_what_runs_and_ends_at_once():
 
     assert gate.is_cancelled
     assert [view.state for view in views] == [TaskState.PENDING] * 2
+
+
+@on_uvloop
+async def test_a_run_that_was_given_up_is_not_waited_for_at_the_end():
+    clock, gate = ManualClock(), Gate()
+    async with an_app(clock) as app:
+
+        @app.task(timeout=5, max_attempts=1)
+        def work() -> None:
+            gate.wait_in_thread()
+
+        worker = Worker(app, clock=clock)
+        running = asyncio.create_task(worker.run())
+        job = await work.aenqueue()
+        await gate.reached()
+        clock.advance(seconds=5)
+        await final(app, job)
+        worker.stop()
+        await running
+        gate.open()
+
+    assert worker.has_broken_off

@@ -8,19 +8,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import Clock
-from penstock.errors import PenstockError, ServerError
+from penstock.errors import ServerError
 from penstock.tasks.context import TaskContext
 from penstock.tasks.endings import Ending, error_text
 from penstock.tasks.running import aload_parents
 from penstock.tasks.sessions import AsyncFullSession
 from penstock.worker.deadlines import Aging, Deadlines
-from penstock.worker.desk import Desk, Lane
+from penstock.worker.desk import Desk
 from penstock.worker.extending import Extending
 from penstock.worker.finishing import Finishing
 from penstock.worker.heartbeat import Heartbeat
 from penstock.worker.in_loop import LoopLane
 from penstock.worker.in_processes import ProcessLane
 from penstock.worker.in_threads import ThreadLane
+from penstock.worker.lane import Lane
 from penstock.worker.leasing import Leasing
 from penstock.worker.pipes import Hello
 from penstock.worker.progress import Progress
@@ -137,7 +138,7 @@ class Crew:
             context.parents = tuple(await aload_parents(self.session, run.envelope))
         except ServerError:
             self.desk.ended(run, Ending("released"))
-        except PenstockError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the slot must not be lost
             self.desk.ended(run, Ending("failed", error=error_text(error)))
         else:
             if run.why is None:

@@ -1,17 +1,17 @@
 """Runs from their lease to their end: buffered, started when a slot is free, broken off, finished.
 
 Everything here happens on the event loop, between two awaits. A lane runs what it is given and calls `ended` once for
-each; what is told about a run goes to `Finishing`. As much is buffered as is used up within a tenth of a second: so
-nothing of tasks that take long, which others may be free to run; what has waited for a second even so is given back.
+each; what is told about a run goes to `Finishing`. How much is buffered is a matter of `Pace`; what has waited for a
+second even so is given back.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+import msgspec
 import structlog
 
 from penstock.batch import layout
@@ -23,32 +23,19 @@ from penstock.replies import LeaseReply, Piece
 from penstock.tasks.endings import Ending
 from penstock.tasks.running import unknown
 from penstock.worker.finishing import Finishing
+from penstock.worker.lane import Lane
+from penstock.worker.pace import Pace
 from penstock.worker.runs import Lease, Run, Stage, Why
 from penstock.worker.settings import Settings
 from penstock.worker.ticking import NEVER
 
 log: Any = structlog.stdlib.get_logger("penstock.worker")
 
-PREFETCH_US: Final = 100_000  # so much work may be buffered
+UNKNOWN_SECONDS: Final = 10.0  # until an unknown type is tried again: doubled each time, enough for a new release …
+UNKNOWN_SECONDS_MAX: Final = 600.0  # … to reach every worker
 PUMPED_MAX: Final = 64  # starts in one turn of the loop
-AVERAGED: Final = 16  # so many runs make the average
 MORE: Final = layout.KEY | layout.TRACE
 RELEASED: Final = Ending("released")
-
-
-class Lane(Protocol):
-    """A way of running: on the loop, in threads, in processes."""
-
-    size: int  # so many at once
-    running: int
-    waiting: deque[Run]
-    buffered: int  # of those that wait, some may have been dropped
-
-    def start(self, run: Run) -> None:
-        """Run it; `ended` is called on the loop, later."""
-
-    def break_off(self, run: Run) -> bool:
-        """Whether it will end by that."""
 
 
 class Desk:
@@ -80,7 +67,7 @@ class Desk:
         self.changed = asyncio.Event()  # a run is over, or has begun: there may be room
         finishing.told = self.changed.set
         self.hurry: Callable[[int], None] = lambda at: None  # somebody has less time than all before
-        self._run_us = 2.0 * PREFETCH_US * settings.concurrency  # how long runs take, on average of late
+        self.pace = Pace(settings.concurrency, settings.prefetch_max)
         self._is_pumping = False
 
     # room
@@ -94,7 +81,7 @@ class Desk:
             self._settings.concurrency - self.running - self.buffered,
             max(lane.size - lane.running - lane.buffered for lane in lanes),
         )
-        ready = min(self._settings.prefetch_max, int(PREFETCH_US * self._settings.concurrency / self._run_us))
+        ready = self.pace.ready
         return room + ready if room > 0 or self.buffered * 2 < ready else 0
 
     def _lanes_of(self, queue: str) -> Sequence[Lane]:
@@ -107,6 +94,10 @@ class Desk:
     @property
     def is_idle(self) -> bool:
         return not self.runs and not len(self._finishing)
+
+    def is_done(self) -> bool:
+        """Whether nothing runs that is worth waiting for."""
+        return all(run.is_told for run in self.runs)
 
     # in
 
@@ -145,7 +136,9 @@ class Desk:
     def _unknown(self, run: Run) -> None:
         log.warning("unknown task type: it is tried again later, maybe by a worker that knows it", **run.fields())
         self.failed += 1
-        self._tell(run, unknown(run.envelope, list(self._tasks)))
+        delay = min(UNKNOWN_SECONDS * 2.0 ** min(run.attempt - 1, 16), UNKNOWN_SECONDS_MAX)
+        ending = unknown(run.envelope, list(self._tasks))
+        self._tell(run, msgspec.structs.replace(ending, delay_seconds=delay))
 
     def pump(self) -> None:
         """Start what waits while there are slots."""
@@ -186,7 +179,7 @@ class Desk:
         lane = self._lane_of[run.envelope.task_type]
         lane.running -= 1
         self.running -= 1
-        self._run_us += (self._clock.monotonic() - run.since + 1 - self._run_us) / AVERAGED
+        self.pace.note(self._clock.monotonic() - run.since)
         run.stage = Stage.OVER
         run.handle = run.context = None  # they know the run, and would keep it until the next garbage collection
         self.runs.discard(run)
@@ -275,8 +268,7 @@ class Desk:
         for run in late:
             self.break_off(run, Why.STOPPING)
         if late:
-            # They take longer than it seemed.
-            self._run_us = max(self._run_us, 2.0 * PREFETCH_US * self._settings.concurrency)
+            self.pace.slow_down()
             self.changed.set()
         return len(late)
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Final
 
 from structlog.contextvars import bind_contextvars
 
 from penstock.tasks.endings import Ending, error_text
 from penstock.tasks.running import arun_one
+from penstock.worker.lane import Ended
 from penstock.worker.runs import Run
-
-Ended = Callable[[Run, Ending | None], None]
 
 _EAGER: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 

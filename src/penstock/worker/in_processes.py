@@ -20,7 +20,7 @@ import msgspec
 import structlog
 
 from penstock.tasks.endings import Ending
-from penstock.worker.in_loop import Ended
+from penstock.worker.lane import Ended
 from penstock.worker.pipes import LENGTH, Done, Failed, Hello, Job, Progressed, Ready, Word, packed, unpacked
 from penstock.worker.progress import Progress
 from penstock.worker.runs import Run

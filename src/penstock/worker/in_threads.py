@@ -17,7 +17,7 @@ from structlog.contextvars import bind_contextvars
 
 from penstock.tasks.endings import Ending, error_text
 from penstock.tasks.running import run_one
-from penstock.worker.in_loop import Ended
+from penstock.worker.lane import Ended
 from penstock.worker.runs import Run
 
 

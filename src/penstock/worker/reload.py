@@ -6,6 +6,7 @@ a syntax error perhaps, is started again by the next change. Looking is cheap: n
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ log: Any = structlog.stdlib.get_logger("penstock.worker")
 
 LOOK_SECONDS: Final = 0.5
 STOP_SECONDS: Final = 5.0  # for what runs to come to its end; then it is given back
+PR_SET_PDEATHSIG: Final = 1
 SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 
 Seen = dict[str, tuple[int, int]]
@@ -78,7 +80,17 @@ def _look(folder: str) -> Iterator[tuple[str, tuple[int, int]]]:
 
 def _started(words: Sequence[str]) -> subprocess.Popen[bytes]:
     # A session of its own: Ctrl-C in the terminal is for us, and we pass it on once.
-    return subprocess.Popen([sys.executable, *words], start_new_session=True)  # noqa: S603 - our own words
+    return subprocess.Popen(  # noqa: S603 - our own words
+        [sys.executable, *words],
+        start_new_session=True,
+        preexec_fn=_end_with_parent,  # noqa: PLW1509 - there are no threads here
+    )
+
+
+def _end_with_parent() -> None:
+    """In the new process: be stopped when whoever started it is gone, where the system can do that."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _ended(process: subprocess.Popen[bytes], seconds: float) -> None:

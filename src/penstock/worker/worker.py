@@ -126,12 +126,12 @@ class Worker:
     async def _end(self, crew: Crew) -> None:
         await crew.stop_leasing()
         log.info("stopping", running=crew.desk.running, given_back=crew.desk.close())
-        await self._wait(crew, lambda: not crew.desk.runs, self.settings.stop_seconds)
-        if crew.desk.runs:
+        await self._wait(crew, crew.desk.is_done, self.settings.stop_seconds)
+        self.has_broken_off = bool(crew.desk.runs)
+        if not crew.desk.is_done():
             log.warning("breaking off what still runs: it is given back", running=crew.desk.running)
-            self.has_broken_off = True
             crew.desk.break_off_all()
-            await self._wait(crew, lambda: not crew.desk.runs, BREAK_SECONDS, is_patient=True)
+            await self._wait(crew, crew.desk.is_done, BREAK_SECONDS, is_patient=True)
             crew.desk.give_up_all()
         await self._wait(crew, lambda: not len(crew.finishing), GOODBYE_SECONDS, is_patient=True)
         await self._say_goodbye(crew)

@@ -1,0 +1,27 @@
+"""The seam between the desk and the ways of running: on the loop, in threads, in processes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.tasks.endings import Ending
+from penstock.worker.runs import Run
+
+Ended = Callable[[Run, Ending | None], None]  # told once of every run, on the loop; None: it was broken off
+
+
+class Lane(Protocol):
+    """A way of running: on the loop, in threads, in processes."""
+
+    size: int  # so many at once
+    running: int
+    waiting: deque[Run]
+    buffered: int  # of those that wait, some may have been dropped
+
+    def start(self, run: Run) -> None:
+        """Run it; `ended` is called on the loop, later."""
+
+    def break_off(self, run: Run) -> bool:
+        """Whether it will end by that."""
