@@ -1,7 +1,7 @@
 """Making the catalogue anew: from the sealed `tasks` table, then from the journal after it.
 
-What the table does not tell, the shard does: who holds what now, and which queues there are. A row group of the table
-that is damaged costs what only it told: the tasks of others are there all the same.
+Which queues there are, the shard tells. A row group of the table that is damaged costs what only it told: the tasks of
+others are there all the same.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ def rebuild(store: Store, shard: Shard) -> Follower:
         for id, queue in shard.core.queues.items():
             known.learn_queue(id, queue.name)
             known.learn_partitions(id, 0, [partition.name for partition in queue.partitions])
-        held = _held(shard, known)
     position = 0
     if shard.store is not None:
         manifest = shard.store.manifest
@@ -54,27 +53,11 @@ def rebuild(store: Store, shard: Shard) -> Follower:
         for table in shard.store.read_tasks(manifest):
             _take(store, known, table)
     with store.writing() as connection:
-        many.execute(connection, schema.UPDATE_BY_PLACE, held)
         store_names(connection, known)
         set_meta(connection, "position", position)
         set_meta(connection, "checksum", 0)
     follower.position = position
     return follower
-
-
-def _held(shard: Shard, known: Known) -> list[Change]:
-    """What somebody holds now. The caller holds the lock."""
-    changes: list[Change] = []
-    for lease in shard.core.leases.values():
-        if lease.group.id != 0:
-            continue
-        for take, indexes in lease.open_takes():
-            partition = take.progress.partition
-            for index in indexes:
-                run = [int(Code.RUNNING), 0, take.attempt_of(index), known.word(lease.consumer), lease.at]
-                place = [lease.group.queue.id, partition.id, take.offsets[index]]
-                changes.append([*run, *[None] * 5, *place, FINAL_FROM])
-    return changes
 
 
 def _take(store: Store, known: Known, table: pa.Table) -> None:
