@@ -74,6 +74,17 @@ async def test_a_task_is_submitted_claimed_finished_and_seen_with_all_its_fields
 
 
 @on_uvloop
+async def test_dead_letters_are_not_counted_as_tasks_that_wait():
+    async with tasking() as stub:
+        await stub.SubmitTask(pb.NewTask(task_type="a", queue="mail"))
+        (task,) = await claim(stub)
+        await finish(stub, task, "dead", error="no such address")
+
+        (queue,) = (await stub.GetStats(pb.GetTaskStatsRequest())).queues
+        assert (queue.queue, queue.pending, queue.dead) == ("mail", 0, 1)
+
+
+@on_uvloop
 async def test_tasks_are_listed_in_pages_counted_and_purged():
     async with tasking() as stub:
         tasks = [pb.NewTask(task_type="a" if n % 2 else "b", queue="mail", args=f"[{n}]") for n in range(5)]

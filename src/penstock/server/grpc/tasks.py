@@ -13,7 +13,7 @@ from penstock.broker.events import INTERVAL_SECONDS_DEFAULT
 from penstock.broker.listening import Event, TasksWanted
 from penstock.broker.task_events import light
 from penstock.errors import PenstockError, QueueNotFound, TaskNotFound
-from penstock.model import DEFAULT_GROUP
+from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX
 from penstock.server import claiming, tasks
 from penstock.server.grpc.generated import tasks_pb2 as pb
 from penstock.server.grpc.task_values import (
@@ -68,7 +68,7 @@ async def _list_tasks(broker: Broker, client: Client, request: pb.ListTasksReque
 
 
 async def _get_stats(broker: Broker, client: Client, request: pb.GetTaskStatsRequest) -> pb.TaskStats:
-    names = list(request.queues) or await broker.call(client, "queues", calls.Queues())
+    names = list(request.queues) or await _task_queues(broker, client)
     answer = pb.TaskStats()
     for name in names:
         try:
@@ -91,6 +91,12 @@ async def _get_stats(broker: Broker, client: Client, request: pb.GetTaskStatsReq
         answer.workers_dead += worker.state == "dead"
         answer.workers_alive += worker.state != "dead"
     return answer
+
+
+async def _task_queues(broker: Broker, client: Client) -> list[str]:
+    """All queues but those of dead letters, which no worker will take."""
+    names = await broker.call(client, "queues", calls.Queues())
+    return [name for name in names if not name.endswith(DLQ_SUFFIX)]
 
 
 # changing
