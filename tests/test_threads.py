@@ -134,20 +134,29 @@ def test_messages_of_one_key_keep_their_order_under_many_threads(ps, pool):
 
 
 def test_threads_share_their_syncs(tmp_path, pool, monkeypatch):
+    many = 16
+    appended = threading.Semaphore(0)
     with penstock.open(tmp_path / "data") as ps:
         queue = ps.create_queue("mail")
         journal = session_of(ps).shard.journal
         syncs: list[int] = []
-        sync_once = journal.sync
+        append, sync_once = journal.append, journal.sync
+
+        def noted(*call):
+            sequence = append(*call)
+            appended.release()
+            return sequence
 
         def counted():
             syncs.append(journal.sequence)
+            if len(syncs) == 1:  # by whoever came first; the others come meanwhile
+                assert all(appended.acquire(timeout=SECONDS) for _ in range(many))
             sync_once()
 
+        monkeypatch.setattr(journal, "append", noted)
         monkeypatch.setattr(journal, "sync", counted)
-        list(pool.map(queue.push, [b"x"] * 400))
-
-    assert len(syncs) < 400
+        list(pool.map(queue.push, [b"x"] * many))
+        assert len(syncs) <= 2, "one for the first, one for all others"
 
 
 def test_a_push_wakes_a_waiting_lease(ps, pool, waiting):
