@@ -92,6 +92,8 @@ class TestDeclaring:
             ({"timezone": "UTC"}, InvalidField, "cron"),
             ({"cron": "* * * * *", "missed": "later"}, InvalidField, "missed"),
             ({"cron": 5}, InvalidField, "cron"),
+            ({"cron": "0 0 30 2 *"}, InvalidField, "schedule 'work': cron"),
+            ({"cron": "0 3 * * *", "timezone": "Mars/Olympus"}, InvalidField, "schedule 'work': timezone"),
             ({"name": "<lambda>"}, InvalidName, "task"),
         ],
     )

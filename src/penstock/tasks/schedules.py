@@ -30,6 +30,7 @@ def spec_of(
     for field, value in (("cron", cron), ("timezone", timezone)):
         if not isinstance(value, str) or not value.strip():
             raise InvalidField(f"{field}: {value!r} is not text")
+    _check_ticks(name, cron, timezone)
     if missed not in get_args(MissedPolicy):
         raise InvalidField(f"missed: {missed!r} is not a choice", hint=suggestion(str(missed), get_args(MissedPolicy)))
     configured, args, kwargs = _parts(source)
@@ -66,6 +67,16 @@ def _parts(source: Any) -> tuple[Configured[..., Any], tuple[Any, ...], Mapping[
     if isinstance(source, Configured):
         return source, (), {}
     raise InvalidField(f"task: {source!r} is neither a task nor a step", hint='pass report, or report.s("eu")')
+
+
+def _check_ticks(name: str, cron: str, timezone: str) -> None:
+    """What the broker would refuse when a worker starts is refused where it is written."""
+    from penstock.delivery.cron import next_tick
+
+    try:
+        next_tick(cron, timezone, after=0)
+    except InvalidField as error:
+        raise InvalidField(f"schedule {name!r}: {error.message}", hint=error.hint) from None
 
 
 def _check(name: str, options: TaskOptions) -> None:
