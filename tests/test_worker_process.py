@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import select
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -133,6 +135,28 @@ def test_a_handler_that_kills_its_process_fails_alone(tmp_path, url, visits, cal
     assert (spared.state, spared.result, spared.attempt) == (TaskState.COMPLETED, b'"unharmed"', 1)
     assert "timeout: it took longer than 0.5 s" in timed_out.error
     assert (told.progress, told.result) == (b'{"half":true}', str(visit.pid).encode())
+
+
+def test_a_process_that_dies_while_it_is_idle_costs_no_attempt(tmp_path, url, visits, caller):
+    with WorkerProcess(tmp_path, url, visits, "--processes", "1") as worker:
+        first = caller.enqueue("block", "first")
+        visit = visits.next()
+        visit.let_go()
+        caller.final(first)
+        process = os.pidfd_open(visit.pid)
+        os.kill(visit.pid, signal.SIGKILL)
+        select.select([process], [], [])
+        os.close(process)
+
+        second = caller.enqueue("block", "second", max_attempts=1)
+        again = visits.next()
+        again.let_go("alive")
+        view = caller.final(second)
+        worker.signal()
+        assert worker.ended() == 0
+
+    assert (view.state, view.result) == (TaskState.COMPLETED, b'"alive"')
+    assert again.pid != visit.pid
 
 
 def test_a_handler_that_kills_the_worker_counts_as_an_attempt(tmp_path, url, visits, caller):

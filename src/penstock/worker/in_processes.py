@@ -132,7 +132,7 @@ class ProcessLane:
 
     async def _run(self, run: Run) -> None:
         run.deadline = 0  # the start of a process does not count
-        child = run.handle = self._idle.pop() if self._idle else self._new()
+        child = run.handle = self._living()
         ending = await self._answered(run, child) if run.why is None and await child.ready() else None
         if ending is not None:
             self._idle.append(child)
@@ -142,6 +142,16 @@ class ProcessLane:
             log.warning("a process is gone", how=how, pid=child.process.pid, **run.fields())
             ending = None if run.why is not None else Ending("failed", error=f"the process that ran it ended: {how}")
         self._ended(run, ending)
+
+    def _living(self) -> Child:
+        """A process for a run. One that died while it had nothing to do costs nobody an attempt."""
+        while self._idle:
+            child = self._idle.pop()
+            if child.process.poll() is None:
+                return child
+            self._children.discard(child)
+            log.warning("an idle process is gone", how=child.close(), pid=child.process.pid)
+        return self._new()
 
     def _new(self) -> Child:
         child = Child(self._hello)
