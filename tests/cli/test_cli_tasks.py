@@ -106,6 +106,17 @@ def test_show_has_every_run_with_its_error(ps, run):
     assert (missing.code, "penstock tasks list" in missing.err) == (4, True)
 
 
+def test_one_task_that_is_refused_does_not_keep_back_the_others(ps, run):
+    run("enqueue", "shop.add", "--task-id", ID)
+    done = run("tasks", "cancel", OTHER, ID)
+
+    assert (done.code, done.out) == (4, f"✓ {ID} is cancelled\n")
+    assert f"there is no task {OTHER}" in done.err
+    refused, retried = run("tasks", "retry", OTHER, ID, "--json").json_lines
+    assert (refused["task_id"], refused["error"]["code"]) == (OTHER, "task_not_found")
+    assert retried == {"task_id": ID, "state": "pending"}
+
+
 def test_cancel_retry_and_purge(ps, run):
     run("enqueue", "shop.add", "--task-id", ID)
 

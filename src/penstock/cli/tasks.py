@@ -9,9 +9,10 @@ import typer
 from rich.markup import escape
 
 from penstock.cli import human, output, task_shapes
-from penstock.cli.exits import CommandError, nothing_there
+from penstock.cli.exits import CommandError, exit_code, nothing_there
 from penstock.cli.options import AsJson, ContextOption, Limit, Since, Until, Url, Yes
 from penstock.cli.target import opened
+from penstock.errors import PenstockError, TaskConflict, TaskNotFound
 from penstock.model import suggestion
 from penstock.model_tasks import TaskFilter, TaskState, TaskView
 from penstock.storage.findings import spelt
@@ -204,14 +205,33 @@ def _each(
     *,
     as_json: bool,
 ) -> None:
+    """One task that is refused does not keep the others from being changed."""
+    worst = 0
     with opened(url, context) as ps:
         for id in ids:
-            view, ticket = change(ps.session, id)
-            ps.session.confirm(ticket)
-            if as_json:
-                output.write_json_line({"task_id": id, "state": view.state})
+            try:
+                view, ticket = change(ps.session, id)
+                ps.session.confirm(ticket)
+            except (TaskConflict, TaskNotFound) as error:
+                if len(ids) == 1:
+                    raise
+                worst = max(worst, exit_code(error))
+                _write_refused(id, error, as_json=as_json)
             else:
-                output.done(f"{id} is {what}", None, as_json=False)
+                if as_json:
+                    output.write_json_line({"task_id": id, "state": view.state})
+                else:
+                    output.done(f"{id} is {what}", None, as_json=False)
+    if worst:
+        raise typer.Exit(worst)
+
+
+def _write_refused(id: str, error: PenstockError, *, as_json: bool) -> None:
+    if as_json:
+        told = {"code": error.code, "message": error.message, "hint": error.hint}
+        output.write_json_line({"task_id": id, "error": told})
+    else:
+        output.write_error(error.code, error.message, error.hint, as_json=False)
 
 
 def _row(view: TaskView) -> tuple[Any, ...]:
