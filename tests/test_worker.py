@@ -15,7 +15,7 @@ from penstock.tasks.context import current_task
 from penstock.tasks.endings import Cancel, Retry, Snooze
 from penstock.tasks.middleware import Middleware
 from penstock.worker import Worker
-from tests.support.serving import on_uvloop
+from tests.support.serving import on_uvloop, until
 from tests.support.workers import an_app, drained, extended, final, view_of, working
 
 
@@ -221,6 +221,30 @@ async def test_no_more_run_at_once_than_there_are_slots():
 
     assert worker.crew.desk.completed == 200
     assert most <= 3
+
+
+@on_uvloop
+async def test_a_worker_whose_threads_are_few_takes_at_most_one_that_cannot_start():
+    go = threading.Event()
+    async with an_app() as app:
+
+        @app.task
+        async def waits() -> None: ...
+
+        @app.task
+        def works() -> None:
+            go.wait()
+
+        jobs = await works.aenqueue_many([()] * 8)
+        async with working(app, concurrency=8, threads=1) as worker:
+            desk = worker.crew.desk
+            await until(lambda: desk.buffered)
+            held = desk.running, desk.buffered, desk.wanted("default")
+            go.set()
+            states = [(await final(app, job)).state for job in jobs]
+
+    assert held == (1, 1, 0)
+    assert states == [TaskState.COMPLETED] * 8
 
 
 @on_uvloop

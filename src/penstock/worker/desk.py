@@ -77,10 +77,9 @@ class Desk:
         lanes = self._lanes_of(queue)
         if not self.is_open or any(lane.buffered and lane.running >= lane.size for lane in lanes):
             return 0
-        room = min(
-            self._settings.concurrency - self.running - self.buffered,
-            max(lane.size - lane.running - lane.buffered for lane in lanes),
-        )
+        free = [lane.size - lane.running - lane.buffered for lane in lanes]
+        # Nobody knows which lane the next ones are for: at most one too many for the narrowest.
+        room = min(self._settings.concurrency - self.running - self.buffered, max(free), max(min(free), 0) + 1)
         ready = self.pace.ready
         return room + ready if room > 0 or self.buffered * 2 < ready else 0
 
