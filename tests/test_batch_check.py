@@ -245,7 +245,7 @@ def test_a_value_that_is_absent_and_yet_has_bytes_is_refused(data):
         (layout.DELIVER_AT, struct.pack("<q", limits.instant_us_max + 1)),
         (layout.TTL, struct.pack("<q", -1)),
         (layout.TTL, struct.pack("<q", 2**63 - 1)),
-        (layout.CONTENT_TYPE, b"\x03"),
+        (layout.CONTENT_TYPE, b"\x04"),
     ],
 )
 def test_values_outside_their_range_are_refused_by_item_and_field(data, flag, value):

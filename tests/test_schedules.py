@@ -11,8 +11,8 @@ import pytest
 
 from penstock import limits, tasking
 from penstock.clock import ManualClock
+from penstock.cron import next_tick
 from penstock.delivery import admin
-from penstock.delivery.cron import next_tick
 from penstock.envelopes import parse_envelope
 from penstock.errors import InvalidField, InvalidName, QueueFull, ScheduleNotFound, TooLarge
 from penstock.model import queue_options, to_micros

@@ -28,7 +28,7 @@ FUNCTION_LINES_MAX = 60
 
 # Who may import whom, from the bottom up. A name covers what is inside it; the most specific name that fits a module
 # decides for it. Within one layer everything may import everything.
-BASE = {"errors", "limits", "clock", "model", "model_tasks", "version", "words"}
+BASE = {"errors", "limits", "clock", "model", "model_tasks", "cron", "version", "words"}
 FORMATS = BASE | {"batch", "envelopes", "task_fields", "delivery.entries"}
 CORE = FORMATS | {"delivery", "storage", "journal", "waiting", "requests", "replies"}
 SHARD = {
@@ -49,6 +49,7 @@ LAYERS: dict[str, set[str]] = {
     "model": {"errors", "limits"},
     "batch": BASE,
     "model_tasks": {"errors", "limits", "model"},
+    "cron": {"errors", "limits", "model"},
     "envelopes": BASE | {"batch"},
     "task_fields": BASE | {"batch"},
     "requests": BASE | {"batch"},

@@ -125,17 +125,18 @@ def test_every_option_of_a_worker_is_documented():
 
 @on_uvloop
 async def test_a_handler_that_blocks_the_loop_is_told_with_its_place():
-    told = threading.Event()
+    begun, told = threading.Event(), threading.Event()
 
     class Telling(Watchdog):
         def _tell(self) -> None:
+            begun.wait()
             super()._tell()
             told.set()
 
     with capture_logs() as lines:
         watchdog = Telling(look_seconds=0.001)
         watchdog.start()
-        blocking_handler(told)
+        blocking_handler(begun, told)
         watchdog.stop()
 
     assert lines[0]["event"] == "a handler blocks the event loop: leases cannot be extended"
@@ -143,5 +144,6 @@ async def test_a_handler_that_blocks_the_loop_is_told_with_its_place():
     assert lines[0]["seconds"] == 0.001 * LOOKS_MAX
 
 
-def blocking_handler(told: threading.Event) -> None:
+def blocking_handler(begun: threading.Event, told: threading.Event) -> None:
+    begun.set()
     told.wait()

@@ -109,7 +109,7 @@ def test_a_job_with_an_id_may_run_twice_and_one_without_is_its_own(spark, broker
 
 def test_a_task_that_fails_leaves_nothing_behind(spark, data):
     write(numbers(spark, 1), data)
-    bad = spark.range(0, 20_000, 1, 2).select(when(col("id") < 19_999, "x").alias("payload"))
+    bad = spark.range(0, 20_000, 1, 1).select(when(col("id") < 19_999, "x").alias("payload"))
 
     with refused(InvalidField, "payload: null"):
         write(bad, data)

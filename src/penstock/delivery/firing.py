@@ -15,9 +15,9 @@ import msgspec
 
 from penstock import limits
 from penstock.batch import Batch
+from penstock.cron import next_tick
 from penstock.delivery.admin import decide_create_queue
 from penstock.delivery.core import Delivery
-from penstock.delivery.cron import next_tick
 from penstock.delivery.entries import Entry, ScheduleFired
 from penstock.delivery.push import decide_push
 from penstock.delivery.schedules import Schedule

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import msgspec
 
 from penstock import limits
+from penstock.cron import next_tick
 from penstock.delivery.admin import reserved_name
-from penstock.delivery.cron import next_tick
 from penstock.delivery.entries import Entry, ScheduleSet
 from penstock.delivery.firing import spec_of
 from penstock.delivery.schedules import Schedule

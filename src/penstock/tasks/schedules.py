@@ -71,7 +71,7 @@ def _parts(source: Any) -> tuple[Configured[..., Any], tuple[Any, ...], Mapping[
 
 def _check_ticks(name: str, cron: str, timezone: str) -> None:
     """What the broker would refuse when a worker starts is refused where it is written."""
-    from penstock.delivery.cron import next_tick
+    from penstock.cron import next_tick
 
     try:
         next_tick(cron, timezone, after=0)
