@@ -12,7 +12,7 @@ from penstock.delivery.entries import Note, Push, Settled, TasksNoted
 from penstock.envelopes import tasks_batch
 from penstock.errors import InvalidField, LeaseLost, TooLarge
 from penstock.model import Outcome
-from penstock.model_tasks import TaskSubmission
+from penstock.model_tasks import Finish, TaskSubmission
 from penstock.requests import LeaseRequest, Settling
 from tests.support.accounts import assert_accounts
 from tests.support.tasking import Rig, Run, id_of, names, task
@@ -82,6 +82,17 @@ def test_each_finish_of_a_call_stands_by_itself(rig):
     ]  # fmt: skip
     assert attempts(rig, fourth) == 0
     assert_accounts(rig.shard)
+
+
+def test_a_finish_names_the_task_of_its_receipt(rig):
+    pushed(rig, task("a"), task("b"))
+    first, second = rig.lease()
+
+    (refused,) = rig.finish(Finish(receipt=second.receipt, task_id=first.task_id, outcome="completed"))
+
+    assert isinstance(refused, InvalidField)
+    assert "is not the task of receipt" in refused.message
+    rig.complete(first, second)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from penstock.delivery import settle as settle_rules
 from penstock.delivery.entries import Entry, Note, Push, TasksNoted
 from penstock.delivery.freeing import ROOM
 from penstock.delivery.leases import Lease, Take
+from penstock.delivery.log import Partition
 from penstock.delivery.phases import LEASED
 from penstock.delivery.settle import Chosen
 from penstock.delivery.tasks import GROUP, id_text
@@ -93,7 +94,7 @@ def _finish(
         try:
             if isinstance(wanted, PenstockError):
                 raise wanted
-            lease, take, index = _delivery_of(shard, each.receipt, wanted[0])
+            lease, take, index = _delivery_of(shard, each.receipt, wanted[0], each.task_id)
             if (id(take), index) in seen:
                 raise LeaseLost(f"receipt {each.receipt} is named twice in one call")
             seen.add((id(take), index))
@@ -131,7 +132,7 @@ def _checked(finish: Finish) -> Checked | PenstockError:
         return error
 
 
-def _delivery_of(shard: Shard, receipt: Receipt, task: bytes) -> tuple[Lease, Take, int]:
+def _delivery_of(shard: Shard, receipt: Receipt, task: bytes, named: str) -> tuple[Lease, Take, int]:
     """The delivery behind a receipt, and nobody else's task."""
     lease = shard.core.leases.get(receipt.nonce)
     found = lease.find(receipt.partition, receipt.offset) if lease is not None else None
@@ -143,12 +144,22 @@ def _delivery_of(shard: Shard, receipt: Receipt, task: bytes) -> tuple[Lease, Ta
         raise LeaseLost(f"receipt {receipt} was settled already or belongs to another attempt")
     if lease.group.id != GROUP:
         raise InvalidField(f"receipt: {receipt} is of group {lease.group.name!r}; tasks are run in group 'default'")
+    partition = take.progress.partition
     places = shard.core.tasks.places.get(lease.group.queue.id)
-    if places is not None:
-        awaited = places.get((take.progress.partition.id, receipt.offset))
-        if awaited is not None and awaited != task:
-            raise InvalidField(f"task_id: {id_text(task)} is not the task of receipt {receipt}")
+    awaited = None if places is None else places.get((partition.id, receipt.offset))
+    if (awaited or task) != task or not _may_be(partition, receipt.offset, task, named):
+        raise InvalidField(f"task_id: {named} is not the task of receipt {receipt}")
     return lease, take, index
+
+
+def _may_be(partition: Partition, offset: int, task: bytes, named: str) -> bool:
+    """Whether a message is this task, where a look at it costs next to nothing; elsewhere the worker is believed."""
+    extent = partition.extent_at(offset) if partition.start <= offset and partition.extents else None
+    batch = extent.batch if extent is not None and extent.first <= offset < extent.end else None
+    if extent is None or batch is None or batch.compressed:
+        return True
+    payload = batch.payload(extent.row_of(offset))
+    return named.encode() in payload or id_text(task).encode() in payload
 
 
 def _grouped(found: Sequence[Found]) -> list[tuple[Chosen, Settling]]:
@@ -204,7 +215,7 @@ def note_progress(shard: Shard, receipt: Receipt, task_id: str, progress: bytes)
     def operation() -> Ticket:
         now, monotonic = shard.begin()
         shard.tick(now, monotonic)
-        lease, take, _ = _delivery_of(shard, receipt, task)
+        lease, take, _ = _delivery_of(shard, receipt, task, task_id)
         partition = take.progress.partition
         note = Note(task, partition.id, receipt.offset, receipt.attempt, Note.PROGRESS, progress)
         shard.commit_frame([], [TasksNoted(partition.queue.id, now, lease.consumer, [note])], "os")
