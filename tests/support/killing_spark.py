@@ -79,7 +79,9 @@ def members_of(session: int) -> list[tuple[int, str]]:
         with suppress(OSError, ValueError):
             pid = int(entry.name)
             after_name = (entry / "stat").read_text().rpartition(")")[2].split()
-            if int(after_name[3]) == session and after_name[0] not in "ZX":
+            # A process whose first thread has ended holds its files until the others have.
+            is_over = after_name[0] in "ZX" and int(after_name[17]) <= 1
+            if int(after_name[3]) == session and not is_over:
                 found.append((pid, (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")))
     return found
 
