@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
+from penstock.client.session import AsyncSession, Session
 from penstock.client.sync import Penstock
 from penstock.clock import Clock, ManualClock, SystemClock
 from penstock.model import Durability, check_name
@@ -36,7 +37,7 @@ from penstock.tasks.options import QUEUE_DEFAULT, DeclaredOptions, QueueDeclarat
 from penstock.tasks.registering import registered
 from penstock.tasks.scheduling import Scheduling
 from penstock.tasks.sending import Sender
-from penstock.tasks.sessions import AsyncFullSession, FullSession, Place, Sessions
+from penstock.tasks.sessions import Place, Sessions
 from penstock.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -202,14 +203,14 @@ class App(Scheduling):
 
     # what is behind it
 
-    def open_session(self) -> FullSession:
+    def open_session(self) -> Session:
         """The session for threads; opened when first asked for."""
-        session: FullSession = self._sessions.blocking()
+        session: Session = self._sessions.blocking()
         return session
 
-    async def open_async_session(self) -> AsyncFullSession:
+    async def open_async_session(self) -> AsyncSession:
         """The session for the running loop; opened when first asked for."""
-        session: AsyncFullSession = await self._sessions.asynchronous()
+        session: AsyncSession = await self._sessions.asynchronous()
         return session
 
     @property

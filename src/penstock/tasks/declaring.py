@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
+from penstock.client.session import AsyncSession, Session
 from penstock.errors import InvalidField, QueueExists
 from penstock.model import check_name, queue_options
 from penstock.model_tasks import ScheduleSpec, ScheduleView
 from penstock.tasks.options import QueueDeclaration
-from penstock.tasks.sessions import AsyncFullSession, FullSession
 
 
 class Declarations:
@@ -42,7 +42,7 @@ class Declarations:
         """Declare a schedule."""
         self.schedules[spec.name] = spec
 
-    def ensure(self, session: FullSession, queue: str) -> None:
+    def ensure(self, session: Session, queue: str) -> None:
         """The queue has the options that were declared for it."""
         if queue not in self._waiting:
             self.queues.setdefault(queue, {})
@@ -55,7 +55,7 @@ class Declarations:
         session.confirm(ticket)
         self._waiting.discard(queue)
 
-    async def aensure(self, session: AsyncFullSession, queue: str) -> None:
+    async def aensure(self, session: AsyncSession, queue: str) -> None:
         """The same, awaited."""
         if queue not in self._waiting:
             self.queues.setdefault(queue, {})
@@ -67,7 +67,7 @@ class Declarations:
             await session.update_queue(queue, options)
         self._waiting.discard(queue)
 
-    def declare(self, session: FullSession) -> None:
+    def declare(self, session: Session) -> None:
         """Tell the broker of everything."""
         for queue in list(self._waiting):
             self.ensure(session, queue)
@@ -76,7 +76,7 @@ class Declarations:
                 _, ticket = session.set_schedule(spec)
                 session.confirm(ticket)
 
-    async def adeclare(self, session: AsyncFullSession) -> None:
+    async def adeclare(self, session: AsyncSession) -> None:
         """The same, awaited."""
         for queue in list(self._waiting):
             await self.aensure(session, queue)

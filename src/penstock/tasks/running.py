@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Collection
 from typing import Any, Final
 
+from penstock.client.session import AsyncSession, Session
 from penstock.errors import InvalidField
 from penstock.model_tasks import Envelope, TaskView
 from penstock.tasks.context import TaskContext, current
 from penstock.tasks.endings import Ending, Unfit, ending
 from penstock.tasks.middleware import run_after
-from penstock.tasks.sessions import AsyncFullSession, FullSession
 from penstock.tasks.task import Task
 
 AnyTask = Task[..., Any, Any]
@@ -90,12 +90,12 @@ def timed_out(task: AnyTask, seconds: float, attempt: int) -> Ending:
     return ending(TimeoutError(f"the run took longer than its timeout of {seconds:g} s"), task, attempt)
 
 
-def load_parents(session: FullSession, envelope: Envelope) -> list[TaskView]:
+def load_parents(session: Session, envelope: Envelope) -> list[TaskView]:
     """The tasks that this one waited for, for its context."""
     return [session.task(parent)[0] for parent in envelope.depends_on]
 
 
-async def aload_parents(session: AsyncFullSession, envelope: Envelope) -> list[TaskView]:
+async def aload_parents(session: AsyncSession, envelope: Envelope) -> list[TaskView]:
     """The same, awaited: some at a time, since there may be thousands."""
     ids, views = envelope.depends_on, list[TaskView]()
     for first in range(0, len(ids), _PARENTS_AT_A_TIME):

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from penstock.client.session import AsyncSession, Session
 from penstock.errors import ScheduleNotFound
 from penstock.model_tasks import MissedPolicy, ScheduleSpec, ScheduleView
 from penstock.tasks.declaring import Declarations
 from penstock.tasks.schedules import spec_of
-from penstock.tasks.sessions import AsyncFullSession, FullSession
 from penstock.tasks.task import Configured
 
 if TYPE_CHECKING:
@@ -91,15 +91,15 @@ class Scheduling:
 
     # what is behind it
 
-    def open_session(self) -> FullSession:
+    def open_session(self) -> Session:
         """The session for threads."""
         raise TypeError("an app opens sessions")
 
-    async def open_async_session(self) -> AsyncFullSession:
+    async def open_async_session(self) -> AsyncSession:
         """The session for the running loop."""
         raise TypeError("an app opens sessions")
 
-    def _set_schedule(self, session: FullSession, spec: ScheduleSpec) -> ScheduleView:
+    def _set_schedule(self, session: Session, spec: ScheduleSpec) -> ScheduleView:
         view, ticket = session.set_schedule(spec)
         session.confirm(ticket)
         return view

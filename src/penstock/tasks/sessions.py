@@ -12,22 +12,12 @@ import random
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-from penstock.client.session import AsyncSession, Session
-from penstock.client.task_session import AsyncTaskSession, TaskSession
 from penstock.clock import Clock
 from penstock.errors import Closed
 from penstock.model import Durability
-
-
-class FullSession(Session, TaskSession, Protocol):
-    """All that a blocking session can do."""
-
-
-class AsyncFullSession(AsyncSession, AsyncTaskSession, Protocol):
-    """All that an asyncio session can do."""
 
 
 class Place:

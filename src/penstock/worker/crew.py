@@ -7,12 +7,12 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from penstock.client.session import AsyncSession
 from penstock.clock import Clock
 from penstock.errors import ServerError
 from penstock.tasks.context import TaskContext
 from penstock.tasks.endings import Ending, error_text
 from penstock.tasks.running import aload_parents
-from penstock.tasks.sessions import AsyncFullSession
 from penstock.worker.deadlines import Aging, Deadlines
 from penstock.worker.desk import Desk
 from penstock.worker.extending import Extending
@@ -40,7 +40,7 @@ class Crew:
     def __init__(
         self,
         app: App,
-        session: AsyncFullSession,
+        session: AsyncSession,
         settings: Settings,
         clock: Clock,
         rng: random.Random,

@@ -16,11 +16,11 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from penstock.client.session import AsyncSession
 from penstock.errors import Closed, InputError, LeaseLost, PenstockError, ServerError
 from penstock.model import Outcome, Receipt
 from penstock.model_tasks import Finish
 from penstock.requests import Settling
-from penstock.tasks.sessions import AsyncFullSession
 from penstock.worker.runs import Lease, Run
 from penstock.worker.ticking import Spawner
 
@@ -36,7 +36,7 @@ Told = tuple[Run, Finish]
 class Finishing:
     """See the module's rules."""
 
-    def __init__(self, session: AsyncFullSession, spawner: Spawner, rng: random.Random) -> None:
+    def __init__(self, session: AsyncSession, spawner: Spawner, rng: random.Random) -> None:
         self._session = session
         self._spawner = spawner
         self._rng = rng

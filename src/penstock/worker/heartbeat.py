@@ -16,10 +16,10 @@ from typing import Any, Final
 import structlog
 
 from penstock import limits
+from penstock.client.session import AsyncSession
 from penstock.clock import Clock
 from penstock.errors import AccessError, Closed, PenstockError
 from penstock.model_tasks import WorkerInfo
-from penstock.tasks.sessions import AsyncFullSession
 from penstock.version import VERSION
 from penstock.worker.desk import Desk
 from penstock.worker.settings import Settings
@@ -38,7 +38,7 @@ class Heartbeat:
 
     def __init__(
         self,
-        session: AsyncFullSession,
+        session: AsyncSession,
         settings: Settings,
         clock: Clock,
         desk: Desk,

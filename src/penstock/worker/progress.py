@@ -9,8 +9,8 @@ from typing import Any
 
 import structlog
 
+from penstock.client.session import AsyncSession
 from penstock.errors import LeaseLost, PenstockError
-from penstock.tasks.sessions import AsyncFullSession
 from penstock.worker.runs import Run
 from penstock.worker.ticking import Spawner
 
@@ -20,7 +20,7 @@ log: Any = structlog.stdlib.get_logger("penstock.worker")
 class Progress:
     """See the module's rules. Belongs to the loop on which it is made."""
 
-    def __init__(self, session: AsyncFullSession, spawner: Spawner) -> None:
+    def __init__(self, session: AsyncSession, spawner: Spawner) -> None:
         self._session = session
         self._spawner = spawner
         self._loop = asyncio.get_running_loop()
