@@ -75,6 +75,14 @@ def _layers(moment: Moment, wanted: Sequence[Wanted]) -> Iterator[tuple[str, Ran
 def plan_events(moment: Moment, queues: Sequence[str], limits: Limits) -> list[Slice]:
     """Slices of the lifecycle: the files that may hold something of these queues."""
     meant = {moment.queue(name).incarnation: name for name in queues}
+    slices = sealed_changes(moment, EVENTS, meant, limits)
+    for view in moment.tail:
+        slices += _unsealed_events(moment, view, meant, limits)
+    return slices
+
+
+def sealed_changes(moment: Moment, table: str, meant: dict[int, str], limits: Limits) -> list[Slice]:
+    """The segments of a table of changes that may hold something of these queues."""
     slices = []
     for file in moment.manifest.files.values():
         rows = sum(
@@ -82,26 +90,24 @@ def plan_events(moment: Moment, queues: Sequence[str], limits: Limits) -> list[S
             for each in file.events
             if each.queue in meant and (limits.since is None or each.settled_last_at >= limits.since)
         )
-        if file.table == EVENTS and rows:
-            slices.append(_events_slice(file, rows, meant, limits))
-    for view in moment.tail:
-        slices += _unsealed_events(moment, view, meant, limits)
+        if file.table == table and rows:
+            slices.append(_changes_slice(file, rows, meant, limits))
     return slices
 
 
-def events_again(moment: Moment, gone: Slice) -> list[Slice]:
-    """Where the events of a slice are now whose file is gone: in the segments of the same frames."""
+def changes_again(moment: Moment, gone: Slice) -> list[Slice]:
+    """Where the changes of a slice are now whose file is gone: in the segments of the same frames."""
     first, last = gone.sequences
     return [
-        _events_slice(file, gone.rows, gone.queues, gone.limits)
+        _changes_slice(file, gone.rows, gone.queues, gone.limits)
         for file in moment.manifest.files.values()
-        if file.table == EVENTS and file.first_sequence <= last and first < file.end_sequence
+        if file.table == gone.table and file.first_sequence <= last and first < file.end_sequence
     ]
 
 
-def _events_slice(file: SegmentFile, rows: int, meant: dict[int, str], limits: Limits) -> Slice:
+def _changes_slice(file: SegmentFile, rows: int, meant: dict[int, str], limits: Limits) -> Slice:
     return Slice(
-        table=EVENTS,
+        table=file.table,
         file=file.name,
         rows=rows,
         bytes=file.bytes * rows // max(1, file.rows),

@@ -73,10 +73,8 @@ def _tables(history: History, each: Slice, columns: Sequence[str]) -> Iterator[p
 def _again(history: History, each: Slice) -> list[Slice]:
     """The same rows where they are now."""
     moment = history.look(fresh=True)
-    if each.table == EVENTS:
-        return planning.events_again(moment, each)
-    if each.table == TASKS:
-        return tasks.again(moment, each)
+    if each.table in (EVENTS, TASKS):
+        return planning.changes_again(moment, each)
     ((incarnation, queue),) = each.queues.items()
     ranges = _ranges(each)
     view = moment.queues.get(queue)

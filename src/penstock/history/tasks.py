@@ -19,10 +19,10 @@ from penstock.envelopes import parse_envelope
 from penstock.errors import InvalidField
 from penstock.history import rows
 from penstock.history.moments import Moment, TailView
+from penstock.history.planning import sealed_changes
 from penstock.history.slices import Limits, Slice, Wanted
 from penstock.history.tail import PUSH_COLUMNS, SETTLE_COLUMNS, Rows
 from penstock.model import CONTENT_TYPE_NAMES, ContentType
-from penstock.storage.manifest import SegmentFile
 from penstock.storage.schema import TASKS
 from penstock.storage.task_rows import Identity, Key, TaskRows
 from penstock.storage.task_states import id_bytes
@@ -38,38 +38,10 @@ _OF_SETTLES: Final = [SETTLE_COLUMNS.index(name) for name in _COLUMNS]
 def plan(moment: Moment, queues: Sequence[str], limits: Limits) -> list[Slice]:
     """The files that may hold something of these queues: segments first, then the journal."""
     meant = {moment.queue(name).incarnation: name for name in queues}
-    slices = []
-    for file in moment.manifest.files.values():
-        about = [each for each in file.events if each.queue in meant]
-        about = [each for each in about if limits.since is None or each.settled_last_at >= limits.since]
-        if file.table == TASKS and about:
-            slices.append(_sealed(file, sum(each.rows for each in about), meant, limits))
+    slices = sealed_changes(moment, TASKS, meant, limits)
     for view in moment.tail:
         slices += _unsealed(moment, view, meant, limits)
     return slices
-
-
-def again(moment: Moment, gone: Slice) -> list[Slice]:
-    """Where the rows of a slice are now whose file is gone."""
-    first, last = gone.sequences
-    return [
-        _sealed(file, gone.rows, gone.queues, gone.limits)
-        for file in moment.manifest.files.values()
-        if file.table == TASKS and file.first_sequence <= last and first < file.end_sequence
-    ]
-
-
-def _sealed(file: SegmentFile, count: int, meant: dict[int, str], limits: Limits) -> Slice:
-    return Slice(
-        table=TASKS,
-        file=file.name,
-        rows=count,
-        bytes=file.bytes * count // max(1, file.rows),
-        is_tail=False,
-        limits=limits,
-        queues=meant,
-        sequences=(file.first_sequence, file.end_sequence - 1),
-    )
 
 
 def _unsealed(moment: Moment, view: TailView, meant: dict[int, str], limits: Limits) -> Iterator[Slice]:
