@@ -37,33 +37,25 @@ def encode_one(payload: bytes) -> bytes:
     return b"".join((head, _crc(crc32c(blob, crc)), bounds, blob))
 
 
-@lru_cache(maxsize=1024)
-def _frame(length: int) -> tuple[bytes, int, bytes, bytes]:
-    """All that is the same for every payload of one length: the header, the CRC so far, the offsets, the padding."""
+@lru_cache(maxsize=2048)
+def _frame(length: int, content: ContentType = ContentType.BYTES) -> tuple[bytes, int, bytes, bytes]:
+    """All that is the same for every payload of one length and kind: the header, the CRC so far, what lies before the
+    payload, the padding behind it.
+    """
     if length > limits.payload_bytes_max:
         raise too_long("payload", length, limits.payload_bytes_max)
-    bounds, padding = _bounds(0, length), PADS[-length % 8]
-    total = HEADER_BYTES + len(bounds) + length + len(padding)
-    head = _head(MAGIC, VERSION, PLAIN, 0, 1, length, length, 0, total)
-    return head, crc32c(bounds, crc32c(head)), bounds, padding
+    flags, column = (layout.CONTENT_TYPE, _word(content)) if content else (0, b"")
+    front, padding = column + _bounds(0, length), PADS[-length % 8]
+    total = HEADER_BYTES + len(front) + length + len(padding)
+    head = _head(MAGIC, VERSION, PLAIN, flags, 1, length, length, 0, total)
+    return head, crc32c(front, crc32c(head)), front, padding
 
 
 def encode_one_task(payload: bytes) -> bytes:
     """The batch of one task without other options."""
-    head, crc, front, padding = _task_frame(len(payload))
+    head, crc, front, padding = _frame(len(payload), ContentType.TASK)
     blob = payload + padding
     return b"".join((head, _crc(crc32c(blob, crc)), front, blob))
-
-
-@lru_cache(maxsize=1024)
-def _task_frame(length: int) -> tuple[bytes, int, bytes, bytes]:
-    """As `_frame`, with the column that says what the payload is."""
-    if length > limits.payload_bytes_max:
-        raise too_long("payload", length, limits.payload_bytes_max)
-    front, padding = _word(ContentType.TASK) + _bounds(0, length), PADS[-length % 8]
-    total = HEADER_BYTES + len(front) + length + len(padding)
-    head = _head(MAGIC, VERSION, PLAIN, layout.CONTENT_TYPE, 1, length, length, 0, total)
-    return head, crc32c(front, crc32c(head)), front, padding
 
 
 def encode_one_with(
