@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import queue
-import random
 from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 
 import penstock
-from penstock.client.sync import Penstock
-from penstock.embedded import Session
 from penstock.errors import HistoryLost, InvalidField
 from penstock.spark import failures
 from tests.support.brokers import BrokerThread
 
+pytest_plugins = ("tests.support.stream_fixtures",)
+
 SECONDS = 90
-
-
-@pytest.fixture
-def session(tmp_path):
-    opened = Session(tmp_path / "data", durability="os", rng=random.Random(1))
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def ps(session):
-    return Penstock(session)
-
-
-@pytest.fixture
-def broker(session):
-    running = BrokerThread(session)
-    yield running
-    running.stop()
 
 
 @pytest.fixture
