@@ -20,12 +20,11 @@ from penstock.errors import InvalidField, PenstockError, TaskNotFound
 from penstock.integrations.django.compat import (
     BaseTaskBackend,
     TaskContext,
-    TaskResult,
     TaskResultDoesNotExist,
     TaskResultStatus,
     signals,
 )
-from penstock.integrations.django.results import failed, result_of, successful
+from penstock.integrations.django.results import failed, new_result, result_of, successful
 from penstock.model import suggestion
 from penstock.model_tasks import TaskSubmission
 from penstock.tasks.app import App
@@ -101,20 +100,8 @@ class PenstockBackend(BaseTaskBackend):
 
     def _prepared(self, task: Any, args: Any, kwargs: Any) -> tuple[Any, TaskSubmission]:
         self.validate_task(task)
-        result = TaskResult(
-            task=task,
-            id=new_task_id(self.app.clock.now()),
-            status=TaskResultStatus.READY,
-            enqueued_at=timezone.now(),
-            started_at=None,
-            finished_at=None,
-            last_attempted_at=None,
-            args=list(args),
-            kwargs=dict(kwargs),
-            backend=self.alias,
-            errors=[],
-            worker_ids=[],
-        )
+        id, now = new_task_id(self.app.clock.now()), timezone.now()
+        result = new_result(task, id, TaskResultStatus.READY, self.alias, list(args), dict(kwargs), enqueued_at=now)
         known = self.app.tasks[task.module_path]
         submission = TaskSubmission(
             task_id=result.id,
@@ -166,19 +153,11 @@ class PenstockBackend(BaseTaskBackend):
 
     def _context(self, task: Any) -> Any:
         """This run, in Django's words."""
-        run = current_task()
-        result = TaskResult(
-            task=task,
-            id=run.id,
-            status=TaskResultStatus.RUNNING,
-            enqueued_at=None,
-            started_at=timezone.now(),
-            finished_at=None,
-            last_attempted_at=timezone.now(),
-            args=msgspec.json.decode(bytes(run.envelope.args)),
-            kwargs=msgspec.json.decode(bytes(run.envelope.kwargs)),
-            backend=self.alias,
-            errors=[],
-            worker_ids=[run.worker] * run.attempt,
-        )
+        run, now = current_task(), timezone.now()
+        args, kwargs = (msgspec.json.decode(bytes(each)) for each in (run.envelope.args, run.envelope.kwargs))
+        workers = [run.worker] * run.attempt
+        result = new_result(
+            task, run.id, TaskResultStatus.RUNNING, self.alias, args, kwargs,
+            started_at=now, last_attempted_at=now, worker_ids=workers,
+        )  # fmt: skip
         return TaskContext(task_result=result)

@@ -24,6 +24,13 @@ STATUS: Final = {
 }
 
 
+def new_result(task: Any, id: str, status: Any, backend: str, args: Any, kwargs: Any, **known: Any) -> Any:
+    """A TaskResult with nothing in it but what is `known`."""
+    nothing = dict.fromkeys(("enqueued_at", "started_at", "finished_at", "last_attempted_at"))
+    given: dict[str, Any] = {**nothing, "errors": [], "worker_ids": [], **known}
+    return TaskResult(task=task, id=id, status=status, backend=backend, args=args, kwargs=kwargs, **given)
+
+
 def result_of(task: Any, view: TaskView, backend: str) -> Any:
     """A TaskResult of this moment."""
     result = TaskResult(
