@@ -7,13 +7,14 @@ import shutil
 import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from penstock.catalogue import Catalogue
+from penstock.catalogue import Catalogue, queries
 from penstock.catalogue import follower as follower_module
-from penstock.catalogue.store import NAME
+from penstock.catalogue.store import NAME, DatabaseBroken
 from penstock.clock import ManualClock
 from penstock.envelopes import new_task_id, tasks_batch
 from penstock.errors import Closed, StorageError
@@ -298,3 +299,47 @@ def test_a_reader_goes_from_file_to_file_and_over_large_frames(tmp_path):
         list(again.read(2, 4))
     journal.close()
     disk.close()
+
+
+@pytest.mark.parametrize(("where", "ends"), [("memory", pytest.raises(Closed)), ("file", nullcontext())])
+def test_one_that_is_closed_while_it_is_asked_answers_or_says_so(data, where, ends, monkeypatch):
+    (task_id,) = data.submit()
+    catalogue = Catalogue(data.shard, data.disk if where == "file" else None)
+    catalogue.catch_up()
+    rows_of = queries.rows_of
+
+    def closed_meanwhile(*arguments):
+        rows = list(rows_of(*arguments))
+        catalogue.close()
+        return rows
+
+    monkeypatch.setattr(queries, "rows_of", closed_meanwhile)
+
+    with ends:
+        assert catalogue.find(task_id) is not None
+
+
+def test_one_that_is_made_anew_while_it_is_asked_answers_all_the_same(data, monkeypatch):
+    (task_id,) = data.submit()
+    data.catalogue.catch_up()
+    rows_of = queries.rows_of
+
+    def damaged_meanwhile(*arguments):
+        monkeypatch.setattr(queries, "rows_of", rows_of)
+        data.catalogue._start_over(DatabaseBroken("somebody else has found it damaged"))
+        return rows_of(*arguments)
+
+    monkeypatch.setattr(queries, "rows_of", damaged_meanwhile)
+
+    assert data.catalogue.find(task_id) is not None
+
+
+def test_one_that_is_closed_while_its_listeners_are_told_says_so(data):
+    catalogue = Catalogue(data.shard)
+    catalogue.catch_up()
+    catalogue.on_change(lambda views: catalogue.close())
+    catalogue.on_change(lambda views: pytest.fail("there is nothing to read any more"))
+    data.submit()
+
+    with pytest.raises(Closed):
+        catalogue.catch_up()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation.history import UNKNOWN, Got, History, Place, Row, Settle
+from tests.support.crowd import RESULTS, one_result
 from tests.support.recorded import Record, attempts_have_causes, problems, sent
 
 A, B = Place("jobs", "0", 0), Place("jobs", "0", 1)
@@ -125,3 +126,14 @@ def test_a_lie_is_found(lie: Callable[[Record], None], words: str):
     lie(record)
 
     assert [line for line in found(record) if words in line], found(record)
+
+
+def test_a_second_result_of_one_job_is_found():
+    record = Record("jobs", RESULTS)
+    with record.doing("end", "read", queue=RESULTS) as row:
+        row.result = [(Place(RESULTS, "0", 0), b"3: result of a"), (Place(RESULTS, "0", 1), b"5: result of b")]
+    assert list(one_result(record.history)) == []
+
+    row.result.append((Place(RESULTS, "0", 2), b"8: result of a"))
+
+    assert list(one_result(record.history)) == ["b'a' has 2 results"]

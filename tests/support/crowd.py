@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
@@ -24,11 +25,12 @@ from penstock.wire.answers import decode_leased
 from penstock.wire.frames import Type
 from penstock.wire.requests import Credit, OpenStream, encode
 from penstock.wire.requests import Settle as SettleOnWire
-from tests.simulation.history import OK, UNKNOWN, Got, Place, Row, Settle
+from tests.simulation.history import OK, UNKNOWN, Got, History, Place, Row, Settle
 from tests.support.recorded import Record, place_of, sent
 from tests.support.served import Caller
 
 JOBS, RESULTS = "jobs", "results"
+RESULT_OF = b"result of "
 GROUPS = {JOBS: ("default", "other"), RESULTS: ("default", "other")}
 RULES: dict[str, Any] = {"max_attempts": 1000, "backoff_base_seconds": 0.0, "lease_seconds": 60.0}
 WAIT_SECONDS = 0.2
@@ -162,7 +164,8 @@ class Crowd:
             row.result = [got(each) for each in leased]
         if row.outcome != OK or not leased:
             return
-        payloads = [b"result of " + each.payload for each in leased]
+        # A job whose lease was lost is done again, perhaps beside other jobs: each try has results of its own.
+        payloads = [b"%d: %s%s" % (next(self._numbers), RESULT_OF, each.payload) for each in leased]
         settles = [Settle(got(each), "default", "ack") for each in leased]
         pushes = [(RESULTS, sent(payload)) for payload in payloads]
         with self._record.doing(name, "transact", pushes=pushes, settles=settles) as row:
@@ -269,6 +272,14 @@ def gots(reply: LeaseReply) -> Iterator[Got]:
         for index, payload in enumerate(piece.payloads()):
             place = Place(reply.queue, piece.partition(index), piece.offsets[index])
             yield Got(place, piece.attempt(index), payload, reply.nonce, 0)
+
+
+def one_result(history: History) -> Iterator[str]:
+    """The result is pushed by the transaction that settles the job: a job is settled once, and has one result."""
+    pushed = [payload for row in history.of("read") for place, payload, *_ in row.result if place.queue == RESULTS]
+    for job, times in Counter(payload.partition(RESULT_OF)[2] for payload in pushed).items():
+        if times > 1:
+            yield f"{job!r} has {times} results"
 
 
 def drain(url: str, record: Record) -> None:

@@ -20,7 +20,7 @@ from penstock.catalogue.listeners import Among, Listener, Listeners
 from penstock.catalogue.queries import Names
 from penstock.catalogue.rebuild import rebuild
 from penstock.catalogue.store import DatabaseBroken, Store
-from penstock.errors import Closed, Damaged, InvalidField, StorageError
+from penstock.errors import Closed, Damaged, InvalidField, PenstockError, StorageError
 from penstock.model_tasks import TaskFilter, TaskPage, TaskView
 from penstock.requests import ParentFound
 from penstock.shard import Shard
@@ -44,7 +44,7 @@ class Catalogue:
         self._disk = disk if isinstance(disk, RealDisk) else None  # SQLite opens files of the operating system only
         self._following = threading.Lock()
         self._reader = shard.journal.reader()
-        self._store: Store | None = None
+        # With its store: whoever asks takes both at once, since it may be let go meanwhile.
         self._follower: Follower | None = None
         self._listeners = Listeners()
         self._is_closed = False
@@ -53,7 +53,7 @@ class Catalogue:
 
     @property
     def is_open(self) -> bool:
-        return self._store is not None
+        return self._follower is not None
 
     @property
     def is_behind(self) -> bool:
@@ -80,9 +80,10 @@ class Catalogue:
         with self._following:
             changed = self._follow(target, between)
         try:
-            self._listeners.tell(changed, self._views)
+            if (asked := self._follower) is not None:
+                self._listeners.tell(changed, lambda ids: self._views(asked, ids))
         except DatabaseBroken as error:
-            raise _unusable(error) from error
+            raise self._unusable(error) from error
         return target
 
     def _follow(self, target: int, between: Callable[[], None]) -> set[bytes]:
@@ -95,7 +96,7 @@ class Catalogue:
                     follower.follow(self._reader.read(follower.position, target), between)
             except (DatabaseBroken, Damaged, FileNotFoundError) as error:
                 if attempt:
-                    raise _unusable(error) from error
+                    raise self._unusable(error) from error
                 self._start_over(error)
             else:
                 changed, follower.touched = follower.touched, set()
@@ -108,21 +109,24 @@ class Catalogue:
             raise Closed("the catalogue is closed")
         if self._follower is None:
             try:
-                self._open()
+                self._follower = self._open()
             except DatabaseBroken as error:
                 return self._start_over(error)
-        assert self._follower is not None
         return self._follower
 
-    def _open(self) -> None:
-        self._store = opened = Store(self._disk)
-        if opened.is_new:
-            self._follower = rebuild(opened, self._shard)
-            return
+    def _open(self) -> Follower:
+        opened = Store(self._disk)
+        try:
+            return rebuild(opened, self._shard) if opened.is_new else self._from_before(opened)
+        except BaseException:
+            opened.close()
+            raise
+
+    def _from_before(self, opened: Store) -> Follower:
         follower = Follower(opened)
         if opened.meta("position") is None or not self._is_of_this_journal(follower):
             raise DatabaseBroken("it is not of this journal, or too far behind it")
-        self._follower = follower
+        return follower
 
     def _is_of_this_journal(self, follower: Follower) -> bool:
         """Whether the frame that was looked at last is there, the same as then, and what follows it too."""
@@ -143,14 +147,13 @@ class Catalogue:
         self._let_go()
         if self._disk is not None:
             store.remove(self._disk)
-        self._store = Store(self._disk)
-        self._follower = rebuild(self._store, self._shard)
+        self._follower = self._open()
         return self._follower
 
     def _let_go(self) -> None:
-        opened, self._store, self._follower = self._store, None, None
-        if opened is not None:
-            opened.close()
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            follower.store.close()
 
     # Listening.
 
@@ -172,11 +175,11 @@ class Catalogue:
         """One task, with its runs."""
         wanted = _id(task_id)
 
-        def ask(opened: Store) -> TaskView | None:
-            with opened.reading() as connection:
+        def ask(asked: Follower) -> TaskView | None:
+            with asked.store.reading() as connection:
                 for row in queries.rows_of(connection, [wanted] if wanted else []):
-                    runs = queries.runs_of(connection, row, self._names())
-                    return queries.view(row, self._names(), self._shard.clock.now(), runs)
+                    runs = queries.runs_of(connection, row, self._names(asked))
+                    return queries.view(row, self._names(asked), self._shard.clock.now(), runs)
             return None
 
         return self._ask(ask)
@@ -185,9 +188,9 @@ class Catalogue:
         """Where some tasks are, and how they stand; those that are not known are left out."""
         wanted = [found for each in ids if (found := _id(each))]
 
-        def ask(opened: Store) -> dict[str, ParentFound]:
-            with opened.reading() as connection:
-                names, now = self._names(), self._shard.clock.now()
+        def ask(asked: Follower) -> dict[str, ParentFound]:
+            with asked.store.reading() as connection:
+                names, now = self._names(asked), self._shard.clock.now()
                 return {id_text(row[1]): queries.found(row, names, now) for row in queries.rows_of(connection, wanted)}
 
         return self._ask(ask)
@@ -195,46 +198,42 @@ class Catalogue:
     def views(self, ids: Iterable[str]) -> list[TaskView]:
         """Some tasks, without their runs, in no order; those that are not known are left out."""
         wanted = [found for each in ids if (found := _id(each))]
-        return self._ask(lambda opened: self._views(wanted))
+        return self._ask(lambda asked: self._views(asked, wanted))
 
     def page(self, wanted: TaskFilter) -> TaskPage:
         """One page of those that match."""
 
-        def ask(opened: Store) -> TaskPage:
-            with opened.reading() as connection:
-                return queries.page(connection, wanted, self._names(), self._shard.clock.now())
+        def ask(asked: Follower) -> TaskPage:
+            with asked.store.reading() as connection:
+                return queries.page(connection, wanted, self._names(asked), self._shard.clock.now())
 
         return self._ask(ask)
 
-    def _views(self, ids: Sequence[bytes]) -> list[TaskView]:
-        opened = self._store
-        if opened is None:
-            return []
-        with opened.reading() as connection:
-            names, now = self._names(), self._shard.clock.now()
+    def _views(self, asked: Follower, ids: Sequence[bytes]) -> list[TaskView]:
+        with asked.store.reading() as connection:
+            names, now = self._names(asked), self._shard.clock.now()
             return [queries.view(row, names, now) for row in queries.rows_of(connection, ids)]
 
-    def _ask(self, question: Callable[[Store], T]) -> T:
-        """Ask; once more when the database turns out to be damaged."""
+    def _ask(self, question: Callable[[Follower], T]) -> T:
+        """Ask; once more when the database turns out to be damaged, or was let go meanwhile."""
         for attempt in range(2):
-            if self._store is None:
+            if self._follower is None:
                 self.catch_up()
-            opened = self._store
+            asked = self._follower
             try:
-                if opened is not None:
-                    return question(opened)
+                if asked is not None:
+                    return question(asked)
             except DatabaseBroken as error:
                 if attempt:
-                    raise _unusable(error) from error
+                    raise self._unusable(error) from error
                 with self._following:
-                    if self._store is opened:
+                    if self._follower is asked:
                         self._start_over(error)
                 self.catch_up()
         raise Closed("the catalogue is closed")
 
-    def _names(self) -> Names:
-        assert self._follower is not None
-        known = self._follower.known
+    def _names(self, asked: Follower) -> Names:
+        known = asked.known
         return Names(known.texts, known.words, known.queues, known.partitions, self._attempts_max)
 
     def _attempts_max(self, queue: str) -> int:
@@ -246,34 +245,34 @@ class Catalogue:
     def forget(self, wanted: TaskFilter) -> int:
         """Forget all final tasks that match, on whatever page; parents of unfinished tasks stay. How many."""
 
-        def ask(opened: Store) -> int:
-            return forgetting.forget(opened, wanted, self._names(), self._shard.clock.now())
+        def ask(asked: Follower) -> int:
+            return forgetting.forget(asked.store, wanted, self._names(asked), self._shard.clock.now())
 
         return self._ask(ask)
 
     def forget_ids(self, ids: Iterable[str]) -> int:
         """The same for some tasks."""
         wanted = [found for each in ids if (found := _id(each))]
-        return self._ask(lambda opened: forgetting.forget_ids(opened, wanted))
+        return self._ask(lambda asked: forgetting.forget_ids(asked.store, wanted))
 
     def expire(self) -> int:
         """Forget tasks that have been final for longer than they are kept; how many."""
-        opened = self._store
-        if opened is None:
+        follower = self._follower
+        if follower is None:
             return 0
         try:
-            return forgetting.expire(opened, self._shard.clock.now() - self.retention_us)
+            return forgetting.expire(follower.store, self._shard.clock.now() - self.retention_us)
         except DatabaseBroken as error:
-            raise _unusable(error) from error  # whoever asks for a task next has it made anew
+            raise self._unusable(error) from error  # whoever asks for a task next has it made anew
 
     # For the sealer.
 
     def identify(self, keys: Iterable[Key]) -> Mapping[Key, Identity]:
         """The id, the type and the number of the tasks at some places, or of some ids; other messages are left out."""
 
-        def ask(opened: Store) -> dict[Key, Identity]:
-            with opened.reading() as connection:
-                return queries.identify(connection, keys, self._names())
+        def ask(asked: Follower) -> dict[Key, Identity]:
+            with asked.store.reading() as connection:
+                return queries.identify(connection, keys, self._names(asked))
 
         return self._ask(ask)
 
@@ -283,9 +282,13 @@ class Catalogue:
             self._is_closed = True
             self._let_go()
 
-
-def _unusable(error: Exception) -> StorageError:
-    return StorageError(f"the catalogue of tasks cannot be used: {error}", hint=f"remove {store.NAME} and try again")
+    def _unusable(self, error: Exception) -> PenstockError:
+        """What whoever asks is told; a database that was closed under its hands is closed, not damaged."""
+        if self._is_closed:
+            return Closed("the catalogue is closed")
+        return StorageError(
+            f"the catalogue of tasks cannot be used: {error}", hint=f"remove {store.NAME} and try again"
+        )
 
 
 def _id(task_id: str) -> bytes | None:

@@ -40,7 +40,7 @@ class Follower:
     """For one thread at a time."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self.store = store
         self.position: int = store.meta("position", 0)
         self.checksum: int = store.meta("checksum", 0)
         self.watches = False  # whether somebody wants to know which tasks changed
@@ -58,7 +58,7 @@ class Follower:
         position, checksum, size = self.position, self.checksum, 0
         is_over = True
         try:
-            with self._store.writing() as connection:
+            with self.store.writing() as connection:
                 sink = _Sink(connection, self.known, self.touched if self.watches else None)
                 for sequence, crc, frame in frames:
                     take_frame(fold, sequence, frame, sink)
@@ -71,7 +71,7 @@ class Follower:
                 set_meta(connection, "position", position)
                 set_meta(connection, "checksum", checksum)
         except BaseException:
-            self.known = load_known(self._store)  # what was not committed is not known
+            self.known = load_known(self.store)  # what was not committed is not known
             raise
         self.position, self.checksum = position, checksum
         return not is_over

@@ -55,6 +55,7 @@ class Store:
         if disk is not None:
             disk.make_directory(DIRECTORY)
         self._lock = threading.RLock()
+        self._lending = threading.Lock()
         self._idle: list[sqlite3.Connection] = []
         self._closed = False
         with sqlite_errors():
@@ -107,14 +108,24 @@ class Store:
                 yield self._writer
             return
         with sqlite_errors():
-            connection = self._idle.pop() if self._idle else self._connect(READER_CACHE_KIB)
+            connection = self._borrow()
             try:
                 yield connection
             finally:
-                if self._closed:
-                    connection.close()
-                else:
-                    self._idle.append(connection)
+                self._give_back(connection)
+
+    def _borrow(self) -> sqlite3.Connection:
+        with self._lending:
+            if self._closed:  # the file may be gone, and connecting would make another
+                raise DatabaseBroken("it is closed")
+            return self._idle.pop() if self._idle else self._connect(READER_CACHE_KIB)
+
+    def _give_back(self, connection: sqlite3.Connection) -> None:
+        with self._lending:
+            if self._closed:
+                connection.close()
+            else:
+                self._idle.append(connection)
 
     def meta(self, name: str, default: Any = None) -> Any:
         """A value that is kept beside the tables."""
@@ -124,7 +135,7 @@ class Store:
 
     def close(self) -> None:
         """Let go of the file; it may be called twice."""
-        with self._lock:
+        with self._lock, self._lending:
             self._closed = True
             for connection in [self._writer, *self._idle]:
                 with suppress(sqlite3.Error):
