@@ -1,8 +1,8 @@
 """The shard's clock.
 
 `now()` is wall time in µs: read once when the clock starts, then carried on by the monotonic clock, so a jump of the
-machine's clock touches neither due times nor leases. Drift against the wall clock is slewed, never stepped.
-`monotonic()` is for leases and waits, in µs too.
+machine's clock touches neither due times nor leases. Drift against the wall clock is slewed, never stepped: it runs
+slower for a while, not back. `monotonic()` is for leases and waits, in µs too.
 """
 
 from __future__ import annotations
@@ -13,6 +13,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 SLEW_SHARE = 0.01  # at most 1 % faster or slower than real time while catching up
+LOOK_NS = 1_000_000_000  # how long it goes on before the wall clock is looked at again
+BLINK_NS = 1_000_000  # a look that took longer was interrupted, and says little
+NEAR_NS = 10_000  # as close to the wall clock as it need be: two clocks are never read at the same instant
+
+_LOOKING = threading.Lock()
 
 
 class Clock(Protocol):
@@ -35,32 +40,51 @@ class SystemClock:
     """Wall time at the start plus monotonic time, slewed towards the wall clock."""
 
     def __init__(self) -> None:
-        self._offset_ns = time.time_ns() - time.monotonic_ns()
-        self._checked_ns = time.monotonic_ns()
+        # Until the next look: (since when, wall time less monotonic time then, what that gains per second), in ns.
+        self._course = (time.monotonic_ns(), time.time_ns() - time.monotonic_ns(), 0)
 
     def now(self) -> int:
         mono = time.monotonic_ns()
-        if mono - self._checked_ns > 1_000_000_000:
-            self._slew(mono)
-        return (mono + self._offset_ns) // 1000
+        since, offset, gain = self._course
+        if mono - since > LOOK_NS:
+            since, offset, gain = self._look(mono)
+        return (mono + offset + (mono - since) * gain // LOOK_NS if gain else mono + offset) // 1000
 
     def monotonic(self) -> int:
         return time.monotonic_ns() // 1000
 
     def read(self) -> tuple[int, int]:
         mono = time.monotonic_ns()
-        if mono - self._checked_ns > 1_000_000_000:
-            self._slew(mono)
-        return (mono + self._offset_ns) // 1000, mono // 1000
+        since, offset, gain = self._course
+        if mono - since > LOOK_NS:
+            since, offset, gain = self._look(mono)
+        return (mono + offset + (mono - since) * gain // LOOK_NS if gain else mono + offset) // 1000, mono // 1000
 
     def on_jump(self, wake: Callable[[], None]) -> None:
         return None
 
-    def _slew(self, mono: int) -> None:
-        step_max = int((mono - self._checked_ns) * SLEW_SHARE)
-        skew = time.time_ns() - mono - self._offset_ns
-        self._offset_ns += max(-step_max, min(step_max, skew))
-        self._checked_ns = mono
+    def _look(self, mono: int) -> tuple[int, int, int]:
+        """Set a course towards the wall clock, from where this one is."""
+        since, offset, gain = course = self._course
+        if not _LOOKING.acquire(blocking=False):  # somebody else does, or did in the process that this one comes from
+            return since, offset + gain, 0
+        try:
+            if self._course is course:
+                before, wall, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
+                skew = wall - (before + after) // 2 - offset - gain
+                if after - before > BLINK_NS or abs(skew) <= NEAR_NS:
+                    skew = 0
+                ahead = max(0, _within(skew, mono - since - LOOK_NS))  # what it would have gained since
+                self._course = (mono, offset + gain + ahead, _within(skew - ahead, LOOK_NS))
+            return self._course
+        finally:
+            _LOOKING.release()
+
+
+def _within(skew: int, elapsed: int) -> int:
+    """As much of a skew as may be made up for in a time."""
+    most = int(elapsed * SLEW_SHARE)
+    return max(-most, min(most, skew))
 
 
 class ManualClock:
