@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -290,6 +290,25 @@ def test_closing_wakes_whoever_waits(ps, pool, waiting):
     for future in futures:
         with pytest.raises(Closed):
             future.result(SECONDS)
+
+
+def test_whoever_waited_on_a_loop_that_is_closed_disturbs_nobody(ps, pool, waiting):
+    def wake():
+        raise RuntimeError("Event loop is closed")
+
+    queue = ps.create_queue("mail")
+    waiting.session.watch("mail", wake)
+    futures = [pool.submit(queue.lease, 1, SECONDS) for _ in range(2)]
+    waiting.wait_for(3)
+
+    queue.push(b"a")
+    done, (left,) = wait(futures, SECONDS, FIRST_COMPLETED)
+    assert [future.result().payloads() for future in done] == [[b"a"]]
+    waiting.session.watch("mail", wake)
+    ps.close()
+
+    with pytest.raises(Closed):
+        left.result(SECONDS)
 
 
 def test_deleting_a_queue_wakes_whoever_waits_for_it(ps, pool, waiting):

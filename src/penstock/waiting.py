@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 
 class Waiter:
@@ -66,7 +67,8 @@ class Waiters:
         while waiting and count > 0 and waiting[0].since < number:
             waiter = waiting.popleft()
             waiter.woken = number
-            waiter.wake()
-            count -= 1
+            with suppress(RuntimeError):  # its loop is closed: it goes to the next, and what was done must not fail
+                waiter.wake()
+                count -= 1
         if waiting is not None and not waiting:
             self._by_queue.pop(queue, None)
