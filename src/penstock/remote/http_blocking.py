@@ -44,6 +44,7 @@ class Session(Waits, Operations):
         self._headers = self._exchange.headers()
         self._closing = threading.Event()
         self._streams: WeakSet[Any] = WeakSet()  # connections, to be woken when the session is closed
+        self._noting = threading.Lock()
         self._gatherer = None if settings.linger_seconds is None else Gatherer(settings, self._push_payloads)
         try:
             self.ask(call(calls.Info()), settings.connect_seconds)
@@ -65,9 +66,10 @@ class Session(Waits, Operations):
         if self._gatherer is not None:
             self._gatherer.close()
         self._closing.set()
-        for stream in list(self._streams):
-            with suppress(OSError, AttributeError):
-                stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+        with self._noting:
+            streams = list(self._streams)
+        for stream in streams:
+            _interrupt(stream)
         self._http.close()
 
     # requests
@@ -109,7 +111,10 @@ class Session(Waits, Operations):
     def _note(self, event: str, about: dict[str, Any]) -> None:
         """Called by httpx as a request goes on."""
         if event == "connection.connect_tcp.complete":
-            self._streams.add(about["return_value"])
+            with self._noting:
+                self._streams.add(about["return_value"])
+            if self._closing.is_set():  # whoever closed the session may have been too early to see it
+                _interrupt(about["return_value"])
 
     def _call(self, arguments: calls.Arguments) -> HttpRequest:
         return call(arguments)
@@ -152,6 +157,12 @@ class Session(Waits, Operations):
 
     def pipeline(self) -> Pipeline:
         return Pipeline(self)
+
+
+def _interrupt(stream: Any) -> None:
+    """From any thread: end whatever is waited for on a connection."""
+    with suppress(OSError, AttributeError):
+        stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
 
 class Pipeline:

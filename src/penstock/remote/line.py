@@ -142,6 +142,8 @@ class Line:
         self._poll = select.poll()
         self._poll.register(made, select.POLLIN)
         self.exchange.connected()
+        if self._shared.closing.is_set():  # whoever closed the session may have been too early to interrupt this line
+            raise Closed("this Penstock is closed")
 
     def _greet(self, deadline: int) -> None:
         settings, shared = self._settings, self._shared

@@ -1,0 +1,61 @@
+"""A session that is closed while a call has yet to connect: the call ends, and does not wait on its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.embedded import Session
+from penstock.errors import Closed
+from tests.support.brokers import BrokerThread
+from tests.support.serving import until
+
+SHORT_SECONDS = 5.0  # what a call would wait that nobody ends
+
+
+@pytest.fixture
+def session() -> Iterator[Session]:
+    opened = Session(None, durability="os")
+    opened.create_queue("mail", {}, exist_ok=False)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(params=["penstock", "http"])
+def broker(session: Session, request: pytest.FixtureRequest) -> Iterator[BrokerThread]:
+    running = BrokerThread(session, protocol=request.param)
+    yield running
+    running.stop()
+
+
+def test_closing_ends_a_call_that_connects(broker, session, monkeypatch):
+    ps = penstock.connect(broker.url)
+    caught: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            ps.queue("mail").lease(1, wait=60)
+        except Closed as error:
+            caught.append(error)
+
+    waiting = threading.Thread(target=wait)  # on the connection that is there already
+    waiting.start()
+    asyncio.run(until(lambda: len(session.shard.waiters) == 1))
+    connect = socket.create_connection
+
+    def closing(*call: Any, **options: Any) -> socket.socket:
+        made = connect(*call, **options)
+        ps.close()
+        return made
+
+    monkeypatch.setattr(socket, "create_connection", closing)
+    with pytest.raises(Closed):
+        ps.queue("mail").lease(1, wait=SHORT_SECONDS)
+    waiting.join(60)
+    assert len(caught) == 1
