@@ -53,7 +53,7 @@ def on_a_loop(work):
 
 
 def waiters(session):
-    return sum(map(len, session.shard.waiters._by_queue.values()))
+    return len(session.shard.waiters)
 
 
 async def until(condition):
