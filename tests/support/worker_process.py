@@ -55,7 +55,7 @@ async def leave_from_the_loop(code: int) -> None:
     os._exit(code)
 
 
-@app.task(timeout=0.5)
+@app.task(timeout=2)
 def take_too_long() -> None:
     visit("long")
 
@@ -130,15 +130,15 @@ class WorkerProcess:
         )
         self.lines: list[dict[str, Any]] = []
 
-    def until(self, event: str) -> dict[str, Any]:
-        """The next line of its log that says so."""
+    def until(self, *events: str) -> dict[str, Any]:
+        """The next line of its log that says so, or one of these."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
             if line.startswith("{"):
                 self.lines.append(json.loads(line))
-                if self.lines[-1]["event"] == event:
+                if self.lines[-1]["event"] in events:
                     return self.lines[-1]
-        raise AssertionError(f"it ended without {event!r}: {self.lines}")
+        raise AssertionError(f"it ended without {events}: {self.lines}")
 
     def signal(self, number: int = signal.SIGTERM) -> None:
         self.process.send_signal(number)
