@@ -183,6 +183,7 @@ def run_tasks(block: str, place: Path) -> None:
     variables = {**os.environ, "PYTHONPATH": str(place)}
     with Served(place, "--data", "data", *QUIET) as served:
         block = block.replace(BROKER, f"penstock://localhost:{served.port()}")
+        block = block.replace("timeout=10", "timeout=100")  # there may be other things to do
         (place / "shop.py").write_text(block, encoding="utf-8")
         command = [sys.executable, "-m", "penstock", "worker", "shop:app", "--log-level", "warning"]
         worker = subprocess.Popen(command, cwd=place, env=variables)

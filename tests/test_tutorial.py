@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests.support.restarting import hold_a_port
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "tutorial.md"
@@ -24,6 +26,10 @@ CHANGING = {
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ": "TIME",
     r"\b\d+(\.\d+)?(ms|s|m|h|d)(\d\d[smh])?\b": "LONG",
 }
+
+
+# How long a reader waits for a worker: here there may be other things to do.
+PATIENCE = {r"timeout=\d+\b": "timeout=100", r"--wait \d+s\b": "--wait 100s"}
 
 
 class Step(NamedTuple):
@@ -64,7 +70,7 @@ class Shell:
         self.type("set -m")
 
     def write(self, name: str, text: str) -> None:
-        (self._place / name).write_text(text.replace(URL, self._url), encoding="utf-8")
+        (self._place / name).write_text(patient(text.replace(URL, self._url)), encoding="utf-8")
 
     def type(self, line: str) -> str:
         """What a command prints."""
@@ -79,7 +85,7 @@ class Shell:
             line = f"mkfifo told; {serve} > told 2> serve.log &\nexec 3< told; read -r -u 3"
         elif line.endswith("&"):
             line = f"{line.removesuffix('&')} > worker.log 2>&1 &"
-        self._bash.stdin.write(f"{line}\necho; echo '{END}'\n")
+        self._bash.stdin.write(f"{patient(line)}\necho; echo '{END}'\n")
         self._bash.stdin.flush()
         printed = "".join(iter(self._bash.stdout.readline, f"{END}\n"))
         return printed.removesuffix("\n")
@@ -92,11 +98,16 @@ class Shell:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port = held.getsockname()[1]
-    opened = Shell(tmp_path, port)
-    yield opened
-    opened.leave()
+    with hold_a_port(random.Random(7710)) as held:
+        opened = Shell(tmp_path, held.getsockname()[1])
+        yield opened
+        opened.leave()
+
+
+def patient(text: str) -> str:
+    for pattern, longer in PATIENCE.items():
+        text = re.sub(pattern, longer, text)
+    return text
 
 
 def plain(text: str) -> list[str]:
