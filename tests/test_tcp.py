@@ -6,11 +6,13 @@ import asyncio
 import random
 import resource
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from penstock.batch import Batch
 from penstock.model import Outcome, QueueStats
+from penstock.server.tcp.connection import TcpConnection
 from penstock.wire import answers, calls, requests
 from penstock.wire.frames import Type, frame
 from tests.support.dose import dose
@@ -176,6 +178,16 @@ async def test_a_client_that_does_not_read_is_not_read_from(tmp_path):
         transport.resume_reading()
         for _ in range(50):
             assert (await peer.next())[0] == Type.OK
+
+
+@on_uvloop
+async def test_whoever_was_accepted_just_before_a_broker_stops_is_let_go(tmp_path):
+    async with serving(tmp_path) as place:
+        place.server.stop_accepting()
+        transport = Mock(spec=asyncio.Transport)
+        TcpConnection(place.server).connection_made(transport)
+
+        transport.close.assert_called_once_with()
 
 
 @on_uvloop

@@ -15,6 +15,7 @@ from penstock.server.tcp import start_tcp
 
 T = TypeVar("T")
 SECONDS = 60  # nothing here takes that long
+TURNS = 10  # of a loop, that a connection takes at most from being accepted to being closed
 
 
 class BrokerThread:
@@ -69,4 +70,5 @@ class BrokerThread:
     async def _stop(self) -> None:
         await self.server.close()
         self.broker.close()
-        await asyncio.sleep(0)
+        for _ in range(TURNS):
+            await asyncio.sleep(0)

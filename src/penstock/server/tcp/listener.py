@@ -27,6 +27,7 @@ class TcpServer:
         self.hello_seconds = HELLO_SECONDS
         self.port = 0
         self._listener: asyncio.Server | None = None
+        self._is_stopping = False
         self._connections: set[TcpConnection] = set()
         self._unsent: list[Answering] = []  # connections with answers of this turn of the loop
         self._tasks: set[asyncio.Task[None]] = set()
@@ -40,7 +41,9 @@ class TcpServer:
     def joined(self, connection: TcpConnection) -> None:
         self._connections.add(connection)
         self.broker.meter.connected("tcp")
-        if len(self._connections) > self.connections_max:
+        if self._is_stopping:  # it was accepted just before
+            connection.close()
+        elif len(self._connections) > self.connections_max:
             hint = "use fewer connections, or raise connections_max"
             connection.refuse(Unavailable("too many connections", hint=hint))
         else:
@@ -74,6 +77,7 @@ class TcpServer:
 
     def stop_accepting(self) -> None:
         """The first step of a drain; clients are told."""
+        self._is_stopping = True
         if self._listener is not None:
             self._listener.close()
         for connection in list(self._connections):
