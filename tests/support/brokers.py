@@ -15,7 +15,7 @@ from penstock.server.tcp import start_tcp
 
 T = TypeVar("T")
 SECONDS = 60  # nothing here takes that long
-TURNS = 10  # of a loop, that a connection takes at most from being accepted to being closed
+TURNS = 10  # of a loop, at most, that a connection takes to be made, or to be closed
 
 
 class BrokerThread:
@@ -68,7 +68,11 @@ class BrokerThread:
             self.server = await start_tcp(self.broker, "127.0.0.1", port)
 
     async def _stop(self) -> None:
+        await self._take_turns()  # a connection that is accepted while the server is closed, asyncio leaves open
         await self.server.close()
         self.broker.close()
+        await self._take_turns()
+
+    async def _take_turns(self) -> None:
         for _ in range(TURNS):
             await asyncio.sleep(0)
