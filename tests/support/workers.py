@@ -13,7 +13,7 @@ from penstock.tasks.app import App
 from penstock.worker import Worker
 from tests.support.serving import until
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 100.0
 
 
 @asynccontextmanager
