@@ -36,7 +36,7 @@ def test_what_clients_were_told_holds_over_kill_9(tmp_path, seed):
 def test_a_broker_that_stops_in_good_order_costs_nobody_an_attempt(tmp_path, seed):
     rng = random.Random(seed)
     codes = []
-    with Restarting(tmp_path, rng) as broker:
+    with Restarting(tmp_path, rng, "--drain-seconds", "100") as broker:
         record = run(broker, rng, lambda: codes.append(broker.stop()), STOPS)
         assert broker.stop() == 0
 
