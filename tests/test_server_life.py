@@ -6,6 +6,7 @@ import asyncio
 import errno
 import random
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,24 @@ def test_what_fails_on_the_way_up_closes_what_was_opened(tmp_path, monkeypatch):
 
     asyncio.run(life())
     Session(tmp_path / "data").close()  # the directory is free again
+
+
+def test_a_broker_is_closed_on_its_loop_where_those_are_whom_it_tells(tmp_path, monkeypatch):
+    closed: list[int] = []
+    close = Broker.close
+
+    def noted(broker: Broker) -> None:
+        closed.append(threading.get_ident())
+        close(broker)
+
+    async def life() -> None:
+        server = serving.Server(settings(tmp_path))
+        await server.start()
+        await server.stop()
+
+    monkeypatch.setattr(Broker, "close", noted)
+    asyncio.run(life())
+    assert closed == [threading.get_ident()]
 
 
 def test_a_directory_that_somebody_has_is_not_listened_for(tmp_path):

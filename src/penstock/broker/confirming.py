@@ -21,7 +21,7 @@ from penstock.shard import Shard
 
 
 class Confirmer:
-    """See the module's rules. Every method but `_run` is for the loop's own thread."""
+    """See the module's rules. Every method but `_run` and `end` is for the loop's own thread."""
 
     def __init__(self, shard: Shard, loop: asyncio.AbstractEventLoop) -> None:
         self._shard = shard
@@ -59,11 +59,15 @@ class Confirmer:
             if isinstance(answer, PenstockError):
                 raise answer
 
-    def close(self) -> None:
-        """End the thread; whoever still waits is told what is true."""
+    def end(self) -> None:
+        """End the thread, from any thread; it may be in the middle of a sync."""
         self._stopping = True
         self._work.release()
         self._thread.join()
+
+    def close(self) -> None:
+        """The same; whoever still waits is told what is true."""
+        self.end()
         self._tell()
 
     def _announce(self) -> None:

@@ -107,7 +107,8 @@ class Server:
                 await asyncio.wait_for(listener.close(), CLOSE_SECONDS)
         self._listeners.clear()
         if self.broker is not None:
-            await asyncio.to_thread(self.broker.close)
+            await asyncio.to_thread(self.broker.confirmer.end)
+            self.broker.close()  # here: those whom it tells are on this loop
         if self._session is not None:
             await asyncio.to_thread(self._session.close)
 
