@@ -17,6 +17,7 @@ from penstock.history.broker_files import BrokerFiles, local_files
 from penstock.storage import pins
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import NoPause
+from tests.support.restarting import held_port
 
 
 @pytest.fixture
@@ -31,9 +32,10 @@ def session(tmp_path):
 
 @pytest.fixture
 def broker(session):
-    running = BrokerThread(session)
-    yield running
-    running.stop()
+    with held_port(2) as port:
+        running = BrokerThread(session, port)
+        yield running
+        running.stop()
 
 
 @pytest.fixture(params=["local", "fetched"])
@@ -114,7 +116,7 @@ def test_a_reader_goes_on_when_the_broker_comes_back(session, broker, local):
     reader.start()
     again = BrokerThread(session, port)
     try:
-        reader.join(20)
+        reader.join(60)
         assert answers == [session.shard.journal.sequence, session.files._disk.read("PENSTOCK")]
     finally:
         files.close()

@@ -36,14 +36,14 @@ def test_threads_that_want_the_same_row_group_wait_for_one_to_read_it():
 
     def make() -> tuple[int, int]:
         begun.set()
-        assert go.wait(10)
+        assert go.wait(60)
         made.append(1)
         return len(made), 1
 
     threads = [threading.Thread(target=cache.get, args=("key", make)) for _ in range(4)]
     for thread in threads:
         thread.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     go.set()
     for thread in threads:
         thread.join()

@@ -196,7 +196,7 @@ async def test_closing_ends_calls_that_are_left():
         call = stub.WatchEvents(pb.WatchEventsRequest())
         events = aiter(call)
         await anext(events)
-        await asyncio.wait_for(stub.server.close(0.05), 10)
+        await asyncio.wait_for(stub.server.close(0.05), 100)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await anext(event async for event in events if not event.type)
 

@@ -19,7 +19,7 @@ from penstock.embedded import Session
 from penstock.errors import Closed, InvalidField, LeaseLost, PenstockError, ProducerFenced, RateLimited, Unavailable
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import EVERYTHING, CuttingProxy, NoPause
-from tests.support.restarting import hold_a_port
+from tests.support.restarting import held_port, hold_a_port
 
 SECONDS = 60
 
@@ -280,18 +280,18 @@ def test_who_asks_is_in_the_headers(script):
 
 
 def test_a_client_goes_on_when_its_broker_comes_back(session):
-    first = BrokerThread(session, protocol="http")
-    port = first.server.port
-    with connect(first.url) as ps:
-        queue = ps.queue("mail")
-        queue.push(b"a")
-        first.stop()
-        again = BrokerThread(session, port, protocol="http")
-        queue.push(b"b")
-        queue.purge()
+    with held_port(1) as port:
+        first = BrokerThread(session, port, protocol="http")
+        with connect(first.url) as ps:
+            queue = ps.queue("mail")
+            queue.push(b"a")
+            first.stop()
+            again = BrokerThread(session, port, protocol="http")
+            queue.push(b"b")
+            queue.purge()
 
-        assert payloads(session, "mail") == [b"a", b"b"]
-        again.stop()
+            assert payloads(session, "mail") == [b"a", b"b"]
+            again.stop()
 
 
 def test_a_client_that_found_no_broker_may_be_used_when_there_is_one(session):

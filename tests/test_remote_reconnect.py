@@ -13,6 +13,7 @@ from penstock.embedded import Session
 from penstock.errors import LeaseLost, ProducerFenced, Unavailable
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import EVERYTHING, CuttingProxy, NoPause
+from tests.support.restarting import held_port
 
 SECONDS = 60
 # Cut after so many bytes: before, within and behind the greeting (27 up, 25 down or so) and the push behind it.
@@ -146,18 +147,18 @@ def test_consuming_goes_on_over_a_wire_that_is_cut(cut, broker):
 
 
 def test_a_client_goes_on_when_its_broker_comes_back(session):
-    first = BrokerThread(session)
-    port = first.server.port
-    with connect(first.url) as ps:
-        queue = ps.queue("mail")
-        queue.push(b"a")
-        first.stop()
-        again = BrokerThread(session, port)
-        queue.push(b"b")
-        queue.purge()  # not one to be sent twice: the client notices first that its connection is gone
+    with held_port(1) as port:
+        first = BrokerThread(session, port)
+        with connect(first.url) as ps:
+            queue = ps.queue("mail")
+            queue.push(b"a")
+            first.stop()
+            again = BrokerThread(session, port)
+            queue.push(b"b")
+            queue.purge()  # not one to be sent twice: the client notices first that its connection is gone
 
-        assert payloads(session, "mail") == [b"a", b"b"]
-        again.stop()
+            assert payloads(session, "mail") == [b"a", b"b"]
+            again.stop()
 
 
 def test_every_url_is_tried_in_turn(broker, session):

@@ -19,6 +19,7 @@ from penstock.embedded import Session
 from penstock.errors import LeaseLost, MemberFenced, QueueNotFound
 from penstock.requests import LeaseRequest
 from tests.support.brokers import BrokerThread
+from tests.support.restarting import held_port
 from tests.test_aio import on_a_loop
 
 SECONDS = 60  # nothing here takes that long, however slow the machine; a hang fails instead of hanging
@@ -336,17 +337,19 @@ def test_others_cannot_lease_from_a_group_with_members(queue):
 
 
 def test_after_a_restart_of_the_broker_members_join_again_by_themselves(tmp_path):
-    with serving(tmp_path / "data") as broker:
-        port = broker.server.port
-        ps = penstock.connect(broker.url)
-        queue = ps.create_queue("orders", partitions=4)
-        queue.push_many([Message(payload=b"a", partition=0), Message(payload=b"b", partition=0)])
-        deliveries: Any = queue.subscribe(GROUP, "one", batch=1)
-        assert next(deliveries).payload == b"a"
-        before = queue.members(GROUP)[0].generation
-    with serving(tmp_path / "data", port), ps, closing(deliveries):
-        assert [next(deliveries).payload, next(deliveries).payload] == [b"a", b"b"], "the first was not acknowledged"
-        assert queue.members(GROUP)[0].generation > before
+    with held_port(3) as port:
+        with serving(tmp_path / "data", port) as broker:
+            ps = penstock.connect(broker.url)
+            queue = ps.create_queue("orders", partitions=4)
+            queue.push_many([Message(payload=b"a", partition=0), Message(payload=b"b", partition=0)])
+            deliveries: Any = queue.subscribe(GROUP, "one", batch=1)
+            assert next(deliveries).payload == b"a"
+            before = queue.members(GROUP)[0].generation
+        with serving(tmp_path / "data", port), ps, closing(deliveries):
+            assert [next(deliveries).payload, next(deliveries).payload] == [b"a", b"b"], (
+                "the first was not acknowledged"
+            )
+            assert queue.members(GROUP)[0].generation > before
 
 
 def test_a_lost_connection_is_not_the_end_of_a_membership(tmp_path):

@@ -172,9 +172,9 @@ def test_a_pipe_that_pauses_is_not_waited_for():
     reading = threading.Thread(target=read)
     reading.start()
     os.write(writer, b"one\ntwo\nthr")
-    assert come.wait(10)
+    assert come.wait(60)
     assert found == [[b"one", b"two"]]
     os.write(writer, b"ee\n")
     os.close(writer)
-    reading.join(10)
+    reading.join(60)
     assert [line for lines in found for line in lines] == [b"one", b"two", b"three"]

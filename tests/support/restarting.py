@@ -6,6 +6,8 @@ import random
 import signal
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -25,6 +27,13 @@ def hold_a_port(rng: random.Random) -> socket.socket:
             continue
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # and now a broker may listen on it too
         return holder
+
+
+@contextmanager
+def held_port(seed: int) -> Iterator[int]:
+    """The same for brokers in this process: one after the other may listen there."""
+    with hold_a_port(random.Random(seed)) as held:
+        yield int(held.getsockname()[1])
 
 
 class Restarting:
