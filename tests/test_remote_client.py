@@ -345,7 +345,7 @@ def test_a_loop_body_that_takes_longer_than_the_lease_keeps_it(broker, session):
     session.extend = noticed
     with penstock.connect(broker.url) as ps:
         queue = ps.queue("mail")
-        for delivery in queue.consume(lease_seconds=1, idle_seconds=0.01):
+        for delivery in queue.consume(lease_seconds=3, idle_seconds=0.01):
             assert extended.wait(SECONDS)
             assert delivery.attempt == 1
 
@@ -366,7 +366,7 @@ def test_consuming_tasks_keep_their_leases_too(broker, session):
     async def consume():
         async with aio.connect(broker.url) as ps:
             queue = ps.queue("mail")
-            async for delivery in queue.consume(lease_seconds=1, idle_seconds=0.01):
+            async for delivery in queue.consume(lease_seconds=3, idle_seconds=0.01):
                 await until(extended.is_set)
                 assert delivery.attempt == 1
             return await queue.stats()

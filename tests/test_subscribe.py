@@ -225,7 +225,7 @@ def test_what_a_dead_member_owned_goes_to_the_others_when_its_session_ends(ps, q
 
 def test_a_slow_loop_body_costs_nobody_the_membership(queue, beats):
     queue.push(b"slow")
-    with closing(queue.subscribe(GROUP, "one", session_seconds=1.5, lease_seconds=1.5)) as deliveries:
+    with closing(queue.subscribe(GROUP, "one", session_seconds=4, lease_seconds=4)) as deliveries:
         delivery = next(deliveries)
         beats(BEATS + 10)  # longer than a session, and a lease
         delivery.ack()

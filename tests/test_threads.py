@@ -232,7 +232,7 @@ def test_whatever_makes_a_message_available_wakes_a_waiting_lease(ps, pool, wait
     }
     queue = ps.create_queue("mail", **options.get(how, {}))
     queue.push_many([Message(payload=payload, key="k") for payload in (b"first", b"second")])
-    held = queue.lease(1, lease_seconds=0.05 if how == "lease expiry" else None)
+    held = queue.lease(1, lease_seconds=1 if how == "lease expiry" else None)
     if how in ("release", "lease expiry"):
         queue.lease(1, group="default")
     if how == "resume":
@@ -404,7 +404,7 @@ def test_a_lease_is_extended_while_the_loop_body_runs(ps, monkeypatch):
         extended.release()
 
     monkeypatch.setattr(Leased, "extend", counted)
-    for delivery in queue.consume(lease_seconds=1, idle_seconds=0.01):
+    for delivery in queue.consume(lease_seconds=3, idle_seconds=0.01):
         for _ in range(3):  # longer than the lease
             assert extended.acquire(timeout=SECONDS)
         assert delivery.attempt == 1

@@ -144,7 +144,7 @@ def test_a_client_that_vanishes_in_the_middle_of_a_request_changes_nothing(serve
 
 
 def test_a_slow_request_is_let_go(serve):
-    server = serve(headers_seconds=0.5, body_seconds=0.5)
+    server = serve(headers_seconds=2, body_seconds=2)
     with server.connect() as silent, server.connect() as halfway, server.connect() as slow_body:
         halfway.send(b"POST /api/v1/ack HTTP/1.1\r\nhost:")
         slow_body.send(request("POST", PUSH, ONE)[:-1])
