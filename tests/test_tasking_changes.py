@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from penstock import tasking
+from penstock import limits, tasking
 from penstock.delivery import admin
-from penstock.delivery.entries import Note, TasksNoted
+from penstock.delivery.entries import Note, TaskFreed, TasksNoted, decode_record
+from penstock.delivery.tasks import Tasks, encode_tasks, id_text, restore_tasks
+from penstock.delivery.withdrawn import AllWithdrawn, Withdrawn
 from penstock.errors import LeaseLost, TaskConflict
 from penstock.model import MessageId, queue_options, to_datetime
 from penstock.model_tasks import TaskState
 from tests.support.accounts import assert_accounts
-from tests.support.tasking import Rig, Run, id_of, names, task
+from tests.support.tasking import Rig, Run, found, id_of, names, task
 
 DAY = 86_400
 
@@ -170,3 +173,61 @@ def test_what_is_nowhere_any_more_cannot_be_retried(rig):
         tasking.retry(rig.shard, place(0), id_of("a"), TaskState.CANCELLED)
     with pytest.raises(TaskConflict, match="waited for its parents"):
         tasking.retry(rig.shard, None, id_of("x"), TaskState.CANCELLED)
+
+
+def test_a_parent_and_those_cancelled_because_of_it_come_back_in_one_frame(rig):
+    rig.submit(task("a"), task("b", "a"), task("c", "b"))
+    (a,) = rig.lease()
+    rig.finish(a.finish("dead"))
+    lost = found(TaskState.CANCELLED)
+    known = tasking.Kin(tasking.kin(rig.shard, a.task_id), {id_of("b"): lost, id_of("c"): lost})
+    before = len(rig.frames())
+
+    tasking.retry(rig.shard, place(a), a.task_id, TaskState.DEAD, None, known)
+
+    assert len(rig.frames()) == before + 1
+    assert rig.held() == {id_of("b"), id_of("c")}
+    assert rig.work_off() == ["a", "b", "c"]
+
+
+def test_one_that_was_cancelled_after_the_caller_looked_makes_it_look_again(rig):
+    rig.submit(task("a"))
+    (a,) = rig.lease()
+    rig.finish(a.finish("dead"))
+    asked = tasking.kin(rig.shard, a.task_id)
+    rig.submit(task("b", "a"), parents={a.task_id: found(TaskState.DEAD, a)})
+
+    with pytest.raises(tasking.Moved):
+        tasking.retry(rig.shard, place(a), a.task_id, TaskState.DEAD, None, tasking.Kin(asked, {}))
+
+    assert rig.lease() == []
+
+
+def test_of_those_cancelled_while_they_waited_the_oldest_are_forgotten_first():
+    kept = AllWithdrawn()
+    size = limits.tasks_withdrawn_bytes_max // 4
+    for number in range(6):
+        kept.add(Withdrawn(1, bytes([number]), number, b"p", 0, bytes(size)))
+
+    assert [each.task_id for each in kept.because_of(b"p")] == [b"\2", b"\3", b"\4", b"\5"]
+    kept.add(Withdrawn(2, b"x", round(limits.task_retention_seconds * 1e6) + 5, b"", 0, b""))
+    assert list(kept.known) == [b"\5", b"x"]
+    assert kept.size == size
+    assert (kept.drop_queue(1), kept.drop_queue(1)) == (True, False)
+    assert (list(kept.known), kept.size, kept.because_of(b"p")) == ([b"x"], 0, [])
+
+
+def test_checkpoints_and_entries_from_before_tell_nothing_of_those_that_were_cancelled(rig):
+    rig.submit(task("a"), task("b", "a"), task("c", "a"))
+    tasking.cancel(rig.shard, None, id_of("c"))
+    sequence, held, where, unique, schedules, *more = msgspec.msgpack.decode(encode_tasks(rig.shard.core.tasks, 9))
+    old = [sequence, [each[:-1] for each in held], where, unique, schedules]
+    tasks = Tasks()
+
+    restore_tasks(tasks, msgspec.msgpack.encode(old))
+
+    assert len(more) == 1
+    assert ([id_text(each) for each in tasks.held], bool(tasks.withdrawn)) == ([id_of("b")], False)
+    freed = next(each for frame in rig.frames() for each in frame if isinstance(each, TaskFreed))
+    written = msgspec.msgpack.decode(msgspec.msgpack.encode(freed))
+    assert decode_record(memoryview(msgspec.msgpack.encode(written[:-1]))) == freed

@@ -9,8 +9,13 @@ import pytest
 
 from penstock import tasking
 from penstock.clock import ManualClock
+from penstock.delivery.dedup import digest
+from penstock.delivery.progress import Progress
+from penstock.errors import TaskConflict
 from penstock.model import MessageId
+from penstock.model_tasks import TaskState
 from penstock.opening import open_on_disk
+from penstock.requests import ParentFound
 from tests.support.accounts import assert_accounts
 from tests.support.dose import dose
 from tests.support.forgetful import ForgetfulDisk
@@ -34,6 +39,7 @@ class History:
         self.ended: dict[str, str] = {}
         self.places: dict[str, MessageId] = {}
         self.running: list[Run] = []
+        self.again: set[str] = set()  # those that somebody retried
 
     def open(self) -> None:
         shard, self.keeper = open_on_disk(self.disk, self.clock, random.Random(1), journal_file_bytes=1 << 16)
@@ -61,11 +67,17 @@ class History:
         name = run.task_type
         for parent in self.parents[name]:
             end = self.end_of(parent)
+            if self.policy[name] == "run" and self.may_have_failed(parent):
+                continue  # its parent failed once, and that was enough
             assert end, f"{name} runs before {parent}"
             assert end == "ok" or self.policy[name] == "run", f"{name} runs although {parent} is {end}"
         assert name not in self.ended, f"{name} runs once more"
         self.places[name] = MessageId(run.receipt.queue, run.receipt.partition, run.receipt.offset)
         self.running.append(run)
+
+    def may_have_failed(self, name: str) -> bool:
+        """Whether it was brought back, or one because of which it was cancelled."""
+        return name in self.again or any(map(self.may_have_failed, self.parents[name]))
 
     def end_of(self, name: str) -> str:
         """How a task ended, also when that was its parents' fault; nothing while it has not."""
@@ -98,6 +110,46 @@ class History:
             self.ended[name] = "stopped"
             self.running = [run for run in self.running if run.task_type != name]
 
+    def bring_back(self) -> None:
+        """Somebody retries a task that did not complete; whoever was cancelled because of it waits again."""
+        lost = [name for name in self.parents if self.end_of(name) not in ("", "ok")]
+        if not lost:
+            return
+        name = self.rng.choice(lost)
+        self.rig.tick()
+        asked = tasking.kin(self.rig.shard, id_of(name))
+        known = tasking.Kin(asked, {id_of(each): self.find(each) for each in self.parents if id_of(each) in asked})
+        seen = self.find(name)
+        try:
+            ticket = tasking.retry(self.rig.shard, seen.place, id_of(name), seen.state, None, known)
+        except TaskConflict:
+            assert seen.place is None
+            assert any(self.end_of(parent) not in ("", "ok") for parent in self.parents[name])
+            return
+        self.rig.shard.confirm(ticket)
+        self.ended.pop(name)
+        self.again.add(name)
+
+    def find(self, name: str) -> ParentFound:
+        """What a catalogue would tell of a task."""
+        place = self.place_of(name)
+        end = self.end_of(name)
+        if end:
+            is_dead = place is not None and place.offset in (self.progress_of(place).dead_offsets or ())
+            lost = TaskState.DEAD if is_dead else TaskState.CANCELLED
+            return ParentFound(place, TaskState.COMPLETED if end == "ok" else lost)
+        return ParentFound(place, TaskState.BLOCKED if place is None else TaskState.PENDING)
+
+    def place_of(self, name: str) -> MessageId | None:
+        """Where its message is, as its queue remembers it."""
+        queue = self.rig.shard.core.by_name[self.queue[name]]
+        known = queue.dedup.find(digest(id_of(name)), self.clock.now()) if queue.dedup is not None else None
+        return None if known is None else MessageId(queue.name, queue.partitions[known.partition].name, known.offset)
+
+    def progress_of(self, place: MessageId) -> Progress:
+        queue = self.rig.shard.core.by_name[place.queue]
+        return queue.groups[0].progress[queue.by_name[place.partition].id]
+
     def pass_time(self) -> None:
         """Leases may run out; whoever held them holds nothing."""
         self.rig.tick(self.rng.choice([0.2, 1.0, 40.0]))
@@ -123,7 +175,16 @@ class History:
 
     def live(self) -> None:
         acts = [self.submit, self.lease, self.lease, self.lease, self.finish, self.finish, self.finish]
-        rare = [self.interfere, self.pass_time, self.lose_a_worker, self.restart, self.keeper_checkpoint, self.seal]
+        rare = [
+            self.interfere,
+            self.bring_back,
+            self.bring_back,
+            self.pass_time,
+            self.lose_a_worker,
+            self.restart,
+            self.keeper_checkpoint,
+            self.seal,
+        ]
         for _ in range(60):
             self.rng.choice(rare if self.rng.random() < 0.25 else acts)()
 

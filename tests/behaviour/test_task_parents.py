@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from penstock.errors import InvalidField, TaskConflict
+from penstock.errors import InvalidField
 from penstock.model_tasks import TaskState
 from tests.behaviour.steps import refuse
 from tests.behaviour.task_steps import Office, in_thread
@@ -113,7 +113,6 @@ def test_a_blocked_task_can_be_cancelled(office):
 
     assert office.work() == [parent]
     assert office.lease() == []
-    refuse(TaskConflict, lambda: office.retry(child), child)
 
 
 def test_parents_that_cannot_be_waited_for_are_refused_and_nothing_is_stored(office):

@@ -17,7 +17,18 @@ from penstock.catalogue.follower import Follower, store_names
 from penstock.catalogue.store import Store, set_meta
 from penstock.model import Outcome
 from penstock.shard import Shard
-from penstock.storage.task_changes import ATTEMPT, FINISHED_AT, OUTCOME, STARTED_AT, STATE, UPDATE_LENGTH, Change
+from penstock.storage.task_changes import (
+    ATTEMPT,
+    FINISHED_AT,
+    NUMBER,
+    OUTCOME,
+    POSITION,
+    STARTED_AT,
+    STATE,
+    SUBMITTED_AT,
+    UPDATE_LENGTH,
+    Change,
+)
 from penstock.storage.task_names import Known
 from penstock.storage.task_states import ANY, FINAL_FROM, Code, id_bytes
 
@@ -33,7 +44,6 @@ _CODES: Final = {
 }
 _TIMES: Final = ("at", "started_at", "due_at")
 _NEW: Final = (int(Code.WAITING), 0, 0, 0, 0, 0, 0, "", None, None)
-_SUBMITTED_AT: Final = schema.COLUMNS.index("submitted_at")
 _DEPENDS_ON: Final = schema.COLUMNS.index("depends_on")
 _OUTCOMES: Final = {outcome.name.lower(): outcome.value for outcome in Outcome}
 
@@ -94,8 +104,8 @@ class _Merged:
         before = self._changes.get(task_id)
         if row.args is not None:
             new = [*change, row.incarnation, row.partition_id, row.offset, *_lasting(row, known, task_id)]
-            if before is not None and before[STATE] == Code.BLOCKED and len(before) > UPDATE_LENGTH:
-                new[_SUBMITTED_AT] = before[_SUBMITTED_AT]
+            if before is not None and len(before) > UPDATE_LENGTH and before[POSITION] is None:
+                new[NUMBER], new[SUBMITTED_AT] = before[NUMBER], before[SUBMITTED_AT]  # as the database would
             self._changes[task_id] = new
         elif before is None:
             self._changes[task_id] = [*change, row.incarnation, None, task_id, below]

@@ -117,12 +117,12 @@ UPDATE_BY_PLACE: Final = f"""{_UPDATE}
 AND tasks.queue = new.column11 AND tasks.partition = new.column12 AND tasks.position = new.column13
 """
 UPDATE_BY_ID: Final = f"{_UPDATE} AND tasks.task_id = new.column13"
-# A task that was blocked is the same one when its message comes. One that was there before gives way: its id was used
-# again after the queue had forgotten it.
+# A task that was blocked is the same one when its message comes, and when it is held again after it was cancelled. One
+# that had a message before gives way: its id was used again after the queue had forgotten it.
 INSERT: Final = f"""
 INSERT INTO tasks ({", ".join(COLUMNS)}) VALUES {{rows}}
 ON CONFLICT (task_id) DO UPDATE SET
-    submitted_at = CASE WHEN state = {Code.BLOCKED:d} THEN submitted_at ELSE excluded.submitted_at END,
+    submitted_at = CASE WHEN position IS NULL THEN submitted_at ELSE excluded.submitted_at END,
     {", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in {"number", "task_id", "submitted_at"})}
 """
 INSERT_RUN: Final = """

@@ -109,13 +109,13 @@ def show(id: TaskId, url: Url = None, context: ContextOption = None, as_json: As
 @app.command()
 def cancel(ids: TaskIds, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
     """Cancel tasks, waiting or running; what a worker still reports of them is refused."""
-    _each(ids, lambda session, id: session.cancel_task(id), "cancelled", url, context, as_json=as_json)
+    _each(ids, lambda session, id: session.cancel_task(id), "{}", url, context, as_json=as_json)
 
 
 @app.command()
 def retry(ids: TaskIds, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
     """Run dead, cancelled or failed tasks again, with all their attempts."""
-    _each(ids, lambda session, id: session.retry_task(id), "pending again", url, context, as_json=as_json)
+    _each(ids, lambda session, id: session.retry_task(id), "{} again", url, context, as_json=as_json)
 
 
 @app.command()
@@ -221,7 +221,7 @@ def _each(
                 if as_json:
                     output.write_json_line({"task_id": id, "state": view.state})
                 else:
-                    output.done(f"{id} is {what}", None, as_json=False)
+                    output.done(f"{id} is {what.format(view.state)}", None, as_json=False)
     if worst:
         raise typer.Exit(worst)
 

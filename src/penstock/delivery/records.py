@@ -212,7 +212,10 @@ class Parent(msgspec.Struct, array_like=True, gc=False):
 
 
 class TaskHeld(msgspec.Struct, array_like=True, tag_field="kind", tag=17):
-    """A task that waits for its parents. Its message is pushed when the last of them is done."""
+    """A task that waits for its parents. Its message is pushed when the last of them is done.
+
+    One that was cancelled meanwhile is held again by another entry when it is retried.
+    """
 
     CANCEL: ClassVar = 0  # it is cancelled when a parent dies or is cancelled
     RUN: ClassVar = 1  # it runs all the same
@@ -238,6 +241,7 @@ class TaskFreed(msgspec.Struct, array_like=True, tag_field="kind", tag=18):
     partition: int  # −1 when it was cancelled, as the offset
     offset: int
     error: str  # why it was cancelled
+    because: bytes = b""  # 16: the parent whose end it was, if that was why
 
 
 class UniqueTaken(msgspec.Struct, array_like=True, tag_field="kind", tag=19):

@@ -5,6 +5,7 @@ log yet. When a parent's message is settled in the group `default`, however that
 in `apply`: acknowledged means completed, every other end is a failure. A child whose last parent is done, or that is
 doomed because a parent failed, is *ripe*; `freeing` pushes it or cancels it, in the same frame where a run was
 finished and else with the next tick. So whatever happens in between, nobody is stranded and nobody runs too early.
+Those that were cancelled are kept for a while, so that they can be held again: see `withdrawn`.
 
 All of it follows from entries, and all of it is one part of a checkpoint, taken at one sequence.
 """
@@ -19,6 +20,7 @@ import msgspec
 from penstock.delivery.entries import Settled, Span, TaskFreed, TaskHeld, UniqueTaken
 from penstock.delivery.phases import AFTER, SETTLED
 from penstock.delivery.schedules import Schedule, Schedules
+from penstock.delivery.withdrawn import AllWithdrawn, Withdrawn
 from penstock.model import Outcome
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ class Held(msgspec.Struct, array_like=True):
     batch: bytes
     unique: bytes = b""  # the hash of its key, if it has one
     doomed: str = ""  # why it will be cancelled
+    doomed_by: bytes = b""  # the parent whose end it was, if that was why
 
 
 class Unique(msgspec.Struct, array_like=True):
@@ -75,6 +78,7 @@ class Tasks:
         self.where: dict[bytes, Place] = {}  # the same the other way round
         self.ripe: dict[bytes, None] = {}
         self.unique: dict[tuple[int, bytes], Unique] = {}
+        self.withdrawn = AllWithdrawn()
         self.schedules = Schedules()
         self.touched = 0  # sequence of the last frame that changed something here
         self.applied = 0  # replay: the sequence at which a checkpoint took all this
@@ -82,7 +86,7 @@ class Tasks:
 
     def __bool__(self) -> bool:
         """Whether there is anything to remember."""
-        return bool(self.held or self.unique or self.schedules.known)
+        return bool(self.held or self.unique or self.withdrawn or self.schedules.known)
 
     def touched_last(self) -> int:
         """The sequence of the last frame that changed something here or in the schedules."""
@@ -96,6 +100,7 @@ class Tasks:
             return
         self.touched = frame
         held = Held(entry.queue, entry.task_id, entry.at, set(), entry.policy, entry.batch)
+        self.withdrawn.discard(held.task_id)
         self.held[held.task_id] = held
         self.held_bytes += len(held.batch)
         for parent in entry.parents:
@@ -128,8 +133,11 @@ class Tasks:
             if unique is not None:
                 unique.partition, unique.offset = entry.partition, entry.offset
             return
+        key = b""
         if unique is not None and not unique.until:
-            del self.unique[held.queue, held.unique]
+            key = held.unique
+            del self.unique[held.queue, key]
+        self.withdrawn.add(Withdrawn(held.queue, held.task_id, entry.at, entry.because, held.policy, held.batch, key))
         self._ended(held.task_id, "cancelled")
 
     def take_key(self, entry: UniqueTaken, frame: int) -> None:
@@ -162,6 +170,8 @@ class Tasks:
         if frame <= self.applied:
             return
         self._settle(queue, list(self.places.get(queue, ())), "lost with its queue", frame)
+        if self.withdrawn.drop_queue(queue):
+            self.touched = frame
         for held in self.held.values():
             if held.queue == queue:
                 held.doomed = held.doomed or "its queue was deleted"
@@ -226,7 +236,7 @@ class Tasks:
             held = self.held[child]
             held.waits.discard(parent)
             if how and held.policy == TaskHeld.CANCEL and not held.doomed:
-                held.doomed = f"its parent {id_text(parent)} was {how}"
+                held.doomed, held.doomed_by = f"its parent {id_text(parent)} was {how}", parent
             if held.doomed or not held.waits:
                 self.ripe[child] = None
 
@@ -258,12 +268,14 @@ class TasksPart(msgspec.Struct, array_like=True):
     where: dict[bytes, Place]
     unique: list[tuple[int, bytes, Unique]]
     schedules: dict[str, Schedule]
+    withdrawn: list[Withdrawn] = []
 
 
 def encode_tasks(tasks: Tasks, sequence: int) -> bytes:
     """The part of a checkpoint."""
     unique = [(queue, digest, each) for (queue, digest), each in tasks.unique.items()]
-    part = TasksPart(sequence, list(tasks.held.values()), tasks.where, unique, tasks.schedules.known)
+    withdrawn = list(tasks.withdrawn.known.values())
+    part = TasksPart(sequence, list(tasks.held.values()), tasks.where, unique, tasks.schedules.known, withdrawn)
     return msgspec.msgpack.encode(part)
 
 
@@ -282,3 +294,5 @@ def restore_tasks(tasks: Tasks, data: bytes) -> None:
         tasks._await(parent, place)
     tasks.unique = {(queue, digest): each for queue, digest, each in part.unique}
     tasks.schedules.restore(part.schedules)
+    for each in part.withdrawn:
+        tasks.withdrawn.add(each)

@@ -143,13 +143,16 @@ class TaskMethods:
             self.desk.cancelled(consumer, view.task_id)
 
     def retry_task(self, task_id: str) -> tuple[TaskView, Ticket]:
-        """A dead, cancelled or failed task is pending again, with all its attempts."""
+        """A dead, cancelled or failed task is pending again, or blocked; and so is what was cancelled because of it."""
         checked = task_fields.task_id(task_id)
 
         def retry() -> None:
+            asked = tasking.kin(self.shard, checked)
+            catalogue = self.desk.caught_up()
+            known = tasking.Kin(asked, catalogue.places(asked) if asked else {})
             view = self._task(checked)
             self.desk.registry.revived(checked)
-            tasking.retry(self.shard, _place(view), checked, view.state, view.finished_at)
+            tasking.retry(self.shard, _place(view), checked, view.state, view.finished_at, known)
 
         self._again_if_moved(retry, checked)
         return self._task(checked), 0

@@ -40,7 +40,7 @@ Change = list[Any]  # `CHANGING` of the schema, the place, what lasts; of an upd
 
 STATE, DUE_AT, ATTEMPT, WORKER, STARTED_AT, FINISHED_AT, OUTCOME, ERROR, RESULT, PROGRESS = range(10)
 QUEUE, PARTITION, POSITION, BELOW = 10, 11, 12, 13
-NUMBER, TASK_ID = 13, 14  # of a new task
+NUMBER, TASK_ID, SUBMITTED_AT = 13, 14, 20  # of a new task
 UPDATE_LENGTH: Final = 14
 ROW_BITS: Final = 22  # of a task's number: which one of its frame it is; a frame cannot hold as many
 
@@ -125,6 +125,11 @@ class Fold:
         (change,) = self._made(number, push, Batch(held.batch), None)
         if change is not None:
             change[STATE] = BLOCKED
+            # Held again after it was cancelled, it is the same task. What was to be told of its end is over.
+            self.by_id.pop(held.task_id, None)
+            before = self.held.get(held.task_id)
+            if before is not None:
+                change[NUMBER], change[SUBMITTED_AT] = before[NUMBER], before[SUBMITTED_AT]
             self.held[held.task_id] = change
         return number + 1
 

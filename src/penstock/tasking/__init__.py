@@ -2,15 +2,18 @@
 
 from penstock.tasking.changing import cancel, retry
 from penstock.tasking.finishing import expire_consumer, finish_tasks, note_progress, release_consumer
+from penstock.tasking.reviving import Kin, kin
 from penstock.tasking.scheduling import delete_schedule, schedules, set_schedule
 from penstock.tasking.submitting import Moved, submit_tasks
 
 __all__ = [
+    "Kin",
     "Moved",
     "cancel",
     "delete_schedule",
     "expire_consumer",
     "finish_tasks",
+    "kin",
     "note_progress",
     "release_consumer",
     "retry",

@@ -11,15 +11,16 @@ from typing import Final
 
 import numpy as np
 
+from penstock.delivery import admin
 from penstock.delivery import settle as settle_rules
-from penstock.delivery.dead import DeadLetter
+from penstock.delivery.dead import DeadLetter, decide_redrive
 from penstock.delivery.entries import Entry, Note, Revived, Settled, TasksNoted
 from penstock.delivery.freeing import cancelled
 from penstock.delivery.group import Group
 from penstock.delivery.phases import LEASED, SETTLED, WAITING
 from penstock.delivery.progress import Progress, span_of
 from penstock.delivery.settle import Chosen
-from penstock.delivery.tasks import GROUP, HELD
+from penstock.delivery.tasks import GROUP, HELD, Place
 from penstock.engine import Ticket
 from penstock.errors import TaskConflict
 from penstock.materialise import pieces_of
@@ -30,10 +31,12 @@ from penstock.requests import DEAD_GROUP, DEAD_ORIGIN, Settling
 from penstock.shard import Shard
 from penstock.tasking.checks import id_bytes
 from penstock.tasking.committing import commit
+from penstock.tasking.reviving import Kin, decide_revived
 from penstock.tasking.submitting import Moved
 
 WHY: Final = "it was cancelled"
 CHUNK: Final = 1_000
+NO_KIN: Final = Kin()
 RETRIED: Final = (TaskState.DEAD, TaskState.CANCELLED, TaskState.FAILED)
 # What a task may have ended as that is neither done nor a dead letter, the likeliest first.
 DROPPED: Final = (
@@ -89,21 +92,40 @@ def _delivery_of(group: Group, progress: Progress, offset: int) -> Chosen | None
 
 
 def retry(
-    shard: Shard, place: MessageId | None, task_id: str, state: TaskState, died_at: datetime | None = None
+    shard: Shard,
+    place: MessageId | None,
+    task_id: str,
+    state: TaskState,
+    died_at: datetime | None = None,
+    known: Kin = NO_KIN,
 ) -> Ticket:
     """Make a dead, cancelled or failed task pending again, with all its attempts. May raise `Moved`.
 
-    `died_at` tells where among many dead letters to look for the one of this task.
+    Whoever was cancelled because of it waits for it again, in the same frame; one without a place waits for its
+    parents. `known` is what the catalogue tells of those. `died_at` tells where among many dead letters to look for
+    the one of this task.
     """
     if state not in RETRIED:
         raise TaskConflict(f"task {task_id} is {state}", hint="only dead, cancelled and failed ones can be retried")
-    if place is None:
-        hint = "submit it again"
-        raise TaskConflict(f"task {task_id} was cancelled while it waited for its parents", hint=hint)
-    letter = _letter_of(shard, place, died_at) if state is TaskState.DEAD else None
-    if letter is not None:
-        return shard.redrive(place.queue, [letter], 0.0, 0.0)
-    return shard.change(lambda now: _decide_retry(shard, place, task_id, state, now))
+    letter = _letter_of(shard, place, died_at) if place is not None and state is TaskState.DEAD else None
+
+    def operation() -> Ticket:
+        now, monotonic = shard.begin()
+        shard.tick(now, monotonic)
+        entries: list[Entry] = []
+        where: Place | None = None
+        if letter is not None:
+            dlq = admin.queue_named(shard.core, letter.origin.queue + DLQ_SUFFIX)
+            entries = decide_redrive(shard.core, dlq, [letter], now, 0.0, 0.0)
+        elif place is not None:
+            entries = _decide_retry(shard, place, task_id, state, now)
+        if place is not None:
+            partition = _progress_of(shard, place).partition
+            where = partition.queue.id, partition.id, place.offset
+        entries += decide_revived(shard.core, task_id, where, known, now)
+        return commit(shard, (), entries, now, shard.durability)
+
+    return shard.run(operation)
 
 
 def _decide_retry(shard: Shard, place: MessageId, task_id: str, state: TaskState, now: int) -> list[Entry]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.delivery.entries import Entry, Push, entry_bytes
+from penstock.delivery.entries import Entry, Push, TaskHeld, entry_bytes
 from penstock.delivery.freeing import ROOM, free_some
 from penstock.engine import Ticket
 from penstock.model import Durability
@@ -14,7 +14,7 @@ from penstock.shard import Shard
 def commit(shard: Shard, created: Sequence[Entry], entries: list[Entry], now: int, level: Durability) -> Ticket:
     """Append and apply in one frame, with those that it frees. `created` is applied already. The lock is held."""
     core = shard.core
-    if not core.tasks.awaited and not created:
+    if not core.tasks.awaited and not created and not any(isinstance(each, TaskHeld) for each in entries):
         ticket = shard.commit_frame([], entries, level)
         shard.changed(entries)
         return ticket

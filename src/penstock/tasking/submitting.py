@@ -8,7 +8,7 @@ that it was too late.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock import limits
 from penstock.batch import Batch
@@ -31,6 +31,13 @@ from penstock.tasking.submissions import Wanted, check_submissions
 
 POLICY: Final = {"cancel": TaskHeld.CANCEL, "run": TaskHeld.RUN}
 Parents = Mapping[str, ParentFound]
+
+
+class Lost(NamedTuple):
+    """Why a child will not run, and the parent whose end it is."""
+
+    why: str
+    parent: bytes
 
 
 class Moved(Exception):
@@ -60,7 +67,7 @@ class _Submission:
         self._keys: dict[tuple[str, bytes], bytes] = {}  # unique keys that this call takes
         self._new: set[bytes] = set()
         self._waits: dict[bytes, list[Parent | bytes]] = {}  # bytes: a task of this call
-        self._doomed: dict[bytes, str] = {}
+        self._doomed: dict[bytes, Lost] = {}
         self._places: dict[bytes, Place] = {}  # of those that are pushed
 
     def run(self) -> tuple[list[Submitted], Ticket]:
@@ -101,18 +108,18 @@ class _Submission:
             self._there[each.task_id] = there
             return
         waits: list[Parent | bytes] = []
-        doomed = ""
+        doomed: Lost | None = None
         for parent in each.parents:
             found = self._wait_for(each, parent)
-            if isinstance(found, str):
-                doomed = doomed or (found if each.task.on_parent_failure == "cancel" else "")
+            if isinstance(found, Lost):
+                doomed = doomed or (found if each.task.on_parent_failure == "cancel" else None)
             elif found is not None:
                 waits.append(found)
         self._new.add(each.task_id)
-        if doomed:
+        if doomed is not None:
             self._doomed[each.task_id] = doomed
-        if waits or doomed:
-            self._waits[each.task_id] = [] if doomed else waits
+        if waits or doomed is not None:
+            self._waits[each.task_id] = waits if doomed is None else []
 
     def _find(self, each: Wanted) -> tuple[bytes, Place | None] | None:
         """The task that was there before: the same, or one with the same unique key."""
@@ -135,8 +142,8 @@ class _Submission:
         self._keys[each.task.queue, key] = each.task_id
         return None
 
-    def _wait_for(self, child: Wanted, parent: bytes) -> Parent | bytes | str | None:
-        """What a child has to wait for; None when that is done, a text when it never will be."""
+    def _wait_for(self, child: Wanted, parent: bytes) -> Parent | bytes | Lost | None:
+        """What a child has to wait for; None when that is done, `Lost` when it never will be."""
         place: Place | None = None
         if parent in self._there:
             parent, place = self._there[parent]
@@ -155,11 +162,11 @@ class _Submission:
             raise InvalidField(f"{where}: there is no task {id_text(parent)}", hint="submit it first, or in this call")
         return self._wait_for_found(parent, found)
 
-    def _wait_for_found(self, parent: bytes, found: ParentFound) -> Parent | str | None:
+    def _wait_for_found(self, parent: bytes, found: ParentFound) -> Parent | Lost | None:
         if found.state in FINAL:
             if found.state == TaskState.COMPLETED:
                 return None
-            return f"its parent {id_text(parent)} was {found.state.value}"
+            return Lost(f"its parent {id_text(parent)} was {found.state.value}", parent)
         queue = self._core.by_name.get(found.place.queue) if found.place is not None else None
         partition = queue.by_name.get(found.place.partition) if queue is not None and found.place is not None else None
         if queue is None or partition is None or found.place is None:
@@ -180,8 +187,9 @@ class _Submission:
         entries += [self._key(each) for each in new if each.task.unique_key is not None]
         for each in waiting:
             if each.task_id in self._doomed:
-                queue, why = self._core.by_name[each.task.queue], self._doomed[each.task_id]
-                entries.append(TaskFreed(queue.id, each.task_id, self._now, TaskFreed.CANCELLED, HELD, HELD, why))
+                queue, lost = self._core.by_name[each.task.queue], self._doomed[each.task_id]
+                freed = TaskFreed(queue.id, each.task_id, self._now, TaskFreed.CANCELLED, HELD, HELD, *lost)
+                entries.append(freed)
         self._check_room(entries, waiting)
         return entries
 
