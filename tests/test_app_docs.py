@@ -75,7 +75,14 @@ def test_every_twin_does_what_its_name_says():
         penstock.Workflow: {"result", "status", "cancel"},
         penstock.App: {"declare", "jobs", "purge", "workers", "wait_task", "close"},
         LocalApp: {"run_pending", "wait_task"},
-        Scheduling: {"schedule", "schedules", "pause_schedule", "resume_schedule", "delete_schedule"},
+        Scheduling: {
+            "schedule",
+            "schedules",
+            "pause_schedule",
+            "resume_schedule",
+            "delete_schedule",
+            "prune_schedules",
+        },
     }
     for kind, names in wanted.items():
         assert {name for name in public(kind) if f"a{name}" in public(kind)} == names

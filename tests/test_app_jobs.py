@@ -411,6 +411,29 @@ class TestSchedules:
         with pytest.raises(ScheduleNotFound, match="'daily'"):
             app.pause_schedule("daily")
 
+    def test_those_that_the_code_declares_no_more_are_ended_when_somebody_says_so(self, app, work):
+        def nothing() -> None: ...
+
+        for name in ("stays", "goes"):
+            app.task(name=name, cron="@hourly")(nothing)
+        app.declare()
+        app.schedule("by_hand", "@hourly", work.s("x"))
+        app.pause_schedule("goes")
+        newer, other = App(), App(queue="others")
+        newer.task(name="stays", cron="@hourly")(nothing)
+        other.task(name="others", cron="@hourly")(nothing)
+        newer._sessions = other._sessions = app._sessions
+        other.declare()
+        newer.declare()
+        assert len(app.schedules()) == 4
+
+        assert newer.prune_schedules() == ["goes"]
+
+        assert [view.spec.name for view in app.schedules()] == ["by_hand", "others", "stays"]
+        assert newer.prune_schedules() == asyncio.run(newer.aprune_schedules()) == []
+        app.declare()
+        assert asyncio.run(newer.aprune_schedules()) == ["goes"]
+
     def test_the_same_on_an_event_loop(self, app, work):
         async def scenario() -> list[str]:
             await app.aschedule("eu", "@hourly", work)

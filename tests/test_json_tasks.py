@@ -216,6 +216,7 @@ def test_a_schedule_arrives_as_it_was():
         priority=1,
         key="k",
         is_paused=True,
+        is_declared=True,
     )
     shown = ScheduleView(spec=spec, next_at=None, last_at=AT, last_task_id=ID)
 

@@ -115,6 +115,7 @@ def test_too_many_tasks_and_parents_are_refused(monkeypatch):
         ("priority", -1),
         ("key", 1),
         ("is_paused", "no"),
+        ("is_declared", "no"),
     ],
 )
 def test_a_schedule_is_refused_by_the_field(field: str, value: Any):

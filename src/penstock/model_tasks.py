@@ -233,6 +233,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     priority: int = 128
     key: str | None = None
     is_paused: bool = False
+    is_declared: bool = False  # by the code of an app, which may take it back; see `Declarations.gone`
 
 
 class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):

@@ -141,8 +141,9 @@ def schedule(spec: ScheduleSpec) -> ScheduleSpec:
     values.max_attempts(spec.max_attempts)
     if spec.key is not None:
         values.text(layout.KEY, spec.key)
-    if not isinstance(spec.is_paused, bool):
-        raise InvalidField(f"is_paused: {spec.is_paused!r} is neither true nor false")
+    for field in ("is_paused", "is_declared"):
+        if not isinstance(getattr(spec, field), bool):
+            raise InvalidField(f"{field}: {getattr(spec, field)!r} is neither true nor false")
     priority = check_priority(spec.priority)
     return spec if priority == spec.priority else msgspec.structs.replace(spec, priority=priority)
 

@@ -7,6 +7,7 @@ import pytest
 from penstock.model import Receipt
 from penstock.model_tasks import Finish, WorkerInfo
 from penstock.requests import LeaseRequest
+from penstock.worker.loading import load_app
 from tests.cli.test_cli_queues import lines
 
 ID = "0199c0de-5a00-7c1e-8000-7a7e5f3b2a10"
@@ -167,3 +168,29 @@ def test_a_schedule_that_cannot_be_is_refused(ps, run, cron, more, named):
 
     assert (done.code, named in done.err) == (1, True)
     assert run("schedules", "list").code == 4
+
+
+def test_schedules_that_code_declares_no_more_are_pruned(run, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "pruned_shop.py").write_text("""
+import penstock
+
+old, new = penstock.App(), penstock.App()
+
+@old.task(cron="@daily")
+def nightly() -> None: ...
+
+@new.task
+def other() -> None: ...
+""")
+    where = ("--url", str(tmp_path / "data"))
+    assert run("schedules", "set", "mine", "@daily", "nightly", *where).code == 0
+    old = load_app("pruned_shop:old")
+    old.move(tmp_path / "data")
+    with old:
+        old.declare()
+
+    assert run("schedules", "prune", "pruned_shop:old", "--yes", *where).code == 4
+    assert run("schedules", "prune", "pruned_shop:new", "--yes", *where).out == "✓ deleted: nightly\n"
+
+    assert [each["name"] for each in run("schedules", "list", "--json", *where).json] == ["mine"]

@@ -10,7 +10,7 @@ import typer
 from penstock.cli import human, output, task_shapes
 from penstock.cli.exits import nothing_there
 from penstock.cli.options import AsJson, ContextOption, Url, Yes
-from penstock.cli.target import opened
+from penstock.cli.target import address, opened
 from penstock.cli.task_options import Arg, Args, Key, Kwargs, MaxAttempts, Priority, Queue, TaskType, Timeout, Values
 from penstock.errors import ScheduleNotFound
 from penstock.model import check_priority
@@ -19,7 +19,7 @@ from penstock.model_tasks import ScheduleSpec, ScheduleView
 if TYPE_CHECKING:
     from penstock.client.session import Session
 
-app = typer.Typer(help="Schedules: list, set, pause, resume, delete.", no_args_is_help=True)
+app = typer.Typer(help="Schedules: list, set, pause, resume, delete, prune.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the schedule.")]
 
@@ -100,6 +100,31 @@ def delete(
     with opened(url, context) as ps:
         ps.session.confirm(ps.session.delete_schedule(name))
     output.done(f"schedule {name} is deleted", {"name": name, "status": "deleted"}, as_json=as_json)
+
+
+@app.command()
+def prune(
+    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, such as myapp:app.")],
+    yes: Yes = False,
+    url: Url = None,
+    context: ContextOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete schedules that cron= declared once and that the app declares no more."""
+    from penstock.worker.loading import load_app
+
+    found = load_app(app)
+    if url or context or found.is_in_memory:
+        found.move(address(url, context))
+    try:
+        names = found.declarations.gone(found.schedules())
+        if not names:
+            raise nothing_there("no schedules that the app declares no more")
+        output.confirm(f"Delete {', '.join(names)}?", yes=yes)
+        pruned = found.prune_schedules()
+    finally:
+        found.close()
+    output.done(f"deleted: {', '.join(pruned)}", {"deleted": pruned}, as_json=as_json)
 
 
 def _set(spec: ScheduleSpec, url: str | None, context: str | None, *, as_json: bool) -> None:

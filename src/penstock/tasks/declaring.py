@@ -40,7 +40,18 @@ class Declarations:
 
     def schedule(self, spec: ScheduleSpec) -> None:
         """Declare a schedule."""
-        self.schedules[spec.name] = spec
+        self.schedules[spec.name] = msgspec.structs.replace(spec, is_declared=True)
+
+    def gone(self, known: list[ScheduleView]) -> list[str]:
+        """Schedules that code declared once, for queues of this app, and that it declares no more.
+
+        Whoever works on a queue has to know all its tasks, so those of its queues are the app's own.
+        """
+        return [
+            view.spec.name
+            for view in known
+            if view.spec.is_declared and view.spec.queue in self.queues and view.spec.name not in self.schedules
+        ]
 
     def ensure(self, session: Session, queue: str) -> None:
         """The queue has the options that were declared for it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -58,6 +59,17 @@ class Scheduling:
         session = self.open_session()
         session.confirm(session.delete_schedule(name))
 
+    def prune_schedules(self) -> list[str]:
+        """End those that `cron=` declared once, for queues of this app, and declares no more; returns their names.
+
+        For when no worker with older code is left: one that starts would declare them again.
+        """
+        names = self.declarations.gone(self.schedules())
+        for name in names:
+            with suppress(ScheduleNotFound):  # somebody was quicker
+                self.delete_schedule(name)
+        return names
+
     # the same, awaited
 
     async def aschedule(
@@ -88,6 +100,13 @@ class Scheduling:
 
     async def adelete_schedule(self, name: str) -> None:
         await (await self.open_async_session()).delete_schedule(name)
+
+    async def aprune_schedules(self) -> list[str]:
+        names = self.declarations.gone(await self.aschedules())
+        for name in names:
+            with suppress(ScheduleNotFound):
+                await self.adelete_schedule(name)
+        return names
 
     # what is behind it
 

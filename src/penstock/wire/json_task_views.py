@@ -158,6 +158,7 @@ class Schedule(Struct, kw_only=True):
     priority: int
     key: str | None
     is_paused: bool
+    is_declared: bool = False
     next_at: datetime | None
     last_at: datetime | None
     last_task_id: str
@@ -255,4 +256,5 @@ def schedule_view(schedule: ScheduleView) -> Schedule:
 
 SPEC: Final = (
     "name", "cron", "timezone", "missed", "task_type", "queue", "max_attempts", "priority", "key", "is_paused",
+    "is_declared",
 )  # fmt: skip

@@ -188,6 +188,7 @@ class NewSchedule(Request, omit_defaults=True):
     priority: Priority = limits.priority_default
     key: str | None = None
     is_paused: bool = False
+    is_declared: bool = False
 
 
 # into values
@@ -299,6 +300,7 @@ def spec_of(name: str, given: NewSchedule) -> ScheduleSpec:
         priority=check_priority(given.priority),
         key=given.key,
         is_paused=given.is_paused,
+        is_declared=given.is_declared,
     )
 
 
