@@ -192,6 +192,42 @@ async def test_updates_are_chosen_by_type_queue_and_workflow():
 
 
 @on_uvloop
+async def test_schedules_are_made_listed_changed_and_deleted():
+    async with tasking() as stub:
+        given = {
+            "name": "nightly",
+            "cron": "0 3 * * *",
+            "timezone": "Europe/Berlin",
+            "missed": pb.MISSED_CATCH_UP,
+            "task_type": "report",
+            "queue": "mail",
+            "args": "[ 1]",
+            "kwargs": '{"a":  2}',
+            "timeout_ms": 1500,
+            "max_attempts": 2,
+            "priority": 0,
+            "key": "k",
+            "is_declared": True,
+        }
+        made = await stub.SetSchedule(pb.NewSchedule(**given))
+        paused = await stub.SetSchedule(pb.NewSchedule(**given, is_paused=True))
+        plain = await stub.SetSchedule(pb.NewSchedule(name="a", cron="@hourly", task_type="b"))
+        listed = (await stub.ListSchedules(pb.ListSchedulesRequest())).schedules
+        await stub.DeleteSchedule(pb.DeleteScheduleRequest(name="nightly"))
+        left = (await stub.ListSchedules(pb.ListSchedulesRequest())).schedules
+
+        assert (made.spec, made.HasField("next_at"), made.last_task_id) == (pb.NewSchedule(**given), True, "")
+        assert (paused.spec.is_paused, paused.HasField("next_at")) == (True, False)
+        spec = plain.spec
+        assert (spec.timezone, spec.missed, spec.queue) == ("UTC", pb.MISSED_SKIP, "default")
+        assert (spec.args, spec.kwargs, spec.priority) == ("[]", "{}", 128)
+        assert list(listed) == [plain, paused]
+        assert list(left) == [plain]
+        gone = stub.DeleteSchedule(pb.DeleteScheduleRequest(name="nightly"))
+        assert await refused(gone) == ("NOT_FOUND", "schedule_not_found")
+
+
+@on_uvloop
 async def test_refusals_name_the_field_and_have_a_status():
     async with tasking() as stub:
         one = pb.NewTask(task_type="a", queue="mail")
@@ -210,6 +246,11 @@ async def test_refusals_name_the_field_and_have_a_status():
             "FinishTasks": [
                 (pb.FinishTasksRequest(finishes=[pb.FinishedRun(receipt="x", outcome="dead")]), "bad_receipt"),
                 (pb.FinishTasksRequest(finishes=[pb.FinishedRun(receipt="a:b:1:1:ff")]), "invalid_field"),
+            ],
+            "SetSchedule": [
+                (pb.NewSchedule(name="s", cron="often", task_type="a"), "invalid_field"),
+                (pb.NewSchedule(name="s", cron="@daily", task_type="a", missed=9), "invalid_field"),
+                (pb.NewSchedule(name="s", cron="@daily"), "invalid_field"),
             ],
             "ListTasks": [(pb.ListTasksRequest(filter=pb.TaskFilter(states=[99])), "invalid_field")],
         }

@@ -1,4 +1,4 @@
-"""Tasks, workers and filters between protocol buffers and the values of `model_tasks`."""
+"""Tasks, workers, schedules and filters between protocol buffers and the values of `model_tasks`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,19 @@ from msgspec import UnsetType
 from penstock.envelopes import new_task_id
 from penstock.errors import InvalidField
 from penstock.model import to_datetime, to_micros
-from penstock.model_tasks import Finish, Takes, TaskFilter, TaskState, TaskSubmission, TaskView, WorkerInfo, WorkerView
+from penstock.model_tasks import (
+    Finish,
+    MissedPolicy,
+    ScheduleSpec,
+    ScheduleView,
+    Takes,
+    TaskFilter,
+    TaskState,
+    TaskSubmission,
+    TaskView,
+    WorkerInfo,
+    WorkerView,
+)
 from penstock.server.grpc.generated import tasks_pb2 as pb
 from penstock.server.grpc.values import maybe, micros, seconds, timestamp
 from penstock.wire.json_frames import ClaimedTask, Parent
@@ -18,6 +30,7 @@ from penstock.wire.json_tasks import DEFAULT_QUEUE, receipt_of
 
 PAGE: Final = 50
 TAKES: Final[tuple[Takes, ...]] = get_args(Takes)
+MISSED: Final[tuple[MissedPolicy, ...]] = get_args(MissedPolicy)
 OUTCOMES: Final = ("completed", "failed", "dead", "snoozed", "cancelled", "released")
 STATES: Final = (None, *TaskState)  # by their numbers
 
@@ -173,4 +186,43 @@ def worker_of(worker: WorkerView) -> pb.Worker:
         state=worker.state,
         first_seen_at=moment(worker.first_seen_at),
         last_heartbeat_at=moment(worker.last_heartbeat_at),
+    )
+
+
+def spec_of(given: pb.NewSchedule) -> ScheduleSpec:
+    """A schedule to set."""
+    if not 0 <= given.missed < len(MISSED):
+        raise InvalidField(f"missed: {given.missed} is not one of its values")
+    return ScheduleSpec(
+        **{name: getattr(given, name) for name in _SPEC},
+        timezone=given.timezone or "UTC",
+        missed=MISSED[given.missed],
+        queue=given.queue or DEFAULT_QUEUE,
+        args=given.args.encode() or b"[]",
+        kwargs=given.kwargs.encode() or b"{}",
+        timeout_seconds=given.timeout_ms / 1000 or None,
+        max_attempts=given.max_attempts or None,
+        priority=given.priority if given.HasField("priority") else 128,
+        key=given.key or None,
+    )
+
+
+_SPEC: Final = ("name", "cron", "task_type", "is_paused", "is_declared")
+
+
+def schedule_of(schedule: ScheduleView) -> pb.Schedule:
+    """A schedule, as it is shown."""
+    spec = schedule.spec
+    shown = pb.NewSchedule(
+        **{name: getattr(spec, name) for name in (*_SPEC, "timezone", "queue", "max_attempts", "priority", "key")},
+        missed=MISSED.index(spec.missed),  # type: ignore[arg-type]
+        args=spec.args.decode(),
+        kwargs=spec.kwargs.decode(),
+        timeout_ms=round((spec.timeout_seconds or 0) * 1000),
+    )
+    return pb.Schedule(
+        spec=shown,
+        next_at=moment(schedule.next_at),
+        last_at=moment(schedule.last_at),
+        last_task_id=schedule.last_task_id,
     )

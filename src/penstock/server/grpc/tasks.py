@@ -22,6 +22,8 @@ from penstock.server.grpc.task_values import (
     finish_of,
     info_of,
     moment,
+    schedule_of,
+    spec_of,
     submission_of,
     task_of,
     worker_of,
@@ -163,6 +165,25 @@ async def _list_workers(broker: Broker, client: Client, request: pb.ListWorkersR
     return pb.ListWorkersResponse(workers=map(worker_of, found))
 
 
+# schedules
+
+
+async def _list_schedules(broker: Broker, client: Client, request: pb.ListSchedulesRequest) -> pb.ListSchedulesResponse:
+    found = await broker.call(client, "schedules", calls.Schedules())
+    return pb.ListSchedulesResponse(schedules=map(schedule_of, found))
+
+
+async def _set_schedule(broker: Broker, client: Client, request: pb.NewSchedule) -> pb.Schedule:
+    return schedule_of(await broker.call(client, "set_schedule", calls.SetSchedule(spec_of(request))))
+
+
+async def _delete_schedule(
+    broker: Broker, client: Client, request: pb.DeleteScheduleRequest
+) -> pb.DeleteScheduleResponse:
+    await broker.call(client, "delete_schedule", calls.DeleteSchedule(request.name))
+    return pb.DeleteScheduleResponse()
+
+
 # updates
 
 
@@ -220,6 +241,9 @@ UNARY: Final[Mapping[str, Unary]] = {
     "HeartbeatWorker": _heartbeat,
     "ForgetWorker": _forget_worker,
     "ListWorkers": _list_workers,
+    "ListSchedules": _list_schedules,
+    "SetSchedule": _set_schedule,
+    "DeleteSchedule": _delete_schedule,
 }
 TRACED: Final[Mapping[str, Callable[[Broker, Client, Any, str | None], Awaitable[Any]]]] = {
     "SubmitTask": submit_task,

@@ -27,6 +27,11 @@ class Takes(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TAKES_NONE: _ClassVar[Takes]
     TAKES_ONE: _ClassVar[Takes]
     TAKES_ALL: _ClassVar[Takes]
+
+class Missed(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MISSED_SKIP: _ClassVar[Missed]
+    MISSED_CATCH_UP: _ClassVar[Missed]
 TASK_STATE_UNSPECIFIED: TaskState
 TASK_STATE_SCHEDULED: TaskState
 TASK_STATE_PENDING: TaskState
@@ -39,6 +44,8 @@ TASK_STATE_CANCELLED: TaskState
 TAKES_NONE: Takes
 TAKES_ONE: Takes
 TAKES_ALL: Takes
+MISSED_SKIP: Missed
+MISSED_CATCH_UP: Missed
 
 class NewTask(_message.Message):
     __slots__ = ("task_type", "queue", "args", "kwargs", "task_id", "priority", "delay_ms", "deliver_at", "ttl_ms", "timeout_ms", "max_attempts", "key", "unique_key", "unique_ms", "depends_on", "run_despite_parent_failure", "takes", "workflow", "headers", "trace")
@@ -523,3 +530,67 @@ class Worker(_message.Message):
     first_seen_at: _timestamp_pb2.Timestamp
     last_heartbeat_at: _timestamp_pb2.Timestamp
     def __init__(self, info: _Optional[_Union[WorkerInfo, _Mapping]] = ..., state: _Optional[str] = ..., first_seen_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_heartbeat_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class NewSchedule(_message.Message):
+    __slots__ = ("name", "cron", "timezone", "missed", "task_type", "queue", "args", "kwargs", "timeout_ms", "max_attempts", "priority", "key", "is_paused", "is_declared")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CRON_FIELD_NUMBER: _ClassVar[int]
+    TIMEZONE_FIELD_NUMBER: _ClassVar[int]
+    MISSED_FIELD_NUMBER: _ClassVar[int]
+    TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    ARGS_FIELD_NUMBER: _ClassVar[int]
+    KWARGS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    IS_PAUSED_FIELD_NUMBER: _ClassVar[int]
+    IS_DECLARED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    cron: str
+    timezone: str
+    missed: Missed
+    task_type: str
+    queue: str
+    args: str
+    kwargs: str
+    timeout_ms: int
+    max_attempts: int
+    priority: int
+    key: str
+    is_paused: bool
+    is_declared: bool
+    def __init__(self, name: _Optional[str] = ..., cron: _Optional[str] = ..., timezone: _Optional[str] = ..., missed: _Optional[_Union[Missed, str]] = ..., task_type: _Optional[str] = ..., queue: _Optional[str] = ..., args: _Optional[str] = ..., kwargs: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., max_attempts: _Optional[int] = ..., priority: _Optional[int] = ..., key: _Optional[str] = ..., is_paused: _Optional[bool] = ..., is_declared: _Optional[bool] = ...) -> None: ...
+
+class Schedule(_message.Message):
+    __slots__ = ("spec", "next_at", "last_at", "last_task_id")
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    NEXT_AT_FIELD_NUMBER: _ClassVar[int]
+    LAST_AT_FIELD_NUMBER: _ClassVar[int]
+    LAST_TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    spec: NewSchedule
+    next_at: _timestamp_pb2.Timestamp
+    last_at: _timestamp_pb2.Timestamp
+    last_task_id: str
+    def __init__(self, spec: _Optional[_Union[NewSchedule, _Mapping]] = ..., next_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_task_id: _Optional[str] = ...) -> None: ...
+
+class ListSchedulesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListSchedulesResponse(_message.Message):
+    __slots__ = ("schedules",)
+    SCHEDULES_FIELD_NUMBER: _ClassVar[int]
+    schedules: _containers.RepeatedCompositeFieldContainer[Schedule]
+    def __init__(self, schedules: _Optional[_Iterable[_Union[Schedule, _Mapping]]] = ...) -> None: ...
+
+class DeleteScheduleRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DeleteScheduleResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
