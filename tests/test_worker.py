@@ -294,6 +294,29 @@ async def test_progress_is_kept_with_the_task():
 
 
 @on_uvloop
+async def test_what_a_task_tells_right_before_it_ends_is_kept():
+    async with an_app() as app:
+
+        @app.task
+        async def build() -> None:
+            for number in range(20):
+                current_task().progress(number)
+                await asyncio.sleep(0)
+
+        @app.task
+        def pack() -> None:
+            for number in range(20):
+                current_task().progress(number)
+
+        jobs = [*await build.aenqueue_many([()] * 20), *await pack.aenqueue_many([()] * 20)]
+        async with working(app):
+            for job in jobs:
+                await final(app, job)
+
+        assert {(await view_of(app, job)).progress for job in jobs} == {b"19"}
+
+
+@on_uvloop
 async def test_a_child_gets_the_results_of_its_parents():
     async with an_app() as app:
 

@@ -13,6 +13,7 @@ from penstock.model import Receipt
 from penstock.model_tasks import Envelope, Finish
 from penstock.worker import finishing as module
 from penstock.worker.finishing import Finishing
+from penstock.worker.progress import Progress
 from penstock.worker.runs import Lease, Run
 from penstock.worker.ticking import Spawner
 from tests.support.serving import on_uvloop, until
@@ -23,6 +24,7 @@ class Played:
 
     def __init__(self) -> None:
         self.calls: list[list[Finish]] = []
+        self.progress: list[bytes] = []
         self.answers: asyncio.Queue[Any] = asyncio.Queue()
 
     async def finish_tasks(self, finishes):
@@ -31,6 +33,12 @@ class Played:
         if isinstance(answer, Exception):
             raise answer
         return [None] * len(finishes) if answer is None else answer
+
+    async def note_progress(self, receipt, task_id, data):
+        self.progress.append(data)
+        answer = await self.answers.get()
+        if isinstance(answer, Exception):
+            raise answer
 
     def sizes(self) -> list[int]:
         return [len(call) for call in self.calls]
@@ -42,17 +50,23 @@ class Telling:
     def __init__(self) -> None:
         self.session = Played()
         self.spawner = Spawner()
-        self.finishing = Finishing(self.session, self.spawner, random.Random(1))  # type: ignore[arg-type]
+        self.progress = Progress(self.session, self.spawner)  # type: ignore[arg-type]
+        self.finishing = Finishing(self.session, self.spawner, random.Random(1), self.progress)  # type: ignore[arg-type]
         self.lease = Lease("mail", 7, 100)
         self._count = 0
 
     def add(self, count: int = 1, result: bytes = b"1") -> None:
         for _ in range(count):
-            self._count += 1
-            receipt = Receipt("mail", "0", self._count, 1, 7)
-            run = Run(self.lease, receipt, Envelope(task_id=f"t{self._count}", task_type="work"), None, 0)
-            finish = Finish(receipt=receipt, task_id=run.envelope.task_id, outcome="completed", result=result)
-            self.finishing.add(run, finish)
+            self.end(self.run(), result)
+
+    def run(self) -> Run:
+        self._count += 1
+        receipt = Receipt("mail", "0", self._count, 1, 7)
+        return Run(self.lease, receipt, Envelope(task_id=f"t{self._count}", task_type="work"), None, 0)
+
+    def end(self, run: Run, result: bytes = b"1") -> None:
+        finish = Finish(receipt=run.receipt, task_id=run.envelope.task_id, outcome="completed", result=result)
+        self.finishing.add(run, finish)
 
     async def told(self) -> None:
         await until(lambda: not len(self.finishing))
@@ -138,3 +152,57 @@ async def test_when_a_batch_is_refused_as_a_whole_each_is_told_by_itself():
 
     assert telling.session.sizes() == [3, 1, 1, 1]
     assert telling.lease.left == 97
+
+
+@on_uvloop
+async def test_what_a_run_said_last_is_told_before_its_end_and_holds_up_no_other():
+    telling = Telling()
+    run = telling.run()
+    for number in range(5):
+        telling.progress.note_anywhere(run, b"%d" % number)
+        if not number:
+            await until(lambda: telling.session.progress == [b"0"])
+    telling.end(run)
+    telling.progress.note_anywhere(run, b"too late")
+    assert len(telling.finishing) == 1
+    telling.session.answers.put_nowait(None)
+    await until(lambda: telling.session.progress == [b"0", b"4"])
+    telling.add()
+    await until(lambda: telling.session.sizes() == [1])
+    for _ in range(3):
+        telling.session.answers.put_nowait(None)
+    await telling.told()
+
+    assert [[finish.task_id for finish in call] for call in telling.session.calls] == [["t2"], ["t1"]]
+    assert telling.session.progress == [b"0", b"4"]
+
+
+@on_uvloop
+async def test_a_run_ends_also_when_its_progress_cannot_be_told():
+    telling = Telling()
+    for answer in (LeaseLost("over"), Unavailable("gone")):
+        run = telling.run()
+        telling.progress.note_anywhere(run, b"1")
+        telling.end(run)
+        telling.session.answers.put_nowait(answer)
+        telling.session.answers.put_nowait(None)
+        await telling.told()
+
+    assert telling.session.sizes() == [1, 1]
+
+
+@on_uvloop
+async def test_the_end_of_a_run_may_reach_the_loop_before_its_progress():
+    telling = Telling()
+    run = telling.run()
+    await asyncio.to_thread(telling.progress.note_anywhere, run, b"1")
+    assert run.progress == b"1"
+    later = telling.run()
+    later.progress = b"2"  # as a thread sets it before the loop hears of it
+    telling.end(later)
+    for _ in range(3):
+        telling.session.answers.put_nowait(None)
+    await telling.told()
+
+    assert sorted(telling.session.progress) == [b"1", b"2"]
+    assert telling.session.sizes() == [1]

@@ -59,7 +59,7 @@ class Crew:
             self._in_processes = ProcessLane(
                 settings.processes, hello, self._ended, self._began, self._progress, self._spawner
             )
-        self.finishing = Finishing(session, self._spawner, rng)
+        self.finishing = Finishing(session, self._spawner, rng, self._progress)
         self.desk = Desk(settings, clock, app.tasks, self._lane_of, self.finishing, self._begin)
         self._extending = Extending(session, clock, self._ticker, self._spawner, settings.lease_seconds, self.desk.lost)
         self._deadlines = Deadlines(self.desk, self._ticker)

@@ -1,8 +1,9 @@
 """How runs ended is told to the broker: at once when nothing is under way, otherwise gathered for the next batch.
 
 Each finish has the receipt of its delivery as proof, so that it counts once or not at all. While no broker answers it
-is kept and tried again; its lease is extended meanwhile. A finish that is refused because its lease is gone is logged
-and forgotten: the task is final, or somebody else's. A result that the broker does not take becomes a failure.
+is kept and tried again; its lease is extended meanwhile. What the run said last of its progress is told before it. One
+that is refused because its lease is gone is logged and forgotten: the task is final, or somebody else's. A result that
+the broker does not take becomes a failure.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from penstock.errors import Closed, InputError, LeaseLost, PenstockError, Server
 from penstock.model import Outcome, Receipt
 from penstock.model_tasks import Finish
 from penstock.requests import Settling
+from penstock.worker.progress import Progress
 from penstock.worker.runs import Lease, Run
 from penstock.worker.ticking import Spawner
 
@@ -36,10 +38,14 @@ Told = tuple[Run, Finish]
 class Finishing:
     """See the module's rules."""
 
-    def __init__(self, session: AsyncSession, spawner: Spawner, rng: random.Random) -> None:
+    def __init__(
+        self, session: AsyncSession, spawner: Spawner, rng: random.Random, progress: Progress | None = None
+    ) -> None:
         self._session = session
         self._spawner = spawner
         self._rng = rng
+        self._progress = progress
+        self._waiting = 0  # for their progress to be told first
         self._ready: deque[Told] = deque()
         self._under_way = 0
         self._sender: asyncio.Task[None] | None = None
@@ -47,10 +53,24 @@ class Finishing:
 
     def __len__(self) -> int:
         """How many are not told yet."""
-        return len(self._ready) + self._under_way
+        return len(self._ready) + self._under_way + self._waiting
 
     def add(self, run: Run, finish: Finish) -> None:
         """Tell it. What is added in this turn of the loop leaves together."""
+        telling = None if self._progress is None else self._progress.last(run)
+        if telling is not None:
+            self._waiting += 1
+            self._spawner.spawn(self._add_after(telling, run, finish))
+            return
+        self._add(run, finish)
+
+    async def _add_after(self, telling: asyncio.Task[None], run: Run, finish: Finish) -> None:
+        """The same, when what the run said of its progress is told."""
+        await asyncio.wait([telling])
+        self._waiting -= 1
+        self._add(run, finish)
+
+    def _add(self, run: Run, finish: Finish) -> None:
         self._ready.append((run, finish))
         if self._sender is None:
             self._sender = self._spawner.spawn(self._send())

@@ -164,7 +164,7 @@ class ProcessLane:
         await child.send(_job(run))
         while (word := await child.receive()) is not None:
             if isinstance(word, Progressed):
-                self._progress.note(run, word.data)
+                self._progress.note_anywhere(run, word.data)
             elif isinstance(word, Done):
                 return Ending(*msgspec.structs.astuple(word))
         return None

@@ -1,4 +1,7 @@
-"""What running tasks tell of their progress: only the latest of each is on its way, and nobody waits for it."""
+"""What running tasks tell of their progress: only the latest of each is on its way, and no task waits for it.
+
+The finish of a run waits: after it nothing would be taken any more, and what was told last would be lost.
+"""
 
 from __future__ import annotations
 
@@ -28,26 +31,32 @@ class Progress:
 
     def note_anywhere(self, run: Run, data: bytes) -> None:
         """What a task calls with its progress, in whatever thread it runs."""
+        if run.is_ending:
+            return  # it was reported before it was over: nobody is interested
+        run.progress = data  # at once: the end of the run may come to the loop before the call
         if threading.get_ident() == self._thread:
-            self.note(run, data)
+            self._begin(run)
         else:
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self.note, run, data)
+                self._loop.call_soon_threadsafe(self._begin, run)
 
-    def note(self, run: Run, data: bytes) -> None:
-        """On the loop: tell it, or let it take the place of what waits to be told."""
-        is_first = run.progress is None
-        run.progress = data
-        if is_first:
-            self._spawner.spawn(self._tell(run))
+    def last(self, run: Run) -> asyncio.Task[None] | None:
+        """The run ends: nothing more is taken. What has to be waited for until everything is told, if anything."""
+        run.is_ending = True
+        return None if run.progress is run.progress_told else self._begin(run)
+
+    def _begin(self, run: Run) -> asyncio.Task[None]:
+        """On the loop: tell the latest, or leave that to whoever is about it."""
+        if run.telling is None or run.telling.done():
+            run.telling = self._spawner.spawn(self._tell(run))
+        return run.telling
 
     async def _tell(self, run: Run) -> None:
-        while (data := run.progress) is not None:
+        while (data := run.progress) is not None and data is not run.progress_told:
             try:
                 await self._session.note_progress(run.receipt, run.envelope.task_id, data)
             except LeaseLost:
                 return  # it is over: nobody is interested
             except PenstockError as error:
                 log.warning("progress could not be told", error=str(error), **run.fields())
-            if run.progress is data:
-                run.progress = None
+            run.progress_told = data

@@ -8,6 +8,7 @@ A run that could not be broken off in time is reported before it is over; its sl
 
 from __future__ import annotations
 
+import asyncio
 from enum import Enum
 from typing import Any
 
@@ -50,8 +51,8 @@ class Run:
     """One attempt at one task, in this worker."""
 
     __slots__ = (
-        "attempt", "context", "deadline", "envelope", "handle", "is_told", "key", "lease", "progress", "receipt",
-        "since", "stage", "task", "trace", "why",
+        "attempt", "context", "deadline", "envelope", "handle", "is_ending", "is_told", "key", "lease", "progress",
+        "progress_told", "receipt", "since", "stage", "task", "telling", "trace", "why",
     )  # fmt: skip
 
     def __init__(self, lease: Lease, receipt: Receipt, envelope: Envelope, task: Any, since: int) -> None:
@@ -69,7 +70,10 @@ class Run:
         self.context: TaskContext | None = None  # what the task may know of it; made when it begins
         self.key: str | None = None
         self.trace: str | None = None
-        self.progress: bytes | None = None  # to be told
+        self.is_ending = False  # how it ended is about to be told
+        self.progress: bytes | None = None  # the latest; set in any thread
+        self.progress_told: bytes | None = None  # the one that the broker has
+        self.telling: asyncio.Task[None] | None = None
 
     @property
     def timeout_seconds(self) -> float | None:
