@@ -8,11 +8,13 @@ import pytest
 from penstock import limits, tasking
 from penstock.delivery import admin
 from penstock.delivery.entries import Note, TaskFreed, TasksNoted, decode_record
-from penstock.delivery.tasks import Tasks, encode_tasks, id_text, restore_tasks
+from penstock.delivery.tasks import Tasks, id_text
+from penstock.delivery.tasks_part import encode_tasks, restore_tasks, take_tasks
 from penstock.delivery.withdrawn import AllWithdrawn, Withdrawn
 from penstock.errors import LeaseLost, TaskConflict
 from penstock.model import MessageId, queue_options, to_datetime
 from penstock.model_tasks import TaskState
+from penstock.tasking import changing
 from tests.support.accounts import assert_accounts
 from tests.support.tasking import Rig, Run, found, id_of, names, task
 
@@ -104,6 +106,26 @@ def test_a_dead_task_comes_back_from_among_the_dead_letters_with_all_its_attempt
     assert (again.task_type, again.receipt.attempt) == ("t11", 1)
     assert rig.shard.core.by_name["q.dlq"].groups[0].backlog == 19
     rig.complete(again)
+    assert_accounts(rig.shard)
+
+
+def test_whoever_retries_a_dead_task_second_is_told_that_it_has_moved(rig, monkeypatch):
+    rig.submit(task("a"))
+    (a,) = rig.lease()
+    rig.finish(a.finish("dead"))
+    letter_of = changing._letter_of
+
+    def found_too_late(*arguments):
+        letter = letter_of(*arguments)
+        monkeypatch.setattr(changing, "_letter_of", letter_of)
+        tasking.retry(rig.shard, place(a), a.task_id, TaskState.DEAD)
+        return letter
+
+    monkeypatch.setattr(changing, "_letter_of", found_too_late)
+
+    with pytest.raises(tasking.Moved):
+        tasking.retry(rig.shard, place(a), a.task_id, TaskState.DEAD)
+    assert rig.work_off() == ["a"]
     assert_accounts(rig.shard)
 
 
@@ -220,7 +242,9 @@ def test_of_those_cancelled_while_they_waited_the_oldest_are_forgotten_first():
 def test_checkpoints_and_entries_from_before_tell_nothing_of_those_that_were_cancelled(rig):
     rig.submit(task("a"), task("b", "a"), task("c", "a"))
     tasking.cancel(rig.shard, None, id_of("c"))
-    sequence, held, where, unique, schedules, *more = msgspec.msgpack.decode(encode_tasks(rig.shard.core.tasks, 9))
+    sequence, held, where, unique, schedules, *more = msgspec.msgpack.decode(
+        encode_tasks(take_tasks(rig.shard.core.tasks, 9))
+    )
     old = [sequence, [each[:-1] for each in held], where, unique, schedules]
     tasks = Tasks()
 

@@ -12,7 +12,8 @@ import pytest
 from penstock import tasking
 from penstock.checkpointing import TASKS_PART, Checkpointer
 from penstock.clock import ManualClock
-from penstock.delivery.tasks import TasksPart, encode_tasks
+from penstock.delivery.admin import decide_delete_queue
+from penstock.delivery.tasks_part import TasksPart, encode_tasks, take_tasks
 from penstock.model_tasks import ScheduleSpec, TaskState
 from penstock.opening import close_on_disk, open_on_disk
 from penstock.repair import diagnose, repair
@@ -99,7 +100,9 @@ class Day:
 
 
 def state_of(shard: Shard) -> TasksPart:
-    return msgspec.msgpack.decode(encode_tasks(shard.core.tasks, 0), type=TasksPart)
+    encoded = encode_tasks(take_tasks(shard.core.tasks, 0))
+    shard.core.tasks.take_back()
+    return msgspec.msgpack.decode(encoded, type=TasksPart)
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +186,26 @@ def test_what_happens_while_a_checkpoint_is_taken_is_not_done_twice(step, when, 
     day.work_off()
     assert not day.shard.core.tasks.held
     assert_accounts(day.shard)
+
+
+@pytest.mark.parametrize("step", [*range(12), "q is deleted", "r is deleted"])
+def test_what_is_taken_for_a_checkpoint_stays_as_it_was_while_work_goes_on(step):
+    day = Day(0)
+    steps = day.steps()
+    stop = step if isinstance(step, int) else 5
+    for each in steps[:stop]:
+        each()
+    before = state_of(day.shard)
+    core = day.shard.core
+
+    taken = take_tasks(core.tasks, 0)
+    if isinstance(step, int):
+        steps[step]()
+        day.work_off()
+    else:
+        day.shard.change(lambda now: decide_delete_queue(core, core.by_name[step[0]]))
+
+    assert msgspec.msgpack.decode(encode_tasks(taken), type=TasksPart) == before
 
 
 def lived(stop: int) -> Day:

@@ -2,7 +2,8 @@
 
 Parts: `shard` with a spare of every queue, `queue-<id>` for each queue, `dedup-<id>-<run>` for each frozen run of its
 dedup window and `dedup-<id>-hot` for the rest, `producers`, `sinks` and `tasks`. A queue is taken in slices, each at a
-sequence of its own, so that the shard is never held for long; so are producers. A part that has not changed since the
+sequence of its own, so that the shard is never held for long; so are producers. Sinks and tasks
+are each taken at one sequence, as references, and encoded when the shard goes on. A part that has not changed since the
 last one is kept as it is.
 """
 
@@ -14,8 +15,8 @@ from penstock.delivery import producers_part, snapshot
 from penstock.delivery.core import Delivery
 from penstock.delivery.dedup import DedupWindow, run_of
 from penstock.delivery.log import Queue
-from penstock.delivery.sinks import encode_sinks, restore_sinks
-from penstock.delivery.tasks import encode_tasks, restore_tasks
+from penstock.delivery.sinks import encode_sinks, restore_sinks, take_sinks
+from penstock.delivery.tasks_part import encode_tasks, restore_tasks, take_tasks
 from penstock.shard import Shard
 from penstock.storage.checkpoint import Checkpoint, CheckpointStore
 
@@ -122,16 +123,25 @@ class Checkpointer:
         with self._shard.lock:
             if core.sinks.touched <= self._sinks_saved and SINKS_PART in self._written:
                 keep.add(SINKS_PART)
-            elif core.sinks.known:
-                parts[SINKS_PART] = encode_sinks(core.sinks, core.sequence)
+                return
+            taken = take_sinks(core.sinks, core.sequence)
+        if taken.known:
+            parts[SINKS_PART] = encode_sinks(taken)
 
     def _take_tasks(self, parts: dict[str, bytes], keep: set[str]) -> None:
         core = self._shard.core
         with self._shard.lock:
             if core.tasks.touched_last() <= self._tasks_saved and TASKS_PART in self._written:
                 keep.add(TASKS_PART)
-            elif core.tasks:
-                parts[TASKS_PART] = encode_tasks(core.tasks, core.sequence)
+                return
+            if not core.tasks:
+                return
+            taken = take_tasks(core.tasks, core.sequence)
+        try:
+            parts[TASKS_PART] = encode_tasks(taken)
+        finally:
+            with self._shard.lock:
+                core.tasks.take_back()
 
 
 def restore(core: Delivery, checkpoint: Checkpoint) -> None:

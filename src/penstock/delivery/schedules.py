@@ -12,8 +12,8 @@ from penstock.delivery.entries import ScheduleFired, ScheduleSet
 from penstock.delivery.log import FOREVER
 
 
-class Schedule(msgspec.Struct, array_like=True):
-    """One schedule. `spec` is JSON; `next_at` is 0 while it is paused."""
+class Schedule(msgspec.Struct, array_like=True, frozen=True):
+    """One schedule. `spec` is JSON; `next_at` is 0 while it is paused. Frozen: a checkpoint may be reading it."""
 
     spec: bytes
     next_at: int
@@ -49,9 +49,8 @@ class Schedules:
         if frame <= self.applied or schedule is None:
             return
         self.touched = frame
-        schedule.next_at = entry.next_at
-        if entry.task_id:
-            schedule.last_at, schedule.last_task_id = entry.tick_at, entry.task_id
+        last = (entry.tick_at, entry.task_id) if entry.task_id else (schedule.last_at, schedule.last_task_id)
+        self.known[entry.name] = Schedule(schedule.spec, entry.next_at, *last)
         self._look()
 
     def postpone(self, instant: int) -> None:

@@ -33,7 +33,7 @@ ONCE: Final = round(limits.sink_once_seconds * 1_000_000)
 BATCH_END: Final = 1 << 63
 
 
-class Known(msgspec.Struct, array_like=True):
+class Known(msgspec.Struct, array_like=True, frozen=True):
     """One sink. `staged` lists the files of the batch after the last one while only `done` of them are in."""
 
     queue: int
@@ -145,9 +145,14 @@ class SinksPart(msgspec.Struct, array_like=True):
     known: dict[str, Known]
 
 
-def encode_sinks(sinks: Sinks, sequence: int) -> bytes:
+def take_sinks(sinks: Sinks, sequence: int) -> SinksPart:
+    """The sinks as they are now."""
+    return SinksPart(sequence, sinks.look_at, dict(sinks.known))
+
+
+def encode_sinks(part: SinksPart) -> bytes:
     """The part of a checkpoint."""
-    return msgspec.msgpack.encode(SinksPart(sequence, sinks.look_at, sinks.known))
+    return msgspec.msgpack.encode(part)
 
 
 def restore_sinks(sinks: Sinks, data: bytes) -> None:

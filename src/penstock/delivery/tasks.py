@@ -7,7 +7,8 @@ doomed because a parent failed, is *ripe*; `freeing` pushes it or cancels it, in
 finished and else with the next tick. So whatever happens in between, nobody is stranded and nobody runs too early.
 Those that were cancelled are kept for a while, so that they can be held again: see `withdrawn`.
 
-All of it follows from entries, and all of it is one part of a checkpoint, taken at one sequence.
+All of it follows from entries, and all of it is one part of a checkpoint, taken at one sequence. What is taken is
+*lent*: it is not altered any more, changes are made to a copy. So it can be encoded while work goes on.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import msgspec
 
 from penstock.delivery.entries import Settled, Span, TaskFreed, TaskHeld, UniqueTaken
 from penstock.delivery.phases import AFTER, SETTLED
-from penstock.delivery.schedules import Schedule, Schedules
+from penstock.delivery.schedules import Schedules
 from penstock.delivery.withdrawn import AllWithdrawn, Withdrawn
 from penstock.model import Outcome
 
@@ -58,7 +59,7 @@ class Held(msgspec.Struct, array_like=True):
     doomed_by: bytes = b""  # the parent whose end it was, if that was why
 
 
-class Unique(msgspec.Struct, array_like=True):
+class Unique(msgspec.Struct, array_like=True, frozen=True):
     """Whose a unique key is. `offset` is `HELD` while its task is."""
 
     task_id: bytes
@@ -82,6 +83,7 @@ class Tasks:
         self.schedules = Schedules()
         self.touched = 0  # sequence of the last frame that changed something here
         self.applied = 0  # replay: the sequence at which a checkpoint took all this
+        self._lent: dict[bytes, Held] = {}  # those that whoever encodes a checkpoint is reading
         self._sweep_at = 1_000
 
     def __bool__(self) -> bool:
@@ -91,6 +93,24 @@ class Tasks:
     def touched_last(self) -> int:
         """The sequence of the last frame that changed something here or in the schedules."""
         return max(self.touched, self.schedules.touched)
+
+    # lending
+
+    def lend(self) -> dict[bytes, Held]:
+        """The held tasks as they are now: none of them is altered until `take_back`."""
+        self._lent = dict(self.held)
+        return self._lent
+
+    def take_back(self) -> None:
+        """Nobody reads what was lent any more."""
+        self._lent = {}
+
+    def _to_change(self, task_id: bytes) -> Held:
+        """A held task that may be altered: its own copy once it is lent."""
+        held = self.held[task_id]
+        if self._lent.get(task_id) is held:
+            held = self.held[task_id] = msgspec.structs.replace(held, waits=set(held.waits))
+        return held
 
     # applying entries
 
@@ -107,7 +127,7 @@ class Tasks:
             held.waits.add(parent.task_id)
             self.awaited.setdefault(parent.task_id, {})[held.task_id] = None
             if parent.offset >= 0:
-                self._await(parent.task_id, (parent.queue, parent.partition, parent.offset))
+                self.await_at(parent.task_id, (parent.queue, parent.partition, parent.offset))
         if not held.waits:
             self.ripe[held.task_id] = None
 
@@ -129,9 +149,10 @@ class Tasks:
         unique = self.unique.get((held.queue, held.unique)) if held.unique else None
         if entry.how == TaskFreed.PUSHED:
             if held.task_id in self.awaited:
-                self._await(held.task_id, (entry.queue, entry.partition, entry.offset))
+                self.await_at(held.task_id, (entry.queue, entry.partition, entry.offset))
             if unique is not None:
-                unique.partition, unique.offset = entry.partition, entry.offset
+                moved = Unique(unique.task_id, unique.until, entry.partition, entry.offset)
+                self.unique[held.queue, held.unique] = moved
             return
         key = b""
         if unique is not None and not unique.until:
@@ -146,9 +167,8 @@ class Tasks:
             return
         self.touched = frame
         self.unique[entry.queue, entry.hash] = Unique(entry.task_id, entry.until, entry.partition, entry.offset)
-        held = self.held.get(entry.task_id)
-        if held is not None:
-            held.unique = entry.hash
+        if entry.task_id in self.held:
+            self._to_change(entry.task_id).unique = entry.hash
 
     def settle(self, settled: Settled, frame: int) -> None:
         """Messages of a queue in which somebody's parents are were settled."""
@@ -172,11 +192,11 @@ class Tasks:
         self._settle(queue, list(self.places.get(queue, ())), "lost with its queue", frame)
         if self.withdrawn.drop_queue(queue):
             self.touched = frame
-        for held in self.held.values():
-            if held.queue == queue:
-                held.doomed = held.doomed or "its queue was deleted"
-                self.ripe[held.task_id] = None
-                self.touched = frame
+        for task_id in [held.task_id for held in self.held.values() if held.queue == queue]:
+            held = self._to_change(task_id)
+            held.doomed = held.doomed or "its queue was deleted"
+            self.ripe[task_id] = None
+            self.touched = frame
         for key in [key for key in self.unique if key[0] == queue]:
             del self.unique[key]
             self.touched = frame
@@ -210,7 +230,8 @@ class Tasks:
 
     # keeping the two sides together
 
-    def _await(self, parent: bytes, place: Place) -> None:
+    def await_at(self, parent: bytes, place: Place) -> None:
+        """Where the message of an awaited parent is."""
         self.where[parent] = place
         self.places.setdefault(place[0], {})[place[1:]] = parent
 
@@ -233,7 +254,7 @@ class Tasks:
         children = self.awaited.get(parent, {})
         self._await_no_more(parent)
         for child in children:
-            held = self.held[child]
+            held = self._to_change(child)
             held.waits.discard(parent)
             if how and held.policy == TaskHeld.CANCEL and not held.doomed:
                 held.doomed, held.doomed_by = f"its parent {id_text(parent)} was {how}", parent
@@ -258,41 +279,3 @@ def is_settled(core: Delivery, place: Place) -> bool:
         return True
     progress = queue.groups[GROUP].progress[place[1]]
     return place[2] < progress.start or progress.state_of(place[2]) == SETTLED
-
-
-class TasksPart(msgspec.Struct, array_like=True):
-    """All of it in a checkpoint, taken at `sequence`."""
-
-    sequence: int
-    held: list[Held]
-    where: dict[bytes, Place]
-    unique: list[tuple[int, bytes, Unique]]
-    schedules: dict[str, Schedule]
-    withdrawn: list[Withdrawn] = []
-
-
-def encode_tasks(tasks: Tasks, sequence: int) -> bytes:
-    """The part of a checkpoint."""
-    unique = [(queue, digest, each) for (queue, digest), each in tasks.unique.items()]
-    withdrawn = list(tasks.withdrawn.known.values())
-    part = TasksPart(sequence, list(tasks.held.values()), tasks.where, unique, tasks.schedules.known, withdrawn)
-    return msgspec.msgpack.encode(part)
-
-
-def restore_tasks(tasks: Tasks, data: bytes) -> None:
-    """Put a checkpoint back; what it includes is not learnt again from the journal."""
-    part = msgspec.msgpack.decode(data, type=TasksPart)
-    tasks.applied = tasks.schedules.applied = part.sequence
-    tasks.held = {held.task_id: held for held in part.held}
-    tasks.held_bytes = sum(len(held.batch) for held in part.held)
-    for held in part.held:
-        for parent in held.waits:
-            tasks.awaited.setdefault(parent, {})[held.task_id] = None
-        if held.doomed or not held.waits:
-            tasks.ripe[held.task_id] = None
-    for parent, place in part.where.items():
-        tasks._await(parent, place)
-    tasks.unique = {(queue, digest): each for queue, digest, each in part.unique}
-    tasks.schedules.restore(part.schedules)
-    for each in part.withdrawn:
-        tasks.withdrawn.add(each)

@@ -16,7 +16,7 @@ from penstock import limits
 KEPT: Final = round(limits.task_retention_seconds * 1_000_000)
 
 
-class Withdrawn(msgspec.Struct, array_like=True):
+class Withdrawn(msgspec.Struct, array_like=True, frozen=True):
     """One of them."""
 
     queue: int

@@ -25,8 +25,8 @@ from penstock.delivery import producers_part, snapshot
 from penstock.delivery.core import Delivery
 from penstock.delivery.dedup import run_of
 from penstock.delivery.entries import Settled, Span
-from penstock.delivery.sinks import encode_sinks
-from penstock.delivery.tasks import encode_tasks
+from penstock.delivery.sinks import encode_sinks, take_sinks
+from penstock.delivery.tasks_part import encode_tasks, take_tasks
 from penstock.model import Outcome
 from penstock.opening import close_on_disk, open_on_disk
 from penstock.repair.diagnosis import Diagnosis, Report
@@ -164,9 +164,9 @@ def _parts(core: Delivery) -> dict[str, bytes]:
         known = producers_part.take_slice(core.producers, core.producers.known, core.sequence)
         parts[PRODUCERS_PART] = producers_part.encode_producers(core.producers.look_at, [known])
     if core.sinks.known:
-        parts[SINKS_PART] = encode_sinks(core.sinks, core.sequence)
+        parts[SINKS_PART] = encode_sinks(take_sinks(core.sinks, core.sequence))
     if core.tasks:
-        parts[TASKS_PART] = encode_tasks(core.tasks, core.sequence)
+        parts[TASKS_PART] = encode_tasks(take_tasks(core.tasks, core.sequence))
     return parts | {SHARD_PART: snapshot.encode_shard(core.queue_id_next, spares)}
 
 
