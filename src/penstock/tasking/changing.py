@@ -115,6 +115,8 @@ def retry(
         entries: list[Entry] = []
         where: Place | None = None
         if letter is not None:
+            if _was_redriven(shard, letter.origin):
+                raise Moved
             dlq = admin.queue_named(shard.core, letter.origin.queue + DLQ_SUFFIX)
             entries = decide_redrive(shard.core, dlq, [letter], now, 0.0, 0.0)
         elif place is not None:
@@ -166,6 +168,12 @@ def _letter_of(shard: Shard, place: MessageId, died_at: datetime | None) -> Dead
             if headers.get(DEAD_ORIGIN) == str(place) and headers.get(DEAD_GROUP) == DEFAULT_GROUP:
                 return DeadLetter(offset, place, DEFAULT_GROUP)
     return None
+
+
+def _was_redriven(shard: Shard, place: MessageId) -> bool:
+    """Whether somebody else dealt with a dead letter after it was found."""
+    progress = _progress_of(shard, place)
+    return place.offset >= progress.partition.start and place.offset not in (progress.dead_offsets or ())
 
 
 def _letters(shard: Shard, dlq: str, since: int) -> Iterator[Piece]:
