@@ -13,8 +13,8 @@ from penstock.journal import Journal
 from penstock.journal.file import FileJournal
 from penstock.journal.memory import MemoryJournal
 from penstock.storage.directory import open_directory
-from penstock.storage.disk import Disk, RealDisk
-from tests.support.forgetful import SHORT, ForgetfulDisk
+from penstock.storage.disk import Bytes, Disk, RealDisk
+from tests.support.forgetful import SHORT, ForgetfulDisk, ForgetfulFile
 
 SHARD = bytes(range(16))
 FILE_BYTES = 4096
@@ -161,6 +161,27 @@ def test_a_file_journal_goes_on_where_it_ended():
     assert journal.append(entry(61)) == 61
     journal.sync()
     assert replayed(journal) == [(number, entry(number)) for number in range(1, 62)]
+
+
+@pytest.mark.parametrize("file_bytes", [FILE_BYTES, 1 << 20])
+def test_a_small_write_to_a_new_place_takes_zeros_along_so_that_the_next_syncs_are_short(monkeypatch, file_bytes):
+    writes: list[tuple[int, int]] = []
+    write_at = ForgetfulFile.write_at
+
+    def noted(file: ForgetfulFile, data: Bytes, position: int) -> None:
+        writes.append((position, position + len(data)))
+        write_at(file, data, position)
+
+    journal = open_journal(prepared(), file_bytes=file_bytes)
+    monkeypatch.setattr(ForgetfulFile, "write_at", noted)
+    for number in range(1, 4):
+        journal.append(entry(number))
+        journal.sync()
+
+    (_, touched_end), *later = writes
+    assert min(file_bytes, 64 * 1024) <= touched_end <= file_bytes, "many more find their place there"
+    assert all(end - start < 256 for start, end in later), "and write nothing but themselves"
+    assert replayed(journal) == [(number, entry(number)) for number in range(1, 4)]
 
 
 def test_a_file_rotates_when_it_is_full_of_bytes_or_of_frames():

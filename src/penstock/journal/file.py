@@ -28,6 +28,7 @@ logger: Final = logging.getLogger("penstock.journal")
 
 _PIECES: Final = 3  # a frame is gathered as its head, its entries, and the batch behind them, which may be empty
 _COPY_MAX: Final = 32 * limits.KIB  # a batch over this is not copied to be written in one call with what is before it
+_ZEROS: Final = bytes(256 * limits.KIB)
 
 
 class FileJournal:
@@ -207,6 +208,7 @@ class FileJournal:
         self._first_sequence = first_sequence
         self._position = found.end_position
         self._frames = len(found.positions)
+        self._touched_end, self._allocated = 0, self._file.size()
         self._opened = found
 
     def _start(self, first_sequence: int) -> None:
@@ -216,6 +218,7 @@ class FileJournal:
         self._first_sequence = first_sequence
         self._position = HEADER_BYTES
         self._frames = 0
+        self._touched_end, self._allocated = 0, self._file.size()
 
     def _replay(self, after: int) -> Iterator[tuple[int, memoryview]]:
         for file in self._full:
@@ -262,7 +265,7 @@ class FileJournal:
         else:
             data, count = b"".join(pending[:pieces]), pieces // _PIECES
             if self._position + len(data) <= self._file_bytes and self._frames + count <= self._file_frames_max:
-                self._put(data, count)
+                self._put(data, count, self._ahead(len(data)))
             else:
                 self._write_split(memoryview(data))
         # In here: an interrupt between writing and forgetting must be final, or they would be written twice.
@@ -287,10 +290,22 @@ class FileJournal:
             count += 1
         self._put(data[start:end], count)
 
-    def _put(self, data: bytes | memoryview, count: int) -> None:
+    def _ahead(self, size: int) -> bytes:
+        """Zeros to be written, over zeros, behind a small write of `size` bytes that comes to a new place.
+
+        The first write to a place that was only allocated changes what the file system knows of the file, and the sync
+        waits until that is stored too; the next ones have but the bytes to wait for.
+        """
+        end = self._position + size
+        if end <= self._touched_end or size > _COPY_MAX:
+            return b""
+        self._touched_end = max(end, min(end + len(_ZEROS), self._allocated))
+        return _ZEROS[: self._touched_end - end]
+
+    def _put(self, data: bytes | memoryview, count: int, ahead: bytes = b"") -> None:
         """Write at the end; `count` frames are complete with it."""
         if data:
-            self._file.write_at(data, self._position)
+            self._file.write_at(b"".join((data, ahead)) if ahead else data, self._position)
             self._position += len(data)
             self._frames += count
             self.written_sequence += count
