@@ -449,6 +449,35 @@ def test_old_files_are_removed_but_for_those_that_an_unfinished_batch_needs(sess
     assert not {*orphans} & {*staged_files(session)}
 
 
+@pytest.mark.parametrize("is_in", [False, True], ids=["first", "again"])
+def test_a_commit_removes_what_attempts_of_its_sink_before_it_have_left(session, clock, is_in):
+    if is_in:
+        committed(session, 0, staged(session, [b"a"], at=clock.now()))
+    left = staged(session, [b"x"], [b"y"], at=clock.now())
+    others = staged(session, [b"o"], sink="another", at=clock.now())
+    clock.advance(1)
+    names = staged(session, [b"a"], at=clock.now())
+    clock.advance(1)
+    ahead = staged(session, [b"b"], at=clock.now())
+
+    committed(session, 0, names)
+
+    assert payloads(session) == Counter([b"a"])
+    assert set(staged_files(session)) == {*others, *ahead}
+    assert not {*left} & {*staged_files(session)}
+
+
+def test_a_commit_leaves_what_is_to_be_committed_next(session, clock, small_frames):
+    late = staged(session, [b"9"], at=clock.now())  # by a clock that is slow
+    clock.advance(1)
+    step(session, 0, staged(session, *[[b"%d" % n] for n in range(5)], at=clock.now()))
+
+    committed(session, 1, late)
+
+    assert payloads(session) == Counter([*(b"%d" % n for n in range(5)), b"9"])
+    assert not staged_files(session)
+
+
 def test_nothing_can_be_staged_in_memory(clock):
     session = Session(None, clock=clock, background=False)
 

@@ -4,7 +4,7 @@ One call does one frame, so that the lock is never held for long and no caller w
 commits calls again until the batch is in. A batch that fits a frame becomes visible at once; one that does not goes in
 over several, and before the first of them its files are made durable. Each frame says which files are in, so whoever
 calls next, after a crash too, goes on after them. Commits are always synced, whatever the queue's durability: the files
-are removed once the last frame is durable.
+are removed once the last frame is durable, and with them whatever the same sink staged before and never committed.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ def _commit(shard: Shard, staging: Staging, wanted: SinkCommit, client: str) -> 
     if todo is None:
         shard.confirm(ticket)  # before they go: what was told to be in must be
         discard_staged(shard, staging, wanted.staged)
+        _sweep(shard, staging, wanted, wanted.staged)
         return state, ticket
     batches = _reading(shard, wanted, todo, lambda: _next(staging, todo))
     end = todo.done + len(batches)
@@ -75,7 +76,14 @@ def _commit(shard: Shard, staging: Staging, wanted: SinkCommit, client: str) -> 
         return shard.look(lambda now: _state(shard, wanted.sink))
     shard.confirm(ticket)
     staging.remove(todo.staged if todo.batch != wanted.batch else {*todo.staged, *wanted.staged})
+    _sweep(shard, staging, wanted, todo.staged)
     return SinkState(todo.batch), ticket
+
+
+def _sweep(shard: Shard, staging: Staging, wanted: SinkCommit, staged: Sequence[str]) -> None:
+    """Remove what earlier attempts of the sink have left, now that a batch with these files is in."""
+    needed, _ = shard.look(lambda now: shard.core.sinks.needed())
+    staging.sweep_before(wanted.sink, staged, {*needed, *wanted.staged})
 
 
 def _todo(shard: Shard, wanted: SinkCommit) -> Todo | None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import col, concat, lit, when
@@ -23,7 +24,7 @@ from penstock.errors import DirectoryInUse, InvalidField, PenstockError, SinkCon
 from penstock.requests import SinkCommit
 from penstock.spark.failures import cause
 from penstock.spark.staging import Target
-from penstock.spark.writer import RowStreamWriter, Sink, batch_writer, query_id, stream_writer
+from penstock.spark.writer import RowStreamWriter, Sink, StagedMessages, batch_writer, query_id, stream_writer
 from tests.support.brokers import BrokerThread
 from tests.support.restarting import hold_a_port
 
@@ -175,6 +176,23 @@ def test_a_broker_that_is_not_there_is_named_before_anything_runs(monkeypatch):
         url = f"penstock://127.0.0.1:{held.getsockname()[1]}"
         with refused(Unavailable, f"no broker answers at {url}"):
             batch_writer({"url": url, "path": "orders"}, StructType().add("payload", "string"), False)
+
+
+@pytest.mark.parametrize("to", ["directory", "broker"])
+def test_a_job_that_fails_takes_the_files_of_tasks_that_told_nothing_with_it(data, request, to):
+    url = str(data) if to == "directory" else request.getfixturevalue("broker").url
+    schema = StructType().add("payload", "string")
+    failing, other = (batch_writer({"url": url, "path": "orders"}, schema, False) for _ in range(2))
+    for writer in (failing, other):
+        writer.write(iter([pa.RecordBatch.from_pydict({"payload": ["a"]})]))  # and is killed before it can tell
+    before = {path.name for path in (data / "staging").iterdir()}
+
+    failing.abort([None])
+
+    (left,) = {path.name for path in (data / "staging").iterdir()}
+    assert len(before) == 2
+    other.commit([StagedMessages([left], 1)])
+    assert payloads(url) == Counter([b"a"])
 
 
 # streams

@@ -119,11 +119,18 @@ class Target(msgspec.Struct, frozen=True):
                 raise
         return names, rows
 
-    def discard(self, names: list[str]) -> None:
-        """Remove files that will not be committed, unless an unfinished batch needs them."""
-        if names:
+    def discard(self, names: list[str], sink: str = "") -> None:
+        """Remove files that will not be committed, and all others of `sink` that are to be seen from here, unless an
+        unfinished batch needs them.
+        """
+        if names or sink:
             with self.session() as session:
-                session.discard_staged(self.queue, names)
+                session.discard_staged(self.queue, sorted({*names, *self._seen(session, sink)}))
+
+    def _seen(self, session: Any, sink: str) -> list[str]:
+        place = Place(self.url)
+        disk = _own_directory(session) if place.is_broker else RealDisk(place.url)
+        return Staging(disk).of_sink(sink) if sink else []
 
     def commit(self, wanted: SinkCommit) -> None:
         """Commit a batch, in as many steps as it takes."""

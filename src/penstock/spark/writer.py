@@ -70,8 +70,10 @@ class Sink(msgspec.Struct, frozen=True):
         )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        with suppress(PenstockError):  # what is left goes when it is old; the error that led here is the one to show
-            self.target.discard(_names(messages))
+        # What is left goes with the sink's next commit, or when it is old; the error that led here is the one to show.
+        with suppress(PenstockError):
+            # A name that is used once says whose files these are, also those of tasks that told nothing.
+            self.target.discard(_names(messages), self.name if self.is_once else "")
 
 
 class BatchWriter(DataSourceArrowWriter):

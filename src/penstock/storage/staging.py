@@ -7,7 +7,8 @@
 Partitions are empty, or a MessagePack array: the names that occur, and for each row the place of its own (int32 bytes).
 A file holds one batch, is written once, by position, and means nothing until a frame of the journal names it. Whoever
 stages them need not be the process that holds the directory, nor sync them: who commits does, if it must. One that no
-unfinished batch needs may be removed at any time, and is once it is old: the name says when it was made.
+unfinished batch needs may be removed at any time, and is when its sink commits later ones, or once it is old: the name
+says whose it is and when it was made.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ DIRECTORY: Final = "staging"
 MAGIC: Final = b"PENSTAGE"
 HEAD: Final = struct.Struct("<8sII")
 
-_NAME: Final = re.compile(r"[0-9a-f]{16}-[0-9]{1,9}-(?P<made_at>[0-9a-f]{12})[0-9a-f]{20}")
+_NAME: Final = re.compile(r"[0-9a-f]{16}-[0-9]{1,9}-[0-9a-f]{32}")
 _partitions: Final = msgspec.msgpack.Decoder(tuple[list[str | None], bytes])
 
 
@@ -139,17 +140,30 @@ class Staging:
             with suppress(FileNotFoundError):
                 self._disk.remove(_path(name))
 
+    def of_sink(self, sink: str) -> list[str]:
+        """Every file of a sink, whoever staged it."""
+        return [name for name in self._names() if name.startswith(f"{sink_digest(sink)}-")]
+
     def sweep(self, now: int, needed: Collection[str]) -> int:
         """Remove what is old and not needed; how many files that were."""
-        disk = self._disk_or_none
-        if disk is None or not disk.exists(DIRECTORY):
-            return 0
         oldest = now // 1000 - round(limits.staged_seconds * 1000)
-        found = [(name, _NAME.fullmatch(name)) for name in disk.list(DIRECTORY)]
-        old = [name for name, match in found if match is not None and int(match["made_at"], 16) < oldest]
-        gone = [name for name in old if name not in needed]
+        gone = [name for name in self._names() if _made_at_ms(name) < oldest and name not in needed]
         self.remove(gone)
         return len(gone)
+
+    def sweep_before(self, sink: str, staged: Collection[str], needed: Collection[str]) -> None:
+        """Remove what a sink staged before all of the files `staged` and nobody needs: what attempts that failed left.
+
+        Tasks may go on writing for a while after their job has failed, and nobody is told what they staged.
+        """
+        first = min(map(_made_at_ms, staged), default=0)
+        self.remove([name for name in self.of_sink(sink) if _made_at_ms(name) < first and name not in needed])
+
+    def _names(self) -> list[str]:
+        disk = self._disk_or_none
+        if disk is None or not disk.exists(DIRECTORY):
+            return []
+        return [name for name in disk.list(DIRECTORY) if _NAME.fullmatch(name) is not None]
 
     @property
     def _disk(self) -> Disk:
@@ -160,3 +174,7 @@ class Staging:
 
 def _path(name: str) -> str:
     return f"{DIRECTORY}/{check_staged(name)}"
+
+
+def _made_at_ms(name: str) -> int:
+    return int(name.rpartition("-")[2][:12], 16)
