@@ -62,7 +62,7 @@ def _journal(history: History, each: Slice) -> Iterator[pa.Table]:
             if kind == _KIND:
                 settled: Any = entries.decode_record(body)
                 gathered.add(settled)
-    yield gathered.table()
+    yield from gathered.tables()
 
 
 def _with_times(history: History, table: pa.Table, columns: Sequence[str]) -> pa.Table:

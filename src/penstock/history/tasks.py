@@ -90,7 +90,8 @@ def _journal(history: History, each: Slice) -> Iterator[pa.Table]:
     gathered = TaskRows(names, lambda keys: _identified(history, each, keys), each.queues, remembers=True)
     for frame in rows.frames(history, each):
         gathered.take(0, entries.decode(frame))
-    yield gathered.table()
+    gathered.finish()
+    yield from gathered.tables()
 
 
 def _identified(history: History, each: Slice, keys: Iterable[Key]) -> Mapping[Key, Identity]:

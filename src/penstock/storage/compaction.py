@@ -18,11 +18,12 @@ import pyarrow.compute as pc
 from penstock import limits
 from penstock.storage.disk import Disk
 from penstock.storage.extent import Extent
+from penstock.storage.happenings import write_happenings
 from penstock.storage.manifest import Manifest, SegmentFile
 from penstock.storage.parquet import SegmentReader, file_name
 from penstock.storage.placing import Int64s, row_sizes
 from penstock.storage.schema import HAPPENINGS, MESSAGES, SCHEMAS, TASKS
-from penstock.storage.sealer import write_happenings, write_messages
+from penstock.storage.sealer import write_messages
 
 Live = Callable[[Extent], bool]
 FOREVER: Final = limits.instant_us_max
@@ -81,7 +82,7 @@ def rewrite(
     """Write what is left of `file` to a new one, if anything is: the file, and the extents of `kept` in it."""
     if file.table in HAPPENINGS:
         queues = needed_events(file, queues_with_history(manifest), since)
-        return ([_rewrite_happenings(disk, reader, file, queues)] if queues else []), []
+        return (_rewrite_happenings(disk, reader, file, queues) if queues else []), []
     if not kept:
         return [], []
     written, extents = _rewrite_messages(disk, reader, file, kept)
@@ -117,12 +118,13 @@ def _pack(kept: Sequence[Extent], sizes: Int64s, name: str) -> tuple[list[int], 
     return [*ends, row], moved
 
 
-def _rewrite_happenings(disk: Disk, reader: SegmentReader, file: SegmentFile, queues: Sequence[int]) -> SegmentFile:
-    tables = [reader.read(file, row_group, SCHEMAS[file.table].names) for row_group in range(len(file.row_groups))]
-    table = pa.concat_tables(tables)
-    needed = table.filter(pc.is_in(table["incarnation"], pa.array(queues, pa.int64())))
-    name, sequences = _next_name(disk, file), (file.first_sequence, file.end_sequence)
-    return write_happenings(disk, name, file.table, needed, sequences)
+def _rewrite_happenings(
+    disk: Disk, reader: SegmentReader, file: SegmentFile, queues: Sequence[int]
+) -> list[SegmentFile]:
+    kept, columns = pa.array(queues, pa.int64()), SCHEMAS[file.table].names
+    tables = (reader.read(file, row_group, columns) for row_group in range(len(file.row_groups)))
+    needed = (table.filter(pc.is_in(table["incarnation"], kept)) for table in tables)
+    return write_happenings(disk, _next_name(disk, file), file.table, needed, (file.first_sequence, file.end_sequence))
 
 
 def _next_name(disk: Disk, file: SegmentFile) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -11,20 +12,20 @@ from penstock.delivery.entries import Settled, Span
 from penstock.model import Outcome
 from penstock.storage.manifest import EventsOf
 from penstock.storage.names import Names
-from penstock.storage.schema import EVENTS, HAPPENINGS, SCHEMAS
+from penstock.storage.schema import EVENTS, HAPPENINGS, HAPPENINGS_AT_ONCE, SCHEMAS
 
 _OUTCOMES: Final = {outcome.value: outcome.name.lower() for outcome in Outcome}
 
+Row = tuple[Any, ...]
+
 
 class EventRows:
-    """Gathers settled entries; `table()` sorts them by queue, then as they happened."""
+    """Gathers settled entries; what it hands out is sorted by queue, then as it happened."""
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self._rows: list[tuple[Any, ...]] = []
-
-    def __len__(self) -> int:
-        return len(self._rows)
+        self._rows: dict[tuple[str, int], list[Row]] = {}  # by the queue's name and number
+        self._tables: dict[tuple[str, int], list[pa.Table]] = {}  # those before them
 
     def add(self, settled: Settled) -> None:
         """Entries of a queue that is gone are history of nothing, and left out."""
@@ -34,20 +35,37 @@ class EventRows:
         group = self._names.groups.get((settled.queue, settled.group))
         ending = (settled.consumer or None, settled.leased_at or None, settled.at, settled.error or None)
         outcome = _OUTCOMES[settled.outcome]
+        rows = self._rows.setdefault((queue, settled.queue), [])
         for span in settled.spans:
             partition = self._names.partition(settled.queue, span.partition)
-            self._rows += [
+            rows += [
                 (queue, settled.queue, group, partition, first, first + count - 1, count, outcome, attempt, *ending)
                 for first, count, attempt in _runs(span)
             ]
+        if len(rows) >= HAPPENINGS_AT_ONCE:
+            self._tables.setdefault((queue, settled.queue), []).append(_table(rows))
+            rows.clear()
 
-    def table(self) -> pa.Table:
-        """The events table."""
-        schema = SCHEMAS[EVENTS]
-        self._rows.sort(key=lambda row: row[:2])
-        columns = zip(*self._rows, strict=True) if self._rows else [()] * len(schema)
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-        return pa.table(arrays, schema=schema)
+    def tables(self) -> Iterator[pa.Table]:
+        """Everything, once all has been added."""
+        rows: list[Row] = []  # of several queues: most have little to say
+        for key in sorted(self._rows):
+            if key in self._tables:
+                yield _table(rows)
+                rows = []
+                yield from self._tables.pop(key)
+            rows += self._rows.pop(key)
+            if len(rows) >= HAPPENINGS_AT_ONCE:
+                yield _table(rows)
+                rows = []
+        yield _table(rows)
+
+
+def _table(rows: list[Row]) -> pa.Table:
+    schema = SCHEMAS[EVENTS]
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.table(arrays, schema=schema)
 
 
 def summary(table: pa.Table, kind: str = EVENTS) -> list[EventsOf]:

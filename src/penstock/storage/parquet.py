@@ -43,17 +43,33 @@ def file_name(table: str, first_sequence: int, number: int) -> str:
 
 def write(disk: Disk, name: str, kind: str, table: pa.Table, row_ends: Iterable[int]) -> tuple[list[int], memoryview]:
     """Write a file with row groups that end at `row_ends`, synced; its bytes, and where its row groups end in them."""
-    sink = pa.BufferOutputStream()
-    ends: list[int] = []
+    writing = Writing(kind, table)
     row = 0
-    with _writer(sink, kind, table) as writer:
-        for row_end in row_ends:
-            writer.write_table(table.slice(row, row_end - row), row_group_size=row_end - row)
-            ends.append(sink.tell())
-            row = row_end
-    data = memoryview(sink.getvalue()).cast("B")
-    disk.write_whole(name, data)
-    return ends, data
+    for row_end in row_ends:
+        writing.add(table.slice(row, row_end - row))
+        row = row_end
+    return writing.finish(disk, name)
+
+
+class Writing:
+    """A file in the making, row group by row group: only its compressed bytes are in memory."""
+
+    def __init__(self, kind: str, sample: pa.Table) -> None:
+        self._sink = pa.BufferOutputStream()
+        self._writer = _writer(self._sink, kind, sample)
+        self._ends: list[int] = []
+
+    def add(self, table: pa.Table) -> None:
+        """One row group."""
+        self._writer.write_table(table, row_group_size=len(table))
+        self._ends.append(self._sink.tell())
+
+    def finish(self, disk: Disk, name: str) -> tuple[list[int], memoryview]:
+        """Write it to the disk, synced; its bytes, and where its row groups end in them."""
+        self._writer.close()
+        data = memoryview(self._sink.getvalue()).cast("B")
+        disk.write_whole(name, data)
+        return self._ends, data
 
 
 def describe(

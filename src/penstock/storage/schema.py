@@ -156,3 +156,4 @@ WRITING: Final[dict[str, dict[str, Any]]] = {
 
 # Tables of what happened, not of messages: a file of theirs says how many rows it has about each queue, and until when.
 HAPPENINGS: Final = {EVENTS: "settled_at", TASKS: "at"}
+HAPPENINGS_AT_ONCE: Final = 8_192  # rows that wait as Python objects until they are made a table, which takes less room

@@ -1,7 +1,8 @@
 """Sealing: a stretch of the journal becomes Parquet files.
 
 Runs in a thread beside the shard. It only adds files: they count once a manifest names them. Memory is bounded by
-`limits.seal_bytes_max` of payload at a time, however well the batches in the journal were compressed.
+`limits.seal_bytes_max` of payload at a time, however well the batches in the journal were compressed; what happened to
+messages and tasks is compressed as it is gathered.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import pyarrow as pa
 
 from penstock import limits
 from penstock.delivery.entries import Push, Settled, decode
-from penstock.storage import events, parquet
+from penstock.storage import parquet
 from penstock.storage.disk import Disk
+from penstock.storage.events import EventRows
 from penstock.storage.extent import Extent
 from penstock.storage.gather import Keep, gather
+from penstock.storage.happenings import Happenings
 from penstock.storage.manifest import SegmentFile
 from penstock.storage.names import Names
 from penstock.storage.pieces import Pushed, single_of
@@ -53,7 +56,9 @@ class Sealer:
         self._keep = keep
         self._sequences = (first_sequence, end_sequence)
         self._starts: dict[tuple[int, int], int] = {}
-        self._events = events.EventRows(names)
+        self._events = EventRows(names)
+        self._events_file = self._happenings(EVENTS)
+        self._tasks_file = self._happenings(TASKS)
         self._sealed = Sealed([], [])
 
     def run(self, frames: Frames) -> Sealed:
@@ -61,13 +66,15 @@ class Sealer:
         for pushed in self._stretches(frames):
             for group in self._by_file(pushed):
                 self._write_messages(group)
-        if len(self._events):
-            self._write_events()
-        tasks = self._tasks.table()
-        if len(tasks):
-            name = parquet.file_name(TASKS, self._sequences[0], 0)
-            self._sealed.files.append(write_happenings(self._disk, name, TASKS, tasks, self._sequences))
+        self._events_file.add(self._events.tables())
+        self._tasks.finish()
+        self._tasks_file.add(self._tasks.tables())
+        for file in (self._events_file, self._tasks_file):
+            self._sealed.files.extend(file.finish(self._sequences))
         return self._sealed
+
+    def _happenings(self, kind: str) -> Happenings:
+        return Happenings(self._disk, parquet.file_name(kind, self._sequences[0], 0), kind)
 
     def start_of(self, queue: int, partition: int) -> int:
         """Asked once per partition, so that one seal sees one answer."""
@@ -96,6 +103,7 @@ class Sealer:
     def _read(self, frame: memoryview, sequence: int) -> Iterator[Pushed]:
         found = list(decode(frame))
         self._tasks.take(sequence, found)
+        self._tasks_file.add(self._tasks.tables())
         for entry in found:
             if isinstance(entry, Push):
                 yield Pushed(entry)
@@ -131,11 +139,6 @@ class Sealer:
         self._sealed.files.append(write_messages(self._disk, table, ends, extents, self._sequences))
         self._sealed.extents.extend(extents)
 
-    def _write_events(self) -> None:
-        table = self._events.table()
-        name = parquet.file_name(EVENTS, self._sequences[0], 0)
-        self._sealed.files.append(write_happenings(self._disk, name, EVENTS, table, self._sequences))
-
 
 def write_messages(
     disk: Disk, table: pa.Table, ends: list[int], extents: Sequence[Extent], sequences: tuple[int, int]
@@ -147,11 +150,3 @@ def write_messages(
     for extent in extents:
         flags[extent.row_group] |= extent.flags
     return parquet.describe(name, MESSAGES, len(table), written, sequences, flags=flags)
-
-
-def write_happenings(disk: Disk, name: str, kind: str, table: pa.Table, sequences: tuple[int, int]) -> SegmentFile:
-    """Write a table of events, or of changes of tasks."""
-    step = limits.segment_row_group_rows * 4
-    ends = [*range(step, len(table), step), len(table)]
-    written = parquet.write(disk, name, kind, table, ends)
-    return parquet.describe(name, kind, len(table), written, sequences, events=events.summary(table, kind))

@@ -18,7 +18,7 @@ import pyarrow as pa
 from penstock.delivery.entries import Entry, Leased, Push, TaskHeld
 from penstock.model import Outcome
 from penstock.storage.names import Names
-from penstock.storage.schema import SCHEMAS, TASKS
+from penstock.storage.schema import HAPPENINGS_AT_ONCE, SCHEMAS, TASKS
 from penstock.storage.task_changes import (
     ATTEMPT,
     DUE_AT,
@@ -46,8 +46,6 @@ Key = Place | bytes  # where a task's message is, or its id
 Identity = tuple[bytes, str, int]  # id, type, number
 Identify = Callable[[Iterable[Key]], Mapping[Key, Identity]]
 
-ROWS_AT_ONCE: Final = 8_192
-
 _STATES: Final = {
     Code.FAILED: "failed",
     Code.BLOCKED: "blocked",
@@ -61,7 +59,7 @@ _SCHEMA: Final = SCHEMAS[TASKS]
 
 
 class TaskRows:
-    """Gathers the changes of frames; `table()` has them all, in the order of the journal."""
+    """Gathers the changes of frames, in the order of the journal; `tables()` hands out what there is."""
 
     def __init__(
         self,
@@ -102,7 +100,7 @@ class TaskRows:
             for changes in (fold.held, fold.changes, fold.by_id):
                 self._waiting += [(key, fold.at, change) for key, change in changes.items()]
             fold.clear()
-            if len(self._waiting) >= ROWS_AT_ONCE:
+            if len(self._waiting) >= HAPPENINGS_AT_ONCE:
                 self._gather()
 
     def _note_running(self) -> None:
@@ -121,14 +119,18 @@ class TaskRows:
                 if change[STARTED_AT] is None:
                     change[ATTEMPT : STARTED_AT + 1] = run
 
-    def table(self) -> pa.Table:
-        """Everything, once all has been taken."""
+    def tables(self) -> list[pa.Table]:
+        """What was gathered since it was asked for last."""
+        tables, self._tables = self._tables, []
+        return tables
+
+    def finish(self) -> None:
+        """All has been taken: gather the rest."""
         for key, run in self._running.items():
             change = [int(Code.RUNNING), None, *run, *[None] * 5, *key, FINAL_FROM]
             self._waiting.append((key, run[-1], change))
         self._running = {}
         self._gather()
-        return pa.concat_tables(self._tables) if self._tables else _SCHEMA.empty_table()
 
     def _gather(self) -> None:
         """Make a table of what waits, so that it takes less room."""
