@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 from functools import partial, wraps
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -19,7 +21,7 @@ from penstock.envelopes import new_task_id, parse_envelope, tasks_batch
 from penstock.errors import Closed, InvalidField, LeaseLost, StorageError, TaskNotFound
 from penstock.model import Receipt
 from penstock.model_tasks import Finish, ScheduleSpec, TaskFilter, TaskState, TaskSubmission, WorkerInfo
-from tests.behaviour.task_steps import Office, Run, in_thread
+from tests.behaviour.task_steps import Office, Run, in_thread, waiting
 from tests.support.brokers import BrokerThread
 
 SECONDS = 60  # nothing here takes that long; a hang fails instead of hanging
@@ -171,29 +173,51 @@ async def test_closing_tells_whoever_waits_on_a_loop():
 # in the background
 
 
-def test_the_clerk_tells_of_a_death_that_nobody_else_sees(tmp_path):
-    session = Session(tmp_path)
-    office = Office(Penstock(session))
-    session.confirm(session.create_queue("mail", {"lease_seconds": 0.05, "max_attempts": 1}, exist_ok=False))
+@pytest.fixture
+def lazy_clerk(monkeypatch):
+    """One that does nothing unless it is woken."""
+    monkeypatch.setattr("penstock.embedded.desk.FOLLOW_SECONDS", 3600.0)
+
+
+@pytest.fixture
+def waits(tmp_path, lazy_clerk):
+    """An office, and a way to wait in it for as long as it takes, which is over when the test is."""
+    with Penstock(Session(tmp_path)) as ps:
+        office = Office(ps)
+        rig: Any = SimpleNamespace(session=office.session)
+        yield office, lambda task_id: waiting(rig, lambda: office.wait(task_id, 3600)).result
+
+
+def test_the_clerk_tells_at_once_of_a_death_that_nobody_else_sees(waits):
+    office, wait = waits
+    office.ps.create_queue("mail", lease_seconds=0.05, max_attempts=1)
     task_id = office.enqueue()
     office.lease_one()
 
-    assert office.wait(task_id, SECONDS).state is TaskState.DEAD
-    session.close()
+    assert wait(task_id)(SECONDS).state is TaskState.DEAD
 
 
-def test_the_timekeeper_gives_up_silent_workers(tmp_path, monkeypatch):
+def test_the_clerk_tells_at_once_that_time_is_over_or_the_queue_is_empty_or_gone(waits):
+    office, wait = waits
+    expires = office.enqueue(ttl_seconds=0.05)
+    assert wait(expires)(SECONDS).error == "it expired before it was run"
+
+    for end in (office.session.purge, office.session.delete_queue):
+        answer = wait(office.enqueue())
+        office.session.confirm(end("mail"))
+        assert answer(SECONDS).state is TaskState.CANCELLED
+
+
+def test_the_timekeeper_gives_up_silent_workers(waits, monkeypatch):
     monkeypatch.setattr("penstock.registry.DEAD_US", 50_000)
-    session = Session(tmp_path)
-    office = Office(Penstock(session))
-    session.confirm(session.create_queue("mail", {"lease_seconds": 3600, "max_attempts": 1}, exist_ok=False))
+    office, wait = waits
+    office.ps.create_queue("mail", lease_seconds=3600, max_attempts=1)
     task_id = office.enqueue()
     office.lease_one(worker="w1")
-    session.heartbeat_worker(WorkerInfo(worker_id="w1"))
+    office.session.heartbeat_worker(WorkerInfo(worker_id="w1"))
 
-    assert office.wait(task_id, SECONDS).state is TaskState.DEAD
-    assert session.workers()[0][0].state == "dead"
-    session.close()
+    assert wait(task_id)(SECONDS).state is TaskState.DEAD
+    assert office.session.workers()[0][0].state == "dead"
 
 
 def test_a_catalogue_from_before_is_followed_from_the_start(tmp_path):

@@ -64,6 +64,7 @@ class Engine:
         self.commit = GroupCommit(journal)
         self.waiters = Waiters()
         self.on_deadline: Callable[[int], None] = lambda instant: None  # upkeep: something is due at this instant
+        self.on_unreported: Callable[[], object] = lambda: None  # something may have ended of which nobody tells
         self.asleep_until = float("inf")  # when upkeep wakes by itself
         self.is_closed = False
         self.prefetcher = Prefetcher(store) if store is not None else None
@@ -226,6 +227,7 @@ class Engine:
         if entries:
             self.commit_frame([], entries, self.durability)
             self.changed(entries)
+            self.on_unreported()
         return len(entries)
 
     def next_at(self, now: int, monotonic: int) -> int | None:

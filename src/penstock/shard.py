@@ -177,6 +177,7 @@ class Shard(Pushing):
             entries = list(decide(now))
             ticket = self.commit_frame([], entries, level or self.durability) if entries else 0
             self.changed(entries)
+            self.on_unreported()
             return ticket
 
         return self.run(operation)

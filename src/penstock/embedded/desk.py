@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from penstock import tasking
 from penstock.delivery.entries import TaskFreed, TasksNoted
-from penstock.embedded.awaiting import TaskWaiters
+from penstock.embedded.awaiting import TaskWaiter, TaskWaiters
 from penstock.embedded.looking import Looks
 from penstock.errors import Closed, StorageError
 from penstock.model_tasks import TaskView, WorkerInfo, WorkerNews
@@ -53,6 +53,7 @@ class Desk:
         # Called with the shard's lock held.
         shard.core.observe(TasksNoted, lambda entry: self.waiters.noted(entry, shard.read_ticket))
         shard.core.observe(TaskFreed, lambda entry: self.waiters.freed(entry, shard.read_ticket))
+        shard.on_unreported = self._hurry
         shard.clock.on_jump(self.wake_all)
 
     def wake_all(self) -> None:
@@ -131,6 +132,21 @@ class Desk:
                 catalogue.expire()
         return FOLLOW_SECONDS
 
+    def watch(self, task_id: str, wake: Callable[[], object]) -> TaskWaiter:
+        """Somebody waits for a task; what expires meanwhile is not left to whoever calls next."""
+        waiter = self.waiters.add(task_id, wake)
+        core = self.shard.core
+        if core.expiries:
+            with self.shard.lock:
+                if core.expiries:
+                    self.shard.on_deadline(core.expiries[0][0])
+        return waiter
+
+    def _hurry(self) -> None:
+        """A lease ran out, a queue was purged: if somebody waits, the catalogue finds out at once if it matters."""
+        if self.waiters and self._clerk is not None:
+            self._clerk.wake()
+
     def _pause(self) -> None:
         self._is_closed.wait(PAUSE_SECONDS)
 
@@ -151,6 +167,7 @@ class Desk:
         for worker_id in self.registry.overdue(monotonic):
             logger.warning("worker %s is dead: it was not heard of for too long; what it ran starts again", worker_id)
             tasking.expire_consumer(self.shard, worker_id)
+            self._hurry()
         look_at = self.registry.look_at
         return None if look_at == NEVER else now + look_at - monotonic
 

@@ -115,7 +115,7 @@ class TaskMethods:
 
     def watch_task(self, task_id: str, wake: Callable[[], object]) -> TaskWaiter:
         """Have `wake` called when the task may have become final. Look afterwards: it may have been before."""
-        return self.desk.waiters.add(task_id, wake)
+        return self.desk.watch(task_id, wake)
 
     def unwatch_task(self, waiter: TaskWaiter) -> None:
         self.desk.waiters.leave(waiter)
