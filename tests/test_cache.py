@@ -25,6 +25,7 @@ def test_the_cache_keeps_what_was_used_last_within_its_bytes():
     assert cache.bytes <= 10
     assert cache.get("a", lambda: ("again", 3)) == "A"
     assert cache.get("b", lambda: ("again", 3)) == "again"
+    assert (cache.peek("a"), cache.peek("c")) == ("A", None)
     assert cache.get("huge", lambda: ("huge", 11)) == "huge"
     assert cache.get("huge", lambda: ("not kept", 11)) == "not kept"
 

@@ -14,6 +14,7 @@ from penstock import Penstock
 from penstock.catalogue.store import NAME
 from penstock.clock import ManualClock
 from penstock.embedded import Session
+from penstock.errors import InvalidField
 from penstock.history import Limits, open_history
 from penstock.model_tasks import TaskFilter, TaskView
 from penstock.storage.schema import SCHEMAS, TASKS
@@ -283,3 +284,29 @@ def test_what_is_sealed_between_planning_and_reading_is_found_where_it_is(office
         found = [row for batch in history.read(slices, ["task_type"]) for row in batch["task_type"].to_pylist()]
 
     assert found[0] == "a"
+
+
+def test_a_finish_names_the_task_of_its_receipt_also_when_that_is_sealed(office):
+    ids = office.push(*(office.new(args=b"[%d]" % number) for number in range(20)))
+    office.session.seal()
+    office.reopen()
+    runs = office.lease()
+    assert [run.task_id for run in runs] == ids
+
+    for run, other in zip(runs, ids[1:] + ids[:1], strict=True):
+        (refused,) = office.finish([msgspec.structs.replace(run.ending("completed"), task_id=other)])
+        assert isinstance(refused, InvalidField)
+        assert f"{other} is not the task of receipt" in refused.message
+    assert office.finish([run.ending("completed") for run in runs]) == [None] * 20
+
+
+def test_a_worker_is_believed_when_the_row_group_is_no_longer_at_hand(office):
+    office.enqueue()
+    office.session.seal()
+    office.reopen()
+    run = office.lease_one()
+    office.session.shard.store._batches.drop(lambda key: True)
+
+    run.finish(result="done")
+
+    assert office.task(run.task_id).result == b'"done"'

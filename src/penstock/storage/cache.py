@@ -44,6 +44,12 @@ class ByteCache(Generic[Key, Value]):
             self._keep(key, value, size)
             return value
 
+    def peek(self, key: Key) -> Value | None:
+        """The value of `key` if it is in memory; that nobody made it for this is not remembered."""
+        with self._lock:
+            found = self._values.get(key)
+        return None if found is None else found[0]
+
     def drop(self, unwanted: Callable[[Key], bool]) -> None:
         """Forget every key that `unwanted` picks."""
         with self._lock:

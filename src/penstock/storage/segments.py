@@ -93,6 +93,10 @@ class SegmentStore:
         """The whole row group that holds `extent`; offset o is its row `extent.row_of(o)`."""
         return self._read(extent, lambda present, file: self._load(present, file, extent.row))
 
+    def at_hand(self, extent: Extent) -> Batch | None:
+        """The same if it is in memory, since somebody has read it lately. No file is touched."""
+        return self._batches.peek((extent.file, extent.row_group))
+
     def column(self, extent: Extent, name: str) -> columns.Column:
         """One column for the rows of `extent`; 0 stands for null.
 

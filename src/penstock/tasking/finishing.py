@@ -147,18 +147,25 @@ def _delivery_of(shard: Shard, receipt: Receipt, task: bytes, named: str) -> tup
     partition = take.progress.partition
     places = shard.core.tasks.places.get(lease.group.queue.id)
     awaited = None if places is None else places.get((partition.id, receipt.offset))
-    if (awaited or task) != task or not _may_be(partition, receipt.offset, task, named):
+    if (awaited or task) != task or not _may_be(shard, partition, receipt.offset, task, named):
         raise InvalidField(f"task_id: {named} is not the task of receipt {receipt}")
     return lease, take, index
 
 
-def _may_be(partition: Partition, offset: int, task: bytes, named: str) -> bool:
-    """Whether a message is this task, where a look at it costs next to nothing; elsewhere the worker is believed."""
+def _may_be(shard: Shard, partition: Partition, offset: int, task: bytes, named: str) -> bool:
+    """Whether a message is this task, where a look at it costs next to nothing; elsewhere the worker is believed.
+
+    What lies in a segment was read when it was leased, and is mostly still there.
+    """
     extent = partition.extent_at(offset) if partition.start <= offset and partition.extents else None
-    batch = extent.batch if extent is not None and extent.first <= offset < extent.end else None
-    if extent is None or batch is None or batch.compressed:
+    if extent is None or not extent.first <= offset < extent.end:
         return True
-    payload = batch.payload(extent.row_of(offset))
+    batch, row_of = extent.batch, extent.row_of
+    if extent.sealed is not None and shard.store is not None:
+        batch, row_of = shard.store.at_hand(extent.sealed), extent.sealed.row_of
+    if batch is None or batch.compressed:
+        return True
+    payload = batch.payload(row_of(offset))
     return named.encode() in payload or id_text(task).encode() in payload
 
 
