@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from penstock.batch import Batch
 from penstock.catalogue import Catalogue
+from penstock.catalogue.arguments import argument_terms
 from penstock.clock import ManualClock
 from penstock.delivery import admin
 from penstock.envelopes import new_task_id, tasks_batch
@@ -277,6 +279,42 @@ def test_filters_are_met_together(scene):
     assert scene.ids(argument="1") == []  # true is not 1
     for nobody in ({"task_type": "z"}, {"queue": "z"}, {"worker": "z"}, {"worker": ""}, {"schedule": "z"}):
         assert scene.ids(**nobody) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "b.c",
+        "a/b",
+        "Zoë",
+        "ë at first",
+        "at last ë",
+        "ë in ë between",
+        '"',
+        'x"y',
+        "a\\",
+        "a\nb",
+        " ",
+        "7",
+        "1e5",
+        "null",
+    ],
+)
+@pytest.mark.parametrize("is_ascii", [True, False])
+def test_a_text_among_the_arguments_is_found_however_it_is_escaped(scene, text, is_ascii):
+    kwargs = json.dumps({"to": [text]}, ensure_ascii=is_ascii).encode()
+    longer = json.dumps({"to": [f"x{text}", f"{text}x", {text: "x"}]}, ensure_ascii=is_ascii).encode()
+    (wanted,) = scene.submit(kwargs=kwargs)
+    scene.submit(kwargs=longer)
+
+    assert scene.ids(argument=text) == [wanted]
+    assert scene.ids(argument=f"kwargs.to.0={text}") == [wanted]
+
+
+def test_only_tasks_that_hold_the_whole_text_are_looked_into():
+    glimpses = {text: argument_terms(text)[1]["glimpse"] for text in ("b.c", "at last ë", "ë at first", "7", "true")}
+
+    assert glimpses == {"b.c": '"b.c"', "at last ë": '"at last ', "ë at first": ' at first"', "7": "7", "true": "true"}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from penstock import limits
 from penstock.errors import InvalidField
 
 LENGTH_MAX: Final = limits.task_filter_bytes_max
+_PLAIN: Final = re.compile(r"[A-Za-z0-9 _.@:+-]+")
+_WORDS: Final = frozenset({"true", "false", "null"})
 _PATH: Final = re.compile(r"(args|kwargs)((?:\.[^.=]+)+)=(.*)", re.DOTALL)
 
 
@@ -75,9 +77,16 @@ def _scalar(text: str) -> int | float | None:
 
 
 def _glimpse(value: str) -> str:
-    """A piece of the value that its JSON must contain, however it is escaped: its longest run of plain characters."""
-    runs = re.findall(r"[A-Za-z0-9 _.@:+-]+", value)
-    return max(runs, key=len, default="")
+    """A piece of JSON that every such value has, however it is escaped: the longest run of plain characters in it.
+
+    The quotes of a text belong to it, so that few rows are looked into in vain.
+    """
+    run = max(_PLAIN.finditer(value), key=lambda run: len(run[0]), default=None)
+    if run is None:
+        return ""
+    if value in _WORDS or _scalar(value) is not None:
+        return run[0]  # it may stand there without quotes
+    return '"' * (run.start() == 0) + run[0] + '"' * (run.end() == len(value))
 
 
 def _json_path(dotted: str, column: str) -> str:
