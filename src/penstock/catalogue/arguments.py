@@ -4,8 +4,8 @@
     kwargs.to=a@b.c    the value at a path: names of objects and positions of lists, joined by dots
     args.0=7
 
-The value is compared as a number when it is one, and as text too, so that `7` finds 7 and "7" (but not 7.0: rows that
-do not hold the text at all are passed over before their JSON is read).
+The value is compared as a number when it is one, and as text too, so that `7` finds 7, 7.0 and "7" (but `7.0` not 7:
+rows that do not hold the text at all are passed over before their JSON is read).
 """
 
 from __future__ import annotations
