@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -109,26 +111,6 @@ def test_a_dead_task_comes_back_from_among_the_dead_letters_with_all_its_attempt
     assert_accounts(rig.shard)
 
 
-def test_whoever_retries_a_dead_task_second_is_told_that_it_has_moved(rig, monkeypatch):
-    rig.submit(task("a"))
-    (a,) = rig.lease()
-    rig.finish(a.finish("dead"))
-    letter_of = changing._letter_of
-
-    def found_too_late(*arguments):
-        letter = letter_of(*arguments)
-        monkeypatch.setattr(changing, "_letter_of", letter_of)
-        tasking.retry(rig.shard, place(a), a.task_id, TaskState.DEAD)
-        return letter
-
-    monkeypatch.setattr(changing, "_letter_of", found_too_late)
-
-    with pytest.raises(tasking.Moved):
-        tasking.retry(rig.shard, place(a), a.task_id, TaskState.DEAD)
-    assert rig.work_off() == ["a"]
-    assert_accounts(rig.shard)
-
-
 def test_a_dead_task_comes_back_also_when_its_dead_letter_is_gone_or_there_never_was_one(rig):
     options = queue_options({"dead_letter": False})
     rig.shard.change(lambda now: admin.decide_create_queue(rig.shard.core, "none", options, now))
@@ -142,6 +124,30 @@ def test_a_dead_task_comes_back_also_when_its_dead_letter_is_gone_or_there_never
 
     assert_accounts(rig.shard)
     assert (rig.work_off(), rig.work_off("none")) == (["a"], ["b"])
+    assert_accounts(rig.shard)
+
+
+@pytest.mark.parametrize("dies_again", [False, True])
+def test_a_dead_letter_that_somebody_else_deals_with_meanwhile_makes_the_caller_look_again(
+    rig, monkeypatch, dies_again
+):
+    rig.submit(task("a"))
+    (a,) = rig.lease()
+    rig.finish(a.finish("dead"))
+    find = changing._letter_of
+
+    def found_and_dealt_with(*arguments: Any) -> Any:
+        letter = find(*arguments)
+        rig.shard.redrive("q", [letter], 0.0, 0.0)
+        for run in rig.lease() if dies_again else ():
+            rig.finish(run.finish("dead"))
+        return letter
+
+    monkeypatch.setattr(changing, "_letter_of", found_and_dealt_with)
+
+    with pytest.raises(tasking.Moved):
+        tasking.retry(rig.shard, place(a), a.task_id, TaskState.DEAD)
+
     assert_accounts(rig.shard)
 
 

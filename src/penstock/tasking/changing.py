@@ -115,10 +115,7 @@ def retry(
         entries: list[Entry] = []
         where: Place | None = None
         if letter is not None:
-            if _was_redriven(shard, letter.origin):
-                raise Moved
-            dlq = admin.queue_named(shard.core, letter.origin.queue + DLQ_SUFFIX)
-            entries = decide_redrive(shard.core, dlq, [letter], now, 0.0, 0.0)
+            entries = _decide_redrive(shard, letter, now)
         elif place is not None:
             entries = _decide_retry(shard, place, task_id, state, now)
         if place is not None:
@@ -128,6 +125,15 @@ def retry(
         return commit(shard, (), entries, now, shard.durability)
 
     return shard.run(operation)
+
+
+def _decide_redrive(shard: Shard, letter: DeadLetter, now: int) -> list[Entry]:
+    progress = _progress_of(shard, letter.origin)
+    dlq, offset = admin.queue_named(shard.core, letter.origin.queue + DLQ_SUFFIX), letter.origin.offset
+    is_dead = offset < progress.partition.start or offset in (progress.dead_offsets or ())
+    if not is_dead or dlq.groups[GROUP].progress[0].state_of(letter.offset) == SETTLED:
+        raise Moved  # somebody else was quicker
+    return decide_redrive(shard.core, dlq, [letter], now, 0.0, 0.0)
 
 
 def _decide_retry(shard: Shard, place: MessageId, task_id: str, state: TaskState, now: int) -> list[Entry]:
@@ -168,12 +174,6 @@ def _letter_of(shard: Shard, place: MessageId, died_at: datetime | None) -> Dead
             if headers.get(DEAD_ORIGIN) == str(place) and headers.get(DEAD_GROUP) == DEFAULT_GROUP:
                 return DeadLetter(offset, place, DEFAULT_GROUP)
     return None
-
-
-def _was_redriven(shard: Shard, place: MessageId) -> bool:
-    """Whether somebody else dealt with a dead letter after it was found."""
-    progress = _progress_of(shard, place)
-    return place.offset >= progress.partition.start and place.offset not in (progress.dead_offsets or ())
 
 
 def _letters(shard: Shard, dlq: str, since: int) -> Iterator[Piece]:
