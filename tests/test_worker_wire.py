@@ -71,10 +71,10 @@ async def test_a_run_whose_lease_ended_meanwhile_is_broken_off_and_another_count
             return "done"
 
         with capture_logs() as lines:
-            async with working(app, clock=clock) as worker:
+            async with working(app, clock=clock, lease_seconds=10) as worker:
                 job = await work.aenqueue()
                 await until(lambda: len(arrived) == 1)
-                clock.advance(seconds=40)  # the lease is over before it can be extended
+                clock.advance(seconds=15)  # the lease is over before it can be extended; the worker is not given up yet
                 await until(lambda: not worker.crew.desk.runs)
                 clock.advance(seconds=5)
                 await until(lambda: len(arrived) == 2)
