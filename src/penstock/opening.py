@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import groupby
 
 from penstock.batch import layout
@@ -73,20 +74,19 @@ def open_on_disk(
 
 def close_on_disk(shard: Shard, keeper: Storekeeper, disk: Disk) -> None:
     """A clean stop: checkpoint, a closing frame that vouches for all before it, and the lock given back."""
-    try:
+    with ExitStack() as last:  # all of it, whatever fails; from below upwards
+        last.callback(disk.close)
+        last.callback(shard.throttle.set)  # whoever waited to push is told
+        last.callback(shard.journal.close)
+        last.callback(shard.commit.close)
+        if shard.prefetcher is not None:
+            last.callback(shard.prefetcher.close)
+        last.callback(setattr, shard, "is_closed", True)
+        keeper.finish()
         if shard.journal.failed is None:
-            keeper.checkpoint()
             with shard.lock:
                 shard.upkeep_commit([Closing(shard.clock.now())])
-        shard.is_closed = True
-        if shard.prefetcher is not None:
-            shard.prefetcher.close()
-        shard.commit.close()
-        shard.journal.close()
-    finally:
-        shard.is_closed = True
-        shard.throttle.set()  # whoever waited to push is told
-        disk.close()
+                shard.is_closed = True
 
 
 def recover(replay: Replay, manifest: Manifest, checkpoint: Checkpoint | None, now: int) -> Delivery:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from penstock import limits
@@ -19,7 +20,7 @@ from penstock.delivery.admin import decide_trim
 from penstock.delivery.delays import is_short
 from penstock.delivery.log import Extent
 from penstock.delivery.upkeep import archived_of, floors_of
-from penstock.errors import PenstockError
+from penstock.errors import Closed, PenstockError
 from penstock.journal import JournalFile
 from penstock.model import Freed
 from penstock.refilling import fetch_delays
@@ -136,6 +137,7 @@ class Storekeeper:
         self.file_us_max: int | None = None  # rotate a journal file of this age although it is not full
         self._file_since = shard.clock.monotonic()
         self._busy = threading.Lock()
+        self._is_over = False
         self._sleeper = Sleeper("penstock-store", self.tick, shard.is_over)
         shard.journal.on_rotate = self._rotated
 
@@ -174,7 +176,7 @@ class Storekeeper:
     def seal(self) -> int:
         """Seal every full journal file; returns how many."""
         sealed = 0
-        with self._busy:
+        with self._at_work():
             for file in self._shard.journal.full_files():
                 self._seal(file)
                 self._checkpointer.save()
@@ -245,8 +247,23 @@ class Storekeeper:
 
     def checkpoint(self) -> None:
         """Write what has changed since the last one."""
-        with self._busy:
+        with self._at_work():
             self._checkpointer.save()
+
+    def finish(self) -> None:
+        """The last checkpoint, once what is under way is done; nothing touches the directory after it."""
+        with self._busy:
+            self._is_over = True
+            if self._shard.journal.failed is None:
+                self._checkpointer.save()
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """One at a time, and nobody when the directory is given back."""
+        with self._busy:
+            if self._is_over:
+                raise Closed("this Penstock is closed")
+            yield
 
     # delays
 
@@ -260,7 +277,7 @@ class Storekeeper:
 
     def retain(self) -> Freed:
         """Let go of history that no rule keeps and no group needs; returns what was freed."""
-        with self._busy:
+        with self._at_work():
             shard, store = self._shard, self._shard.store
             assert store is not None
             with shard.lock:
@@ -278,7 +295,7 @@ class Storekeeper:
 
     def _rewrite(self) -> Freed:
         assert self._shard.store is not None
-        with self._busy:
+        with self._at_work():
             return self._shard.store.compact(moved=self._relocate)
 
     def _trim(self) -> dict[tuple[int, int], int]:

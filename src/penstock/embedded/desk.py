@@ -112,10 +112,11 @@ class Desk:
 
     def before_removal(self, sequence: int) -> None:
         """The journal is about to lose frames up to here; whoever follows it should have seen them."""
-        if self._catalogue is None:
+        catalogue = self._catalogue
+        if catalogue is None:
             return
         try:
-            self._catalogue.catch_up(sequence)
+            catalogue.catch_up(sequence)
         except StorageError as error:
             logger.warning("the catalogue of tasks will be made anew: %s", error)  # from what is sealed
 

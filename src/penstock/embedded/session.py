@@ -134,18 +134,20 @@ class Session(TaskMethods):
             if self.shard.is_closed:
                 return
             self.timekeeper.stop()
-            if self._keeper is not None and self._disk is not None:
-                self._keeper.stop()
-                self.desk.close()
-                close_on_disk(self.shard, self._keeper, self._disk)
-            else:
-                self.desk.close()
-                self.shard.is_closed = True
-                self.shard.commit.close()
-            with self.shard.lock:
-                self.shard.waiters.wake_all()
-                self.shard.core.forget_leases()
-            self.desk.wake_all()
+            try:
+                if self._keeper is not None and self._disk is not None:
+                    self._keeper.stop()
+                    self.desk.close()
+                    close_on_disk(self.shard, self._keeper, self._disk)
+                else:
+                    self.desk.close()
+                    self.shard.is_closed = True
+                    self.shard.commit.close()
+            finally:  # whoever waits is told, however it went
+                with self.shard.lock:
+                    self.shard.waiters.wake_all()
+                    self.shard.core.forget_leases()
+                self.desk.wake_all()
 
     # messages
 

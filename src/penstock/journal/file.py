@@ -113,6 +113,8 @@ class FileJournal:
     def rotate(self) -> None:
         with self._writing:
             self._write_pending()
+            if self._closed:
+                raise Closed("the journal is closed")
             if self._frames:
                 self._or_fail(self._rotate)
 

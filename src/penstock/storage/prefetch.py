@@ -23,7 +23,9 @@ class Prefetcher:
         self._store = store
         self._wanted: queue.SimpleQueue[Extent | None] = queue.SimpleQueue()
         self._asked: dict[tuple[int, int], tuple[str, int]] = {}  # the last row group seen, by queue and partition
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._is_closed = False
 
     def after(self, extent: Extent) -> None:
         """A consumer has come to this extent: have the next one ready."""
@@ -31,12 +33,17 @@ class Prefetcher:
         if self._asked.get((extent.queue, extent.partition)) == place:
             return
         self._asked[extent.queue, extent.partition] = place
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="penstock-prefetch", daemon=True)
-            self._thread.start()
+        with self._lock:
+            if self._is_closed:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="penstock-prefetch", daemon=True)
+                self._thread.start()
         self._wanted.put(extent)
 
     def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
         if self._thread is not None:
             self._wanted.put(_STOP)
             self._thread.join()
