@@ -180,7 +180,8 @@ def test_the_code_in_the_readme_runs(number, tmp_path, monkeypatch):
 
 def run_tasks(block: str, place: Path) -> None:
     """What the README says to do with it: a worker beside it."""
-    variables = {**os.environ, "PYTHONPATH": str(place)}
+    path = os.pathsep.join((str(place), os.environ.get("PYTHONPATH", "")))
+    variables = {**os.environ, "PYTHONPATH": path}
     with Served(place, "--data", "data", *QUIET) as served:
         block = block.replace(BROKER, f"penstock://localhost:{served.port()}")
         block = block.replace("timeout=10", "timeout=100")  # there may be other things to do

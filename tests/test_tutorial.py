@@ -62,7 +62,8 @@ class Shell:
         self._url = URL.replace("7710", str(port))
         variables = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
         path = f"{Path(sys.executable).parent}:{variables['PATH']}"
-        variables |= {"PATH": path, "PENSTOCK_URL": self._url, "COLUMNS": "120", "PYTHONPATH": str(place)}
+        modules = f"{place}:{variables.get('PYTHONPATH', '')}"
+        variables |= {"PATH": path, "PENSTOCK_URL": self._url, "COLUMNS": "120", "PYTHONPATH": modules}
         self._bash = subprocess.Popen(
             ["bash", "--norc"], cwd=place, env=variables, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
