@@ -8,13 +8,15 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import anyio
 import pytest
 
 import penstock
+from penstock import aio
 from penstock.embedded import Session
 from penstock.errors import Closed
 from tests.support.brokers import BrokerThread
-from tests.support.serving import until
+from tests.support.serving import on_uvloop, until
 
 SHORT_SECONDS = 5.0  # what a call would wait that nobody ends
 
@@ -59,3 +61,27 @@ def test_closing_ends_a_call_that_connects(broker, session, monkeypatch):
         ps.queue("mail").lease(1, wait=SHORT_SECONDS)
     waiting.join(60)
     assert len(caught) == 1
+
+
+@on_uvloop
+async def test_closing_ends_a_task_that_connects(session, monkeypatch):
+    broker = await asyncio.to_thread(BrokerThread, session, protocol="http")
+    ps = aio.connect(broker.url)
+    await ps.queues()
+    waiting = asyncio.create_task(ps.queue("mail").lease(1, wait=60))
+    await until(lambda: len(session.shard.waiters) == 1)
+    connecting, connect = asyncio.Event(), anyio.connect_tcp
+
+    async def slowly(*call: Any, **options: Any) -> Any:
+        connecting.set()
+        await asyncio.Event().wait()
+        return await connect(*call, **options)
+
+    monkeypatch.setattr(anyio, "connect_tcp", slowly)
+    late = asyncio.create_task(ps.queue("mail").lease(1, wait=60))
+    await connecting.wait()
+    await ps.close()
+    for task in (waiting, late):
+        with pytest.raises(Closed):
+            await asyncio.wait_for(task, SHORT_SECONDS)
+    await asyncio.to_thread(broker.stop)

@@ -53,6 +53,7 @@ class AsyncSession(AsyncWaits, Operations):
         self._starting = asyncio.Lock()
         self._closing = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()  # what must be over before the session is closed
+        self._sending: set[asyncio.Task[Any]] = set()
         self._pushes = 0  # under way
         self._answered: asyncio.Future[None] | None = None
         linger = settings.linger_seconds
@@ -87,6 +88,8 @@ class AsyncSession(AsyncWaits, Operations):
             await self.answered()
         self._closing.set()
         await self._http.aclose()
+        for task in list(self._sending):  # those that had yet to connect
+            task.cancel()
 
     # requests
 
@@ -129,12 +132,21 @@ class AsyncSession(AsyncWaits, Operations):
         return None
 
     async def _send(self, step: Send) -> Reply | Failure:
+        task = asyncio.current_task()
+        assert task is not None
+        self._sending.add(task)
         try:
             response = await self._http.handle_async_request(http_request(step, self._headers))
             body = await response.aread()
         except httpx.TransportError as error:
             self._check_open()
             return failure(error)
+        except asyncio.CancelledError:
+            if self._closing.is_set() and not task.uncancel():  # by `close`, and by nobody else
+                self._check_open()
+            raise
+        finally:
+            self._sending.discard(task)
         return Reply(response.status_code, body)
 
     def _check_open(self) -> None:
