@@ -31,7 +31,8 @@ class Confirmer:
         self._waiting: deque[tuple[int, Told, Any]] = deque()
         self._wanted = 0  # the highest ticket that somebody waits for; the thread reads it
         self._announced = False  # the thread will be told at the end of this turn
-        self._work = threading.Semaphore(0)
+        self._work = threading.Lock()  # released when there is something for the thread; a semaphore costs more
+        self._work.acquire()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="penstock-confirm", daemon=True)
         self._thread.start()
@@ -62,7 +63,7 @@ class Confirmer:
     def end(self) -> None:
         """End the thread, from any thread; it may be in the middle of a sync."""
         self._stopping = True
-        self._work.release()
+        self._hand_over()
         self._thread.join()
 
     def close(self) -> None:
@@ -74,15 +75,17 @@ class Confirmer:
         self._announced = False
         if self._waiting:
             self._wanted = self._waiting[-1][0]
-            self._work.release()
+            self._hand_over()
         else:
             self.on_sync()  # a sync that was under way has done it
+
+    def _hand_over(self) -> None:
+        with suppress(RuntimeError):  # it is released already: one sync does for all that was announced
+            self._work.release()
 
     def _run(self) -> None:
         while not self._stopping:
             self._work.acquire()
-            while self._work.acquire(blocking=False):
-                pass  # one sync does for all that was announced
             # A failure shows in the journal's state, where the loop finds it.
             with suppress(PenstockError):
                 self._shard.commit.wait(self._wanted)
