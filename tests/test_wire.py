@@ -43,10 +43,7 @@ def test_the_first_exchange_of_the_page_is_what_is_sent():
 
     assert shown[0] == frame(Type.HELLO, 1, requests.encode(requests.Hello(1, "x")))
     assert frame(Type.PUSH_ONE, 2, requests.encode_push_one(b"mail", 0, b"hello")).startswith(shown[1][:20])
-    assert (
-        frame(Type.PLACED, 2, answers.encode_placed(b"0", 0)).hex(" ")
-        == "00 00 00 0e 27 00 00 00 02 " + "00 " * 8 + "30"
-    )
+    assert answers.placed_frame(2, b"0", 0).hex(" ") == "00 00 00 0e 27 00 00 00 02 " + "00 " * 8 + "30"
 
 
 def test_every_type_is_on_the_page():

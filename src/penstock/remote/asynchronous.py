@@ -100,7 +100,7 @@ class AsyncSession(AsyncWaits, Operations):
             self._waiting.append(request)
             self._go_on()
         else:
-            self._put(request)
+            self._write(self.exchange.put(request))
 
     async def ask(self, request: Request) -> Any:
         """The answer; its error, if it is one, is raised."""
@@ -122,13 +122,10 @@ class AsyncSession(AsyncWaits, Operations):
         return loop
 
     def _may_send(self, request: Request) -> bool:
+        if self.exchange.is_leaving and not request.finishes:
+            return False
         producer = self.exchange.producer
-        is_new = request.is_numbered and not request.sequence
-        is_taken = request.finishes or not self.exchange.is_leaving
-        return is_taken and (not is_new or producer is None or producer.has_room())
-
-    def _put(self, request: Request) -> None:
-        self._write(self.exchange.put(request))
+        return producer is None or not request.is_numbered or request.sequence > 0 or producer.has_room()
 
     def _tell(self, request: Request, answer: Any) -> None:
         if isinstance(answer, RateLimited):
@@ -140,7 +137,8 @@ class AsyncSession(AsyncWaits, Operations):
                 self.loop.call_later(wait, self.submit, request)
                 return
         (request.then or resolve)(request, answer)
-        self._wake()
+        if self._answered is not None:
+            self._wake()
         if self._waiting:
             self._go_on()
 
@@ -156,7 +154,7 @@ class AsyncSession(AsyncWaits, Operations):
                 self._connecting = self.loop.create_task(self._reconnect())
             return
         while self._waiting and self._may_send(self._waiting[0]):
-            self._put(self._waiting.popleft())
+            self._write(self.exchange.put(self._waiting.popleft()))
 
     async def answered(self) -> None:
         """Return when something has been answered."""

@@ -24,7 +24,7 @@ from penstock.replies import LeaseReply
 from penstock.requests import Settling
 from penstock.wire.answers import decode_leased
 from penstock.wire.errors import ErrorReply, to_error
-from penstock.wire.frames import Buffer, Splitter, Type, frame, frame_head
+from penstock.wire.frames import HEAD, Buffer, Splitter, Type, frame
 from penstock.wire.requests import Welcome, decode
 
 ANSWERS: Final = {
@@ -33,6 +33,10 @@ ANSWERS: Final = {
     Type.PUSH: Type.PUSHED,
     Type.LEASE: Type.LEASED,
 }  # everything else is answered by OK
+# Looking an enumeration up costs more than all else about it.
+ERROR: Final = int(Type.ERROR)
+OK: Final = int(Type.OK)
+HELLO: Final = int(Type.HELLO)
 ABANDONED_MAX: Final = 1_024
 CORRELATIONS: Final = 1 << 32
 NOT_FRAMES: Final = (PenstockError, ValueError, TypeError, IndexError, OverflowError, struct.error)
@@ -65,19 +69,19 @@ class Exchange:
 
     def put(self, request: Request) -> list[Buffer]:
         """Note a request; the bytes to send, none if the broker would not take them."""
-        self._correlation = self._correlation % (CORRELATIONS - 1) + 1
-        request.correlation = self._correlation
+        self._correlation = correlation = self._correlation % (CORRELATIONS - 1) + 1
+        request.correlation = correlation
         if request.is_numbered and not request.sequence and self.producer is not None:
             request.producer = self.producer
             request.sequence = self.producer.take()
-        body = request.encode(request.sequence)
-        size = sum(map(len, body))
+        first, *rest = request.encode(request.sequence)
+        size = len(first) + sum(map(len, rest)) if rest else len(first)
         if size + 5 > self.frame_bytes_max:
             tell(request, TooLarge(f"a request of {size:,} bytes is over the limit of {self.frame_bytes_max:,}"))
             return []
-        self.pending[self._correlation] = request
+        self.pending[correlation] = request
         request.sent += 1
-        return [frame_head(request.kind, self._correlation, size) + body[0], *body[1:]]
+        return [HEAD.pack(size + 5, request.kind, correlation) + first, *rest]
 
     def received(self, data: bytes) -> list[Buffer]:
         """Tell the answers in these bytes; returns what must be sent in turn. `Garbled`: drop the connection."""
@@ -96,7 +100,7 @@ class Exchange:
         return replies
 
     def _answered(self, request: Request, kind: int, body: memoryview) -> None:
-        if kind == Type.ERROR:
+        if kind == ERROR:
             answer: Any = to_error(decode(body, ErrorReply))
             if self.is_leaving and isinstance(answer, Unavailable):
                 request.sent -= 1
@@ -106,7 +110,7 @@ class Exchange:
                 answer = LeaseLost(
                     "the connection was lost before the answer came: the first try settled this, or its lease is over"
                 )
-        elif kind == ANSWERS.get(request.kind, Type.OK):
+        elif kind == ANSWERS.get(request.kind, OK):
             try:
                 answer = request.read(body)
             except NOT_FRAMES:
@@ -115,7 +119,7 @@ class Exchange:
         else:
             self.pending[request.correlation] = request
             raise ValueError(f"an answer of type {kind} to a request of type {request.kind}")
-        if isinstance(answer, Welcome):
+        if request.kind == HELLO and isinstance(answer, Welcome):
             self.frame_bytes_max = answer.frame_bytes_max
         tell(request, answer)
 
@@ -177,7 +181,8 @@ def unknown(why: str) -> Unavailable:
 
 def tell(request: Request, answer: Any) -> None:
     """The end of a request."""
-    _done(request)
+    if request.producer is not None:
+        _done(request)
     request.told(request, answer)
 
 

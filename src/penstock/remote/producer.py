@@ -22,11 +22,15 @@ class Producer:
         self.id = id
         self.epoch = epoch
         self._next = 1
+        self._oldest = 1  # at most the oldest under way: it is looked for only when that makes a difference
         self._under_way: dict[int, None] = {}  # in the order they were taken, which is theirs
 
     def has_room(self) -> bool:
         """Whether one more sequence may be taken."""
-        return not self._under_way or self._next - next(iter(self._under_way)) < UNDER_WAY_MAX
+        if self._next - self._oldest < UNDER_WAY_MAX:
+            return True
+        self._oldest = next(iter(self._under_way), self._next)
+        return self._next - self._oldest < UNDER_WAY_MAX
 
     def take(self) -> int:
         """The next sequence."""

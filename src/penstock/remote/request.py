@@ -29,6 +29,7 @@ class Again(Enum):
 
 
 PENDING: Final = object()  # no answer yet
+PUSH_ONE: Final = Type.PUSH_ONE  # looking an enumeration up costs more than all else about it
 Encode = Callable[[int], Sequence[Buffer]]  # from the sequence to the body
 Read = Callable[[memoryview], Any]
 
@@ -91,12 +92,14 @@ def push_one(queue: str, payload: bytes) -> Request:
     """One message without options."""
     name = queue.encode()
 
-    def read(body: memoryview) -> MessageId:
-        return MessageId(queue, *answers.decode_placed(body))
+    def encode(sequence: int) -> Sequence[Buffer]:
+        return (requests.encode_push_one(name, sequence, payload),)
 
-    return Request(
-        Type.PUSH_ONE, lambda sequence: (requests.encode_push_one(name, sequence, payload),), read, is_numbered=True
-    )
+    def read(body: memoryview) -> MessageId:
+        partition, offset = answers.decode_placed(body)
+        return MessageId(queue, partition, offset)
+
+    return Request(PUSH_ONE, encode, read, is_numbered=True)
 
 
 def push_encoded(queue: str, data: bytes, durability: Durability | None) -> Request:
@@ -110,7 +113,8 @@ def push_encoded(queue: str, data: bytes, durability: Durability | None) -> Requ
     name, (content_type, payload) = queue.encode(), typed
 
     def read(body: memoryview) -> MessageId:
-        return MessageId(queue, *answers.decode_placed(body))
+        partition, offset = answers.decode_placed(body)
+        return MessageId(queue, partition, offset)
 
     return Request(
         Type.PUSH_TYPED,

@@ -15,6 +15,7 @@ from typing import Final
 from penstock.errors import BadRequest
 
 HEAD: Final = struct.Struct(">IBI")
+HEAD_BYTES: Final = HEAD.size
 LENGTH: Final = struct.Struct(">I")
 JSON_HEAD_BYTES: Final = 5  # length and type
 BINARY_FROM: Final = 16  # types from here on carry a correlation
@@ -105,16 +106,29 @@ class Splitter:
             if length + 4 == len(data) <= self._frame_bytes_max and kind >= BINARY_FROM:
                 return data, [(kind, correlation, HEAD.size, len(data))]  # one frame, as it mostly is
         cuts: list[Cut] = []
-        position = 0
-        for cut in self._cut(data):
+        position = self._cut_binary(data, cuts)
+        for cut in self._cut(data, position):
             cuts.append(cut)
             position = cut[3]
         if position < len(data):
             self._keep(memoryview(data)[position:])
         return data, cuts
 
-    def _cut(self, data: bytes) -> Iterator[Cut]:
-        position, end = 0, len(data)
+    def _cut_binary(self, data: bytes, cuts: list[Cut]) -> int:
+        """The sound frames of the binary protocol at the beginning, which mostly are all; returns where they end."""
+        position, end, frame_bytes_max, head_at = 0, len(data), self._frame_bytes_max, HEAD.unpack_from
+        last = end - HEAD_BYTES
+        while position <= last:
+            length, kind, correlation = head_at(data, position)
+            stop = position + 4 + length
+            if kind < BINARY_FROM or not 5 <= length <= frame_bytes_max or stop > end:
+                break
+            cuts.append((kind, correlation, position + HEAD_BYTES, stop))
+            position = stop
+        return position
+
+    def _cut(self, data: bytes, position: int) -> Iterator[Cut]:
+        end = len(data)
         while end - position >= JSON_HEAD_BYTES:
             (length,) = LENGTH.unpack_from(data, position)
             kind = data[position + 4]

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from penstock.server.tcp.listener import TcpServer
 
 WAITS_MAX: Final = 32_768  # of one connection that may wait for tasks without keeping it from being read
-PLACED: Final = int(Type.PLACED)  # looking an enumeration up costs more than all else about it
 
 
 class Answering:
@@ -45,7 +44,10 @@ class Answering:
             self._fail(correlation, answer)
         else:
             partition, offset = answer
-            self._answer(PLACED, correlation, answers.encode_placed(partition.encode(), offset))
+            self._unanswered -= 1
+            self._send(answers.placed_frame(correlation, partition.encode(), offset))
+            if not self._is_reading:
+                self._set_reading()
 
     def _pushed(self, correlation: int, held: int, answer: PushReply | PenstockError) -> None:
         self._held_bytes -= held
