@@ -179,7 +179,8 @@ def test_spark_finds_the_source_by_itself():
 def test_settings_fit_the_master():
     assert sessions.settings("local[4]")["spark.sql.shuffle.partitions"] == "8"
     assert sessions.settings("local")["spark.driver.host"] == "127.0.0.1"
-    assert "spark.driver.host" not in sessions.settings("spark://host:7077")
+    assert "arrow" in sessions.settings("local")["spark.driver.defaultJavaOptions"]
+    assert not {"spark.driver.host", "spark.driver.defaultJavaOptions"} & {*sessions.settings("spark://host:7077")}
     assert all(name.startswith("spark.sql.") for name in sessions.settings("sc://host"))
 
 

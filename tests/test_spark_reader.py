@@ -340,7 +340,9 @@ def test_the_schema_follows_the_options():
     def columns(**given: str) -> str:
         return ddl(source_options({"url": "x", "path": "orders", **given}))
 
-    assert columns(columns="offset,queue,offset") == "`offset` bigint, `queue` string"
+    assert columns(columns="offset,key,offset") == "`offset` bigint NOT NULL, `key` string"
+    assert columns(payload="string", columns="payload") == "`payload` string NOT NULL"
+    assert "NOT NULL" not in columns(table="events") + columns(table="tasks")
     assert "payload" not in columns(payload="none")
     assert "`headers` array<struct<key:string,value:string>>" in columns(headers="list")
     assert columns(payload="json", payloadSchema="n INT", columns="payload,_corrupt") == (

@@ -84,6 +84,10 @@ COLUMNS: Final[dict[str, dict[str, str]]] = {
         "trace_id": "string",
     },
 }
+# Columns that every row has. Said in the schema, Spark need not ask each row for each of them.
+_NEVER_NULL: Final[dict[str, frozenset[str]]] = {
+    "messages": frozenset(("queue", "partition", "offset", "payload", "priority", "pushed_at", "content_type")),
+}
 HEADERS_TYPES: Final[dict[Headers, str]] = {
     "map": "map<string,string>",
     "list": "array<struct<key:string,value:string>>",
@@ -103,11 +107,14 @@ class Layout(msgspec.Struct, frozen=True):
 def ddl(options: SourceOptions) -> str:
     """The schema of a read without a schema of the user's, as DDL; Spark parses it."""
     types = _types(options)
+    never_null = _NEVER_NULL.get(options.table, frozenset())
     if options.payload == "json":
         from penstock.spark.json_schema import payload_type
 
         types["payload"] = payload_type(options)
-    return ", ".join(f"`{name}` {types[name]}" for name in _chosen(options, types))
+        never_null -= {"payload"}  # null is what does not fit
+    columns = (f"`{name}` {types[name]}{' NOT NULL' * (name in never_null)}" for name in _chosen(options, types))
+    return ", ".join(columns)
 
 
 def layout(options: SourceOptions, schema: StructType) -> Layout:

@@ -38,7 +38,12 @@ _SETTINGS: Final = {
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
-_LOCAL_SETTINGS: Final = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+_LOCAL_SETTINGS: Final = {
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.bindAddress": LOOPBACK,
+    # Java's Arrow checks the bounds of each value that it reads, a tenth of a scan; Spark never reads outside of them.
+    "spark.driver.defaultJavaOptions": "-Darrow.enable_unsafe_memory_access=true",
+}
 _LOCAL_CORES: Final = re.compile(r"local\[(\d+)")
 
 
