@@ -299,6 +299,19 @@ def test_lots_are_about_as_large_as_asked_for(session, ps, data):
     assert pack([]) == []
 
 
+def test_the_journal_falls_into_shares_for_several_tasks(ps, data):
+    for _ in range(6):
+        ps.queue("orders").push_many([bytes(100_000)] * 20)
+    history = open_history(data)
+    moment = history.look()
+
+    slices = history.plan(moment, moment.everything("orders"))
+
+    halves = [sum(each.rows for each in lot) for lot in pack(slices, sum(each.bytes for each in slices) // 2)]
+    assert halves == [60, 60]
+    assert [each.num_rows for each in history.read(slices, ["offset"])] == [each.rows for each in slices]
+
+
 def test_messages_of_a_file_that_was_compacted_are_all_found_again(session, ps, data, clock):
     """Many partitions and row groups in one file, of which most goes, so that what stays is written anew."""
     queue = ps.create_queue("orders", partitions=4, retention_seconds=100)

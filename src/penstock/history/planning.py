@@ -19,7 +19,8 @@ from penstock.storage.extent import Extent
 from penstock.storage.manifest import SegmentFile
 from penstock.storage.schema import EVENTS, MESSAGES
 
-SLICE_BYTES: Final = 16 * bounds.MIB
+SLICE_BYTES: Final = 16 * bounds.MIB  # of segments
+STRETCH_BYTES: Final = 4 * bounds.MIB  # of the journal: one file of it is work for several tasks, in equal shares
 ROW_BYTES: Final = 48  # what a message takes beside its payload, about
 EVENT_BYTES: Final = 120
 
@@ -258,13 +259,13 @@ def _within(times: Rows, limits: Limits) -> Mask:
 
 
 def _stretches(rows: Rows, position: int, whole: int) -> Iterator[Rows]:
-    """Rows of frames that lie together, in portions of about `SLICE_BYTES` of the file.
+    """Rows of frames that lie together, in portions of about `STRETCH_BYTES` of the file.
 
     Neighbours with the same value in the column `whole` stay together: the rows of one frame, or of one instant.
     """
     if not len(rows):
         return
-    lot = (rows[:, position] - rows[0, position]) // SLICE_BYTES
+    lot = (rows[:, position] - rows[0, position]) // STRETCH_BYTES
     cuts = np.flatnonzero((np.diff(lot) != 0) & (np.diff(rows[:, whole]) != 0)) + 1
     yield from np.split(rows, cuts)
 
