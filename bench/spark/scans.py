@@ -96,6 +96,7 @@ def filtered(scale: Scale) -> list[Row]:
 def tail(scale: Scale) -> list[Row]:
     """What is not sealed yet, from a broker at its url."""
     count = scale(TAIL)
+    spark()  # before the broker is there, which takes a core for itself: Spark would be left with the other
     with broker() as served, penstock.connect(served.url) as ps:
         fill(ps.queue(QUEUE), count)
         local, wire = interleaved(
