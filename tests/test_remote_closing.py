@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -85,3 +86,39 @@ async def test_closing_ends_a_task_that_connects(session, monkeypatch):
         with pytest.raises(Closed):
             await asyncio.wait_for(task, SHORT_SECONDS)
     await asyncio.to_thread(broker.stop)
+
+
+def test_connections_are_closed_when_nobody_reads_from_them_any_more(session):
+    """A file descriptor may be somebody else's as soon as it is closed: a thread would wait for what is not its own."""
+    broker = BrokerThread(session, protocol="http")
+    ps = penstock.connect(broker.url)
+    transport = ps._session._http  # type: ignore[attr-defined]
+    handle, close = transport.handle_request, transport.close
+    under_way: list[int] = []
+    closed: list[int] = []
+
+    def handled(request: Any) -> Any:
+        under_way.append(1)
+        try:
+            return handle(request)
+        finally:
+            under_way.pop()
+
+    def noted() -> None:
+        closed.append(len(under_way))
+        close()
+
+    transport.handle_request, transport.close = handled, noted
+
+    def wait() -> None:
+        with suppress(Closed):
+            ps.queue("mail").lease(1, wait=60)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    asyncio.run(until(lambda: len(session.shard.waiters) == 1))
+    ps.close()
+    waiting.join(60)
+    broker.stop()
+
+    assert closed == [0]

@@ -44,6 +44,7 @@ class Session(Waits, Operations):
         self._headers = self._exchange.headers()
         self._closing = threading.Event()
         self._streams: WeakSet[Any] = WeakSet()  # connections, to be woken when the session is closed
+        self._sending = 0  # requests under way
         self._noting = threading.Lock()
         self._gatherer = None if settings.linger_seconds is None else Gatherer(settings, self._push_payloads)
         try:
@@ -68,9 +69,11 @@ class Session(Waits, Operations):
         self._closing.set()
         with self._noting:
             streams = list(self._streams)
+            is_idle = not self._sending
         for stream in streams:
             _interrupt(stream)
-        self._http.close()
+        if is_idle:
+            self._http.close()  # otherwise the last one does: nobody may be left who reads from what is closed
 
     # requests
 
@@ -96,12 +99,20 @@ class Session(Waits, Operations):
         return None
 
     def _send(self, step: Send) -> Reply | Failure:
+        with self._noting:
+            self._sending += 1
         try:
             response = self._http.handle_request(http_request(step, self._headers, trace=self._note))
             body = response.read()
         except httpx.TransportError as error:
             self._check_open()
             return failure(error)
+        finally:
+            with self._noting:
+                self._sending -= 1
+                is_last = not self._sending and self._closing.is_set()
+            if is_last:
+                self._http.close()
         return Reply(response.status_code, body)
 
     def _check_open(self) -> None:
