@@ -2,9 +2,9 @@
 
 Parts: `shard` with a spare of every queue, `queue-<id>` for each queue, `dedup-<id>-<run>` for each frozen run of its
 dedup window and `dedup-<id>-hot` for the rest, `producers`, `sinks` and `tasks`. A queue is taken in slices, each at a
-sequence of its own, so that the shard is never held for long; so are producers. Sinks and tasks
-are each taken at one sequence, as references, and encoded when the shard goes on. A part that has not changed since the
-last one is kept as it is.
+sequence of its own, so that the shard is never held for long; so are producers. Sinks and tasks are each
+taken at one sequence, as references, and encoded when the shard goes on. A part that has not changed since the last one
+is kept as it is.
 """
 
 from __future__ import annotations

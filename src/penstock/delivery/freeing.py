@@ -59,7 +59,7 @@ def _decide(core: Delivery, chosen: Sequence[Held], now: int, sequence: int) -> 
                 continue
             except PenstockError as error:  # the queue has other options now, which forbid what this one asks for
                 why = str(error)
-        entries += cancelled(held, why, now, held.doomed_by)
+        entries.append(cancelled(held.queue, held.task_id, why, now, held.doomed_by))
     core.apply(entries, sequence)
     for queue, some in pushed.items():
         for part in _batches(some):
@@ -91,6 +91,6 @@ def _push(core: Delivery, queue: Queue, some: list[tuple[Held, Batch]], now: int
     return entries
 
 
-def cancelled(held: Held, why: str, now: int, because: bytes = b"") -> list[Entry]:
+def cancelled(queue: int, task_id: bytes, why: str, now: int, because: bytes = b"") -> TaskFreed:
     """A held task that will not be pushed; `because` is the parent whose end it was, if that was why."""
-    return [TaskFreed(held.queue, held.task_id, now, TaskFreed.CANCELLED, HELD, HELD, why, because)]
+    return TaskFreed(queue, task_id, now, TaskFreed.CANCELLED, HELD, HELD, why, because)

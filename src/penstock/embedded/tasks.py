@@ -148,8 +148,7 @@ class TaskMethods:
 
         def retry() -> None:
             asked = tasking.kin(self.shard, checked)
-            catalogue = self.desk.caught_up()
-            known = tasking.Kin(asked, catalogue.places(asked) if asked else {})
+            known = tasking.Kin(asked, self.desk.caught_up().places(asked) if asked else {})
             view = self._task(checked)
             self.desk.registry.revived(checked)
             tasking.retry(self.shard, _place(view), checked, view.state, view.finished_at, known)

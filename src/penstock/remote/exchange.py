@@ -24,7 +24,7 @@ from penstock.replies import LeaseReply
 from penstock.requests import Settling
 from penstock.wire.answers import decode_leased
 from penstock.wire.errors import ErrorReply, to_error
-from penstock.wire.frames import HEAD, Buffer, Splitter, Type, frame
+from penstock.wire.frames import Buffer, Splitter, Type, frame, frame_head
 from penstock.wire.requests import Welcome, decode
 
 ANSWERS: Final = {
@@ -81,7 +81,7 @@ class Exchange:
             return []
         self.pending[correlation] = request
         request.sent += 1
-        return [HEAD.pack(size + 5, request.kind, correlation) + first, *rest]
+        return [frame_head(request.kind, correlation, size) + first, *rest]
 
     def received(self, data: bytes) -> list[Buffer]:
         """Tell the answers in these bytes; returns what must be sent in turn. `Garbled`: drop the connection."""

@@ -95,11 +95,17 @@ def push_one(queue: str, payload: bytes) -> Request:
     def encode(sequence: int) -> Sequence[Buffer]:
         return (requests.encode_push_one(name, sequence, payload),)
 
+    return Request(PUSH_ONE, encode, _id_in(queue), is_numbered=True)
+
+
+def _id_in(queue: str) -> Read:
+    """How the answer to a single push is read."""
+
     def read(body: memoryview) -> MessageId:
         partition, offset = answers.decode_placed(body)
         return MessageId(queue, partition, offset)
 
-    return Request(PUSH_ONE, encode, read, is_numbered=True)
+    return read
 
 
 def push_encoded(queue: str, data: bytes, durability: Durability | None) -> Request:
@@ -111,15 +117,10 @@ def push_encoded(queue: str, data: bytes, durability: Durability | None) -> Requ
         request.read = lambda body: read_reply(body).ids()[0]
         return request
     name, (content_type, payload) = queue.encode(), typed
-
-    def read(body: memoryview) -> MessageId:
-        partition, offset = answers.decode_placed(body)
-        return MessageId(queue, partition, offset)
-
     return Request(
         Type.PUSH_TYPED,
         lambda sequence: (requests.encode_push_typed(content_type, name, sequence, payload),),
-        read,
+        _id_in(queue),
         is_numbered=True,
     )
 

@@ -55,7 +55,7 @@ def cancel(shard: Shard, place: MessageId | None, task_id: str) -> tuple[Ticket,
             held = shard.core.tasks.held.get(task)
             if held is None:
                 raise Moved
-            return commit(shard, (), cancelled(held, WHY, now), now, shard.durability), ""
+            return commit(shard, (), [cancelled(held.queue, task, WHY, now)], now, shard.durability), ""
         progress = _progress_of(shard, place)
         entries, worker = _decide_cancel(shard, progress, place.offset, now)
         partition, queue = progress.partition, progress.partition.queue

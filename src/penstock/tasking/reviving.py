@@ -13,8 +13,9 @@ from penstock import limits
 from penstock.batch import Batch
 from penstock.delivery.core import Delivery
 from penstock.delivery.dedup import digest
-from penstock.delivery.entries import Entry, Parent, TaskFreed, TaskHeld, UniqueTaken
-from penstock.delivery.tasks import HELD, Place, id_text, is_settled
+from penstock.delivery.entries import Entry, Parent, TaskHeld, UniqueTaken
+from penstock.delivery.freeing import cancelled
+from penstock.delivery.tasks import HELD, Place, id_text
 from penstock.delivery.withdrawn import Withdrawn
 from penstock.envelopes import parse_envelope
 from penstock.errors import QueueFull, TaskConflict
@@ -22,7 +23,7 @@ from penstock.model_tasks import FINAL, TaskState
 from penstock.requests import ParentFound
 from penstock.shard import Shard
 from penstock.tasking.checks import id_bytes
-from penstock.tasking.submitting import Moved
+from penstock.tasking.submitting import Moved, open_place
 
 
 class Kin(NamedTuple):
@@ -116,7 +117,7 @@ class _Revival:
             held += self._key(each, now)
             if lost is not None:
                 why = f"its parent {id_text(lost[0])} was {lost[1]}"
-                doomed.append(TaskFreed(each.queue, task_id, now, TaskFreed.CANCELLED, HELD, HELD, why, lost[0]))
+                doomed.append(cancelled(each.queue, task_id, why, now, lost[0]))
         return held + doomed
 
     def _look(self, each: Withdrawn) -> tuple[list[Parent], tuple[bytes, str] | None]:
@@ -143,19 +144,10 @@ class _Revival:
         found = self._known.found.get(name)
         if found is None:
             return None, "not known any more"
-        place = self._open_place(found)
+        place = open_place(self._core, found)
         if (place is None) != (found.state in FINAL):
             raise Moved
         return place, found.state.value
-
-    def _open_place(self, found: ParentFound) -> Place | None:
-        """Where the message of a parent is; None when there is none, or workers are done with it."""
-        queue = self._core.by_name.get(found.place.queue) if found.place is not None else None
-        partition = queue.by_name.get(found.place.partition) if queue is not None and found.place is not None else None
-        if queue is None or partition is None or found.place is None:
-            return None
-        place = (queue.id, partition.id, found.place.offset)
-        return None if is_settled(self._core, place) else place
 
     def _key(self, each: Withdrawn, now: int) -> list[Entry]:
         """Its unique key is its own again, unless somebody else has it."""

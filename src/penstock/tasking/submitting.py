@@ -12,9 +12,10 @@ from typing import Final, NamedTuple
 
 from penstock import limits
 from penstock.batch import Batch
+from penstock.delivery.core import Delivery
 from penstock.delivery.dedup import digest
-from penstock.delivery.entries import Entry, Parent, TaskFreed, TaskHeld, UniqueTaken, entry_bytes
-from penstock.delivery.freeing import ROOM
+from penstock.delivery.entries import Entry, Parent, TaskHeld, UniqueTaken, entry_bytes
+from penstock.delivery.freeing import ROOM, cancelled
 from penstock.delivery.log import Queue
 from penstock.delivery.push import check_allowed, decide_push
 from penstock.delivery.rates import charge
@@ -42,6 +43,18 @@ class Lost(NamedTuple):
 
 class Moved(Exception):
     """A parent is no longer where, or as, the caller saw it: look again, and submit again."""
+
+
+def open_place(core: Delivery, found: ParentFound) -> Place | None:
+    """Where the message of a parent is; None when there is none, or workers are done with it."""
+    if found.place is None:
+        return None
+    queue = core.by_name.get(found.place.queue)
+    partition = queue.by_name.get(found.place.partition) if queue is not None else None
+    if queue is None or partition is None:
+        return None
+    place = (queue.id, partition.id, found.place.offset)
+    return None if is_settled(core, place) else place
 
 
 def submit_tasks(
@@ -167,12 +180,8 @@ class _Submission:
             if found.state == TaskState.COMPLETED:
                 return None
             return Lost(f"its parent {id_text(parent)} was {found.state.value}", parent)
-        queue = self._core.by_name.get(found.place.queue) if found.place is not None else None
-        partition = queue.by_name.get(found.place.partition) if queue is not None and found.place is not None else None
-        if queue is None or partition is None or found.place is None:
-            raise Moved
-        place = (queue.id, partition.id, found.place.offset)
-        if is_settled(self._core, place):
+        place = open_place(self._core, found)
+        if place is None:
             raise Moved
         return Parent(parent, *place)
 
@@ -188,8 +197,7 @@ class _Submission:
         for each in waiting:
             if each.task_id in self._doomed:
                 queue, lost = self._core.by_name[each.task.queue], self._doomed[each.task_id]
-                freed = TaskFreed(queue.id, each.task_id, self._now, TaskFreed.CANCELLED, HELD, HELD, *lost)
-                entries.append(freed)
+                entries.append(cancelled(queue.id, each.task_id, lost.why, self._now, lost.parent))
         self._check_room(entries, waiting)
         return entries
 

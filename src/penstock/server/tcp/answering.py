@@ -44,10 +44,7 @@ class Answering:
             self._fail(correlation, answer)
         else:
             partition, offset = answer
-            self._unanswered -= 1
-            self._send(answers.placed_frame(correlation, partition.encode(), offset))
-            if not self._is_reading:
-                self._set_reading()
+            self._answer_with(answers.placed_frame(correlation, partition.encode(), offset))
 
     def _pushed(self, correlation: int, held: int, answer: PushReply | PenstockError) -> None:
         self._held_bytes -= held
@@ -88,8 +85,11 @@ class Answering:
         self._answer(Type.ERROR, correlation, requests.encode(to_reply(error)))
 
     def _answer(self, kind: int, correlation: int, body: bytes = b"") -> None:
+        self._answer_with(frame(kind, correlation, body))
+
+    def _answer_with(self, answer: bytes) -> None:
         self._unanswered -= 1
-        self._send(frame(kind, correlation, body))
+        self._send(answer)
         if not self._is_reading:
             self._set_reading()
 
