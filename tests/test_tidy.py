@@ -22,8 +22,8 @@ ASKED_FOR = (
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "penstock"
 
-FILE_LINES_MAX = 400
-TEST_LINES_MAX = 500
+FILE_LINES_MAX = 600
+TEST_LINES_MAX = 700
 FUNCTION_LINES_MAX = 60
 
 # Who may import whom, from the bottom up. A name covers what is inside it; the most specific name that fits a module
