@@ -194,6 +194,8 @@ def batch_of(count: int, **options) -> Batch:
         (Piece(batch_of(100), slice(40, 42), "0", range(5, 7), 1, 99),),
         (Piece(batch_of(10, key="k"), np.array([1, 4, 9]), "0", [7, 9, 20], [1, 2, 3], [5, 6, 7]),),
         (Piece(batch_of(4), [0, 2], ["north", "south"], [1, 1], 1, 99),),
+        (Piece(batch_of(3), slice(0, 3), ["0", "1", "2"], [3, 7, 5], 1, 99),),
+        tuple(Piece(batch_of(1), slice(0, 1), str(i), range(n, n + 1), 1, 99) for i, n in enumerate((3, 7, 5))),
         tuple(Piece(batch_of(1), slice(0, 1), "0", range(i, i + 1), 1, 50 + i) for i in range(30)),
         tuple(Piece(batch_of(1, key="k"), slice(0, 1), "0", range(i, i + 1), i + 1, 50 + i) for i in range(3)),
     ],
