@@ -1,0 +1,207 @@
+"""Writes the data directories in tests/data, which every later version must open.
+
+    python -m tests.support.golden NAME        writes tests/data/NAME.tar.xz and NAME.json
+
+`clean` is closed in order. `killed` is ended by kill -9 with open leases, tasks, producers, sinks, dead letters and
+segments. The JSON file says what the version that wrote it found when it opened the directory again: see `contents`.
+A directory is never written again under the same name: a new format gets a new one.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from penstock import Message
+from penstock.batch import Batch
+from penstock.client.sync import Penstock
+from penstock.clock import ManualClock
+from penstock.embedded import Session
+from penstock.model_tasks import ScheduleSpec, TaskFilter
+from penstock.requests import LetterFilter
+from tests.behaviour.task_steps import Office
+from tests.support.sinks import committed, staged
+
+DATA = Path(__file__).parent.parent / "data"
+NOW = 1_790_000_000_000_000  # µs; leases, delays and retention of the directories are counted from here
+ROUNDS = 3
+JOURNAL_FILE_BYTES = 1 << 16
+
+
+def opened(directory: Path, now: int = NOW) -> Session:
+    """The directory, with a clock that stands still."""
+    clock = ManualClock(now)
+    rng = random.Random(7)
+    return Session(directory, clock=clock, rng=rng, background=False, journal_file_bytes=JOURNAL_FILE_BYTES)
+
+
+def fill(session: Session) -> None:
+    """Something of everything a directory can hold, some of it sealed, some of it only in the journal."""
+    ps = Penstock(session)
+    make_queues(ps)
+    for number in range(ROUNDS):
+        push(ps, number)
+        consume(ps)
+        run_tasks(ps, number)
+        write_sink(session, number)
+        if number < ROUNDS - 1:
+            session.seal()
+            session.checkpoint()
+    ps.queue("jobs").lease(max=5, lease_seconds=300)
+    ps.queue("orders").lease(max=3, lease_seconds=300, group="billing")
+
+
+def make_queues(ps: Penstock) -> None:
+    ps.create_queue("jobs", max_attempts=2, backoff_base_seconds=0.0)
+    ps.create_queue("orders", partitions=3, ordering="key")
+    ps.create_queue("steps", ordering="partition")
+    ps.create_queue("unique", dedup_seconds=86_400.0)
+    ps.create_queue("fading", ttl_seconds=3600.0)
+    ps.queue("orders").create_group("billing", start="earliest")
+    ps.create_queue("empty", service="weighted")
+    ps.create_queue("gone")
+    ps.queue("gone").push(b"before")
+    ps.delete_queue("gone")
+
+
+def push(ps: Penstock, number: int) -> None:
+    session: Any = ps.session
+    jobs = ps.queue("jobs")
+    jobs.push_many([f"job {number} {item}".encode() for item in range(60)])
+    jobs.push({"round": number}, priority="high", headers={"n": str(number)})
+    jobs.push(b"later", delay=3600)
+    jobs.push(b"soon gone", ttl=7200, trace="00-" + "a" * 32 + "-" + "b" * 16 + "-01")
+    ps.queue("orders").push_many([Message(payload=f"order {number} {k}".encode(), key=f"k{k % 5}") for k in range(20)])
+    ps.queue("steps").push_many([f"step {number} {item}" for item in range(5)])
+    for key in ("a", "b", f"only {number}"):
+        ps.queue("unique").push(f"{key} {number}", dedup_key=key)
+    ps.queue("fading").push(f"fading {number}")
+    (producer, epoch), ticket = session.init_producer("importer")
+    session.confirm(ticket)
+    for sequence in (0, 1):
+        batch = Batch.build([f"import {number} {sequence}".encode()])
+        _, ticket = session.shard.push("jobs", batch, None, producer=(producer, epoch, sequence))
+        session.confirm(ticket)
+
+
+def consume(ps: Penstock) -> None:
+    for position, delivery in enumerate(ps.queue("jobs").lease(max=30, lease_seconds=60)):
+        if position % 5 == 0:
+            delivery.nack(delay=0, error="try again")
+        elif position % 5 == 1:
+            delivery.reject("unreadable")
+        elif position % 5 == 2:
+            delivery.release()
+        else:
+            delivery.ack()
+    for delivery in ps.queue("orders").lease(max=10):
+        with ps.transaction() as tx:
+            tx.ack(delivery)
+            tx.push("steps", b"after " + delivery.payload)
+    letter = ps.queue("jobs").dlq.list(limit=1)[0]
+    assert letter.id is not None
+    ps.queue("jobs").dlq.redrive(ids=[letter.id])
+
+
+def run_tasks(ps: Penstock, number: int) -> None:
+    office = Office(ps)
+    first, second, *_ = [office.enqueue("send", args=b"[%d]" % item) for item in range(8)]
+    office.submit(office.new("report", depends_on=(first, second)), office.new("once", unique_key=f"u{number}"))
+    for position, run in enumerate(office.lease(max=5)):
+        run.progress({"done": position})
+        if position % 3 == 2:
+            run.finish("failed", error="ValueError: no such address")
+        else:
+            run.finish(result={"sent": position})
+    office.cancel(office.enqueue("unwanted"))
+    spec = ScheduleSpec(name=f"nightly-{number}", cron="0 3 * * *", task_type="tidy", queue="mail", args=b"[]")
+    office.told(office.session.set_schedule(spec))
+
+
+def write_sink(session: Session, number: int) -> None:
+    names = staged(session, [f"row {number} {item}".encode() for item in range(4)], sink="daily", at=NOW, queue="rows")
+    committed(session, number, names, sink="daily", queue="rows")
+
+
+def contents(session: Session) -> dict[str, Any]:
+    """All that users can see of a directory, as JSON: messages, counts, dead letters, tasks, schedules, sinks."""
+    ps = Penstock(session)
+    tasks = session.tasks(TaskFilter(limit=1000))[0].tasks
+    return {
+        "queues": {name: queue_contents(ps, name) for name in ps.queues()},
+        "tasks": {view.task_id: [view.task_type, str(view.state)] for view in tasks},
+        "schedules": {view.spec.name: [view.spec.cron, str(view.next_at)] for view in session.schedules()[0]},
+        "sink": session.sink_state("rows", "daily")[0].batch,
+    }
+
+
+def queue_contents(ps: Penstock, name: str) -> dict[str, Any]:
+    queue = ps.queue(name)
+    groups = queue.groups()
+    partitions = sorted({lag.partition for lags in groups.values() for lag in lags})
+    stats = queue.stats().groups
+    return {
+        "messages": {
+            str(message.id): [
+                base64.b64encode(as_bytes(message.payload)).decode(),
+                message.key,
+                message.priority,
+                message.headers,
+                message.pushed_at.isoformat() if message.pushed_at else None,
+            ]
+            for partition in partitions
+            for message in queue.read(partition, limit=10_000)
+        },
+        "counts": {
+            group: [s.messages, s.ready, s.leased, s.waiting, s.acked, s.dead, s.dropped] for group, s in stats.items()
+        },
+        "dead letters": [] if name.endswith(".dlq") else letters(ps, name),
+    }
+
+
+def letters(ps: Penstock, name: str) -> list[list[Any]]:
+    found = ps.session.dead_letters(name, LetterFilter())[0]
+    return [[str(letter.id), base64.b64encode(as_bytes(letter.payload)).decode(), letter.headers] for letter in found]
+
+
+def as_bytes(payload: object) -> bytes:
+    assert isinstance(payload, bytes)
+    return payload
+
+
+def main(name: str) -> None:
+    """Write one directory in a process of its own, pack it, and note what is in it."""
+    with tempfile.TemporaryDirectory() as place:
+        directory = Path(place) / "data"
+        command = [sys.executable, "-m", "tests.support.golden", name, str(directory)]
+        code = subprocess.run(command, check=False).returncode
+        assert code == (-signal.SIGKILL if name == "killed" else 0), code
+        with tarfile.open(DATA / f"{name}.tar.xz", "w:xz") as packed:
+            packed.add(directory, "data")
+        session = opened(directory)
+        (DATA / f"{name}.json").write_text(json.dumps(contents(session), indent=1) + "\n")
+        session.close()
+
+
+def write(name: str, directory: Path) -> None:
+    session = opened(directory)
+    fill(session)
+    if name == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    session.close()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        write(sys.argv[1], Path(sys.argv[2]))
+    else:
+        main(sys.argv[1])
