@@ -229,10 +229,10 @@ def test_a_catalogue_from_before_is_followed_from_the_start(tmp_path):
 
     session = Session(tmp_path)
 
-    assert "penstock-catalogue" in {thread.name for thread in threading.enumerate()}
+    assert "penstock-clerk" in {thread.name for thread in threading.enumerate()}
     assert Office(Penstock(session)).state(task_id) == "pending"
     session.close()
-    assert "penstock-catalogue" not in {thread.name for thread in threading.enumerate()}
+    assert "penstock-clerk" not in {thread.name for thread in threading.enumerate()}
 
 
 # for those who have none
@@ -245,7 +245,7 @@ def test_who_has_no_tasks_pays_for_none(tmp_path):
     queue.lease()[0].ack()
 
     assert not (tmp_path / desk.DIRECTORY).exists()
-    assert "penstock-catalogue" not in {thread.name for thread in threading.enumerate()}
+    assert "penstock-clerk" not in {thread.name for thread in threading.enumerate()}
     session.close()
 
 

@@ -3,6 +3,9 @@
 `Timekeeper` lets time happen: timers, leases that ran out, expiries, the interval sync. `Storekeeper` keeps house: it
 seals full journal files, writes checkpoints, removes what retention lets go, watches the free disk. Neither polls: they
 sleep until the next due instant, and are woken when something earlier comes up.
+
+No role stops for good while its shard works: whatever goes wrong in a round is logged, counted and shown, and the
+round is made again, at first soon and then less often.
 """
 
 from __future__ import annotations
@@ -35,44 +38,77 @@ from penstock.storage.task_rows import Identify
 logger: Final = logging.getLogger("penstock")
 
 HOUSEKEEPING_SECONDS: Final = 10.0
+RETRY_SECONDS_MIN: Final = 0.1
+RETRY_SECONDS_MAX: Final = 10.0
 
 
 class Sleeper:
     """A thread that runs `tick` whenever it is woken or its time has come."""
 
-    def __init__(self, name: str, tick: Callable[[], float | None], is_over: Callable[[], bool]) -> None:
+    def __init__(self, role: str, tick: Callable[[], float | None], is_over: Callable[[], bool]) -> None:
+        self.role = role
+        self.failures = 0  # rounds that failed, since it was started
+        self.problem = ""  # why the last round failed; empty when it did not
         self._tick = tick
         self._is_over = is_over  # whether the shard has failed or is closed
         self._wake = threading.Event()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._stopping = threading.Event()
+        self._backoff = RETRY_SECONDS_MIN
+        self._thread = threading.Thread(target=self._run, name=f"penstock-{role}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def was_started(self) -> bool:
+        return self._thread.ident is not None
 
     def wake(self) -> None:
         self._wake.set()
 
     def stop(self) -> None:
-        self._stopping = True
+        self._stopping.set()
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._stopping:
+        while not self._stopping.is_set():
             try:
                 seconds = self._tick()
-            except PenstockError as error:
+            except Exception as error:  # noqa: BLE001 - told, and tried again
                 if self._is_over():
                     # Callers get the error; this thread has nothing left to do.
-                    logger.warning("%s stops: %s", self._thread.name, error)
+                    logger.warning("the %s stops: %s", self.role, error)
                     return
-                # A full disk, say, that somebody will make room on.
-                logger.warning("%s tries again in %g s: %s", self._thread.name, HOUSEKEEPING_SECONDS, error)
-                seconds = HOUSEKEEPING_SECONDS
-            self._wake.wait(seconds)
-            self._wake.clear()
+                self._failed(error)
+                # Not to be hurried: who wakes it does not know that it fails.
+                self._stopping.wait(self._backoff)
+                self._backoff = min(2 * self._backoff, RETRY_SECONDS_MAX)
+            else:
+                self.problem, self._backoff = "", RETRY_SECONDS_MIN
+                self._wake.wait(seconds)
+                self._wake.clear()
+
+    def _failed(self, error: Exception) -> None:
+        """Say what went wrong; where it did, if nobody has foreseen it and it was not said before."""
+        is_known = isinstance(error, PenstockError)  # a full disk, say, that somebody will make room on
+        problem = str(error) if is_known else f"{type(error).__name__}: {error}"
+        is_new = problem != self.problem
+        self.failures += 1
+        self.problem = problem
+        logger.log(
+            logging.WARNING if is_known else logging.ERROR,
+            "the %s tries again in %g s: %s",
+            self.role,
+            self._backoff,
+            problem,
+            exc_info=error if is_new and not is_known else None,
+        )
 
 
 class Timekeeper:
@@ -80,17 +116,17 @@ class Timekeeper:
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
-        self._sleeper = Sleeper("penstock-time", self.tick, shard.is_over)
+        self.sleeper = Sleeper("timekeeper", self.tick, shard.is_over)
         # What else time brings: each does what is due and answers when it has more to do, or None.
         self.roles: list[Callable[[], int | None]] = []
         shard.on_deadline = self._deadline
 
     def start(self) -> None:
-        self._shard.clock.on_jump(self._sleeper.wake)
-        self._sleeper.start()
+        self._shard.clock.on_jump(self.sleeper.wake)
+        self.sleeper.start()
 
     def stop(self) -> None:
-        self._sleeper.stop()
+        self.sleeper.stop()
 
     def tick(self) -> float | None:
         """Do what is due; returns seconds until there may be more."""
@@ -121,7 +157,7 @@ class Timekeeper:
     def _deadline(self, instant: int) -> None:
         if instant < self._shard.asleep_until:
             self._shard.asleep_until = instant
-            self._sleeper.wake()
+            self.sleeper.wake()
 
 
 class Storekeeper:
@@ -138,32 +174,38 @@ class Storekeeper:
         self._file_since = shard.clock.monotonic()
         self._busy = threading.Lock()
         self._is_over = False
-        self._sleeper = Sleeper("penstock-store", self.tick, shard.is_over)
+        self._seals = True  # whether sealing worked when it was tried last
+        self.sleeper = Sleeper("storekeeper", self.tick, shard.is_over)
         shard.journal.on_rotate = self._rotated
 
     def start(self) -> None:
-        self._shard.clock.on_jump(self._sleeper.wake)
-        self._sleeper.start()
+        self._shard.clock.on_jump(self.sleeper.wake)
+        self.sleeper.start()
 
     def stop(self) -> None:
-        self._sleeper.stop()
+        self.sleeper.stop()
 
     def tick(self) -> float:
         """One round of housekeeping."""
-        self._shard.journal.check_space()
+        failed: list[Exception] = []
+        for duty in (self._watch_journal, self._seal_full, self._refill_delays, self.sweep_staged, self._make_room):
+            try:
+                duty()
+            except Exception as error:  # noqa: BLE001 - the others must not wait for it
+                failed.append(error)
+        if failed:
+            raise failed[0]
+        return HOUSEKEEPING_SECONDS
+
+    def _watch_journal(self) -> None:
+        journal = self._shard.journal
+        journal.check_space()
         if self.file_us_max is not None and self._shard.clock.monotonic() - self._file_since >= self.file_us_max:
-            self._shard.journal.rotate()
-        try:
-            self.seal()
-        except PenstockError:
-            # Pushes must not wait for what does not happen: they go on, or are told why not.
-            self._shard.throttle.set()
-            raise
-        self._refill_delays()
-        self.sweep_staged()
+            journal.rotate()
+
+    def _make_room(self) -> None:
         if self.retain().messages_removed:
             self._rewrite()
-        return HOUSEKEEPING_SECONDS
 
     def sweep_staged(self) -> int:
         """Remove staged files that are old and needed by no batch of a sink; how many."""
@@ -172,6 +214,16 @@ class Storekeeper:
         return self.staging.sweep(self._shard.clock.now(), needed)
 
     # sealing
+
+    def _seal_full(self) -> None:
+        try:
+            self.seal()
+        except Exception:
+            # Pushes must not wait for what does not happen: they go on, or are told why not.
+            self._seals = False
+            self._shard.throttle.set()
+            raise
+        self._seals = True
 
     def seal(self) -> int:
         """Seal every full journal file; returns how many."""
@@ -235,9 +287,10 @@ class Storekeeper:
 
     def _rotated(self) -> None:
         self._file_since = self._shard.clock.monotonic()
-        if len(self._shard.journal.full_files()) >= limits.journal_files_unsealed_max:
+        is_helped = self._seals and self.sleeper.is_running
+        if is_helped and len(self._shard.journal.full_files()) >= limits.journal_files_unsealed_max:
             self._shard.throttle.clear()
-        self._sleeper.wake()
+        self.sleeper.wake()
 
     def _unthrottle(self) -> None:
         if len(self._shard.journal.full_files()) < limits.journal_files_unsealed_max:

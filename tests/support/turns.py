@@ -33,7 +33,5 @@ def take_turns(session: Session) -> TurnTaking:
     """Put such a lock into a session that nobody uses yet and that has no threads of its own."""
     shard: Any = session.shard
     shard.lock = TurnTaking()
-    # One thread plays all parts here: a push that waited for the sealer would wait for itself.
-    shard.throttle.clear = shard.throttle.set
     lock: TurnTaking = shard.lock
     return lock

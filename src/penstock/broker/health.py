@@ -63,6 +63,11 @@ def readyz(broker: Broker) -> Readiness:
         problems.append("the disk is nearly full: pushes are refused, leases and acks go on")
     if not broker.shard.throttle.is_set():
         problems.append("too many journal files wait for the sealer: pushes are slowed")
+    for sleeper in broker.session.sleepers():
+        if not sleeper.is_running:
+            problems.append(f"the {sleeper.role} has ended: restart the broker")
+        elif sleeper.problem:
+            problems.append(f"the {sleeper.role} fails and tries again: {sleeper.problem}")
     return Readiness("degraded" if problems else "ok", problems)
 
 

@@ -16,7 +16,7 @@ from penstock import tasking
 from penstock.delivery.entries import TaskFreed, TasksNoted
 from penstock.embedded.awaiting import TaskWaiter, TaskWaiters
 from penstock.embedded.looking import Looks
-from penstock.errors import Closed, StorageError
+from penstock.errors import Closed
 from penstock.model_tasks import TaskView, WorkerInfo, WorkerNews
 from penstock.registry import NEVER, Registry
 from penstock.shard import Shard
@@ -47,7 +47,7 @@ class Desk:
         self._retention_seconds = retention_seconds
         self._opening = threading.Lock()
         self._catalogue: Catalogue | None = None
-        self._clerk = Sleeper("penstock-catalogue", self.follow, shard.is_over) if background else None
+        self.clerk = Sleeper("clerk", self.follow, shard.is_over) if background else None
         self._is_closed = threading.Event()
         self._expire_at = 0
         # Called with the shard's lock held.
@@ -67,8 +67,8 @@ class Desk:
             self._is_closed.set()
             catalogue, self._catalogue = self._catalogue, None
         if catalogue is not None:
-            if self._clerk is not None:
-                self._clerk.stop()
+            if self.clerk is not None:
+                self.clerk.stop()
             catalogue.close()
 
     # the catalogue
@@ -86,8 +86,8 @@ class Desk:
     def _open(self) -> Catalogue:
         catalogue = self._new_catalogue(self._disk)
         catalogue.on_change(self._changed, self.waiters.keys)
-        if self._clerk is not None:
-            self._clerk.start()
+        if self.clerk is not None:
+            self.clerk.start()
         return catalogue
 
     def _new_catalogue(self, disk: Disk | None) -> Catalogue:
@@ -97,14 +97,14 @@ class Desk:
 
     def start(self) -> None:
         """Go on with a catalogue from before, if there may be threads."""
-        if self._clerk is not None and self._disk is not None and self._disk.exists(DIRECTORY):
+        if self.clerk is not None and self._disk is not None and self._disk.exists(DIRECTORY):
             _ = self.catalogue  # the clerk opens it
 
     def identify(self, keys: Iterable[Key]) -> Mapping[Key, Identity]:
         """Which tasks messages are, for whoever seals the journal: not to be held up by a view that cannot be used."""
         try:
             return self.caught_up().identify(keys)
-        except StorageError as error:
+        except Exception as error:  # noqa: BLE001 - not to be held up by a view
             logger.warning("the catalogue of tasks is made anew in memory, for the sealer: %s", error)
         with closing(self._new_catalogue(None)) as spare:
             spare.catch_up()
@@ -117,7 +117,7 @@ class Desk:
             return
         try:
             catalogue.catch_up(sequence)
-        except StorageError as error:
+        except Exception as error:  # noqa: BLE001 - not to be held up by a view
             logger.warning("the catalogue of tasks will be made anew: %s", error)  # from what is sealed
 
     def follow(self) -> float:
@@ -145,8 +145,8 @@ class Desk:
 
     def _hurry(self) -> None:
         """A lease ran out, a queue was purged: if somebody waits, the catalogue finds out at once if it matters."""
-        if self.waiters and self._clerk is not None:
-            self._clerk.wake()
+        if self.waiters and self.clerk is not None:
+            self.clerk.wake()
 
     def _pause(self) -> None:
         self._is_closed.wait(PAUSE_SECONDS)

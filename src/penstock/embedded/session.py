@@ -47,7 +47,7 @@ from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionCh
 from penstock.shard import Shard
 from penstock.storage.disk import Disk, RealDisk
 from penstock.storage.staging import Staging
-from penstock.upkeep import Storekeeper, Timekeeper
+from penstock.upkeep import Sleeper, Storekeeper, Timekeeper
 from penstock.waiting import Waiter
 
 
@@ -127,6 +127,12 @@ class Session(TaskMethods):
             self.desk.start()
         else:
             self.shard.prefetcher = None  # no threads means none
+
+    def sleepers(self) -> list[Sleeper]:
+        """The threads of the background roles; none when it was opened without."""
+        keeper = None if self._keeper is None else self._keeper.sleeper
+        found = [self.timekeeper.sleeper, keeper, self.desk.clerk]
+        return [sleeper for sleeper in found if sleeper is not None and sleeper.was_started]
 
     def close(self) -> None:
         """Stop cleanly; a second call does nothing."""

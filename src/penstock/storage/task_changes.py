@@ -102,11 +102,9 @@ class Fold:
             return number
         self.at = max(self.at, push.pushed_at)
         partitions, offsets = push.places(batch.count)
-        places = zip(partitions.tolist(), offsets.tolist(), strict=True)
-        made = self._made(number, push, batch, None if len(chosen) == batch.count else chosen.tolist())
-        for (partition, offset), change in zip(
-            places if len(chosen) == batch.count else [list(places)[row] for row in chosen.tolist()], made, strict=True
-        ):
+        rows = None if len(chosen) == batch.count else chosen.tolist()
+        places = zip(partitions[chosen].tolist(), offsets[chosen].tolist(), strict=True)
+        for (partition, offset), change in zip(places, self._made(number, push, batch, rows), strict=True):
             if change is None or offset < 0:
                 continue
             change[PARTITION], change[POSITION] = partition, offset

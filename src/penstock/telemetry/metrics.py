@@ -30,6 +30,7 @@ class Metrics:
 
     def __init__(self, session: Session, meter: Meter) -> None:
         self._shard = shard = session.shard
+        self._session = session
         self._desk = session.desk
         self._meter = meter
         self._process = CollectorRegistry()
@@ -111,6 +112,8 @@ class Metrics:
             "penstock_waiting_leases": len(self._shard.waiters),
         }
         yield from (numbers(name, [((), number)]) for name, number in found.items())
+        failures = (((sleeper.role,), sleeper.failures) for sleeper in self._session.sleepers())
+        yield numbers("penstock_upkeep_failures", failures)
 
     def _of_connections(self) -> Iterator[str]:
         connections = list(self._meter.connections.items())

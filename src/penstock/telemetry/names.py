@@ -51,6 +51,7 @@ FAMILIES: Final = {
         Family("penstock_segment_bytes", "gauge", (), "Bytes in sealed segment files."),
         Family("penstock_segment_files", "gauge", (), "Sealed segment files."),
         Family("penstock_disk_full", "gauge", (), "1 while pushes are refused because the disk is nearly full."),
+        Family("penstock_upkeep_failures", "counter", ("role",), "Rounds of a background role that failed."),
         Family("penstock_connections", "gauge", ("protocol",), "Open connections."),
         Family("penstock_accepted_connections", "counter", ("protocol",), "Connections accepted."),
         Family("penstock_waiting_leases", "gauge", (), "Leases and streams that wait for messages."),

@@ -1,0 +1,144 @@
+"""No background role stops for good: whatever a round meets, it is told of and tried again, and nobody waits for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock import limits
+from penstock.broker.health import readyz
+from penstock.client.sync import Penstock
+from penstock.embedded import Session
+from penstock.model import ContentType, Message
+from penstock.telemetry import Metrics
+from penstock.telemetry.meter import Meter
+from penstock.upkeep import RETRY_SECONDS_MAX, Sleeper
+from tests.support.serving import broker_on, on_uvloop
+
+PATIENCE = 60.0
+
+
+class Round:
+    """A role's round that fails until it is told not to."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+        self.failed, self.done = threading.Semaphore(0), threading.Semaphore(0)
+
+    def __call__(self, *given: object) -> float | None:
+        if self.error is not None:
+            self.failed.release()
+            raise self.error
+        self.done.release()
+        return None
+
+
+def sleeping(tick: Callable[[], float | None]) -> Sleeper:
+    sleeper = Sleeper("tester", tick, lambda: False)
+    sleeper.start()
+    return sleeper
+
+
+@pytest.mark.parametrize("error", [IndexError("list index out of range"), MemoryError(), RecursionError("deep")])
+def test_an_unexpected_error_is_logged_counted_shown_and_tried_again(error, caplog):
+    tick = Round(error)
+    with caplog.at_level(logging.INFO, "penstock"):
+        sleeper = sleeping(tick)
+        for _ in range(3):
+            assert tick.failed.acquire(timeout=PATIENCE)
+        assert sleeper.is_running
+        assert sleeper.failures >= 2
+        assert sleeper.problem == f"{type(error).__name__}: {error}"
+        tick.error = None
+        assert tick.done.acquire(timeout=PATIENCE)
+    sleeper.stop()
+
+    assert sleeper.problem == ""
+    told = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(told) == sleeper.failures
+    assert [record.exc_info is not None for record in told] == [True] + [False] * (len(told) - 1)
+
+
+def test_a_role_that_fails_waits_longer_each_time_and_is_not_hurried(monkeypatch):
+    tick = Round(IndexError("no"))
+    sleeper = Sleeper("tester", tick, lambda: False)
+    waited: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waited.append(seconds)
+        sleeper.wake()  # as calls do all the time
+        if len(waited) == 12:
+            tick.error = None
+        return False
+
+    monkeypatch.setattr(sleeper._stopping, "wait", wait)
+    sleeper.start()
+    assert tick.done.acquire(timeout=PATIENCE)
+    sleeper.stop()
+
+    assert waited == sorted(waited)
+    assert waited[0] < 1.0
+    assert waited[-1] == RETRY_SECONDS_MAX
+
+
+def test_pushes_go_on_and_other_duties_are_done_while_sealing_fails(tmp_path, monkeypatch):
+    session = Session(tmp_path / "data", durability="os", journal_file_bytes=1 << 16)
+    with Penstock(session) as ps:
+        keeper = session._keeper
+        assert keeper is not None
+        sealing, sweeping = Round(IndexError("list index out of range")), Round(None)
+        with monkeypatch.context() as trouble:
+            trouble.setattr(session.shard.store, "seal", sealing)
+            trouble.setattr(keeper, "_refill_delays", Round(KeyError("delays")))
+            trouble.setattr(keeper, "sweep_staged", sweeping)
+            for _ in range(limits.journal_files_unsealed_max + 3):
+                ps.queue("mail").push(b"x" * 40_000)
+                ps.queue("mail").push(b"x" * 40_000)
+            for _ in range(2):  # the second begins when the first has been told of
+                assert sealing.failed.acquire(timeout=PATIENCE)
+                assert sweeping.done.acquire(timeout=PATIENCE)
+            assert keeper.sleeper.is_running
+            assert keeper.sleeper.problem == "IndexError: list index out of range"
+        keeper.seal()
+
+        assert session.shard.journal.full_files() == []
+        assert len(ps.queue("mail").read(0, offset=0, limit=1000)) == 2 * (limits.journal_files_unsealed_max + 3)
+
+
+@on_uvloop
+async def test_health_and_metrics_tell_of_a_role_that_fails(tmp_path):
+    async with broker_on(tmp_path) as broker:
+        session = broker.session
+        metrics = Metrics(session, Meter())
+        assert readyz(broker).status == "ok"
+        session.timekeeper.sleeper.failures = 3
+        session.timekeeper.sleeper.problem = "IndexError: no"
+
+        assert readyz(broker).status == "degraded"
+        assert readyz(broker).problems == ["the timekeeper fails and tries again: IndexError: no"]
+        assert 'penstock_upkeep_failures_total{role="timekeeper"} 3' in metrics.render()[0].decode()
+
+        session.timekeeper.sleeper.stop()
+        assert readyz(broker).problems == ["the timekeeper has ended: restart the broker"]
+
+
+def test_tasks_that_are_none_beside_plain_messages_are_sealed(tmp_path: Path) -> None:
+    session = Session(tmp_path / "data", durability="os", background=False)
+    with Penstock(session) as ps:
+        ids = ps.queue("mail").push_many([Message(payload=b"{}", content_type=ContentType.TASK)] * 2 + [b"plain"])
+
+        assert session.seal() == 1
+        assert len(ids) == 3
+        assert [message.payload for message in ps.queue("mail").read(0, offset=0, limit=10)] == [b"{}", b"{}", b"plain"]
+
+
+def test_a_session_without_threads_never_has_pushes_wait_for_them(tmp_path: Path) -> None:
+    session = Session(tmp_path / "data", durability="os", background=False, journal_file_bytes=1 << 16)
+    with Penstock(session) as ps:
+        for _ in range(2 * limits.journal_files_unsealed_max):
+            ps.queue("mail").push(b"x" * 60_000)
+        assert session.seal() > limits.journal_files_unsealed_max
