@@ -30,7 +30,7 @@ from penstock.storage.task_changes import (
     Change,
 )
 from penstock.storage.task_names import Known
-from penstock.storage.task_states import ANY, FINAL_FROM, Code, id_bytes
+from penstock.storage.task_states import ANY, FINAL_FROM, Code, id_bytes, parents_of
 
 _CODES: Final = {
     "scheduled": Code.WAITING,
@@ -122,10 +122,10 @@ class _Merged:
         new = {task_id: change for task_id, change in changes.items() if len(change) > UPDATE_LENGTH}
         updates = [change for change in changes.values() if len(change) == UPDATE_LENGTH]
         parents = [
-            (id_bytes(parent), task_id)
+            pair
             for task_id, change in new.items()
             if change[_DEPENDS_ON]
-            for parent in msgspec.json.decode(change[_DEPENDS_ON], type=list[str])
+            for pair in parents_of(msgspec.json.decode(change[_DEPENDS_ON], type=list[str]), task_id)
         ]
         many.execute(connection, schema.INSERT, new.values())
         many.execute(connection, schema.UPDATE_BY_ID, updates)

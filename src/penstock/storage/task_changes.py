@@ -166,7 +166,7 @@ class Fold:
                 ]
             )  # fmt: skip
             if depends_on:
-                self.parents += parents_of(envelope, task_id)
+                self.parents += parents_of(depends_on, task_id)
         return made
 
     # What becomes of them.

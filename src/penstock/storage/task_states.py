@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final
 
 from penstock.errors import InvalidField
 from penstock.model import Outcome
-from penstock.model_tasks import Envelope
 
 
 class Code(IntEnum):
@@ -76,10 +76,10 @@ def id_text(task_id: bytes) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def parents_of(envelope: Envelope, task_id: bytes) -> list[tuple[bytes, bytes]]:
+def parents_of(depends_on: Sequence[str], task_id: bytes) -> list[tuple[bytes, bytes]]:
     """(parent, child) for each parent that has an id."""
     pairs = []
-    for parent in envelope.depends_on:
+    for parent in depends_on:
         try:
             pairs.append((id_bytes(parent), task_id))
         except InvalidField:
