@@ -22,9 +22,9 @@ Chunk = tuple[list[MessageId], Batch]
 
 
 def next_page(wanted: LetterFilter, found: list[Message]) -> LetterFilter | None:
-    """What to list next, with what was found so far; None when that was all."""
+    """What to list next, after `found`; None at the limit. An answer holds what fits: only an empty one is the last."""
     left = wanted.limit - len(found)
-    if left <= 0 or len(found) % PAGE:
+    if left <= 0:
         return None
     start = found[-1].id.offset + 1 if found and found[-1].id is not None else wanted.from_offset
     return msgspec.structs.replace(wanted, limit=min(PAGE, left), from_offset=start)

@@ -10,18 +10,20 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from penstock.batch import Batch, encode_one
 from penstock.embedded.asynchronous_tasks import AsyncTaskMethods
 from penstock.embedded.session import Pipeline, Session
+from penstock.errors import PenstockError
 from penstock.model import (
     Durability,
     Freed,
     Message,
     MessageId,
+    Outcome,
     PartitionLag,
     Position,
     QueueOptions,
@@ -33,6 +35,7 @@ from penstock.replies import LeaseReply, Member, Membership, PushReply, SinkStat
 from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice, Settling, SinkCommit
 
 T = TypeVar("T")
+RELEASE: Final = Settling(Outcome.RELEASED)
 
 
 class AsyncPipeline(Pipeline):
@@ -40,6 +43,42 @@ class AsyncPipeline(Pipeline):
 
     async def confirm(self) -> None:  # type: ignore[override]
         await self._session.shard.confirmed(self._ticket)
+
+
+class Taking:
+    """One lease until its caller has it. Once abandoned, whatever it takes is released, by whoever notices last."""
+
+    def __init__(self, session: Session, queue: str, group: str, request: LeaseRequest) -> None:
+        self._session = session
+        self._where = (queue, group)
+        self._request = request
+        self._nonce = 0
+        self._is_abandoned = False
+
+    async def run(self) -> tuple[LeaseReply, int]:
+        """Ask the shard, in a thread if that may read a file."""
+        return await asyncio.to_thread(self._take_loaded) if self._session.needs_files(*self._where) else self._take()
+
+    def abandon(self) -> None:
+        """The caller was cancelled. A thread that is still at work finds out by itself."""
+        self._is_abandoned = True
+        self._release()
+
+    def _take_loaded(self) -> tuple[LeaseReply, int]:
+        reply, ticket = self._take()
+        return msgspec.structs.replace(reply, pieces=self._session.loaded(reply.pieces)), ticket
+
+    def _take(self) -> tuple[LeaseReply, int]:
+        reply, ticket = self._session.lease(*self._where, self._request)
+        self._nonce = reply.nonce
+        if self._is_abandoned:
+            self._release()
+        return reply, ticket
+
+    def _release(self) -> None:
+        if self._nonce:
+            with suppress(PenstockError):  # released by the other thread, acknowledged on delivery, or closed
+                self._session.settle_lease(self._nonce, RELEASE)
 
 
 class AsyncSession(AsyncTaskMethods):
@@ -87,38 +126,33 @@ class AsyncSession(AsyncTaskMethods):
             await asyncio.to_thread(throttle.wait)
 
     async def lease(self, queue: str, group: str, request: LeaseRequest, wait_seconds: float) -> LeaseReply:
-        reply, ticket = await self._lease(queue, group, request)
-        if not reply.count and wait_seconds:
-            reply, ticket = await self._lease_waiting(queue, group, request, wait_seconds)
-        await self.shard.confirmed(ticket)
+        taking = Taking(self.session, queue, group, request)
+        try:
+            reply, ticket = await taking.run()
+            if not reply.count and wait_seconds:
+                reply, ticket = await self._lease_waiting(taking, queue, wait_seconds)
+            await self.shard.confirmed(ticket)
+        except asyncio.CancelledError:
+            taking.abandon()
+            raise
         return reply
 
-    async def _lease(self, queue: str, group: str, request: LeaseRequest) -> tuple[LeaseReply, int]:
-        session = self.session
-        if not session.needs_files(queue, group):
-            return session.lease(queue, group, request)
-        reply, ticket = await asyncio.to_thread(session.lease, queue, group, request)
-        pieces = await asyncio.to_thread(session.loaded, reply.pieces)
-        return msgspec.structs.replace(reply, pieces=pieces), ticket
-
-    async def _lease_waiting(
-        self, queue: str, group: str, request: LeaseRequest, seconds: float
-    ) -> tuple[LeaseReply, int]:
+    async def _lease_waiting(self, taking: Taking, queue: str, seconds: float) -> tuple[LeaseReply, int]:
         session, loop = self.session, asyncio.get_running_loop()
         deadline = loop.time() + seconds
         woken = asyncio.Event()
         while True:
             woken.clear()
             waiter = session.watch(queue, partial(loop.call_soon_threadsafe, woken.set))
-            reply, ticket = LeaseReply(queue, group, 0, 0, (), 0), 0
+            reply: LeaseReply | None = None
             try:
-                reply, ticket = await self._lease(queue, group, request)
+                reply, ticket = await taking.run()
                 if not reply.count:
                     with suppress(TimeoutError):
                         await asyncio.wait_for(woken.wait(), max(0.0, deadline - loop.time()))
-                    reply, ticket = await self._lease(queue, group, request)
+                    reply, ticket = await taking.run()
             finally:
-                session.unwatch(waiter, served=bool(reply.count))
+                session.unwatch(waiter, served=reply is not None and bool(reply.count))
             if reply.count or loop.time() >= deadline:
                 return reply, ticket
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 from penstock import limits
 from penstock.batch import Batch, encode_one
 from penstock.errors import Closed, LeaseLost, PenstockError, RateLimited, Unavailable
-from penstock.model import Durability, MessageId, Receipt
+from penstock.model import Durability, MessageId, Outcome, Receipt
 from penstock.remote import request as asking
 from penstock.remote.connecting import Connector
 from penstock.remote.exchange import Exchange, Garbled, tell
@@ -29,12 +29,13 @@ from penstock.remote.producer import nameless
 from penstock.remote.request import Request
 from penstock.remote.settings import Settings
 from penstock.remote.task_operations import AsyncWaits
-from penstock.replies import PushReply
+from penstock.replies import LeaseReply, PushReply
 from penstock.requests import PartitionChoice, Settling
 from penstock.wire.frames import Buffer
 
 OVERDUE_CHECK_SECONDS: Final = 0.25
 JOINED_MIN: Final = 8
+RELEASE: Final = Settling(Outcome.RELEASED)
 
 
 class AsyncSession(AsyncWaits, Operations):
@@ -109,7 +110,10 @@ class AsyncSession(AsyncWaits, Operations):
         try:
             return await request.future
         except asyncio.CancelledError:
-            self._abandon(request)
+            if request.future.cancelled():
+                self._abandon(request)
+            elif request.future.exception() is None:  # the answer came in the same turn of the loop
+                self._give_back(request.future.result())
             raise
 
     def _told(self, request: Request) -> Any:
@@ -134,13 +138,30 @@ class AsyncSession(AsyncWaits, Operations):
             passed = self.settings.timeout_seconds + request.wait_seconds - (request.deadline - self.loop.time())
             if passed + wait < min(self.settings.timeout_seconds, self.settings.rate_limit_seconds):
                 request.renew()
-                self.loop.call_later(wait, self.submit, request)
+                self.loop.call_later(wait, self._submit_again, request)
                 return
-        (request.then or resolve)(request, answer)
+        (request.then or self._resolve)(request, answer)
         if self._answered is not None:
             self._wake()
         if self._waiting:
             self._go_on()
+
+    def _submit_again(self, request: Request) -> None:
+        if request.future is None or not request.future.cancelled():
+            self.submit(request)
+
+    def _resolve(self, request: Request, answer: Any) -> None:
+        if request.future.done():  # cancelled, and the task has not run since
+            self._give_back(answer)
+        else:
+            resolve(request, answer)
+
+    def _give_back(self, answer: Any) -> None:
+        """Release the messages of an answer that nobody takes."""
+        if isinstance(answer, LeaseReply) and answer.nonce:
+            request = asking.settle((), answer.nonce, RELEASE)
+            request.then = _ignore
+            self.submit(request)
 
     def _wake(self) -> None:
         if self._answered is not None:
@@ -292,6 +313,10 @@ class AsyncSession(AsyncWaits, Operations):
 
     def pipeline(self) -> AsyncPipeline:
         return AsyncPipeline(self)
+
+
+def _ignore(request: Request, answer: Any) -> None:
+    """Nobody waits for it."""
 
 
 class AsyncPipeline:

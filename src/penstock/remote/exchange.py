@@ -37,7 +37,6 @@ ANSWERS: Final = {
 ERROR: Final = int(Type.ERROR)
 OK: Final = int(Type.OK)
 HELLO: Final = int(Type.HELLO)
-ABANDONED_MAX: Final = 1_024
 CORRELATIONS: Final = 1 << 32
 NOT_FRAMES: Final = (PenstockError, ValueError, TypeError, IndexError, OverflowError, struct.error)
 _RELEASE: Final = Settling(Outcome.RELEASED)
@@ -56,7 +55,6 @@ class Exchange:
         self.frame_bytes_max = limits.frame_bytes_max  # as the broker says in its welcome
         self.pending: dict[int, Request] = {}
         self.turned_away: dict[int, Request] = {}  # by a broker that is leaving: for the next connection
-        self._abandoned: dict[int, None] = {}  # leases that nobody waits for
         self._correlation = 0
         self._splitter = Splitter(2 * limits.frame_bytes_max)
         self.refused: PenstockError | None = None  # why the broker ends the connection
@@ -128,14 +126,14 @@ class Exchange:
             self.is_leaving = True
         elif kind == Type.ERROR and not correlation:
             self.refused = to_error(decode(body, ErrorReply))
-        elif correlation in self._abandoned:
-            del self._abandoned[correlation]
-            if kind == Type.LEASED:
-                return self._given_back(decode_leased(body))
+        elif kind == Type.LEASED:
+            return self.give_back(decode_leased(body))
         return []
 
-    def _given_back(self, reply: LeaseReply) -> list[Buffer]:
-        return self.put(asking.settle((), reply.nonce, _RELEASE)) if reply.nonce else []
+    def give_back(self, answer: Any) -> list[Buffer]:
+        """Nobody takes this answer: what to send to release the messages in it, if there are any."""
+        nonce = answer.nonce if isinstance(answer, LeaseReply) else 0
+        return self.put(asking.settle((), nonce, _RELEASE)) if nonce else []
 
     def unanswered(self) -> list[Request]:
         """All that somebody waits for, those that a leaving broker has turned away among them."""
@@ -149,16 +147,12 @@ class Exchange:
         _done(request)
         if is_turned_away or not (request.kind == Type.LEASE or request.wait_seconds):
             return []
-        self._abandoned[request.correlation] = None
-        if len(self._abandoned) > ABANDONED_MAX:
-            del self._abandoned[next(iter(self._abandoned))]
         return [frame(Type.CANCEL, 0, asking.cancel(request.correlation))]
 
     def lost(self, why: str) -> list[Request]:
         """The connection is gone. The requests to put again, in their order; all others have been told."""
         again, self.turned_away = self.turned_away, {}
         pending, self.pending = self.pending, {}
-        self._abandoned = {}
         for correlation, request in pending.items():
             if request.kind == Type.HELLO or request.again is Again.NEVER:
                 tell(request, self.refused or unknown(why))

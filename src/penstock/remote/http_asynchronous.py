@@ -1,6 +1,7 @@
 """The session of the asyncio face over HTTP: a pool of connections, one for each request under way.
 
-A call that is cancelled closes its connection: the broker takes back what it would have leased.
+A call that is cancelled closes its connection: the broker takes back what it would have leased. The answer to a lease
+may be on its way by then: a cancelled lease reads on for a moment, and releases what comes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import httpx
 from penstock import limits
 from penstock.batch import Batch, encode_one
 from penstock.errors import Closed, LeaseLost, PenstockError
-from penstock.model import Durability, MessageId, Receipt
+from penstock.model import Durability, MessageId, Outcome, Receipt
 from penstock.remote import http_request as asking
 from penstock.remote import http_tasks
 from penstock.remote.gathering import Gatherer, resolve
@@ -28,11 +29,13 @@ from penstock.remote.operations import Operations
 from penstock.remote.producer import Producer, nameless
 from penstock.remote.settings import Settings
 from penstock.remote.task_operations import AsyncWaits
-from penstock.replies import PushReply
-from penstock.requests import PartitionChoice, Settling
+from penstock.replies import LeaseReply, PushReply
+from penstock.requests import LeaseRequest, PartitionChoice, Settling
 from penstock.wire import calls
 
 AT_ONCE_MAX: Final = 8  # requests, of those that do not wait for messages to come: each takes a connection
+GIVE_BACK_SECONDS: Final = 0.25  # how long a cancelled lease reads on: an answer that was sent has arrived by then
+RELEASE: Final = Settling(Outcome.RELEASED)
 TASKS_MAX: Final = 64  # requests under way that nobody awaits
 
 
@@ -221,6 +224,24 @@ class AsyncSession(AsyncWaits, Operations):
             return PushReply(queue, 0, (), {})
         reply: PushReply = await self.ask(asking.push(queue, batch, partition, durability))
         return reply
+
+    async def lease(self, queue: str, group: str, request: LeaseRequest, wait_seconds: float = 0.0) -> LeaseReply:
+        leasing = asyncio.ensure_future(self.ask(asking.lease(queue, group, request, wait_seconds)))
+        try:
+            reply: LeaseReply = await asyncio.shield(leasing)
+        except asyncio.CancelledError:
+            if not leasing.cancelling():  # otherwise the loop is closing
+                self.spawn(self._give_back(leasing))
+            raise
+        return reply
+
+    async def _give_back(self, leasing: asyncio.Task[LeaseReply]) -> None:
+        await asyncio.wait({leasing}, timeout=GIVE_BACK_SECONDS)
+        leasing.cancel()
+        with suppress(asyncio.CancelledError, PenstockError):
+            reply = await leasing
+            if reply.nonce:
+                await self.ask(asking.settle((), reply.nonce, RELEASE))
 
     def pipeline(self) -> AsyncPipeline:
         return AsyncPipeline(self)
