@@ -105,9 +105,9 @@ def test_whatever_is_logged_can_be_written(stream):
 
 
 def test_other_libraries_are_quiet_below_a_warning(stream):
-    logging.getLogger("uvicorn.error").info("Started server process")
-    logging.getLogger("uvicorn.access").warning("GET / 200")
-    logging.getLogger("uvicorn.error").warning("trouble")
+    logging.getLogger("websockets").info("connection open")
+    logging.getLogger("grpc").info("started")
+    logging.getLogger("websockets").warning("trouble")
 
     assert [line["event"] for line in lines(stream)] == ["trouble"]
 

@@ -56,7 +56,7 @@ class Talk:
 async def serving(origins=(), **options):
     """A broker behind a WebSocket: (broker, sockets, how to connect)."""
     async with broker_on(**options) as broker:
-        sockets = WebSockets(broker, origins)
+        sockets = WebSockets(broker)
         settings = HttpSettings(port=0, cors_origins=tuple(origins), request_bytes_max=MESSAGE_BYTES_MAX)
         server = await start_http(broker, settings, stream=sockets.serve)
         url = f"ws://127.0.0.1:{server.port}/api/v1/stream"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from contextlib import suppress
 
 import pytest
 
@@ -144,7 +145,7 @@ def test_a_client_that_vanishes_in_the_middle_of_a_request_changes_nothing(serve
 
 
 def test_a_slow_request_is_let_go(serve):
-    server = serve(headers_seconds=2, body_seconds=2)
+    server = serve(headers_seconds=2, progress_seconds=2)
     with server.connect() as silent, server.connect() as halfway, server.connect() as slow_body:
         halfway.send(b"POST /api/v1/ack HTTP/1.1\r\nhost:")
         slow_body.send(request("POST", PUSH, ONE)[:-1])
@@ -153,6 +154,94 @@ def test_a_slow_request_is_let_go(serve):
         assert halfway.answer().code == "bad_request"
         assert slow_body.answer().code == "bad_request"
     server.push("mail", 1)
+
+
+BAD_CHUNK = b"5\r\nabcdeZZ"
+SOON = {"headers_seconds": 0.4, "progress_seconds": 0.4, "parting_seconds": 0.2, "paused_seconds": 0.4}
+
+
+@pytest.mark.parametrize("path", [PUSH, "/api/v1/queues"])
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_bad_chunk_is_answered_and_ends_the_connection(serve, path, leaves):
+    server = serve(connections_max=2, **SOON)
+    for _ in range(4):
+        with server.connect() as client:
+            client.send(request("POST", path, transfer_encoding="chunked") + BAD_CHUNK)
+            assert client.answer().code == "bad_request"
+            if leaves:
+                client.socket.shutdown(socket.SHUT_WR)
+            assert client.rest() == b""
+            server.until(lambda: not server.server.connections)
+
+
+def test_garbage_behind_a_request_that_waits_is_refused_after_its_answer(serve):
+    server = serve(**SOON)
+    server.push("mail", 1)
+    with server.connect() as client:
+        client.send(request("POST", LEASE, b'{"max":1}') + b"this is no request\r\n\r\n" + request("POST", PUSH, ONE))
+
+        assert client.answer().status == 200
+        assert client.answer().code == "bad_request"
+        assert client.rest() == b""
+    assert server.stats("mail")["messages"] == 1
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        request("POST", PUSH, content_length="999999999"),
+        request("POST", PUSH, b"x", content_encoding="gzip"),
+        request("POST", PUSH, b"{}", origin="http://elsewhere.example"),
+        request("POST", "/api/v1/queues", b"{}", origin="http://elsewhere.example"),
+    ],
+)
+def test_nothing_that_was_sent_behind_a_refusal_is_run(server, refused):
+    with server.connect() as client:
+        client.send(refused + request("POST", PUSH, ONE) + request("PUT", "/api/v1/queues/other", b"{}"))
+
+        assert client.answer().status >= 400
+        assert client.rest() == b""
+    assert server.http.get("/api/v1/queues").json() == {"queues": []}
+
+
+def test_a_client_that_goes_while_its_pipeline_is_full_is_noticed(serve):
+    server = serve(**SOON)
+    server.http.post("/api/v1/queues", json={"name": "mail"})
+    behind = request("POST", PUSH, ONE) * 10
+    with server.connect() as client:
+        client.send(request("POST", LEASE, b'{"wait_ms":20000}') + behind)
+        server.until(lambda: server.broker.waiting)
+    server.until(lambda: server.server.connections <= 1)
+
+    assert server.stats("mail")["messages"] == 0
+
+
+def test_a_connection_that_is_paused_for_too_long_is_ended(serve):
+    server = serve(**SOON)
+    server.http.post("/api/v1/queues", json={"name": "mail"})
+    with server.connect() as client:
+        client.send(request("POST", LEASE, b'{"wait_ms":60000}'))
+        server.until(lambda: server.broker.waiting)
+        client.socket.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                client.socket.send(bytes(100_000))
+        server.until(lambda: not server.broker.waiting)
+    server.until(lambda: server.server.connections <= 1)
+
+
+def test_a_client_that_does_not_take_its_last_answer_is_ended(serve):
+    server = serve(**SOON)
+    server.push("mail", "x" * 30_000)
+    with server.connect() as client:
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        read = request("GET", f"{PUSH}?limit=1")
+        client.send(read * 200 + request("GET", f"{PUSH}?limit=1", connection="close"))
+        server.until(lambda: any(each._stalled_since is not None for each in server.server._site.connections))
+        for connection in server.server._site.connections:
+            connection._stalled_since = None  # as if its buffer had just been below the mark
+            server.loop.call_soon_threadsafe(connection._close)
+        server.until(lambda: server.server.connections <= 1)
 
 
 def test_an_idle_connection_is_closed_after_a_while(serve):
@@ -176,8 +265,8 @@ def test_a_client_that_does_not_read_is_not_answered_without_end(serve):
                 sent += client.socket.send((browse + peek) * 1000)
         except BlockingIOError:
             pass
-        connections = server.server._state.connections
-        server.until(lambda: any(each.flow is not None and each.flow.write_paused for each in connections))
+        connections = server.server._site.connections
+        server.until(lambda: any(each._stalled_since is not None for each in connections))
         server.until(lambda: len(connections) == 1)  # let go: what is left is the one that pushed
 
     assert sent < 50_000_000

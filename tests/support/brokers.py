@@ -44,7 +44,7 @@ class BrokerThread:
 
         async def abort() -> None:
             if self.protocol == "http":
-                transports = [connection.transport for connection in self.server._state.connections]
+                transports = [connection.transport for connection in self.server._site.connections]
             else:
                 transports = [connection._transport for connection in self.server._connections]
             for transport in transports:

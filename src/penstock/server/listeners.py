@@ -126,7 +126,7 @@ async def _start_http(broker: Broker, settings: Settings, port: int, metrics: Me
         slow_request_seconds=settings.slow_request_ms / 1000,
         profile=settings.profile,
     )
-    sockets = WebSockets(broker, settings.cors_origins)
+    sockets = WebSockets(broker)
     server = await start_http(broker, wanted, metrics=metrics, stream=sockets.serve)
 
     async def close() -> None:

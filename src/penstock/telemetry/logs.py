@@ -1,6 +1,6 @@
 """Logs of a broker: one event per line, JSON for machines or columns for people.
 
-Everything goes one way: structlog events and the records of `logging` (Penstock's own modules, uvicorn, grpc) get the
+Everything goes one way: structlog events and the records of `logging` (Penstock's own modules, grpc, httpx) get the
 same fields and leave by one handler on standard error. What belongs to a request (its id, the protocol, the client, the
 queue, the consumer) is bound once with `context` and is on every line that is logged meanwhile. Values under names that
 speak of secrets are never written.
@@ -23,7 +23,7 @@ LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": loggin
 SECRETS: Final = ("token", "secret", "password", "authorization", "cookie", "api_key")
 HIDDEN: Final = "***"
 # What these say below a warning is ours to say, or nobody's.
-QUIET: Final = ("uvicorn", "uvicorn.error", "websockets", "asyncio", "grpc", "httpx", "httpcore")
+QUIET: Final = ("websockets", "asyncio", "grpc", "httpx", "httpcore")
 
 _access: Final = logging.getLogger("penstock.access")
 
@@ -114,8 +114,7 @@ def _take_over(handler: logging.Handler) -> None:
     for old in root.handlers[:]:
         root.removeHandler(old)
     root.addHandler(handler)
-    for name in (*QUIET, "uvicorn.access"):
+    for name in QUIET:
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
-    logging.getLogger("uvicorn.access").disabled = True  # we log requests ourselves

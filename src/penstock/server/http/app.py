@@ -18,14 +18,11 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route as StarletteRoute
-from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from starlette.websockets import WebSocket
 
 from penstock.errors import BadRequest, Internal, InvalidField, PenstockError, Unavailable
 from penstock.server.http import docs_page, openapi
 from penstock.server.http.actions import Asked, Refused
-from penstock.server.http.exchange import too_large
 from penstock.server.http.probes import Text, Unwell
 from penstock.server.http.route import Route
 from penstock.server.http.routes import PROFILE, ROUTES
@@ -37,11 +34,10 @@ from penstock.wire.json_errors import OneOrMany, Reader
 from penstock.wire.json_replies import encode, error_body
 
 logger: Final = logging.getLogger("penstock.http")
-Stream = Callable[[WebSocket], Awaitable[None]]
 
 
-def make_app(site: Site, metrics: Metrics | None = None, stream: Stream | None = None) -> Starlette:
-    """The application; `stream` answers the WebSocket at /api/v1/stream, and finds the broker in `app.state`."""
+def make_app(site: Site, metrics: Metrics | None = None) -> Starlette:
+    """The application."""
     routes = (*ROUTES, PROFILE) if site.settings.profile else ROUTES
     by_path: dict[str, dict[str, Route]] = {}
     for route in routes:
@@ -50,16 +46,12 @@ def make_app(site: Site, metrics: Metrics | None = None, stream: Stream | None =
     resources.append(StarletteRoute("/openapi.json", _page("application/json", _openapi, routes)))
     resources.append(StarletteRoute("/docs", _page("text/html", _docs, routes)))
     resources.append(StarletteRoute("/", _front))
-    if stream is not None:
-        resources.append(WebSocketRoute("/api/v1/stream", stream))
     app = Starlette(
         routes=resources,
         middleware=[Middleware(Envelope, site=site), *_cors(site)],
         exception_handlers={HTTPException: _http_error},
     )
     app.router.redirect_slashes = False
-    app.state.broker = site.broker
-    app.state.site = site
     return app
 
 
@@ -81,18 +73,14 @@ def _cors(site: Site) -> list[Middleware]:
 
 
 class Envelope:
-    """What every response of the application has: a request id, and the end of the connection when the broker stops."""
+    """What every response of the application has: a request id, and a line in the log when it took long."""
 
     def __init__(self, app: ASGIApp, site: Site) -> None:
         self._app = app
         self._site = site
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        request_id = self._site.request_id(dict(scope["headers"]).get(b"x-request-id"))
-        scope["request_id"] = request_id.decode()
+        request_id = scope["request_id"]
         clock, status = self._site.broker.clock, 0
         began = clock.monotonic()
 
@@ -100,13 +88,10 @@ class Envelope:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers["x-request-id"] = request_id.decode()
-                if self._site.is_draining:
-                    headers["connection"] = "close"
+                MutableHeaders(scope=message)["x-request-id"] = request_id
             await send(message)
 
-        with context(request_id=request_id.decode(), protocol="http"):
+        with context(request_id=request_id, protocol="http"):
             await self._app(scope, receive, sent)
             seconds, slow = (clock.monotonic() - began) / 1e6, self._site.settings.slow_request_seconds
             log_request(scope["method"], scope["path"], status, seconds, slow)
@@ -158,7 +143,7 @@ class Resource:
         query = self._query(request, route)
         body = None
         if route.body is not None:
-            given = await self._body(request)
+            given = await request.body()
             body = self._bodies[route.method].read(given or b"{}" if route.is_body_optional else given)
         parent = trace.carried(request.headers.get("traceparent"))
         return Asked(self._site.broker, client, dict(request.path_params), query, body, self._metrics, parent)
@@ -175,16 +160,6 @@ class Resource:
             return msgspec.convert(given, route.query, strict=False)
         except msgspec.ValidationError as error:
             raise self._queries[route.method].refusal(error) from None
-
-    async def _body(self, request: Request) -> bytes:
-        limit = self._site.settings.request_bytes_max
-        chunks, length = [], 0
-        async for chunk in request.stream():
-            length += len(chunk)
-            if length > limit:
-                raise too_large(limit)
-            chunks.append(chunk)
-        return b"".join(chunks)
 
 
 async def _while_there(request: Request, work: Awaitable[Any]) -> Any:
@@ -218,8 +193,6 @@ def _failure(error: PenstockError, view: Any = None) -> Response:
     if view is not None:
         body = body[:-1] + b"," + encode(view)[1:]
     named = {name.decode(): value.decode() for name, value in headers}
-    if status == 413:
-        named["connection"] = "close"
     return Response(body, status, named, media_type="application/json")
 
 

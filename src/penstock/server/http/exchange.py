@@ -1,14 +1,13 @@
-"""One request that the connection answers itself, from its headers to its response.
+"""One request of a connection, from its headers to its response.
 
-It stands in for a cycle of the ASGI side, so it has the attributes that the connection looks at in either: that way
-requests of both kinds may follow each other on one connection, and are answered in the order in which they came.
+`run` answers it once its body is whole: one of the hot routes, or the ASGI application.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker import Client, Pending
 from penstock.errors import Internal, PenstockError, TooLarge
@@ -16,21 +15,11 @@ from penstock.server.http.site import refusal
 from penstock.telemetry.logs import log_request
 
 if TYPE_CHECKING:
-    from penstock.server.http.protocol import HttpProtocol
+    from penstock.server.http.connection import HttpConnection
 
 logger: Final = logging.getLogger("penstock.http")
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 JOINED_BYTES_MAX: Final = 16_384  # a small body goes out in one piece with its headers
-
-
-class _Event(Protocol):
-    def set(self) -> None: ...
-
-
-class _NoEvent:
-    """Nobody waits for the body of an exchange."""
-
-    def set(self) -> None:
-        """There is nothing to do."""
 
 
 class Exchange:
@@ -42,10 +31,13 @@ class Exchange:
         "_received",
         "_run",
         "_started",
+        "all_headers",
         "disconnected",
+        "is_started",
         "is_whole",
         "keep_alive",
-        "message_event",
+        "method",
+        "on_gone",
         "path",
         "pending",
         "protocol",
@@ -57,22 +49,26 @@ class Exchange:
 
     def __init__(
         self,
-        protocol: HttpProtocol,
+        protocol: HttpConnection,
+        method: bytes,
         path: bytes,
         headers: dict[bytes, bytes],
         run: Callable[[Exchange], None],
         queue: str = "",
     ) -> None:
         self.protocol = protocol
+        self.method = method
         self.path = path
         self.site = protocol.site
         self.queue = queue
         self.request_id = self.site.request_id(headers.get(b"x-request-id"))
         self.keep_alive = True
         self.is_whole = False
+        self.is_started = False
         self.response_complete = False
         self.disconnected = False
-        self.message_event: _Event = _NO_EVENT
+        self.all_headers: list[tuple[bytes, bytes]] = []  # with those that are there twice; for the application
+        self.on_gone: Callable[[], object] | None = None  # called when the client has gone before the answer
         self.pending: Pending | None = None
         self._headers = headers
         self._run = run
@@ -82,28 +78,32 @@ class Exchange:
 
     # the request
 
-    def add(self, chunk: bytes) -> None:
-        """Some of the body has come."""
+    def add(self, chunk: bytes) -> bool:
+        """Some of the body has come. False: it is too large now."""
         self._received += len(chunk)
-        if self._received > self.site.settings.request_bytes_max:
-            self._chunks.clear()
-            self.refuse(too_large(self.site.settings.request_bytes_max))
-        else:
-            self._chunks.append(chunk)
+        self._chunks.append(chunk)
+        return self._received <= self.site.settings.request_bytes_max
 
     def refuse(self, error: PenstockError) -> None:
         """Whatever else comes of this request, answer with the error and close the connection."""
         self.keep_alive = False
         self.is_whole = True
+        self._chunks.clear()
         self._run = lambda exchange: exchange.fail(error)
 
+    def ask_for_body(self) -> None:
+        """It is its turn: ask for the body, if the client holds it back until then."""
+        if not self.is_whole and self._headers.get(b"expect", b"").lower() == b"100-continue":
+            self.protocol.transport.write(CONTINUE)
+
     @property
-    def wants_continue(self) -> bool:
-        """Whether the client holds its body back until it is asked for."""
-        return not self.is_whole and self._headers.get(b"expect", b"").lower() == b"100-continue"
+    def is_waiting(self) -> bool:
+        """Whether it is answered when something happens, which may take long."""
+        return self.pending is not None or b"wait_ms=" in self.path
 
     def run(self) -> None:
         """The request is whole and it is its turn."""
+        self.is_started = True
         self._started = self.site.broker.clock.monotonic()
         try:
             self._run(self)
@@ -142,21 +142,26 @@ class Exchange:
         self.reply(status, body, b"".join(b"%b: %b\r\n" % header for header in headers))
 
     def reply(self, status: int, body: bytes, more: bytes = b"") -> None:
-        """Answer. A client that has gone gets nothing."""
+        """Answer with JSON; `more` is lines of headers."""
+        if not self.response_complete:
+            more += self.site.cors(self._headers.get(b"origin"))
+            lines = b"content-type: application/json\r\ncontent-length: %d\r\nx-request-id: %b\r\n%b"
+            self.respond(status, lines % (len(body), self.request_id, more), body)
+
+    def respond(self, status: int, lines: bytes, body: bytes) -> None:
+        """Answer with lines of headers and a body. A client that has gone gets nothing."""
         if self.response_complete:
             return
         self.response_complete = True
         self._chunks.clear()
         if self.disconnected:
             return
-        site = self.site
-        self.keep_alive = self.keep_alive and not site.is_draining
-        more += site.cors(self._headers.get(b"origin"))
-        if not self.keep_alive:
-            more += b"connection: close\r\n"
-        head = site.head(status, len(body), self.request_id, more)
+        self.keep_alive = self.keep_alive and not self.site.is_draining
+        head = self.site.head(status, lines, self.keep_alive)
         transport = self.protocol.transport
-        if len(body) < JOINED_BYTES_MAX:
+        if self.method == b"HEAD":
+            transport.write(head)
+        elif len(body) < JOINED_BYTES_MAX:
             transport.write(head + body)
         else:
             transport.writelines((head, body))
@@ -169,9 +174,11 @@ class Exchange:
         self._chunks.clear()
         if self.pending is not None:
             self.pending.cancel()
+        if self.on_gone is not None:
+            self.on_gone()
 
     def _log(self, status: int) -> None:
-        if self._started:
+        if self.queue or (self.method == b"POST" and not self.all_headers):
             seconds = (self.site.broker.clock.monotonic() - self._started) / 1e6
             slow = self.site.settings.slow_request_seconds
             if (seconds >= slow and self.pending is None) or access.isEnabledFor(logging.DEBUG):
@@ -184,5 +191,4 @@ def too_large(limit: int) -> PenstockError:
     return TooLarge(f"body: it is over the limit of {limit:,} bytes", hint="send several smaller requests")
 
 
-_NO_EVENT: Final = _NoEvent()
 access: Final = logging.getLogger("penstock.access")

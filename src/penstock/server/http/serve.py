@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
 from contextlib import suppress
 from typing import Final
 
-from uvicorn.config import Config
-from uvicorn.server import ServerState
-
 from penstock.broker import Broker
-from penstock.server.http.app import Stream, make_app
+from penstock.server.http.app import make_app
+from penstock.server.http.connection import HttpConnection
 from penstock.server.http.hot import Matcher
-from penstock.server.http.protocol import HttpProtocol
-from penstock.server.http.site import HttpSettings, Site
+from penstock.server.http.site import HttpSettings, ServeSocket, Site
 from penstock.telemetry import Metrics
 
 BACKLOG: Final = 4096
@@ -24,17 +20,19 @@ TICK_SECONDS_MAX: Final = 1.0
 class HttpServer:
     """A server that listens. `drain`, then `close`."""
 
-    def __init__(self, site: Site, state: ServerState, server: asyncio.Server) -> None:
+    def __init__(self, site: Site, server: asyncio.Server) -> None:
         self._site = site
-        self._state = state
         self._server = server
         self._gone = asyncio.Event()
         settings = site.settings
         patience = (
             settings.keep_alive_seconds,
             settings.headers_seconds,
-            settings.body_seconds,
+            settings.progress_seconds,
             settings.write_seconds,
+            settings.paused_seconds,
+            settings.parting_seconds,
+            settings.ping_seconds,
         )
         self._tick_seconds = min(TICK_SECONDS_MAX, min(patience) / 2)
         self._timer = site.broker.loop.call_later(self._tick_seconds, self._tick)
@@ -47,14 +45,13 @@ class HttpServer:
 
     @property
     def connections(self) -> int:
-        return len(self._state.connections)
+        return len(self._site.connections)
 
     def _tick(self) -> None:
         self._site.tick()
-        for connection in list(self._state.connections):
-            if isinstance(connection, HttpProtocol):
-                connection.check(self._site.now)
-        if self._site.is_draining and not self._state.connections:
+        for connection in list(self._site.connections):
+            connection.check(self._site.now)
+        if self._site.is_draining and not self._site.connections:
             self._gone.set()
         self._timer = self._site.broker.loop.call_later(self._tick_seconds, self._tick)
 
@@ -62,8 +59,8 @@ class HttpServer:
         """Stop accepting, let what was begun be answered, and close each connection after that."""
         self._site.is_draining = True
         self._server.close()
-        for connection in list(self._state.connections):
-            if isinstance(connection, HttpProtocol):  # a WebSocket may still settle what it holds
+        for connection in list(self._site.connections):
+            if isinstance(connection, HttpConnection):  # a WebSocket may still settle what it holds
                 connection.shutdown()
         loop = self._site.broker.loop
         self._timer.cancel()
@@ -76,32 +73,21 @@ class HttpServer:
         """End every connection that is left."""
         self._timer.cancel()
         self._server.close()
-        for connection in list(self._state.connections):
-            if connection.transport is not None:
-                connection.transport.abort()
-        for task in list(self._state.tasks):
+        for connection in list(self._site.connections):
+            connection.transport.abort()
+        for task in list(self._site.tasks):
             task.cancel()
-        await asyncio.gather(*self._state.tasks, return_exceptions=True)
+        await asyncio.gather(*self._site.tasks, return_exceptions=True)
 
 
 async def start_http(
-    broker: Broker, settings: HttpSettings, *, metrics: Metrics | None = None, stream: Stream | None = None
+    broker: Broker, settings: HttpSettings, *, metrics: Metrics | None = None, stream: ServeSocket | None = None
 ) -> HttpServer:
-    """Listen. Raises `OSError` when the address is taken."""
-    site = Site(broker, settings)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of the WebSocket library that uvicorn loads
-        config = Config(
-            make_app(site, metrics, stream),
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            ws="websockets-sansio",
-            ws_max_size=settings.request_bytes_max,
-        )
-        config.load()
-    state, matcher, loop = ServerState(), Matcher(), broker.loop
-    server = await loop.create_server(
-        lambda: HttpProtocol(config, state, loop, site, matcher), settings.host, settings.port, backlog=BACKLOG
+    """Listen; `stream` serves the WebSockets at /api/v1/stream. Raises `OSError` when the address is taken."""
+    site, matcher = Site(broker, settings), Matcher()
+    site.app = make_app(site, metrics)
+    site.serve_socket = stream
+    server = await broker.loop.create_server(
+        lambda: HttpConnection(site, matcher), settings.host, settings.port, backlog=BACKLOG
     )
-    return HttpServer(site, state, server)
+    return HttpServer(site, server)

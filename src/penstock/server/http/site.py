@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import http
 import itertools
 import math
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from email.utils import formatdate
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -18,6 +19,9 @@ from penstock.broker import Broker, Client, Principal
 from penstock.errors import PenstockError, QueueFull, RateLimited
 from penstock.wire.errors import http_status
 from penstock.wire.json_replies import error_body
+
+if TYPE_CHECKING:
+    from penstock.server.websocket.socket import Socket
 
 JSON: Final = b"application/json"
 EXPOSED: Final = b"x-request-id, retry-after"
@@ -39,11 +43,29 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     connections_max: int = 10_000
     slow_request_seconds: float = 1.0
     profile: bool = False
-    keep_alive_seconds: float = 75.0
-    headers_seconds: float = 15.0  # until a request's headers are whole
-    body_seconds: float = 30.0  # for a body, and longer for a large one
-    body_bytes_per_second_min: float = 4096.0
+    keep_alive_seconds: float = 50.0
+    headers_seconds: float = 10.0  # until a request's headers are whole
+    progress_seconds: float = 10.0  # in which a body must be whole, or have grown by `progress_bytes`
+    progress_bytes: int = 256 * 1024
     write_seconds: float = 30.0  # for a client that does not read
+    paused_seconds: float = 30.0  # for a request that keeps others behind it waiting, once they are too many to keep
+    parting_seconds: float = 2.0  # for a client to take its last answer
+    ping_seconds: float = 20.0  # between two pings of a WebSocket, and for its answer
+
+
+class Connection(Protocol):
+    """Of either kind: HTTP, or a WebSocket."""
+
+    transport: asyncio.Transport
+
+    def check(self, now: float) -> None:
+        """Called with every tick: end it when its time is over."""
+
+    def shutdown(self) -> None:
+        """The server ends."""
+
+
+ServeSocket = Callable[["Socket"], Awaitable[None]]
 
 
 class Site:
@@ -53,6 +75,10 @@ class Site:
         self.broker = broker
         self.settings = settings
         self.is_draining = False
+        self.app: Any = None  # the ASGI application
+        self.serve_socket: ServeSocket | None = None
+        self.connections: set[Connection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
         self.now = broker.loop.time()  # as of the last tick: near enough for patience
         self._date = b""
         self._prefix = secrets.token_hex(4).encode() + b"-"
@@ -92,15 +118,10 @@ class Site:
         allowed = b"access-control-allow-origin: %b\r\n" % origin
         return allowed + b"access-control-expose-headers: %b\r\nvary: origin\r\n" % EXPOSED
 
-    def head(self, status: int, length: int, request_id: bytes, more: bytes) -> bytes:
-        """Everything before the body of a JSON response; `more` is lines of headers."""
-        return (b"%bcontent-type: application/json\r\ncontent-length: %d\r\nx-request-id: %b\r\n%b%b\r\n") % (
-            _STATUS_LINES[status],
-            length,
-            request_id,
-            self._date,
-            more,
-        )
+    def head(self, status: int, lines: bytes, keep_alive: bool) -> bytes:
+        """Everything before the body of a response; `lines` are headers."""
+        end = b"\r\n" if keep_alive else b"connection: close\r\n\r\n"
+        return b"%b%b%b%b" % (_STATUS_LINES[status], lines, self._date, end)
 
 
 def refusal(error: PenstockError) -> tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]:

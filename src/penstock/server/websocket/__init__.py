@@ -1,4 +1,4 @@
-"""The WebSocket `/api/v1/stream`. Mount `WebSockets(broker, cors_origins).serve` as a Starlette route."""
+"""The WebSocket `/api/v1/stream`: `start_http(…, stream=WebSockets(broker).serve)`."""
 
 from penstock.server.websocket.sockets import WebSockets
 

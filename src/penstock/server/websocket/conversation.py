@@ -14,14 +14,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from starlette.websockets import WebSocket, WebSocketDisconnect
-
 from penstock.broker import Broker, Client, Stream, StreamRequest
 from penstock.broker.fitting import size_of, split
 from penstock.broker.listening import Listener, TasksWanted
 from penstock.errors import Internal, InvalidField, PenstockError
 from penstock.replies import LeaseReply
 from penstock.server.outbox import Outbox
+from penstock.server.websocket.socket import Disconnected, Socket
 from penstock.server.websocket.words import HOW, by_lease, event_json, extension, id_of, proofs_of, read, unknown
 from penstock.wire import json_stream as stream
 from penstock.wire.json_push import batch_of
@@ -41,7 +40,7 @@ _Told = Callable[[Any], None]
 class Conversation:
     """One socket."""
 
-    def __init__(self, broker: Broker, client: Client, socket: WebSocket) -> None:
+    def __init__(self, broker: Broker, client: Client, socket: Socket) -> None:
         self._broker = broker
         self._client = client
         self._socket = socket
@@ -72,7 +71,7 @@ class Conversation:
             await asyncio.wait({listening, sending}, return_when=asyncio.FIRST_COMPLETED)
             for task in (listening, sending):
                 if task.done():
-                    with suppress(WebSocketDisconnect, RuntimeError):  # the peer has gone, in the one way or the other
+                    with suppress(Disconnected):
                         task.result()
         finally:
             listening.cancel()
@@ -104,12 +103,9 @@ class Conversation:
         while True:
             await self._outbox.room()
             await self._has_few.wait()
-            received = await self._socket.receive()
-            if received["type"] == "websocket.disconnect":
-                return
-            self._take(received)
+            self._take(await self._socket.receive())
 
-    def _take(self, received: Any) -> None:
+    def _take(self, received: bytes | None) -> None:
         id = None
         try:
             said = read(received)
@@ -273,14 +269,14 @@ class Conversation:
 
     async def _send(self, item: bytes | str | tuple[str, LeaseReply]) -> None:
         if isinstance(item, bytes):
-            await self._socket.send_text(item.decode())
+            await self._socket.send(item)
         elif isinstance(item, str):
             self._news.discard(item)
             listener = self._listeners.get(item)
             for event in () if listener is None else listener.take():
-                await self._socket.send_text(event_json(item, event).decode())
+                await self._socket.send(event_json(item, event))
         else:
             name, reply = item
             for part in split(reply, DELIVERY_BYTES):
                 body = lease_reply(part)[1:]
-                await self._socket.send_text((b'{"type":"delivery","subscription":%b,' % encode(name) + body).decode())
+                await self._socket.send(b'{"type":"delivery","subscription":%b,' % encode(name) + body)

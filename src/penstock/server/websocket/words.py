@@ -18,19 +18,18 @@ from penstock.wire.json_replies import encode, error_fields, instant
 from penstock.wire.json_task_views import task_update, worker_view
 
 
-def read(received: Any) -> stream.Said:
-    """What the client said."""
-    text = received.get("text")
-    if text is None:
+def read(received: bytes | None) -> stream.Said:
+    """What the client said; None stands for a message that is not text."""
+    if received is None:
         raise BadRequest("message: bytes are not understood", hint="send JSON as text")
-    return stream.said.read(text.encode(errors="surrogatepass"))
+    return stream.said.read(received)
 
 
-def id_of(received: Any) -> Any:
+def id_of(received: bytes | None) -> Any:
     """The id of a message that was refused, if it can be made out."""
     try:
-        return _ANY_ID.decode(received["text"]).id
-    except (msgspec.DecodeError, UnicodeError, KeyError, TypeError, RecursionError):
+        return None if received is None else _ANY_ID.decode(received).id
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
 
 

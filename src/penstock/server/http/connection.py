@@ -1,0 +1,388 @@
+"""One HTTP connection: requests in, parsed by httptools; responses out, in the order of the requests.
+
+- One request is answered at a time. What comes meanwhile is kept unparsed, within a bound; beyond it the connection is
+  not read until there is room. So memory is bounded, and the end of the connection is noticed while a request waits.
+- What breaks a limit is refused before it is kept. A refusal ends the connection: nothing behind it is run.
+- Every state has a deadline, which the server's tick checks: receiving (so many bytes in so many seconds), not read,
+  paused, closing, idle. Only a request that is being answered has none of its own; the broker bounds that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import Any, Final, cast
+
+import httptools
+
+from penstock.broker import Client
+from penstock.errors import BadRequest, Internal, NotAuthorised, PenstockError, Unavailable
+from penstock.server.http.asgi import run_app
+from penstock.server.http.exchange import Exchange, too_large
+from penstock.server.http.hot import Matcher
+from penstock.server.http.site import Site
+from penstock.server.websocket.socket import Socket
+
+logger: Final = logging.getLogger("penstock.http")
+
+HEADERS_BYTES_MAX: Final = 64 * 1024
+UNPARSED_BYTES_MAX: Final = 64 * 1024  # kept while a request is answered; then reading pauses
+IGNORED_BYTES_MAX: Final = 1024 * 1024  # read and thrown away after a refusal, so that the client gets to see it
+TURN_REQUESTS_MAX: Final = 64  # of one connection that are run in one turn of the event loop
+SAFE: Final = (b"GET", b"HEAD", b"OPTIONS")
+
+
+class HttpConnection(asyncio.Protocol):
+    """See the module's rules."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, site: Site, matcher: Matcher) -> None:
+        self.site = site
+        self.address = ""
+        self._matcher = matcher
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._client: tuple[bytes, Client] | None = None
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._headers_bytes = 0
+        self._receiving: Exchange | None = None  # its headers are in, its body is not
+        self._current: Exchange | None = None  # the next to be answered
+        self._waiting: deque[Exchange] = deque()  # behind it
+        self._unparsed = bytearray()
+        self._is_advancing = False
+        self._is_advance_due = False
+        self._has_ended = False  # the client sends no more
+        self._is_refused = False  # what comes is thrown away
+        self._ignored_bytes = 0
+        self._is_head_open = False  # some of a request's headers are in, or none since the connection was made
+        # When the state was entered whose deadline counts; the last progress while receiving.
+        self._since = site.now
+        self._progress_bytes = 0
+        self._stalled_since: float | None = None  # the client does not read
+        self._paused_since: float | None = None  # it is not read from
+        self._closing_since: float | None = None
+
+    # the connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's own class does not derive from it
+        peer = transport.get_extra_info("peername")
+        self.address = peer[0] if isinstance(peer, tuple) else ""
+        self.site.connections.add(self)
+        self.site.broker.meter.connected("http")
+        self._since = self.site.now
+        self._is_head_open = True
+        if len(self.site.connections) > self.site.settings.connections_max:
+            self._refuse(Unavailable("too many connections", hint="use fewer connections, or raise connections_max"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._leave()
+        for exchange in (self._current, *self._waiting):
+            if exchange is not None:
+                exchange.cancel()
+        self._waiting.clear()
+        self._unparsed.clear()
+        self._parser = self._receiving = self._current = None
+
+    def _leave(self) -> None:
+        self.site.connections.discard(self)
+        self.site.broker.meter.disconnected("http")
+
+    def client_named(self, user_agent: bytes) -> Client:
+        """Who asks; most connections never change their mind about that."""
+        if self._client is None or self._client[0] != user_agent:
+            # Without the port: a client may have many connections.
+            self._client = user_agent, self.site.client(user_agent.decode("latin-1"), self.address)
+        return self._client[1]
+
+    def shutdown(self) -> None:
+        """The server ends: close, after the answer that is under way."""
+        if self._current is None:
+            self._close()
+        else:
+            self._current.keep_alive = False
+
+    def check(self, now: float) -> None:
+        """End a connection whose time is over. Called with every tick."""
+        settings = self.site.settings
+        if self._closing_since is not None:
+            if now - self._closing_since > settings.parting_seconds:
+                self.transport.abort()
+        elif self._is_stuck(now):
+            self.transport.abort()
+        elif self._is_answering:
+            self._since = now  # what is being received behind it has its time from here on
+        elif self._receiving is not None:
+            self._check_progress(now)
+        elif self._is_head_open:
+            if now - self._since > settings.headers_seconds:
+                self._time_out()
+        elif now - self._since > settings.keep_alive_seconds:
+            self._close()
+
+    def _is_stuck(self, now: float) -> bool:
+        """Whether the client has not read for too long, or was not read from because of one request of its own."""
+        settings = self.site.settings
+        if self._stalled_since is not None:
+            return now - self._stalled_since > settings.write_seconds
+        return self._paused_since is not None and now - self._paused_since > settings.paused_seconds
+
+    def _check_progress(self, now: float) -> None:
+        settings = self.site.settings
+        if now - self._since <= settings.progress_seconds:
+            return
+        if self._progress_bytes < settings.progress_bytes:
+            self._time_out()
+        else:
+            self._since, self._progress_bytes = now, 0
+
+    def _time_out(self) -> None:
+        if self._receiving is None and not self._url:
+            self._close()  # nothing was asked, so there is nothing to answer
+        else:
+            self._refuse(BadRequest("the request did not arrive in time", hint="send it faster, or in smaller parts"))
+
+    @property
+    def _is_answering(self) -> bool:
+        return self._current is not None and self._current.is_whole
+
+    # receiving
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            self._ignored_bytes += len(data)
+            if self._ignored_bytes > IGNORED_BYTES_MAX:
+                self.transport.abort()
+        elif self._is_answering or self._unparsed or self._stalled_since is not None:
+            self._unparsed += data
+            self._set_reading()
+        else:
+            self._parse(data)
+            self._advance()
+
+    def _parse(self, data: bytes) -> None:
+        if self._receiving is None:
+            self._headers_bytes += len(data)
+        self._progress_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserCallbackError:
+            logger.exception("a fault in an HTTP connection")
+            self._refuse(Internal("the broker failed"))
+        except httptools.HttpParserError as error:
+            self._refuse(BadRequest(f"this is not HTTP: {error}"))
+        if self._receiving is None and self._is_head_open and self._headers_bytes > HEADERS_BYTES_MAX:
+            self._refuse(BadRequest(f"headers: they are over the limit of {HEADERS_BYTES_MAX:,} bytes"))
+
+    def on_message_begin(self) -> None:
+        """Called by the parser, as all that are named on_…."""
+        self._url = b""
+        self._headers = []
+        self._is_head_open = True
+        self._since, self._progress_bytes = self.site.now, 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self._headers_bytes = 0
+        self._is_head_open = False
+        parser = self._parser
+        method = parser.get_method()
+        if self._is_refused or parser.should_upgrade():
+            return
+        headers = dict(self._headers)
+        hot = self._matcher.match(self._url) if method == b"POST" else None
+        if hot is not None:
+            exchange = Exchange(self, method, self._url, headers, *hot)
+        else:
+            exchange = Exchange(self, method, self._url, headers, run_app)
+            exchange.all_headers = self._headers
+        exchange.keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
+        refused = self._refused(method, headers)
+        self._receiving = exchange
+        self._waiting.append(exchange)
+        if refused is not None:
+            self._refuse(refused)
+
+    def _refused(self, method: bytes, headers: dict[bytes, bytes]) -> PenstockError | None:
+        """What is wrong with a request before its body is seen."""
+        limit = self.site.settings.request_bytes_max
+        if int(headers.get(b"content-length", b"0")) > limit:
+            return too_large(limit)
+        coding = headers.get(b"content-encoding", b"identity")
+        if coding.lower() != b"identity":
+            return BadRequest(f"content-encoding: {coding.decode('latin-1')!r} is not known", hint="send plain JSON")
+        if method not in SAFE and not self.site.is_allowed(headers.get(b"origin"), headers.get(b"host")):
+            return NotAuthorised("origin: pages of this origin may change nothing here", hint=_ORIGIN_HINT)
+        return None
+
+    def on_body(self, body: bytes) -> None:
+        if self._receiving is not None and not self._receiving.add(body):
+            self._refuse(too_large(self.site.settings.request_bytes_max))
+
+    def on_message_complete(self) -> None:
+        self._since = self.site.now
+        if self._receiving is not None:
+            self._receiving.is_whole = True
+            self._receiving = None
+
+    def _refuse(self, error: PenstockError) -> None:
+        """Answer what is being received with an error, after those that are whole, and read no more requests."""
+        if self._is_refused:
+            return
+        self._is_refused = True
+        exchange = self._receiving
+        if exchange is None:
+            exchange = Exchange(self, b"", self._url, {}, run_app)
+            self._waiting.append(exchange)
+        self._receiving = None
+        exchange.refuse(error)
+        self._unparsed.clear()
+        self._set_reading()
+        self._advance()
+
+    # answering
+
+    def _advance(self) -> None:
+        """Run what can be run now. Never from within: each answer calls this."""
+        if self._is_advancing or self._is_advance_due:
+            return
+        self._is_advancing = True
+        try:
+            for _ in range(TURN_REQUESTS_MAX):
+                if not self._run_next():
+                    break
+            else:  # others have their turn first
+                self._is_advance_due = True
+                self.site.broker.loop.call_soon(self._advance_later)
+        finally:
+            self._is_advancing = False
+        self._set_reading()
+
+    def _advance_later(self) -> None:
+        self._is_advance_due = False
+        self._advance()
+
+    def _run_next(self) -> bool:
+        """Whether there was something to run, and more may follow."""
+        if self.transport.is_closing() or self._closing_since is not None or self._stalled_since is not None:
+            return False
+        if self._current is None:
+            if self._waiting:
+                self._current = self._waiting.popleft()
+                self._current.ask_for_body()
+            elif self._unparsed and not self._is_refused:
+                data = bytes(self._unparsed)
+                self._unparsed.clear()
+                self._parse(data)
+                return True
+            else:
+                if self._has_ended:
+                    self._close()
+                return False
+        exchange = self._current
+        if exchange.is_started or not exchange.is_whole:
+            return False
+        exchange.run()
+        if self._has_ended and self._current is exchange and exchange.is_waiting:
+            self._close()  # the client has gone, as far as one can tell: nobody would get the answer
+        return self._current is None
+
+    def answered(self, exchange: Exchange) -> None:
+        """An exchange has sent its response."""
+        self._current = None
+        self._since = self.site.now
+        if self._paused_since is not None:
+            self._paused_since = self.site.now
+        if exchange.keep_alive:
+            self._advance()
+        elif self._is_refused or self._receiving is not None or self._unparsed or self._waiting:
+            self._part()
+        else:
+            self._close()
+
+    def _part(self) -> None:
+        """Close, but hear the client out for a moment: a connection closed on unread bytes loses the response."""
+        self._is_refused = True
+        self._receiving = None
+        for exchange in self._waiting:
+            exchange.cancel()
+        self._waiting.clear()
+        self._unparsed.clear()
+        if not self.transport.is_closing():
+            self._closing_since = self.site.now
+            self._set_reading()
+            self.transport.write_eof()
+
+    def _close(self) -> None:
+        if self._closing_since is None:
+            self._closing_since = self.site.now
+        self.transport.close()
+
+    def _set_reading(self) -> None:
+        """Read unless too much is kept already."""
+        is_wanted = len(self._unparsed) <= UNPARSED_BYTES_MAX
+        if is_wanted == (self._paused_since is None) or self.transport.is_closing():
+            return
+        if is_wanted:
+            self._paused_since = None
+            self.transport.resume_reading()
+        else:
+            self._paused_since = self.site.now
+            self.transport.pause_reading()
+
+    def pause_writing(self) -> None:
+        self._stalled_since = self.site.now
+
+    def resume_writing(self) -> None:
+        self._stalled_since = None
+        self._advance()
+
+    def eof_received(self) -> bool:
+        """The client sends no more. It may still want its answers, unless they may take long or cannot be given."""
+        self._has_ended = True
+        current = self._current
+        if self._closing_since is not None or current is None or not current.is_whole or current.is_waiting:
+            return False
+        if self._receiving is not None and self._waiting:
+            self._waiting.pop().cancel()
+        self._receiving = None
+        return True
+
+    # the end of HTTP on it
+
+    def _upgrade(self, rest: bytes) -> None:
+        """The parser has met an upgrade, and stops there."""
+        headers = dict(self._headers)
+        path = self._url.partition(b"?")[0]
+        if headers.get(b"upgrade", b"").lower() != b"websocket" or path != b"/api/v1/stream":
+            self._refuse(BadRequest("upgrade: this server knows only WebSocket, at /api/v1/stream"))
+        elif not self.site.is_allowed(headers.get(b"origin"), headers.get(b"host")):
+            self._refuse(NotAuthorised("origin: pages of this origin are not allowed", hint=_ORIGIN_HINT))
+        elif self._current is not None or self._waiting or self.site.serve_socket is None:
+            self._refuse(BadRequest("upgrade: it must be the only request under way"))
+        else:
+            self._become_socket(headers, rest)
+
+    def _become_socket(self, headers: dict[bytes, bytes], rest: bytes) -> None:
+        lines = [b"GET %b HTTP/1.1\r\n" % self._url, *(b"%b: %b\r\n" % header for header in self._headers), b"\r\n"]
+        socket = Socket(self.site, self.transport, self.address, headers)
+        problem = socket.handshake(b"".join(lines))
+        if problem:
+            self._refuse(BadRequest(f"upgrade: {problem}"))
+            return
+        self._leave()
+        self._parser = None
+        self._is_refused = True
+        socket.begin(rest)
+
+
+_ORIGIN_HINT: Final = "name the origin in cors_origins"
