@@ -12,11 +12,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import embedded, server, spark, table, tasks
+from bench import embedded, growth, server, spark, table, tasks
 from bench.measure import Row, Scale
 
 TABLES = {
     "embedded": embedded.GROUPS,
+    "growth": growth.GROUPS,
     "server": server.GROUPS,
     "spark": spark.GROUPS,
     "tasks": tasks.GROUPS,
