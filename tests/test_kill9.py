@@ -11,7 +11,7 @@ import pytest
 
 from penstock.client.sync import Penstock
 from penstock.embedded import Session
-from penstock.model import Message
+from penstock.model import Message, MessageId
 from tests.support.accounts import assert_accounts
 from tests.support.dose import dose
 from tests.support.inside import session_of
@@ -23,22 +23,28 @@ LINES_MAX = 600
 
 
 class Told:
-    """What the processes said they were told, over all cycles."""
+    """What the processes said they were told, over all cycles; one id is one payload, whoever speaks of it."""
 
     def __init__(self) -> None:
-        self.pushed: dict[int, str] = {}
-        self.acked: dict[int, str] = {}
+        self.payloads: dict[str, str] = {}
+        self.pushed: set[str] = set()
+        self.acked: set[str] = set()
         self.after_ack: list[str] = []
 
     def hear(self, line: str) -> None:
-        word, offset, *rest = line.split()
-        payload = rest[-1]
+        word, id, *rest = line.split()
+        self.agree(id, rest[-1], line)
         if word == "pushed":
-            assert self.pushed.setdefault(int(offset), payload) == payload, f"offset {offset} was used twice"
+            assert id not in self.pushed, f"{id} was given out twice"
+            self.pushed.add(id)
         elif word == "acked":
-            self.acked[int(offset)] = payload
-        elif int(offset) in self.acked:
+            self.acked.add(id)
+        elif id in self.acked:
             self.after_ack.append(line)
+
+    def agree(self, id: str, payload: str, where: str) -> None:
+        known = self.payloads.setdefault(id, payload)
+        assert known == payload, f"{id} was {known}, and in {where!r} it is {payload}"
 
 
 def kill_after(lines: int, directory: Path, cycle: int, told: Told) -> None:
@@ -68,11 +74,6 @@ def test_nothing_that_was_confirmed_is_lost_or_undone_by_kill_9(tmp_path, seed):
     assert len(told.acked) > CYCLES
 
 
-def offset_of(message: Message) -> int:
-    assert message.id is not None
-    return message.id.offset
-
-
 def text_of(message: Message) -> str:
     assert isinstance(message.payload, bytes)
     return message.payload.decode()
@@ -82,10 +83,22 @@ def check(directory: Path, told: Told) -> None:
     """Open what the dead process left, compare, and leave it as it is."""
     with Penstock(Session(directory, background=False, journal_file_bytes=1 << 16)) as ps:
         queue = ps.queue(QUEUE)
-        kept = {offset_of(message): text_of(message) for message in queue.read(limit=100_000)}
-        lost = {offset: payload for offset, payload in told.pushed.items() if kept.get(offset) != payload}
-        assert not lost, f"confirmed and lost, or moved: {lost}"
-        assert sorted(kept) == list(range(len(kept)))
-        waiting = {offset_of(message) for message in queue.peek(limit=100_000)}
-        assert not waiting & set(told.acked), "acknowledged, and waiting again"
+        kept: set[str] = set()
+        for lag in queue.groups()["default"]:
+            found = queue.read(partition=lag.partition, limit=100_000)
+            assert [id_of(message).offset for message in found] == list(range(len(found)))
+            for message in found:
+                told.agree(str(message.id), text_of(message), "a read")
+            kept |= {str(message.id) for message in found}
+        lost = told.pushed - kept
+        assert not lost, f"confirmed and lost: {lost}"
+        waiting = queue.peek(limit=100_000)
+        for message in waiting:
+            told.agree(str(message.id), text_of(message), "a peek")
+        assert not {str(message.id) for message in waiting} & told.acked, "acknowledged, and waiting again"
         assert_accounts(session_of(ps).shard)
+
+
+def id_of(message: Message) -> MessageId:
+    assert message.id is not None
+    return message.id

@@ -93,6 +93,14 @@ def deliver_after_the_ack(record: Record) -> None:
     deliver(record, Got(A, 2, b"a", 12, 0), None)
 
 
+def mistake_one_for_another(record: Record) -> None:
+    rows(record.history, "lease")[2].result = [Got(A, 1, b"b", 9, 0)]
+
+
+def ack_another(record: Record) -> None:
+    rows(record.history, "settle")[2].args["settles"] = [Settle(Got(B, 1, b"a", 9, 0), "default", "ack")]
+
+
 def ack_twice(record: Record) -> None:
     deliver(record, Got(A, 2, b"a", 8, 0), "ack")
 
@@ -116,6 +124,8 @@ def hide_an_attempt(record: Record) -> None:
         (turn_round, "comes before"),
         (invent, "was never pushed"),
         (deliver_after_the_ack, "after"),
+        (mistake_one_for_another, "is b'a' in"),
+        (ack_another, "is b'b' in"),
         (ack_twice, "acknowledged 2 times"),
         (deliver_without_a_cause, "nobody asked for it"),
         (hide_an_attempt, "was seen in attempts [2]"),

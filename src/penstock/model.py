@@ -266,6 +266,12 @@ def check_name(name: Any, what: str = "queue") -> str:
     return name
 
 
+def as_run(offsets: list[int]) -> list[int] | range:
+    """The same offsets as a range when each follows the one before; every one is looked at, not the ends alone."""
+    run = range(offsets[0], offsets[0] + len(offsets))
+    return run if offsets[-1] == run[-1] and offsets == list(run) else offsets
+
+
 def check_priority(value: Any) -> int:
     """A priority from its number or its name."""
     if isinstance(value, str):

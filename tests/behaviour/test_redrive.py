@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from penstock import ContentType, Message
+from penstock.broker import fitting
 from penstock.errors import MessageNotFound
 from tests.behaviour.steps import TICK, drain, fail, kill, lease_one, numbered
 
@@ -119,6 +120,16 @@ def test_redrive_may_edit_and_then_pushes_new_messages(ps, clock):
     ]
     assert deliveries[0].content_type is ContentType.JSON
     assert queue.stats().dead == 2  # the originals stay dead
+
+
+def test_redrive_edits_all_letters_when_an_answer_holds_but_a_few(ps, monkeypatch):
+    queue = ps.create_queue("mail")
+    queue.push_many([bytes(300)] * 7)
+    kill(queue, 7)
+    monkeypatch.setattr(fitting, "ANSWER_BYTES_MAX", 1_000)
+
+    assert queue.dlq.redrive(edit=lambda letter: replace(letter, payload=b"mended")) == 7
+    assert drain(queue) == [b"mended"] * 7
 
 
 def test_redrive_keeps_to_its_rate_when_it_edits(ps, clock):

@@ -172,22 +172,29 @@ def _chain(got: Got) -> Chain | None:
 
 
 def offsets_agree(history: History) -> Iterator[str]:
-    """7. Every reader and the push reply map an offset to the same payload; none is reused after a crash."""
+    """7. Pushes, deliveries, settles, dead letters and reads map an offset to one payload; none is reused."""
     known: dict[Place, tuple[bytes, Row]] = {}
-
-    def claim(place: Place, payload: bytes, row: Row) -> Iterator[str]:
+    for row, place, payload in _claims(history):
         first = known.setdefault(place, (payload, row))
         if first[0] != payload:
             yield f"{place} is {first[0][:30]!r} in {first[1]} and {payload[:30]!r} in {row}"
 
+
+def _claims(history: History) -> Iterator[tuple[Row, Place, bytes]]:
+    """Everything that somebody was told of the payload at a place."""
     for row, place, sent in _originals(history):
         if sent.dedup_key is None:
-            yield from claim(place, sent.payload, row)
+            yield row, place, sent.payload
     for row, _, got in history.deliveries():
-        yield from claim(got.place, got.payload, row)
+        yield row, got.place, got.payload
+    for row, settle in history.settles():
+        yield row, settle.got.place, settle.got.payload
+    for row in history.of("letters"):
+        for _, origin, _, payload, _ in row.result:
+            yield row, origin, payload
     for row in history.of("read"):
         for place, payload, *_ in row.result:
-            yield from claim(place, payload, row)
+            yield row, place, payload
 
 
 def bounded_duplicates(history: History) -> Iterator[str]:

@@ -181,6 +181,20 @@ def test_an_offset_that_was_used_twice_is_found(story):
     assert list(checkers.offsets_agree(story.history))
 
 
+@pytest.mark.parametrize("who", ["delivery", "ack", "letter"])
+def test_a_message_that_comes_as_another_is_found(story, who):
+    story.push()
+    story.push(NEXT)
+    if who == "delivery":
+        story.lease(NEXT, payload=b"0")
+    elif who == "ack":
+        story.settle(story.lease(NEXT)._replace(payload=b"0"))
+    else:
+        story.letters(NEXT)
+
+    assert list(checkers.offsets_agree(story.history))
+
+
 @pytest.mark.parametrize("attempt", [1, 3])
 def test_attempts_that_do_not_count_up_are_found(story, attempt):
     story.push()

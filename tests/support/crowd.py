@@ -19,20 +19,20 @@ import penstock.aio
 from penstock.client.asynchronous import Penstock as AsyncPenstock
 from penstock.client.delivery import BaseDelivery
 from penstock.client.sync import Penstock
-from penstock.model import Outcome
+from penstock.model import Message, Outcome
 from penstock.replies import LeaseReply
 from penstock.wire.answers import decode_leased
 from penstock.wire.frames import Type
 from penstock.wire.requests import Credit, OpenStream, encode
 from penstock.wire.requests import Settle as SettleOnWire
-from tests.simulation.history import OK, UNKNOWN, Got, History, Place, Row, Settle
+from tests.simulation.history import OK, UNKNOWN, Got, History, Place, Row, Sent, Settle
 from tests.support.recorded import Record, place_of, sent
 from tests.support.served import Caller
 
 JOBS, RESULTS = "jobs", "results"
 RESULT_OF = b"result of "
 GROUPS = {JOBS: ("default", "other"), RESULTS: ("default", "other")}
-RULES: dict[str, Any] = {"max_attempts": 1000, "backoff_base_seconds": 0.0, "lease_seconds": 60.0}
+RULES: dict[str, Any] = {"partitions": 3, "max_attempts": 1000, "backoff_base_seconds": 0.0, "lease_seconds": 60.0}
 WAIT_SECONDS = 0.2
 TIMEOUT_SECONDS = 100.0
 PATIENT: dict[str, Any] = {"timeout": TIMEOUT_SECONDS, "connect_seconds": TIMEOUT_SECONDS}
@@ -84,6 +84,7 @@ class Crowd:
             ("single named", self._push_singly, {"producer": "somebody"}),
             ("impatient", self._push_singly, {"timeout": 0.3}),
             ("many", self._push_many, {}),
+            ("keyed", self._push_with_options, {}),
             ("acks", self._lease_and_ack, {}),
             ("stage", self._transform, {}),
             ("consume", self._consume, {}),
@@ -133,6 +134,15 @@ class Crowd:
         payloads = self._payloads(name, 7)
         with self._record.doing(name, "push", pushes=[(JOBS, sent(*payloads))]) as row:
             row.result = [[place_of(id) for id in ps.queue(JOBS).push_many(payloads).ids]]
+
+    def _push_with_options(self, name: str, ps: Penstock) -> None:
+        """Messages with a key and headers, some pushed alone and some together."""
+        made = [Sent(payload, f"key {number % 3}") for number, payload in enumerate(self._payloads(name, 4))]
+        with self._record.doing(name, "push", pushes=[(JOBS, made[:1])]) as row:
+            row.result = [[place_of(ps.queue(JOBS).push(made[0].payload, key=made[0].key, headers=headers(made[0])))]]
+        messages = [Message(payload=each.payload, key=each.key, headers=headers(each)) for each in made[1:]]
+        with self._record.doing(name, "push", pushes=[(JOBS, made[1:])]) as row:
+            row.result = [[place_of(id) for id in ps.queue(JOBS).push_many(messages).ids]]
 
     def _linger(self, name: str) -> None:
         with penstock.connect(self._broker.url, linger_ms=2, **PATIENT) as ps:
@@ -262,16 +272,32 @@ class Crowd:
             row.result = [one]
 
 
+def headers(message: Sent) -> dict[str, str]:
+    """What a message with a key has beside it: its payload once more."""
+    return {"payload": message.payload.decode()}
+
+
 def got(delivery: BaseDelivery) -> Got:
+    """A delivery; what it says about itself agrees."""
     proof = delivery.proof
-    return Got(Place(*proof[:3]), proof.attempt, delivery.payload, proof.nonce, 0)
+    assert delivery.id == proof[:3]
+    found = Got(Place(*delivery.id), proof.attempt, delivery.payload, proof.nonce, 0, delivery.key)
+    check_headers(found, delivery.headers)
+    return found
+
+
+def check_headers(found: Got, given: dict[str, str]) -> None:
+    right = {} if found.key is None else headers(Sent(found.payload))
+    assert given == right, f"{found} has the headers {given}"
 
 
 def gots(reply: LeaseReply) -> Iterator[Got]:
     for piece in reply.pieces:
         for index, payload in enumerate(piece.payloads()):
-            place = Place(reply.queue, piece.partition(index), piece.offsets[index])
-            yield Got(place, piece.attempt(index), payload, reply.nonce, 0)
+            place, row = Place(reply.queue, piece.partition(index), piece.offsets[index]), piece.row(index)
+            found = Got(place, piece.attempt(index), payload, reply.nonce, 0, piece.batch.key(row))
+            check_headers(found, piece.batch.headers(row) or {})
+            yield found
 
 
 def one_result(history: History) -> Iterator[str]:
@@ -307,11 +333,12 @@ def _finish(ps: Penstock, name: str, group: str, record: Record) -> None:
 
 
 def _look_through(ps: Penstock, name: str, record: Record) -> None:
-    offset = 0
-    while True:
-        with record.doing("end", "read", queue=name) as row:
-            found = ps.queue(name).read(offset=offset, limit=1000)
-            row.result = [(place_of(each.id), each.payload) for each in found if each.id is not None]
-        if not found:
-            return
-        offset += len(found)
+    for lag in ps.queue(name).groups()["default"]:
+        offset = 0
+        while True:
+            with record.doing("end", "read", queue=name) as row:
+                found = ps.queue(name).read(partition=lag.partition, offset=offset, limit=1000)
+                row.result = [(place_of(each.id), each.payload) for each in found if each.id is not None]
+            if not found:
+                break
+            offset += len(found)

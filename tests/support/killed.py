@@ -2,13 +2,14 @@
 
     python -m tests.support.killed DIRECTORY CYCLE
 
-Lines: `pushed OFFSET PAYLOAD`, `leased OFFSET ATTEMPT PAYLOAD`, `acked OFFSET PAYLOAD`, each written after the fact.
+Lines: `pushed ID PAYLOAD`, `leased ID ATTEMPT PAYLOAD`, `acked ID PAYLOAD`, each written after the fact.
 """
 
 from __future__ import annotations
 
 import sys
 from itertools import count
+from typing import Any
 
 from penstock.client.sync import Penstock
 from penstock.embedded import Session
@@ -19,18 +20,19 @@ QUEUE = "mail"
 def run(directory: str, cycle: str) -> None:
     """Work until killed."""
     ps = Penstock(Session(directory, journal_file_bytes=1 << 16))
-    queue = ps.create_queue(QUEUE, exist_ok=True, max_attempts=100, backoff_base_seconds=0.0, lease_seconds=0.05)
+    rules: dict[str, Any] = {"max_attempts": 100, "backoff_base_seconds": 0.0, "lease_seconds": 0.05}
+    queue = ps.create_queue(QUEUE, exist_ok=True, partitions=3, **rules)
     for number in count():
         payloads = [f"{cycle}-{number}-{item}".encode() for item in range(5)]
         for payload, id in zip(payloads, queue.push_many(payloads).ids, strict=True):
-            say("pushed", id.offset, payload.decode())
+            say("pushed", id, payload.decode())
         id = queue.push(b"%s-%d-one" % (cycle.encode(), number))
-        say("pushed", id.offset, f"{cycle}-{number}-one")
+        say("pushed", id, f"{cycle}-{number}-one")
         for delivery in queue.lease(max=6, lease_seconds=30):
-            say("leased", delivery.offset, delivery.attempt, delivery.payload.decode())
+            say("leased", delivery.id, delivery.attempt, delivery.payload.decode())
             if delivery.offset % 5:
                 delivery.ack()
-                say("acked", delivery.offset, delivery.payload.decode())
+                say("acked", delivery.id, delivery.payload.decode())
             else:
                 delivery.nack(delay=0)
 

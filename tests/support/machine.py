@@ -160,8 +160,9 @@ class QueueMachine(RuleBasedStateMachine):
         leased = self.queue.lease(
             max=count, group=group, lease_seconds=hold * SECOND, partitions=partitions, auto_ack=done
         )
-        deliveries = [((d.partition, d.offset), d.attempt, d.payload) for d in leased]
-        places = [place for place, _, _ in deliveries]
+        deliveries = [((d.partition, d.offset), d.attempt, d.payload, d.key, d.priority) for d in leased]
+        assert [d.proof[:3] for d in leased] == [("q", d.partition, d.offset) for d in leased]
+        places = [place for place, *_ in deliveries]
         self.check_priorities(group, places, only)
         self.model.leased(group, leased.nonce, self.clock.now() + round(hold * SECOND * 1e6), deliveries)
         if deliveries:
@@ -306,6 +307,16 @@ class QueueMachine(RuleBasedStateMachine):
         offset = {name: min(int(to), end) for name, end in chosen.items()} if isinstance(to, int) else {}
         self.model.seek(group, starts.get(str(to), offset))
         self.forget_ended()
+
+    @rule(data=st.data())
+    def read(self, data: st.DataObject) -> None:
+        partition = data.draw(st.sampled_from(sorted(self.model.log)))
+        offset = data.draw(st.integers(0, len(self.model.log[partition])))
+        for message in [*self.queue.read(partition=partition, offset=offset, limit=20), *self.queue.peek(limit=20)]:
+            assert message.id is not None
+            sent = self.model.message((message.id.partition, message.id.offset))
+            came = (message.payload, message.key, message.priority)
+            assert came == (sent.payload, sent.key, sent.priority), f"{message.id} is not what was pushed"
 
     # dead letters
 

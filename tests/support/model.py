@@ -14,6 +14,7 @@ TICK = 1024
 BACKOFF = 1_024_000
 LIVE = ("fresh", "ready", "leased", "waiting")
 Place = tuple[str, int]  # partition, offset
+Came = tuple[Place, int, bytes, str | None, int]  # a delivery: attempt, payload, key and priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +137,17 @@ class Model:
                 return False
         return True
 
-    def leased(self, group: str, nonce: int, deadline: int, deliveries: list[tuple[Place, int, bytes]]) -> None:
-        """A lease happened: every delivery was to be had, with the right number and bytes."""
-        self._check_order(group, [place for place, _, _ in deliveries])
-        for place, attempt, payload in deliveries:
+    def leased(self, group: str, nonce: int, deadline: int, deliveries: list[Came]) -> None:
+        """A lease happened: every delivery was to be had, with the right number, bytes, key and priority."""
+        self._check_order(group, [place for place, *_ in deliveries])
+        for place, attempt, *content in deliveries:
             state = self.groups[group].states[place]
             assert self.is_ready(group, place), f"{place} was delivered to {group} while {state}"
             assert self._is_through(group, place), f"{place} was delivered to {group} before the queue's delay was over"
             assert attempt == state.attempts + 1, f"{place}: attempt {attempt} after {state}"
-            assert payload == self.message(place).payload, f"{place} has other bytes than were pushed"
-        for place, _, _ in deliveries:
+            sent = self.message(place)
+            assert content == [sent.payload, sent.key, sent.priority], f"{place} is not what was pushed: {content}"
+        for place, *_ in deliveries:
             state = self.groups[group].states[place]
             state.phase, state.nonce, state.holds = "leased", nonce, True
         if deliveries:

@@ -21,6 +21,7 @@ from penstock.delivery.log import SPECIAL, Extent, Need, Queue
 from penstock.delivery.phases import FRESH, READY, SETTLED
 from penstock.delivery.progress import Progress
 from penstock.delivery.selection import Selection
+from penstock.model import as_run
 
 Taker = Callable[[Selection, Progress, int, int], bool]
 
@@ -112,10 +113,7 @@ def ready_offsets(
 
 def add_offsets(selection: Selection, progress: Progress, offsets: list[int]) -> None:
     """Lease fresh messages, as a run when they are neighbours."""
-    if offsets[-1] - offsets[0] == len(offsets) - 1:
-        selection.add(Take(progress, range(offsets[0], offsets[-1] + 1), 1, len(offsets)))
-    else:
-        selection.add(Take(progress, offsets, 1, len(offsets)))
+    selection.add(Take(progress, as_run(offsets), 1, len(offsets)))
 
 
 def cursor_of(progress: Progress, priority: int) -> int:
@@ -157,8 +155,7 @@ def take_in_order(selection: Selection, progress: Progress, priority: int, room:
     if offsets:
         progress.cursor = max(progress.cursor, offsets[-1] + 1)
         attempts = [progress.attempt_next(offset) for offset in offsets] if progress.attempts else 1
-        run = range(offsets[0], offsets[-1] + 1)
-        selection.add(Take(progress, run if len(run) == len(offsets) else offsets, attempts, len(offsets)))
+        selection.add(Take(progress, as_run(offsets), attempts, len(offsets)))
     return False
 
 

@@ -369,10 +369,10 @@ def span_of(partition: int, offsets: Sequence[int] | range, attempt: int = 1) ->
     """A span over some offsets, in the shorter of its two forms."""
     if isinstance(offsets, range):
         return Span(partition, offsets.start, len(offsets), attempt)
-    first, count = offsets[0], len(offsets)
-    if offsets[-1] - first == count - 1 and count == 1:
-        return Span(partition, first, 1, attempt)
+    count = len(offsets)
+    if count == 1:
+        return Span(partition, offsets[0], 1, attempt)
     array = np.asarray(offsets, np.int64)
-    if int(array[-1]) - int(array[0]) == count - 1 and bool((np.diff(array) == 1).all()):
+    if bool((np.diff(array) == 1).all()):
         return Span(partition, int(array[0]), count, attempt)
     return Span(partition, int(array[0]), count, attempt, array.tobytes())

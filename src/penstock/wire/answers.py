@@ -18,7 +18,7 @@ import numpy as np
 
 from penstock.batch import Batch
 from penstock.errors import BadRequest
-from penstock.model import MessageId
+from penstock.model import MessageId, as_run
 from penstock.replies import LeaseReply, Piece, PushReply
 from penstock.wire.frames import Buffer, Type
 from penstock.wire.requests import decode, encode
@@ -192,11 +192,9 @@ def _piece_head(piece: Piece, batch: int, rows: slice | Any) -> PieceHead:
 
 
 def _offsets(offsets: Sequence[int]) -> int | bytes:
-    """Offsets of several partitions come mixed, so every one is compared: first and last prove nothing."""
-    consecutive = range(offsets[0], offsets[0] + len(offsets))
-    if offsets == consecutive or offsets == list(consecutive):
-        return offsets[0]
-    return np.array(offsets, np.int64).tobytes()
+    """The first one of a run. Those of several partitions come mixed, and may be none whatever their ends are."""
+    run = offsets if isinstance(offsets, range) else as_run(list(offsets))
+    return run[0] if isinstance(run, range) else np.array(run, np.int64).tobytes()
 
 
 def _piece(head: PieceHead, batch: Batch) -> Piece:
