@@ -1,4 +1,4 @@
-"""The catalogue against the delivery core, and against itself made anew, through random lives of many tasks."""
+"""The catalogue against the delivery core, itself rebuilt, and the sealed table, through random lives of tasks."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
+from penstock import limits
 from penstock.catalogue.store import NAME
 from penstock.clock import ManualClock
 from penstock.delivery.phases import LEASED, SETTLED
 from penstock.errors import LeaseLost, MessageNotFound, PenstockError, TaskConflict
 from penstock.model import MessageId
-from penstock.model_tasks import TaskFilter, TaskState, TaskView
+from penstock.model_tasks import FINAL, TaskFilter, TaskState, TaskView
 from tests.behaviour.task_steps import Office, Run
 from tests.support.dose import NIGHTLY
 from tests.test_tasks_table import Archive
 
-SEEDS = range(200) if NIGHTLY else range(6)
+SEEDS = range(200) if NIGHTLY else range(8)
 STEPS = 60
 
 
@@ -30,6 +31,7 @@ class Life:
         self.office = office
         self.rng = random.Random(seed)
         self.ids: list[str] = []
+        self.ends: dict[str, TaskView] = {}  # those that were purged or have expired, as they were seen last
         self.runs: list[Run] = []
         office.ps.create_queue("mail")
 
@@ -37,7 +39,7 @@ class Life:
         name = self.rng.choice(
             ["enqueue"] * 3
             + ["child", "lease", "lease", "finish", "finish", "finish", "advance", "cancel", "retry", "plain"]
-            + ["redrive", "seal", "seal", "purge", "lose", "restart", "progress"]
+            + ["redrive", "seal", "seal", "purge", "lose", "restart", "progress", "forget", "forget", "expire"]
         )
         with suppress(TaskConflict, LeaseLost, MessageNotFound):
             getattr(self, name)()
@@ -70,7 +72,8 @@ class Life:
         if self.runs:
             run = self.runs.pop(self.rng.randrange(len(self.runs)))
             outcome = self.rng.choice(["completed", "completed", "failed", "dead", "snoozed", "cancelled", "released"])
-            told = {"error": f"error {self.rng.random()}"} if outcome != "completed" else {}
+            errors = ["", f"error {self.rng.random()}"]
+            told = {"error": self.rng.choice(errors)} if outcome != "completed" else {}
             delay = {"delay_seconds": 5.0} if outcome == "snoozed" else {}
             run.finish(outcome, self.rng.random(), **told, **delay)
 
@@ -97,12 +100,46 @@ class Life:
         if self.rng.random() < 0.2:
             self.office.ps.queue("mail").purge()
 
+    def forget(self) -> None:
+        """A purge of tasks: final ones go; those that wait are cancelled, and go unless a child needs them."""
+        states = tuple(self.rng.sample(list(TaskState), self.rng.randint(1, 4)))
+        before = views(self.office)
+        wanted = TaskFilter(states=states, task_type=self.rng.choice([None, "send", "child"]))
+        count = self.office.told(self.office.session.purge_tasks(wanted))
+        after = views(self.office)
+        gone = {task_id: view for task_id, view in before.items() if task_id not in after}
+        assert count == len(gone)
+        for view in gone.values():
+            assert view.state in states
+            assert view.state is not TaskState.RUNNING
+        for view in after.values():
+            if view.state in states and view.task_type == (wanted.task_type or view.task_type) and view.is_final:
+                assert any(view.task_id in other.depends_on for other in after.values() if not other.is_final)
+        self._gone(gone)
+
+    def expire(self) -> None:
+        """Tasks that have been final for a week go."""
+        if self.rng.random() < 0.3:
+            self.office.clock.advance(limits.task_retention_seconds + 1)
+            self._expired()
+
+    def _expired(self) -> dict[str, TaskView]:
+        before = views(self.office)
+        self.office.session.desk.catalogue.expire()
+        after = views(self.office)
+        self._gone({task_id: view for task_id, view in before.items() if task_id not in after})
+        return after
+
+    def _gone(self, gone: dict[str, TaskView]) -> None:
+        self.ends |= gone
+        self.ids = [task_id for task_id in self.ids if task_id not in gone]
+
     def seal(self) -> None:
         self.office.session.seal()
 
     def lose(self) -> None:
         """The database goes; what is shown afterwards is the same."""
-        before = views(self.office)
+        before = self._expired()
         catalogue = self.office.session.desk.catalogue
         catalogue.close()
         (self.office.path / NAME).unlink(missing_ok=True)
@@ -110,8 +147,15 @@ class Life:
         assert views(self.office) == before
 
     def restart(self) -> None:
+        before = views(self.office)
         self.office.reopen()
         self.runs.clear()
+        after = views(self.office)
+        for task_id, view in before.items():
+            if view.state is TaskState.RUNNING:
+                run = after[task_id].runs[-1]
+                assert (run.attempt, run.worker, run.started_at) == (view.attempt, view.worker, view.started_at)
+                assert run.error == "the process stopped"
 
     def check(self) -> None:
         core = self.office.session.shard.core
@@ -126,6 +170,31 @@ class Life:
             phase = progress.state_of(place.offset)
             assert view.is_final == (phase == SETTLED), view
             assert (view.state is TaskState.RUNNING) == (phase == LEASED), view
+
+    def check_sealed(self) -> None:
+        """The table tells of everybody, also of those that the catalogue has forgotten."""
+        self.office.session.seal()
+        lives: dict[str, list[dict[str, Any]]] = {}
+        for row in self.office.rows():
+            lives.setdefault(row["task_id"], []).append(row)
+        for task_id, view in {**views(self.office), **self.ends}.items():
+            end = _end_of(lives[task_id])
+            if view.is_final:
+                assert end["state"] == view.state, (view, lives[task_id])
+                assert end["attempt"] in (None, view.attempt), (view, lives[task_id])
+            elif task_id in self.ends:
+                assert end["state"] == "cancelled"  # it waited when it was purged
+
+
+def _end_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The row that counts: of those with a final state the first, until one brings the task back."""
+    end = rows[0]
+    for row in rows:
+        if row["state"] == "purged":
+            break
+        if end["state"] not in FINAL or row["attempt"] == 0 or row["args"] is not None:
+            end = row
+    return end
 
 
 def held(core) -> set[bytes]:
@@ -144,6 +213,8 @@ def test_it_shows_what_the_core_knows_and_the_same_when_it_is_made_anew(tmp_path
         life = Life(office, seed)
         for _ in range(STEPS):
             life.step()
+        life.lose()
+        life.check_sealed()
         life.lose()
     finally:
         office.ps.close()

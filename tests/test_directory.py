@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import Damaged, DirectoryInUse, DiskReadOnly, NotADataDirectory, StorageError
-from penstock.storage.directory import MARKER, open_directory
+from penstock.storage.directory import FORMAT, MARKER, format_of, open_directory
 from penstock.storage.disk import Disk, RealDisk
 from tests.support.forgetful import ForgetfulDisk, PowerCut
 
@@ -108,7 +108,7 @@ def test_a_read_only_parent_says_so(tmp_path, monkeypatch):
         (b"not json", Damaged, "cannot be read"),
         (b"[]", Damaged, "cannot be read"),
         (b'{"format": 1, "shard": "abcd"}', Damaged, "2 bytes"),
-        (b'{"format": 2, "shard": ""}', StorageError, "format 2"),
+        (b'{"format": 3, "shard": ""}', StorageError, "format 3"),
     ],
 )
 def test_a_marker_that_makes_no_sense_is_refused_and_the_lock_let_go(disk, marker, kind, words):
@@ -117,6 +117,17 @@ def test_a_marker_that_makes_no_sense_is_refused_and_the_lock_let_go(disk, marke
     for _ in range(2):
         with pytest.raises(kind, match=words):
             open_directory(disk)
+
+
+def test_a_directory_of_the_format_before_is_opened_and_has_the_newer_one_from_then_on(disk):
+    identity = open_directory(disk)
+    disk.close()
+    disk.write_whole(MARKER, disk.read(MARKER).replace(b'"format": 2', b'"format": 1'))
+    assert format_of(disk) == 1
+
+    assert open_directory(disk) == identity
+
+    assert format_of(disk) == FORMAT
 
 
 # The lock.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -28,6 +28,18 @@ class SinkCommit(msgspec.Struct, frozen=True):
     origin: str = ""  # what numbers the batches, such as the id of a streaming query; "" is anything
     is_reset: bool = False  # begin anew where another origin, or none, has been before
     is_once: bool = False  # nobody asks for it later than a day
+
+
+class Target(NamedTuple):
+    """A task that somebody wants to end or to forget: where the catalogue says that it is."""
+
+    task_id: bytes
+    queue: int
+    partition: int | None  # None when it has no message, as the position
+    position: int | None
+    has_open_child: bool  # whether an unfinished task waits for it, or may ask for its result
+    submitted_at: int
+    number: int
 
 
 class ParentFound(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from penstock.errors import InvalidField
-from penstock.model_tasks import TaskState
+from penstock.model_tasks import TaskFilter, TaskState
 from tests.behaviour.steps import refuse
 from tests.behaviour.task_steps import Office, in_thread
 
@@ -217,3 +217,47 @@ def test_unique_keys_belong_to_their_queue(office):
 
     assert first == second
     assert third != first
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_submitting_again_a_blocked_task_that_was_cancelled_leaves_it_cancelled(office, by_hand):
+    parent = office.new("parent", is_named=True)
+    child = office.new("child", depends_on=(parent.task_id,), is_named=True)
+    tasks = [parent, child]
+    office.submit(*tasks)
+    if by_hand:
+        office.cancel(child.task_id)
+    else:
+        office.lease_one().finish("dead", error="boom")
+
+    answers = office.told(office.session.submit_tasks(tasks))
+    (alone,) = office.told(office.session.submit_tasks([child]))
+
+    assert [answer.is_new for answer in (*answers, alone)] == [False] * 3
+    assert office.state(child.task_id) == "cancelled"
+
+
+def test_what_waits_for_a_cancelled_task_that_is_submitted_again_is_cancelled_too(office):
+    first = office.new("first", is_named=True)
+    second = office.new("second", depends_on=(first.task_id,), is_named=True)
+    office.submit(first, second)
+    office.cancel(second.task_id)
+
+    third = office.new("third", depends_on=(second.task_id,))
+    *known, new = office.told(office.session.submit_tasks([first, second, third]))
+
+    assert ([answer.is_new for answer in known], new.is_new) == ([False, False], True)
+    assert office.state(third.task_id) == "cancelled"
+
+
+def test_a_cancelled_task_that_was_purged_can_be_submitted_again(office):
+    parent = office.enqueue("parent")
+    child = office.new("child", depends_on=(parent,), is_named=True)
+    office.submit(child)
+    office.cancel(child.task_id)
+    office.told(office.session.purge_tasks(TaskFilter(task_type="child")))
+
+    (answer,) = office.told(office.session.submit_tasks([child]))
+
+    assert answer.is_new
+    assert office.state(child.task_id) == "blocked"

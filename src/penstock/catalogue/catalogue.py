@@ -17,12 +17,12 @@ from penstock import limits
 from penstock.catalogue import forgetting, queries, store
 from penstock.catalogue.follower import Follower
 from penstock.catalogue.listeners import Among, Listener, Listeners
-from penstock.catalogue.queries import Names
+from penstock.catalogue.queries import Cursor, Names
 from penstock.catalogue.rebuild import rebuild
 from penstock.catalogue.store import DatabaseBroken, Store
 from penstock.errors import Closed, Damaged, InvalidField, PenstockError, StorageError
 from penstock.model_tasks import TaskFilter, TaskPage, TaskView
-from penstock.requests import ParentFound
+from penstock.requests import ParentFound, Target
 from penstock.shard import Shard
 from penstock.storage.disk import Disk, RealDisk
 from penstock.storage.task_rows import Identity, Key
@@ -94,6 +94,9 @@ class Catalogue:
                 if follower.position < target:
                     follower.watches = self._listeners.are_there()
                     follower.follow(self._reader.read(follower.position, target), between)
+                if follower.is_rebuilt:
+                    self._expire(follower)  # what was forgotten with time stays so
+                    follower.is_rebuilt = False
             except (DatabaseBroken, Damaged, FileNotFoundError) as error:
                 if attempt:
                     raise self._unusable(error) from error
@@ -123,7 +126,7 @@ class Catalogue:
             raise
 
     def _from_before(self, opened: Store) -> Follower:
-        follower = Follower(opened)
+        follower = Follower(opened, remembers=self._shard.store is not None)
         if opened.meta("position") is None or not self._is_of_this_journal(follower):
             raise DatabaseBroken("it is not of this journal, or too far behind it")
         return follower
@@ -209,6 +212,26 @@ class Catalogue:
 
         return self._ask(ask)
 
+    def targets(self, wanted: TaskFilter, cursor: Cursor | None, limit: int) -> list[Target]:
+        """The next ones of those that match, newest first, for whoever ends or forgets them."""
+
+        def ask(asked: Follower) -> list[Target]:
+            with asked.store.reading() as connection:
+                names, now = self._names(asked), self._shard.clock.now()
+                return queries.targets(connection, wanted, names, now, cursor, limit)
+
+        return self._ask(ask)
+
+    def closed_targets(self, ids: Iterable[bytes]) -> list[Target]:
+        """Those of some tasks that are final, and that no unfinished child may ask for."""
+        wanted = list(ids)
+
+        def ask(asked: Follower) -> list[Target]:
+            with asked.store.reading() as connection:
+                return queries.closed_targets(connection, wanted)
+
+        return self._ask(ask)
+
     def _views(self, asked: Follower, ids: Sequence[bytes]) -> list[TaskView]:
         with asked.store.reading() as connection:
             names, now = self._names(asked), self._shard.clock.now()
@@ -242,28 +265,19 @@ class Catalogue:
 
     # Forgetting.
 
-    def forget(self, wanted: TaskFilter) -> int:
-        """Forget all final tasks that match, on whatever page; parents of unfinished tasks stay. How many."""
-
-        def ask(asked: Follower) -> int:
-            return forgetting.forget(asked.store, wanted, self._names(asked), self._shard.clock.now())
-
-        return self._ask(ask)
-
-    def forget_ids(self, ids: Iterable[str]) -> int:
-        """The same for some tasks."""
-        wanted = [found for each in ids if (found := _id(each))]
-        return self._ask(lambda asked: forgetting.forget_ids(asked.store, wanted))
-
     def expire(self) -> int:
         """Forget tasks that have been final for longer than they are kept; how many."""
         follower = self._follower
         if follower is None:
             return 0
         try:
-            return forgetting.expire(follower.store, self._shard.clock.now() - self.retention_us)
+            return self._expire(follower)
         except DatabaseBroken as error:
             raise self._unusable(error) from error  # whoever asks for a task next has it made anew
+
+    def _expire(self, follower: Follower) -> int:
+        final_before = self._shard.clock.now() - self.retention_us
+        return forgetting.expire(follower.store, final_before, remembers=follower.remembers)
 
     # For the sealer.
 
@@ -275,6 +289,15 @@ class Catalogue:
                 return queries.identify(connection, keys, self._names(asked))
 
         return self._ask(ask)
+
+    def sealed(self, sequence: int) -> None:
+        """Frames up to here are sealed: which forgotten tasks they were about need not be known any more."""
+        follower = self._follower
+        if follower is not None:
+            try:
+                forgetting.sealed(follower.store, sequence)
+            except DatabaseBroken as error:
+                raise self._unusable(error) from error
 
     def close(self) -> None:
         """Let go of the database for good; it may be called twice."""

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from penstock.catalogue import many, schema
+from penstock.catalogue import forgetting, many, schema
 from penstock.catalogue.store import Store, set_meta
 from penstock.delivery import entries
 from penstock.delivery.entries import HEAD, decode_record
@@ -39,10 +39,12 @@ Touched = set[bytes]  # ids of tasks
 class Follower:
     """For one thread at a time."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, remembers: bool = False) -> None:
         self.store = store
+        self.remembers = remembers  # which tasks were forgotten, for whoever seals what is about them
         self.position: int = store.meta("position", 0)
         self.checksum: int = store.meta("checksum", 0)
+        self.is_rebuilt = False  # by this process, and not brought up to date yet
         self.watches = False  # whether somebody wants to know which tasks changed
         self.touched: Touched = set()
         self.known = load_known(store)
@@ -59,7 +61,7 @@ class Follower:
         is_over = True
         try:
             with self.store.writing() as connection:
-                sink = _Sink(connection, self.known, self.touched if self.watches else None)
+                sink = _Sink(connection, self.known, self.touched if self.watches else None, remembers=self.remembers)
                 for sequence, crc, frame in frames:
                     take_frame(fold, sequence, frame, sink)
                     position, checksum = sequence, crc
@@ -79,7 +81,7 @@ class Follower:
 
 def take_frame(fold: Fold, sequence: int, frame: memoryview, sink: _Sink) -> None:
     """One frame. Entries that are about no task cost a look at their kind."""
-    fold.begin_frame()
+    fold.begin_frame(sequence)
     number = sequence << ROW_BITS
     place, end = 0, len(frame)
     while place < end:
@@ -97,10 +99,13 @@ def take_frame(fold: Fold, sequence: int, frame: memoryview, sink: _Sink) -> Non
                 _TAKE[type(record)](fold, record)
         elif kind in SWEEPING:
             sink.sweep(fold, decode_record(body))
+    if fold.is_pressing or fold.purged or fold.purged_ids:
+        sink.store(fold)
 
 
 _TAKE: Final[dict[type, Callable[[Fold, Any], None]]] = {
     **TAKE,
+    entries.TasksPurged: Fold.take_purged,
     entries.Leased: Fold.take_leased,
     entries.QueueSet: lambda fold, entry: fold.known.learn_queue(entry.queue, entry.name),
     entries.PartitionsAdded: lambda fold, entry: fold.known.learn_partitions(entry.queue, entry.first, entry.names),
@@ -110,10 +115,13 @@ _TAKE: Final[dict[type, Callable[[Fold, Any], None]]] = {
 class _Sink:
     """Stores what was folded, within a transaction."""
 
-    def __init__(self, connection: sqlite3.Connection, known: Known, touched: Touched | None) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, known: Known, touched: Touched | None, *, remembers: bool = False
+    ) -> None:
         self._connection = connection
         self._known = known
         self._touched = touched
+        self._remembers = remembers
 
     def store(self, fold: Fold) -> None:
         """Everything folded so far; the fold is empty afterwards."""
@@ -133,6 +141,9 @@ class _Sink:
             for answer in many.run(connection, schema.IDS_BY_PLACE, [change[QUEUE:BELOW] for change in updates]):
                 ids = bytes.fromhex(answer.fetchone()[0] or "")
                 self._touched.update(ids[start : start + 16] for start in range(0, len(ids), 16))
+        until = fold.sequence if self._remembers else None
+        forgetting.forget_places(connection, fold.purged, until)
+        forgetting.forget_ids(connection, fold.purged_ids, until)
         fold.clear()
 
     def sweep(self, fold: Fold, record: entries.Record) -> None:

@@ -1,62 +1,62 @@
-"""Forgetting tasks: by a filter, by their ids, or because they have been final for long enough.
+"""Forgetting tasks: because the journal says that they were purged, or because they have been final for long enough.
 
-Only final tasks are forgotten, and none that an unfinished child may still ask for.
+Frames that are about a forgotten task may not be sealed yet. Whoever seals them asks which task it was, so that is
+remembered until they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+import sqlite3
+from collections.abc import Iterable
+from typing import Any, Final
 
 import msgspec
 
 from penstock.catalogue import schema
-from penstock.catalogue.queries import Names, Search, rows_of
 from penstock.catalogue.store import Store
-from penstock.model_tasks import TaskFilter
-from penstock.storage.task_states import FINAL_FROM
+from penstock.delivery.entries import Span
 
 AT_ONCE: Final = 2_000
-_FORGET: Final = f"""
-DELETE FROM tasks WHERE number IN (SELECT value FROM json_each(?)) AND state >= {FINAL_FROM} AND NOT EXISTS (
-    SELECT 1 FROM parents JOIN tasks AS child ON child.task_id = parents.child
-    WHERE parents.parent = tasks.task_id AND child.state < {FINAL_FROM}
-)
-"""
 
 
-def forget(store: Store, wanted: TaskFilter, names: Names, now: int) -> int:
-    """Forget all final tasks that match."""
-    search = Search(wanted, names, now)
-    numbers: list[int] = []
-    with store.reading() as connection:
-        for statement in search.statements("SELECT number FROM tasks", ""):
-            numbers += [number for (number,) in connection.execute(statement, search.values)]
-    return _forget(store, numbers)
+def forget_places(connection: sqlite3.Connection, places: Iterable[tuple[int, Span]], until: int | None) -> None:
+    """Those at some places of queues. `until` is the frame that says so; None when nothing will be sealed."""
+    for queue, span in places:
+        if span.offsets:
+            offsets = msgspec.json.encode(span.offset_array().tolist()).decode()
+            _forget(connection, schema.OF_OFFSETS, (queue, span.partition, offsets), until)
+        else:
+            last = span.first + span.count
+            _forget(connection, schema.OF_RANGE, (queue, span.partition, span.first, last), until)
 
 
-def forget_ids(store: Store, ids: Iterable[bytes]) -> int:
-    """Forget those of some tasks that are final."""
-    with store.reading() as connection:
-        numbers = [row[0] for row in rows_of(connection, ids)]
-    return _forget(store, numbers)
+def forget_ids(connection: sqlite3.Connection, ids: Iterable[bytes], until: int | None) -> None:
+    """Those of some tasks that never had a message."""
+    for task_id in ids:
+        _forget(connection, schema.OF_ID, (task_id,), until)
 
 
-def _forget(store: Store, numbers: Sequence[int]) -> int:
-    gone = 0
-    for start in range(0, len(numbers), AT_ONCE):
-        with store.writing() as connection:
-            part = msgspec.json.encode(numbers[start : start + AT_ONCE]).decode()
-            gone += connection.execute(_FORGET, (part,)).rowcount
-    return gone
-
-
-def expire(store: Store, until: int) -> int:
+def expire(store: Store, final_before: int, *, remembers: bool) -> int:
     """Forget tasks that were final before an instant; how many."""
     gone = 0
     while True:
         with store.writing() as connection:
-            count = connection.execute(schema.EXPIRE, (until, AT_ONCE)).rowcount
-        gone += count
-        if count < AT_ONCE:
+            numbers = [number for (number,) in connection.execute(schema.EXPIRED, (final_before, AT_ONCE))]
+            row = connection.execute("SELECT value FROM meta WHERE name = 'position'").fetchone()
+            chosen = msgspec.json.encode(numbers).decode()
+            _forget(connection, schema.OF_NUMBERS, (chosen,), row[0] if remembers and row else None)
+        gone += len(numbers)
+        if len(numbers) < AT_ONCE:
             return gone
+
+
+def sealed(store: Store, sequence: int) -> None:
+    """Everything up to a frame is sealed: nobody will ask which tasks it was about."""
+    with store.writing() as connection:
+        connection.execute(schema.SEALED, (sequence,))
+
+
+def _forget(connection: sqlite3.Connection, where: str, values: tuple[Any, ...], until: int | None) -> None:
+    if until is not None:
+        connection.execute(schema.REMEMBER.format(where=where), (until, *values))
+    connection.execute(schema.FORGET.format(where=where), values)

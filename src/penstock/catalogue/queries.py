@@ -10,21 +10,24 @@ import heapq
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from penstock import limits
+from penstock.catalogue import schema
 from penstock.catalogue.arguments import argument_terms
 from penstock.errors import InvalidField
 from penstock.model import MessageId, Outcome, to_datetime, to_micros
 from penstock.model_tasks import Run, TaskFilter, TaskPage, TaskState, TaskView
-from penstock.requests import ParentFound
+from penstock.requests import ParentFound, Target
 from penstock.storage.task_rows import Identity, Key
 from penstock.storage.task_states import FINAL_FROM, Code, id_text
 
 LIMIT_MAX: Final = limits.task_page_max
 IDS_AT_ONCE: Final = 500
+Cursor = tuple[int, int]  # the instant of submission and the number of the last task that was shown
 
 _COLUMNS: Final = (
     "number", "task_id", "type", "queue", "partition", "position", "state", "priority", "max_attempts", "attempt",
@@ -234,6 +237,31 @@ def _limit(limit: int) -> int:
     return limit
 
 
+_TARGET: Final = f"SELECT task_id, queue, partition, position, {schema.HAS_OPEN_CHILD}, submitted_at, number FROM tasks"
+
+
+def targets(
+    connection: sqlite3.Connection, wanted: TaskFilter, names: Names, now: int, cursor: Cursor | None, limit: int
+) -> list[Target]:
+    """The next ones of those that match, newest first."""
+    search = Search(wanted, names, now)
+    if cursor is not None:
+        search.after(cursor)
+    order = f"ORDER BY submitted_at DESC, number DESC LIMIT {limit}"
+    lists = [connection.execute(statement, search.values) for statement in search.statements(_TARGET, order)]
+    rows = heapq.merge(*lists, key=lambda row: row[5:], reverse=True) if len(lists) != 1 else lists[0]
+    return [Target(*row) for row in islice(rows, limit)]
+
+
+def closed_targets(connection: sqlite3.Connection, ids: Sequence[bytes]) -> list[Target]:
+    """Those of some tasks that are final, and that no unfinished child may ask for."""
+    found = []
+    for task_id in ids:
+        rows = connection.execute(f"{_TARGET} WHERE task_id = ? AND state >= {FINAL_FROM}", (task_id,))
+        found += [target for row in rows if not (target := Target(*row)).has_open_child]
+    return found
+
+
 def page(connection: sqlite3.Connection, wanted: TaskFilter, names: Names, now: int) -> TaskPage:
     """One page of the tasks that match: as many as are asked for, or as may be sent in one answer, at least one."""
     search = Search(wanted, names, now)
@@ -274,12 +302,22 @@ def decode_cursor(text: str) -> tuple[int, int]:
 
 
 def identify(connection: sqlite3.Connection, keys: Iterable[Key], names: Names) -> dict[Key, Identity]:
-    """The id, the type and the number of the tasks at some places, or of some ids."""
+    """Which tasks are, or were until they were forgotten, at some places, or have some ids."""
     told: dict[Key, Identity] = {}
-    of_id = "SELECT task_id, type, number FROM tasks WHERE task_id = ?"
-    of_place = "SELECT task_id, type, number FROM tasks WHERE queue = ? AND partition = ? AND position = ?"
     for key in keys:
-        found = connection.execute(of_id, (key,)) if isinstance(key, bytes) else connection.execute(of_place, key)
-        for task_id, type_, number in found:
-            told[key] = (task_id, names.texts.get(type_, ""), number)
+        of_id = isinstance(key, bytes)
+        values = (key, key) if isinstance(key, bytes) else (*key, *key)
+        for task_id, type_, number, until in connection.execute(_IDENTIFY_ID if of_id else _IDENTIFY_PLACE, values):
+            told[key] = Identity(task_id, names.texts.get(type_, ""), number, until)
     return told
+
+
+# One that is known comes last, and wins.
+_IDENTIFY_ID: Final = """
+SELECT task_id, type, number, until FROM forgotten WHERE task_id = ? AND partition < 0
+UNION ALL SELECT task_id, type, number, NULL FROM tasks WHERE task_id = ?
+"""
+_IDENTIFY_PLACE: Final = """
+SELECT task_id, type, number, until FROM forgotten WHERE queue = ? AND partition = ? AND position = ?
+UNION ALL SELECT task_id, type, number, NULL FROM tasks WHERE queue = ? AND partition = ? AND position = ?
+"""

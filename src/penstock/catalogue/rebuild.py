@@ -7,6 +7,7 @@ others are there all the same.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Container
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -19,6 +20,7 @@ from penstock.model import Outcome
 from penstock.shard import Shard
 from penstock.storage.task_changes import (
     ATTEMPT,
+    ENDED_BADLY,
     FINISHED_AT,
     NUMBER,
     OUTCOME,
@@ -45,14 +47,17 @@ _CODES: Final = {
 _TIMES: Final = ("at", "started_at", "due_at")
 _NEW: Final = (int(Code.WAITING), 0, 0, 0, 0, 0, 0, "", None, None)
 _DEPENDS_ON: Final = schema.COLUMNS.index("depends_on")
+PURGED: Final = "purged"
+INTERRUPTED: Final = "interrupted"
 _OUTCOMES: Final = {outcome.name.lower(): outcome.value for outcome in Outcome}
 
 
 def rebuild(store: Store, shard: Shard) -> Follower:
     """Fill an empty database as far as the segments go. Returns the follower that goes on from there."""
-    follower = Follower(store)
+    follower = Follower(store, remembers=shard.store is not None)
     known = follower.known
     with shard.lock:
+        queues = set(shard.core.queues)
         for id, queue in shard.core.queues.items():
             known.learn_queue(id, queue.name)
             known.learn_partitions(id, 0, [partition.name for partition in queue.partitions])
@@ -61,22 +66,24 @@ def rebuild(store: Store, shard: Shard) -> Follower:
         manifest = shard.store.manifest
         position = manifest.sealed_sequence
         for table in shard.store.read_tasks(manifest):
-            _take(store, known, table)
+            _take(store, known, table, queues)
     with store.writing() as connection:
         store_names(connection, known)
         set_meta(connection, "position", position)
         set_meta(connection, "checksum", 0)
     follower.position = position
+    follower.is_rebuilt = True
     return follower
 
 
-def _take(store: Store, known: Known, table: pa.Table) -> None:
-    """The changes of one row group."""
+def _take(store: Store, known: Known, table: pa.Table, queues: Container[int]) -> None:
+    """The changes of one row group; a queue that is gone has taken the history of its tasks along."""
     columns = [table[name].cast(pa.int64()) if name in _TIMES else table[name] for name in Row._fields]
     with store.writing() as connection:
         merged = _Merged(connection, known)
         for row in map(Row, *(column.to_pylist() for column in columns)):
-            merged.add(row)
+            if row.incarnation in queues:
+                merged.add(row)
         merged.store()
 
 
@@ -88,14 +95,17 @@ class _Merged:
         self._known = known
         self._changes: dict[bytes, Change] = {}
         self._runs: list[list[Any]] = []
+        self._purged: set[bytes] = set()
 
     def add(self, row: Row) -> None:
-        known = self._known
-        known.has_tasks(row.incarnation)
-        known.learn_queue(row.incarnation, row.queue)
-        if row.partition is not None:
-            known.learn_partitions(row.incarnation, row.partition_id, [row.partition])
-        task_id, change = id_bytes(row.task_id), _change(row, known)
+        self._learn_names(row)
+        task_id = id_bytes(row.task_id)
+        if row.state == PURGED:
+            self._purged.add(task_id)
+            return
+        if task_id in self._purged:
+            self.store()  # it was submitted once more
+        change = _change(row, self._known)
         below = FINAL_FROM
         if _is_revived(row):
             self.store()
@@ -103,7 +113,7 @@ class _Merged:
             change[STARTED_AT], below = 0, ANY
         before = self._changes.get(task_id)
         if row.args is not None:
-            new = [*change, row.incarnation, row.partition_id, row.offset, *_lasting(row, known, task_id)]
+            new = [*change, row.incarnation, row.partition_id, row.offset, *_lasting(row, self._known, task_id)]
             if before is not None and len(before) > UPDATE_LENGTH and before[POSITION] is None:
                 new[NUMBER], new[SUBMITTED_AT] = before[NUMBER], before[SUBMITTED_AT]  # as the database would
             self._changes[task_id] = new
@@ -113,8 +123,21 @@ class _Merged:
             return  # a purge, say, names whole ranges: what was settled before stays as it is
         else:
             before[: len(change)] = [old if new is None else new for old, new in zip(before, change, strict=False)]
-        if change[STATE] in (Code.WAITING, Code.FAILED) and row.started_at:
-            self._runs.append([*change[ATTEMPT:FINISHED_AT], row.at, change[OUTCOME], row.error or "", task_id])
+        if change[STATE] in (Code.WAITING, Code.FAILED) and (row.started_at or row.outcome == INTERRUPTED):
+            self._end_run(row, task_id, change)
+
+    def _learn_names(self, row: Row) -> None:
+        known = self._known
+        known.has_tasks(row.incarnation)
+        known.learn_queue(row.incarnation, row.queue)
+        if row.partition is not None:
+            known.learn_partitions(row.incarnation, row.partition_id, [row.partition])
+
+    def _end_run(self, row: Row, task_id: bytes, change: Change) -> None:
+        run = self._changes[task_id][ATTEMPT:FINISHED_AT]
+        self._runs.append([*run, row.at, change[OUTCOME], row.error or "", task_id])
+        if run[-1] is None:
+            self.store()  # who ran it, and since when, only what is stored says
 
     def store(self) -> None:
         """Everything so far."""
@@ -131,7 +154,8 @@ class _Merged:
         many.execute(connection, schema.UPDATE_BY_ID, updates)
         many.execute(connection, schema.INSERT_RUN_BY_ID, self._runs)
         many.execute(connection, schema.INSERT_PARENT, parents)
-        self._changes, self._runs = {}, []
+        connection.executemany(schema.FORGET.format(where="task_id = ?"), [(task_id,) for task_id in self._purged])
+        self._changes, self._runs, self._purged = {}, [], set()
 
 
 def _is_revived(row: Row) -> bool:
@@ -177,16 +201,17 @@ def _change(row: Row, known: Known) -> Change:
     # A row that only tells progress says running too: of that, whoever holds it knows better.
     code = _CODES.get(row.state) if row.state != "running" or row.started_at else None
     is_new = row.args is not None
-    worker = known.word(row.worker or "") if row.started_at else None  # nobody, when the process stopped
+    # Recovery does not know who held what it closes: as in `Fold.take_settled`.
+    is_told = bool(row.started_at) and (bool(row.worker) or row.started_at != row.at or row.state == "running")
     change: Change = [
         None if code is None else int(code),
         None if code is None else row.due_at or 0,
         row.attempt,
-        worker,
-        row.started_at,
+        known.word(row.worker or "") if is_told else None,
+        row.started_at if is_told else None,
         None if code is None else row.at if code >= FINAL_FROM else 0,
         _OUTCOMES.get(row.outcome or "", None if code is None else 0),
-        row.error,
+        "" if row.error is None and code in ENDED_BADLY else row.error,
         row.result,
         row.progress,
     ]

@@ -11,7 +11,7 @@ from typing import Final
 
 from penstock.storage.task_states import FINAL_FROM, Code
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 # What changes in a task's life, in the order of `task_changes.Change`; then what does not.
@@ -90,6 +90,17 @@ CREATE TABLE runs (
     error TEXT NOT NULL
 );
 CREATE TABLE parents (parent BLOB NOT NULL, child BLOB NOT NULL, PRIMARY KEY (parent, child)) WITHOUT ROWID;
+-- Which tasks those were that are forgotten, while frames that are about them wait to be sealed.
+CREATE TABLE forgotten (
+    queue INTEGER NOT NULL,
+    partition INTEGER NOT NULL,     -- -1 when it never had a message; its number stands for the position then
+    position INTEGER NOT NULL,
+    until INTEGER NOT NULL,         -- the sequence of the last frame that it was known in
+    number INTEGER NOT NULL,
+    task_id BLOB NOT NULL,
+    type INTEGER NOT NULL,
+    PRIMARY KEY (queue, partition, position, until)
+) WITHOUT ROWID;
 CREATE TRIGGER tasks_gone AFTER DELETE ON tasks BEGIN
     DELETE FROM runs WHERE number = OLD.number;
     DELETE FROM parents WHERE child = OLD.task_id;
@@ -106,6 +117,8 @@ CREATE INDEX tasks_by_queue ON tasks (queue, state, submitted_at);
 CREATE INDEX tasks_by_worker ON tasks (worker, submitted_at) WHERE worker <> 0;
 CREATE INDEX tasks_by_workflow ON tasks (workflow, submitted_at) WHERE workflow <> '';
 CREATE INDEX tasks_by_schedule ON tasks (schedule, submitted_at) WHERE schedule <> '';
+CREATE INDEX forgotten_by_id ON forgotten (task_id) WHERE partition < 0;
+CREATE INDEX parents_by_child ON parents (child);
 CREATE INDEX runs_by_number ON runs (number, started_at);
 """
 
@@ -125,16 +138,14 @@ ON CONFLICT (task_id) DO UPDATE SET
     submitted_at = CASE WHEN position IS NULL THEN submitted_at ELSE excluded.submitted_at END,
     {", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in {"number", "task_id", "submitted_at"})}
 """
-INSERT_RUN: Final = """
+# Who ran it and since when is null where only the task's own row says it.
+_INSERT_RUN: Final = """
 INSERT INTO runs (number, attempt, worker, started_at, ended_at, outcome, error)
-SELECT number, column1, column2, column3, column4, column5, column6 FROM (VALUES {rows}) JOIN tasks
-ON queue = column7 AND partition = column8 AND position = column9
+SELECT number, column1, COALESCE(column2, worker), COALESCE(column3, NULLIF(started_at, 0), column4), column4, column5,
+column6 FROM (VALUES {rows}) JOIN tasks
 """
-INSERT_RUN_BY_ID: Final = """
-INSERT INTO runs (number, attempt, worker, started_at, ended_at, outcome, error)
-SELECT number, column1, column2, column3, column4, column5, column6 FROM (VALUES {rows}) JOIN tasks
-ON task_id = column7
-"""
+INSERT_RUN: Final = f"{_INSERT_RUN} ON queue = column7 AND partition = column8 AND position = column9"
+INSERT_RUN_BY_ID: Final = f"{_INSERT_RUN} ON task_id = column7"
 INSERT_PARENT: Final = "INSERT OR IGNORE INTO parents VALUES {rows}"
 # The last run of a task that is brought back goes where those before it are.
 _KEEP_LAST_RUN: Final = f"""
@@ -167,12 +178,23 @@ UPDATE tasks SET state = {Code.CANCELLED:d}, finished_at = ?, due_at = 0, error 
 WHERE queue = ? AND partition = ? AND position < ? AND state < {FINAL_FROM}
 RETURNING task_id
 """
-EXPIRE: Final = f"""
-DELETE FROM tasks WHERE number IN (
-    SELECT number FROM tasks WHERE submitted_at < ?1 AND finished_at > 0 AND finished_at < ?1
-    AND state >= {FINAL_FROM} AND NOT EXISTS (
-        SELECT 1 FROM parents JOIN tasks AS child ON child.task_id = parents.child
-        WHERE parents.parent = tasks.task_id AND child.state < {FINAL_FROM}
-    ) ORDER BY submitted_at LIMIT ?2
-)
+# Only final tasks are forgotten, and none that an unfinished child may still ask for.
+HAS_OPEN_CHILD: Final = f"""EXISTS (
+    SELECT 1 FROM parents JOIN tasks AS child ON child.task_id = parents.child
+    WHERE parents.parent = tasks.task_id AND child.state < {FINAL_FROM}
+)"""
+EXPIRED: Final = f"""
+SELECT number FROM tasks WHERE submitted_at < ?1 AND finished_at > 0 AND finished_at < ?1
+AND state >= {FINAL_FROM} AND NOT {HAS_OPEN_CHILD} ORDER BY submitted_at LIMIT ?2
 """
+# {where} says which ones.
+REMEMBER: Final = """
+INSERT OR REPLACE INTO forgotten (queue, partition, position, until, number, task_id, type)
+SELECT queue, IFNULL(partition, -1), IFNULL(position, number), ?, number, task_id, type FROM tasks WHERE {where}
+"""
+FORGET: Final = "DELETE FROM tasks WHERE {where}"
+OF_NUMBERS: Final = "number IN (SELECT value FROM json_each(?))"
+OF_RANGE: Final = "queue = ? AND partition = ? AND position >= ? AND position < ?"
+OF_OFFSETS: Final = "queue = ? AND partition = ? AND position IN (SELECT value FROM json_each(?))"
+OF_ID: Final = "task_id = ? AND position IS NULL"
+SEALED: Final = "DELETE FROM forgotten WHERE until <= ?"

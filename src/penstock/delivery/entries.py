@@ -49,6 +49,7 @@ from penstock.delivery.records import (
     TaskFreed,
     TaskHeld,
     TasksNoted,
+    TasksPurged,
     Trimmed,
     UniqueTaken,
 )
@@ -91,6 +92,7 @@ __all__ = [
     "TaskFreed",
     "TaskHeld",
     "TasksNoted",
+    "TasksPurged",
     "Trimmed",
     "UniqueTaken",
     "decode",

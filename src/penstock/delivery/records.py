@@ -276,6 +276,21 @@ class ScheduleFired(msgspec.Struct, array_like=True, tag_field="kind", tag=21):
     queue: int = 0  # no queue: ids start at 1
 
 
+class TasksPurged(msgspec.Struct, array_like=True, tag_field="kind", tag=22):
+    """Tasks of one queue that the catalogue forgets: at these places, and of these ids where they never had a message.
+
+    All of them are final; those that this frame cancels are too.
+    """
+
+    queue: int
+    at: int
+    spans: list[Span]
+    ids: bytes = b""  # 16 each
+
+    def id_list(self) -> list[bytes]:
+        return [self.ids[start : start + 16] for start in range(0, len(self.ids), 16)]
+
+
 Record = (
     Leased
     | Settled
@@ -297,4 +312,5 @@ Record = (
     | UniqueTaken
     | ScheduleSet
     | ScheduleFired
+    | TasksPurged
 )

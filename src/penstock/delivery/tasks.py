@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.delivery.entries import Settled, Span, TaskFreed, TaskHeld, UniqueTaken
+from penstock.delivery.entries import Settled, Span, TaskFreed, TaskHeld, TasksPurged, UniqueTaken
 from penstock.delivery.phases import AFTER, SETTLED
 from penstock.delivery.schedules import Schedules
 from penstock.delivery.withdrawn import AllWithdrawn, Withdrawn
@@ -160,6 +160,13 @@ class Tasks:
             del self.unique[held.queue, key]
         self.withdrawn.add(Withdrawn(held.queue, held.task_id, entry.at, entry.because, held.policy, held.batch, key))
         self._ended(held.task_id, "cancelled")
+
+    def purge(self, entry: TasksPurged, frame: int) -> None:
+        """Tasks are forgotten: one that was cancelled before it had a message can be submitted again."""
+        for task_id in entry.id_list() if frame > self.applied else ():
+            if task_id in self.withdrawn.known:
+                self.touched = frame
+                self.withdrawn.discard(task_id)
 
     def take_key(self, entry: UniqueTaken, frame: int) -> None:
         """A unique key has an owner."""

@@ -117,6 +117,7 @@ class Desk:
             return
         try:
             catalogue.catch_up(sequence)
+            catalogue.sealed(sequence)
         except Exception as error:  # noqa: BLE001 - not to be held up by a view
             logger.warning("the catalogue of tasks will be made anew: %s", error)  # from what is sealed
 

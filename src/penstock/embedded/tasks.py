@@ -161,27 +161,30 @@ class TaskMethods:
         wanted = msgspec.structs.replace(task_fields.task_filter(wanted), limit=limits.task_page_max, cursor=None)
         waiting = tuple(state for state in wanted.states or TaskState if state in WAITING)
         final = tuple(state for state in wanted.states or TaskState if state in FINAL)
-        count = self._purge_waiting(msgspec.structs.replace(wanted, states=waiting)) if waiting else 0
-        if final:  # after their children, which keep their parents
-            count += self.desk.caught_up().forget(msgspec.structs.replace(wanted, states=final))
-        return count, 0
+        count = ticket = 0
+        # Those that are final come after their children, which keep their parents.
+        for states in filter(None, (waiting, final)):
+            purged, ticket = self._purge(msgspec.structs.replace(wanted, states=states), cancels=states is waiting)
+            count += purged
+        return count, ticket
 
-    def _purge_waiting(self, wanted: TaskFilter) -> int:
-        count = 0
-        while True:
-            page = self.desk.caught_up().page(wanted)
-            cancelled = [view.task_id for view in page.tasks if self._is_cancelled(view)]
-            count += self.desk.caught_up().forget_ids(cancelled)
-            if page.cursor is None:
-                return count
-            wanted = msgspec.structs.replace(wanted, cursor=page.cursor)
-
-    def _is_cancelled(self, view: TaskView) -> bool:
-        try:
-            self._cancel(view)
-        except (tasking.Moved, TaskConflict):
-            return False  # a worker was quicker
-        return True
+    def _purge(self, wanted: TaskFilter, *, cancels: bool) -> tuple[int, Ticket]:
+        count, ticket, cursor = 0, 0, None
+        catalogue = self.desk.caught_up()
+        while targets := catalogue.targets(wanted, cursor, tasking.CHUNK):
+            last = targets[-1]
+            cursor = (last.submitted_at, last.number)
+            if cancels:
+                ended, ticket = tasking.cancel_waiting(self.shard, targets, purges=True)
+                parents = [target.task_id for target in ended.cancelled if target.has_open_child]
+                closed = self.desk.caught_up().closed_targets(parents) if parents else []
+                count += ended.purged
+                targets = closed
+            if targets:
+                ended, ticket = tasking.purge_final(self.shard, targets)
+                count += ended.purged
+        self.desk.waiters.wake_all()
+        return count, ticket
 
     def _again_if_moved(self, decide: Callable[[], T], what: str) -> T:
         """Decide by what the catalogue tells, again while it has moved before the decision is made."""

@@ -101,7 +101,7 @@ def _identified(history: History, each: Slice, keys: Iterable[Key]) -> Mapping[K
     places: list[tuple[int, int, int]] = []
     for key in keys:
         if isinstance(key, bytes):
-            told[key] = (key, "", 0)  # it waited for its parents: no message says what it was
+            told[key] = Identity(key, "", 0)  # it waited for its parents: no message says what it was
         elif key[0] in each.queues:
             places.append(key)
     wanted = [
@@ -116,7 +116,7 @@ def _identified(history: History, each: Slice, keys: Iterable[Key]) -> Mapping[K
         for queue, partition, offset, _, payload in zip(*(c.to_pylist() for c in tasks.columns), strict=True):
             try:
                 envelope = parse_envelope(payload)
-                told[ids[queue], partition, offset] = (id_bytes(envelope.task_id), envelope.task_type, 0)
+                told[ids[queue], partition, offset] = Identity(id_bytes(envelope.task_id), envelope.task_type, 0)
             except InvalidField:
                 continue
     return told

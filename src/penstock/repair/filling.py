@@ -32,6 +32,7 @@ from penstock.delivery.entries import (
     SinkCommitted,
     TaskFreed,
     TasksNoted,
+    TasksPurged,
     Trimmed,
     UniqueTaken,
 )
@@ -42,7 +43,7 @@ from penstock.model import DEFAULT_GROUP, QueueOptions, check_name, queue_option
 # These take nothing for granted.
 ALONE: Final = (
     Closing, QueueDeleted, Produced, ProducerSet, Answered, SinkCommitted, TasksNoted, TaskFreed, UniqueTaken,
-    ScheduleSet, ScheduleFired,
+    ScheduleSet, ScheduleFired, TasksPurged,
 )  # fmt: skip
 
 

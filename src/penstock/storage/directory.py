@@ -1,7 +1,7 @@
 """What makes a directory a data directory.
 
     lock                            held by the one process that has it open
-    PENSTOCK                        {"format": 1, "shard": "<32 hex digits>"}
+    PENSTOCK                        {"format": 2, "shard": "<32 hex digits>"}
     journal/00000000000000000001.log …, journal/reserve
     checkpoints/manifest.json, checkpoints/<part>-<sequence>.part
     segments/…
@@ -10,7 +10,8 @@
     damaged/<time>/…                what a repair replaced; never read
 
 The marker is written last of what is needed to tell an empty directory from ours, and whole. A directory that holds
-anything else is refused untouched.
+anything else is refused untouched. One of an older format is opened, and has the newer one from then on: the code that
+wrote it does not know the entries that its journal may hold now, and says so when it reads the marker.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from penstock.errors import Damaged, NotADataDirectory, StorageError
 from penstock.storage.disk import TEMPORARY_SUFFIX, Disk, ReadableDisk
 
 MARKER: Final = "PENSTOCK"
-FORMAT: Final = 1
+FORMAT: Final = 2  # 2: the journal may hold entries of the kinds 22 and 23
+FORMATS: Final = (1, FORMAT)  # those that can be opened
 SHARD_ID_BYTES: Final = 16
 DIRECTORIES: Final = ("journal", "checkpoints", "segments")
 
@@ -45,6 +47,8 @@ def open_directory(disk: Disk, shard_id: Callable[[], bytes] = new_shard_id) -> 
         if not disk.exists(MARKER):
             write_marker(disk, shard_id())
         identity = read_marker(disk)
+        if format_of(disk) != FORMAT:
+            write_marker(disk, identity)
         for name in DIRECTORIES:
             disk.make_directory(name)
     except BaseException:
@@ -55,7 +59,12 @@ def open_directory(disk: Disk, shard_id: Callable[[], bytes] = new_shard_id) -> 
 
 def read_marker(disk: ReadableDisk) -> bytes:
     """The shard id that the marker names."""
-    return _decode(disk.read(MARKER), f"{disk.root / MARKER}")
+    return _decode(disk.read(MARKER), f"{disk.root / MARKER}")[1]
+
+
+def format_of(disk: ReadableDisk) -> int:
+    """The format that the marker names."""
+    return _decode(disk.read(MARKER), f"{disk.root / MARKER}")[0]
 
 
 def write_marker(disk: Disk, shard_id: bytes) -> None:
@@ -73,16 +82,16 @@ def _encode(shard_id: bytes) -> bytes:
     return json.dumps({"format": FORMAT, "shard": shard_id.hex()}).encode() + b"\n"
 
 
-def _decode(data: bytes, path: str) -> bytes:
+def _decode(data: bytes, path: str) -> tuple[int, bytes]:
     try:
         marker = json.loads(data)
         version, shard_id = marker["format"], bytes.fromhex(marker["shard"])
     except (ValueError, KeyError, TypeError):
         raise Damaged(f"{path} cannot be read") from None
-    if version != FORMAT:
+    if version not in FORMATS:
         raise StorageError(
             f"{path}: format {version} is not known to this version", hint="open it with a newer Penstock"
         )
     if len(shard_id) != SHARD_ID_BYTES:
         raise Damaged(f"{path}: the shard id has {len(shard_id)} bytes instead of {SHARD_ID_BYTES}")
-    return shard_id
+    return version, shard_id

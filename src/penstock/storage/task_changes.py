@@ -27,6 +27,8 @@ from penstock.storage.task_states import (
     ANY,
     BLOCKED,
     CANCELLED,
+    DEAD,
+    FAILED,
     FINAL_FROM,
     RUNNING,
     WAITING,
@@ -46,12 +48,22 @@ ROW_BITS: Final = 22  # of a task's number: which one of its frame it is; a fram
 
 DEFAULT_GROUP_ID: Final = 0  # every queue's first group is `default`
 
+ENDED_BADLY: Final = frozenset({FAILED, DEAD, CANCELLED})
 PUSH: Final = entries.PUSH
 LEASED: Final = Leased.__struct_config__.tag
 SETTLED: Final = Settled.__struct_config__.tag
 HANDLED: Final = {
     kind.__struct_config__.tag
-    for kind in (Leased, Settled, entries.QueueSet, entries.PartitionsAdded, entries.TasksNoted, TaskHeld, TaskFreed)
+    for kind in (
+        Leased,
+        Settled,
+        entries.QueueSet,
+        entries.PartitionsAdded,
+        entries.TasksNoted,
+        entries.TasksPurged,
+        TaskHeld,
+        TaskFreed,
+    )
 }
 # What reaches tasks that were stored before: everything folded so far must be stored first.
 SWEEPING: Final = {kind.__struct_config__.tag for kind in (entries.QueueDeleted, entries.GroupSet, entries.Revived)}
@@ -62,6 +74,7 @@ class Fold:
 
     def __init__(self, known: Known) -> None:
         self.known = known
+        self.sequence = 0  # of the frame that is being taken
         self.at = 0  # the latest instant that an entry told
         self.clear()
 
@@ -72,9 +85,13 @@ class Fold:
         self.runs: list[list[Any]] = []
         self._run_of: dict[Place, list[Any]] = {}  # those that this frame ended
         self.parents: list[tuple[bytes, bytes]] = []
+        self.purged: list[tuple[int, Span]] = []  # (queue, where)
+        self.purged_ids: list[bytes] = []  # of those that never had a place
+        self.is_pressing = False  # what is stored says who began a run that ended here: store before the next run
 
-    def begin_frame(self) -> None:
+    def begin_frame(self, sequence: int) -> None:
         """What a note says of a run, it says of one that ended in the same frame."""
+        self.sequence = sequence
         if self._run_of:
             self._run_of = {}
 
@@ -186,8 +203,11 @@ class Fold:
             return
         state, at, leased_at, outcome = AFTER[settled.outcome], settled.at, settled.leased_at, settled.outcome
         worker = self.known.word(settled.consumer)
-        error = settled.error or WHY.get(outcome) or None
+        # Of the error of the run before nothing is left once another one failed, or the task was ended.
+        error = settled.error or WHY.get(outcome) or ("" if state in ENDED_BADLY else None)
         is_final = state >= FINAL_FROM
+        # Recovery does not know who held what it closes: what was leased says it.
+        is_told = bool(settled.consumer) or leased_at != at
         self.at = max(self.at, at)
         for span in settled.spans:
             dues = iter(span.due_array().tolist()) if span.dues else None
@@ -200,11 +220,18 @@ class Fold:
                 if error is not None:
                     change[ERROR] = error
                 if leased_at:
-                    change[ATTEMPT], change[WORKER], change[STARTED_AT] = attempt, worker, leased_at
+                    change[ATTEMPT] = attempt
+                    if is_told:
+                        change[WORKER], change[STARTED_AT] = worker, leased_at
                     if not is_final:
-                        place = (change[QUEUE], change[PARTITION], change[POSITION])
-                        self._run_of[place] = run = [attempt, worker, leased_at, at, outcome, error or "", *place]
-                        self.runs.append(run)
+                        self._end_run(change, at, outcome, error or "")
+
+    def _end_run(self, change: Change, at: int, outcome: int, error: str) -> None:
+        """Who ran it and since when is None where only what is stored says it."""
+        place = (change[QUEUE], change[PARTITION], change[POSITION])
+        self._run_of[place] = run = [*change[ATTEMPT:FINISHED_AT], at, outcome, error, *place]
+        self.runs.append(run)
+        self.is_pressing = self.is_pressing or change[STARTED_AT] is None
 
     def take_noted(self, noted: entries.TasksNoted) -> None:
         """What runs gave and said."""
@@ -229,6 +256,16 @@ class Fold:
             change = self._of_id(freed.queue, freed.task_id)
             change[:FINISHED_AT] = (CANCELLED, 0, *change[ATTEMPT:FINISHED_AT])
             change[FINISHED_AT], change[OUTCOME], change[ERROR] = freed.at, int(Outcome.CANCELLED), freed.error
+
+    def take_purged(self, purged: entries.TasksPurged) -> None:
+        """Tasks are forgotten; an update of one that is stored is not needed any more."""
+        self.purged += [(purged.queue, span) for span in purged.spans]
+        self.purged_ids += purged.id_list()
+        for span in purged.spans:
+            for offset in span.offset_array().tolist():
+                change = self.changes.get((purged.queue, span.partition, offset))
+                if change is not None and len(change) == UPDATE_LENGTH:
+                    del self.changes[purged.queue, span.partition, offset]
 
     def take_revived(self, revived: entries.Revived) -> None:
         """Ready again, with all attempts. Everything folded before was stored."""

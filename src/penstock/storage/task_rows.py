@@ -11,11 +11,11 @@ they are (`identify`); messages that nobody knows as tasks are none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from penstock.delivery.entries import Entry, Leased, Push, TaskHeld
+from penstock.delivery.entries import Entry, Leased, Push, TaskHeld, TasksPurged
 from penstock.model import Outcome
 from penstock.storage.names import Names
 from penstock.storage.schema import HAPPENINGS_AT_ONCE, SCHEMAS, TASKS
@@ -40,10 +40,21 @@ from penstock.storage.task_changes import (
     Place,
 )
 from penstock.storage.task_names import Known
-from penstock.storage.task_states import FINAL_FROM, Code, id_text
+from penstock.storage.task_states import FINAL_FROM, PURGED, Code, id_text
 
 Key = Place | bytes  # where a task's message is, or its id
-Identity = tuple[bytes, str, int]  # id, type, number
+
+
+class Identity(NamedTuple):
+    """Which task it is."""
+
+    task_id: bytes
+    task_type: str
+    number: int
+    until: int | None = None  # the sequence at which the catalogue forgot it; None while it is known
+
+
+Waiting = tuple[Key, int, Change, int]  # what changed, when, and in which frame
 Identify = Callable[[Iterable[Key]], Mapping[Key, Identity]]
 
 _STATES: Final = {
@@ -53,6 +64,7 @@ _STATES: Final = {
     Code.COMPLETED: "completed",
     Code.DEAD: "dead",
     Code.CANCELLED: "cancelled",
+    PURGED: "purged",
 }
 _OUTCOMES: Final = {outcome.value: outcome.name.lower() for outcome in Outcome}
 _SCHEMA: Final = SCHEMAS[TASKS]
@@ -76,32 +88,44 @@ class TaskRows:
         self._fold = Fold(Known(queues, set(task_queues), {}, {}))
         self._own: dict[Key, Identity] = {}  # submitted in what is gathered, if that is to be remembered
         self._running: dict[Key, list[Any]] = {}  # attempt, worker, since when
-        self._waiting: list[tuple[Key, int, Change]] = []
+        self._waiting: list[Waiting] = []
+        self._sequence = 0
         self._tables: list[pa.Table] = []
 
     def take(self, sequence: int, found: Iterable[Entry]) -> None:
         """The entries of one frame."""
         fold, number = self._fold, sequence << ROW_BITS
-        fold.at = 0
+        fold.at, self._sequence = 0, sequence
+        purged: list[Waiting] = []
         for entry in found:
             if entry.queue not in self._names.queues:
                 continue  # of a queue that is gone, and all its history with it
-            if isinstance(entry, Push):
-                number = fold.take_pushed(number, entry)
-            elif isinstance(entry, TaskHeld):
-                number = fold.take_held(number, entry)
-            elif isinstance(entry, Leased):
-                fold.take_leased(entry)
-                self._note_running()
-            elif type(entry) in TAKE:
-                TAKE[type(entry)](fold, entry)
+            if isinstance(entry, TasksPurged):
+                purged += _purged(entry, sequence)
+            else:
+                number = self._take(number, entry)
         if len(fold):
             self._end_runs()
             for changes in (fold.held, fold.changes, fold.by_id):
-                self._waiting += [(key, fold.at, change) for key, change in changes.items()]
+                self._waiting += [(key, fold.at, change, sequence) for key, change in changes.items()]
             fold.clear()
-            if len(self._waiting) >= HAPPENINGS_AT_ONCE:
-                self._gather()
+        self._waiting += purged
+        if len(self._waiting) >= HAPPENINGS_AT_ONCE:
+            self._gather()
+
+    def _take(self, number: int, entry: Entry) -> int:
+        """The number after those of the tasks that it submits."""
+        fold = self._fold
+        if isinstance(entry, Push):
+            return fold.take_pushed(number, entry)
+        if isinstance(entry, TaskHeld):
+            return fold.take_held(number, entry)
+        if isinstance(entry, Leased):
+            fold.take_leased(entry)
+            self._note_running()
+        elif type(entry) in TAKE:
+            TAKE[type(entry)](fold, entry)
+        return number
 
     def _note_running(self) -> None:
         """What was leased is remembered until its run ends."""
@@ -128,7 +152,7 @@ class TaskRows:
         """All has been taken: gather the rest."""
         for key, run in self._running.items():
             change = [int(Code.RUNNING), None, *run, *[None] * 5, *key, FINAL_FROM]
-            self._waiting.append((key, run[-1], change))
+            self._waiting.append((key, run[-1], change, self._sequence))
         self._running = {}
         self._gather()
 
@@ -136,20 +160,24 @@ class TaskRows:
         """Make a table of what waits, so that it takes less room."""
         waiting, self._waiting = self._waiting, []
         told = self._identities(waiting)
-        rows = [self._row(change, at, told.get(key)) for key, at, change in waiting]
+        rows = [
+            self._row(change, at, identity)
+            for key, at, change, sequence in waiting
+            if (identity := told.get(key)) is None or _is_shown(change, identity, sequence)
+        ]
         kept = [row for row in rows if row is not None]
         if kept:
             columns = zip(*kept, strict=True)
             arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
             self._tables.append(pa.table(arrays, schema=_SCHEMA))
 
-    def _identities(self, waiting: list[tuple[Key, int, Change]]) -> Mapping[Key, Identity]:
+    def _identities(self, waiting: list[Waiting]) -> Mapping[Key, Identity]:
         if self._remembers:
-            for key, _, change in waiting:
+            for key, _, change, _ in waiting:
                 if len(change) > UPDATE_LENGTH:
                     number, task_id, type_ = change[NUMBER : NUMBER + 3]
-                    self._own[key] = self._own[task_id] = (task_id, self._fold.known.texts[type_], number)
-        unknown = [key for key, _, change in waiting if len(change) <= UPDATE_LENGTH and key not in self._own]
+                    self._own[key] = self._own[task_id] = Identity(task_id, self._fold.known.texts[type_], number)
+        unknown = [key for key, _, change, _ in waiting if len(change) <= UPDATE_LENGTH and key not in self._own]
         if self._identify is None or not unknown:
             return self._own
         return {**self._own, **self._identify(unknown)}
@@ -161,7 +189,7 @@ class TaskRows:
         if len(change) > UPDATE_LENGTH:
             number, task_id, type_, priority, max_attempts, args, kwargs, at, timeout_seconds, *words = change[NUMBER:]
             depends_on, workflow, schedule, key, trace = words
-            identity = (task_id, texts[type_], number)
+            identity = Identity(task_id, texts[type_], number)
             lasting = (
                 priority,
                 max_attempts or None,
@@ -199,6 +227,24 @@ class TaskRows:
         if partition is None:
             return name, queue, None, None, None
         return name, queue, self._names.partition(queue, partition), partition, offset
+
+
+def _purged(entry: TasksPurged, sequence: int) -> list[Waiting]:
+    """A row for each task that the catalogue forgets, so that it does so when it is made anew."""
+    places: list[tuple[Key, list[Any]]] = [
+        ((entry.queue, span.partition, offset), [entry.queue, span.partition, offset])
+        for span in entry.spans
+        for offset in span.offset_array().tolist()
+    ]
+    places += [(task_id, [entry.queue, None, task_id]) for task_id in entry.id_list()]
+    return [(key, entry.at, [PURGED, *[None] * 9, *place, FINAL_FROM], sequence) for key, place in places]
+
+
+def _is_shown(change: Change, identity: Identity, sequence: int) -> bool:
+    """What happens to a message after its task was forgotten is about nobody's task."""
+    if change[STATE] == PURGED:
+        return identity.until is not None and sequence <= identity.until
+    return identity.until is None or sequence <= identity.until or len(change) > UPDATE_LENGTH
 
 
 def _state(change: Change, at: int) -> str:

@@ -137,8 +137,8 @@ class _Submission:
     def _find(self, each: Wanted) -> tuple[bytes, Place | None] | None:
         """The task that was there before: the same, or one with the same unique key."""
         tasks, queue = self._core.tasks, self._core.by_name.get(each.task.queue)
-        if each.task_id in tasks.held:
-            return each.task_id, None
+        if each.task_id in tasks.held or each.task_id in tasks.withdrawn.known:
+            return each.task_id, None  # one that was cancelled stays so: whoever wants it to run retries it
         if queue is not None and queue.dedup is not None:
             known = queue.dedup.find(digest(each.task.task_id), self._now)
             if known is not None:
@@ -158,7 +158,8 @@ class _Submission:
     def _wait_for(self, child: Wanted, parent: bytes) -> Parent | bytes | Lost | None:
         """What a child has to wait for; None when that is done, `Lost` when it never will be."""
         place: Place | None = None
-        if parent in self._there:
+        was_there = parent in self._there
+        if was_there:
             parent, place = self._there[parent]
         if parent in self._new:
             return parent
@@ -170,7 +171,7 @@ class _Submission:
         found = self._parents.get(id_text(parent))
         if found is None:
             where = f"tasks[{child.place}].depends_on"
-            if place is not None:
+            if was_there:
                 raise Moved  # it was submitted before, and is done: how, the caller can find out
             raise InvalidField(f"{where}: there is no task {id_text(parent)}", hint="submit it first, or in this call")
         return self._wait_for_found(parent, found)
