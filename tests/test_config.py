@@ -42,6 +42,7 @@ def test_texts_of_the_environment_become_what_they_stand_for():
         "PENSTOCK_SYNC_MS": "2.5",
         "PENSTOCK_PROFILE": "yes",
         "PENSTOCK_CORS_ORIGINS": "https://a.example, http://b.example:8080",
+        "PENSTOCK_HOSTS": "queue.example.org, penstock",
         "PENSTOCK_URL": "penstock://elsewhere",
         "OTHER": "x",
     }
@@ -49,6 +50,7 @@ def test_texts_of_the_environment_become_what_they_stand_for():
     settings = load(None, environment, {})
 
     assert (settings.grpc_port, settings.http_port, settings.sync_ms, settings.profile) == ("off", 0, 2.5, True)
+    assert settings.hosts == ("queue.example.org", "penstock")
     assert settings.cors_origins == ("https://a.example", "http://b.example:8080")
 
 
@@ -81,6 +83,8 @@ def test_every_problem_of_every_source_is_told_at_once_with_its_place():
         ("sync_ms", 0),
         ("sync_ms", float("nan")),
         ("log_format", "xml"),
+        ("hosts", ["http://example.org"]),
+        ("hosts", "example.org:80"),
         ("cors_origins", ["example.org"]),
         ("cors_origins", "https://example.org/path"),
         ("request_bytes_max", 1),

@@ -30,7 +30,7 @@ HTTP_CONNECTIONS = 500
 HELLO = frame(Type.HELLO, 1, encode(Hello(PROTOCOL_VERSION, "test")))
 PUSH = frame(Type.PUSH_ONE, 2, encode_push_one(b"mail", 0, b"payload"))
 HTTP_PUSH = (
-    b"POST /api/v1/queues/mail/messages HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    b"POST /api/v1/queues/mail/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     b'Content-Length: 32\r\n\r\n{"messages": [{"payload": "a"}]}'
 )
 HALVES = {

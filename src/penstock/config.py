@@ -44,6 +44,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log_format: LogFormat = "auto"
     log_level: LogLevel = "info"
     slow_request_ms: float = 1000.0
+    hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     request_bytes_max: int = limits.frame_bytes_max
     frame_bytes_max: int = limits.frame_bytes_max
@@ -67,6 +68,7 @@ WANTED: Final = {
     "log_format": "'auto', 'json' or 'console'",
     "log_level": "'debug', 'info', 'warning' or 'error'",
     "slow_request_ms": "milliseconds from 0 to 3600000",
+    "hosts": "names of this broker such as 'queue.example.org', without a port",
     "cors_origins": "origins such as 'https://example.org', or '*'",
     "request_bytes_max": f"bytes from 1024 to {limits.request_bytes_max}",
     "frame_bytes_max": f"bytes from 1024 to {limits.request_bytes_max}",
@@ -89,7 +91,10 @@ _RANGES: Final[dict[str, tuple[float, float]]] = {
 }
 _TYPES: Final = {field.name: field.type for field in msgspec.structs.fields(Settings)}
 _TRUTHS: Final = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
-_ORIGIN: Final = re.compile(r"\*|https?://[^/\s,]+")
+_LISTS: Final = {  # what each part of a list must look like
+    "hosts": re.compile(r"[0-9a-zA-Z._-]+|\[?[0-9a-fA-F:.]+\]?"),
+    "cors_origins": re.compile(r"\*|https?://[^/\s,]+"),
+}
 
 
 class Given(NamedTuple):
@@ -164,7 +169,7 @@ def _of_flags(flags: Mapping[str, Any]) -> Iterator[Given]:
 def _of_text(name: str, text: str) -> Any:
     """What a text from the environment or the command line stands for; left as it is when it stands for nothing."""
     text = text.strip()
-    if name == "cors_origins":
+    if name in _LISTS:
         return [part.strip() for part in text.split(",") if part.strip()]
     if name == "profile":
         return _TRUTHS.get(text.lower(), text)
@@ -201,8 +206,8 @@ def _is_right(name: str, value: Any) -> bool:
     if name in _RANGES and not isinstance(value, str):
         least, greatest = _RANGES[name]
         return bool(least <= value <= greatest)
-    if name == "cors_origins":
-        return all(_ORIGIN.fullmatch(origin) for origin in value)
+    if name in _LISTS:
+        return all(_LISTS[name].fullmatch(part) for part in value)
     if name in {"data", "host"}:
         return bool(value.strip()) and "\0" not in value
     return True

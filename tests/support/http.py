@@ -17,6 +17,7 @@ from penstock.broker import Broker
 from penstock.embedded import Session
 from penstock.server.http.serve import HttpServer, start_http
 from penstock.server.http.site import HttpSettings
+from penstock.server.websocket import WebSockets
 from penstock.telemetry import Metrics
 
 T = TypeVar("T")
@@ -26,14 +27,14 @@ SECONDS = 60  # nothing here takes that long
 class HttpThread:
     """Serves a session in memory until it is stopped."""
 
-    def __init__(self, session: Session | None = None, **settings: Any) -> None:
+    def __init__(self, session: Session | None = None, *, is_streaming: bool = False, **settings: Any) -> None:
         self.session = session or Session(None)
         self.loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="broker", daemon=True)
         self._thread.start()
         self.broker: Broker
         self.server: HttpServer
-        self.run(self._start(HttpSettings(port=0, **settings)))
+        self.run(self._start(HttpSettings(port=0, **settings), is_streaming))
         self.port = self.server.port
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=SECONDS, verify=False)
 
@@ -62,9 +63,11 @@ class HttpThread:
         self.loop.close()
         self.session.close()
 
-    async def _start(self, settings: HttpSettings) -> None:
+    async def _start(self, settings: HttpSettings, is_streaming: bool) -> None:
         self.broker = Broker(self.session)
-        self.server = await start_http(self.broker, settings, metrics=Metrics(self.session, self.broker.meter))
+        stream = WebSockets(self.broker).serve if is_streaming else None
+        metrics = Metrics(self.session, self.broker.meter)
+        self.server = await start_http(self.broker, settings, metrics=metrics, stream=stream)
 
     async def _stop(self) -> None:
         await self.server.close()

@@ -120,6 +120,7 @@ async def _start_http(broker: Broker, settings: Settings, port: int, metrics: Me
     wanted = HttpSettings(
         host=settings.host,
         port=port,
+        hosts=settings.hosts,
         cors_origins=settings.cors_origins,
         request_bytes_max=settings.request_bytes_max,
         connections_max=settings.connections_max,

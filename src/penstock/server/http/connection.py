@@ -17,8 +17,9 @@ from typing import Any, Final, cast
 import httptools
 
 from penstock.broker import Client
-from penstock.errors import BadRequest, Internal, NotAuthorised, PenstockError, Unavailable
+from penstock.errors import BadRequest, Internal, PenstockError, Unavailable
 from penstock.server.http.asgi import run_app
+from penstock.server.http.browsers import PROBES
 from penstock.server.http.exchange import Exchange, too_large
 from penstock.server.http.hot import Matcher
 from penstock.server.http.site import Site
@@ -30,7 +31,6 @@ HEADERS_BYTES_MAX: Final = 64 * 1024
 UNPARSED_BYTES_MAX: Final = 64 * 1024  # kept while a request is answered; then reading pauses
 IGNORED_BYTES_MAX: Final = 1024 * 1024  # read and thrown away after a refusal, so that the client gets to see it
 TURN_REQUESTS_MAX: Final = 64  # of one connection that are run in one turn of the event loop
-SAFE: Final = (b"GET", b"HEAD", b"OPTIONS")
 
 
 class HttpConnection(asyncio.Protocol):
@@ -44,6 +44,7 @@ class HttpConnection(asyncio.Protocol):
         self._matcher = matcher
         self._parser: Any = httptools.HttpRequestParser(self)
         self._client: tuple[bytes, Client] | None = None
+        self._host = b"/"  # that was accepted last; no host at first
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._headers_bytes = 0
@@ -206,7 +207,7 @@ class HttpConnection(asyncio.Protocol):
             exchange = Exchange(self, method, self._url, headers, run_app)
             exchange.all_headers = self._headers
         exchange.keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
-        refused = self._refused(method, headers)
+        refused = self._refused(method, headers) or self._misled(method, headers)
         self._receiving = exchange
         self._waiting.append(exchange)
         if refused is not None:
@@ -220,9 +221,20 @@ class HttpConnection(asyncio.Protocol):
         coding = headers.get(b"content-encoding", b"identity")
         if coding.lower() != b"identity":
             return BadRequest(f"content-encoding: {coding.decode('latin-1')!r} is not known", hint="send plain JSON")
-        if method not in SAFE and not self.site.is_allowed(headers.get(b"origin"), headers.get(b"host")):
-            return NotAuthorised("origin: pages of this origin may change nothing here", hint=_ORIGIN_HINT)
         return None
+
+    def _misled(self, method: bytes, headers: dict[bytes, bytes]) -> PenstockError | None:
+        """Whether somebody else's page is behind a request."""
+        has_doubles = len(headers) < len(self._headers)
+        is_plain = not has_doubles and b"origin" not in headers and b"sec-fetch-site" not in headers
+        if is_plain and headers.get(b"host") == self._host:
+            return None  # as the request before it
+        if has_doubles:
+            has_doubles = sum(name == b"host" for name, _ in self._headers) > 1
+        refused = self.site.browsers.refused(method, self._url, headers, has_doubles)
+        if refused is None and not self._url.startswith(PROBES):
+            self._host = headers[b"host"]
+        return refused
 
     def on_body(self, body: bytes) -> None:
         if self._receiving is not None and not self._receiving.add(body):
@@ -365,8 +377,8 @@ class HttpConnection(asyncio.Protocol):
         path = self._url.partition(b"?")[0]
         if headers.get(b"upgrade", b"").lower() != b"websocket" or path != b"/api/v1/stream":
             self._refuse(BadRequest("upgrade: this server knows only WebSocket, at /api/v1/stream"))
-        elif not self.site.is_allowed(headers.get(b"origin"), headers.get(b"host")):
-            self._refuse(NotAuthorised("origin: pages of this origin are not allowed", hint=_ORIGIN_HINT))
+        elif (refused := self._misled(b"GET", headers)) is not None:
+            self._refuse(refused)
         elif self._current is not None or self._waiting or self.site.serve_socket is None:
             self._refuse(BadRequest("upgrade: it must be the only request under way"))
         else:
@@ -383,6 +395,3 @@ class HttpConnection(asyncio.Protocol):
         self._parser = None
         self._is_refused = True
         socket.begin(rest)
-
-
-_ORIGIN_HINT: Final = "name the origin in cors_origins"

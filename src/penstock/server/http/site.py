@@ -17,6 +17,7 @@ import msgspec
 from penstock import limits
 from penstock.broker import Broker, Client, Principal
 from penstock.errors import PenstockError, QueueFull, RateLimited
+from penstock.server.http.browsers import Browsers
 from penstock.wire.errors import http_status
 from penstock.wire.json_replies import error_body
 
@@ -38,6 +39,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     host: str = "127.0.0.1"
     port: int = 7711
+    hosts: tuple[str, ...] = ()  # names that requests may have in `Host`, beside addresses and loopback names
     cors_origins: tuple[str, ...] = ()
     request_bytes_max: int = limits.frame_bytes_max
     connections_max: int = 10_000
@@ -83,7 +85,8 @@ class Site:
         self._date = b""
         self._prefix = secrets.token_hex(4).encode() + b"-"
         self._numbers = itertools.count(1)
-        self._origins = frozenset(origin.encode() for origin in settings.cors_origins)
+        self.browsers = Browsers(settings.host, settings.hosts, settings.cors_origins)
+        self._origins = self.browsers.origins
         self.tick()
 
     def tick(self) -> None:
@@ -100,12 +103,6 @@ class Site:
         if given is not None and _REQUEST_ID.fullmatch(given):
             return given
         return b"%b%x" % (self._prefix, next(self._numbers))
-
-    def is_allowed(self, origin: bytes | None, host: bytes | None) -> bool:
-        """Whether a page of this origin may do what changes something. Programs have no origin; ours is the same."""
-        if origin is None or origin in self._origins or b"*" in self._origins:
-            return True
-        return host is not None and origin.partition(b"://")[2] == host
 
     def cors(self, origin: bytes | None) -> bytes:
         """Headers that let a page read the response; none unless that is configured."""

@@ -1,0 +1,84 @@
+"""What a browser may be made to do: which hosts, origins and sites are refused.
+
+A page of somebody else can have its own name point to this machine (DNS rebinding): so a request names, in `Host`, an
+IP address, a loopback name, the name that the broker listens on, or one of the setting `hosts`. It can send requests
+from its own origin: so `Origin` is this server's own, with scheme, host and port, or one of `cors_origins`. It can load
+things from here without an origin: so what comes from another site is refused, but for a person who follows a link to a
+page. Probes of a load balancer know no name, and are exempt.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from penstock.errors import BadRequest, NotAuthorised, PenstockError
+
+PROBES: Final = (b"/livez", b"/readyz")
+PAGES: Final = (b"/", b"/docs", b"/ui")  # that may be linked to; so may all below /ui/
+_HOST: Final = re.compile(rb"(\[[0-9a-fA-F:.]+\]|[0-9a-zA-Z._-]+)(?::(\d{1,5}))?")
+_DEFAULT_PORT: Final = b":80"
+_ORIGIN_HINT: Final = "name the origin in cors_origins"
+
+
+class Browsers:
+    """See the module's rules."""
+
+    def __init__(self, bound: str, hosts: Iterable[str], origins: Iterable[str]) -> None:
+        self._hosts = frozenset(_plain(host.encode()) for host in (bound, "localhost", *hosts))
+        self.origins = frozenset(origin.encode() for origin in origins)
+
+    def refused(
+        self, method: bytes, url: bytes, headers: Mapping[bytes, bytes], has_doubles: bool
+    ) -> PenstockError | None:
+        """Why a request is refused; None when it is not."""
+        path = url.partition(b"?")[0]
+        if path in PROBES:
+            return None
+        host = headers.get(b"host")
+        if host is None or has_doubles:
+            return BadRequest("host: it must be there exactly once")
+        return self._host(host) or self._origin(headers.get(b"origin"), host) or self._site(method, path, headers)
+
+    def _host(self, host: bytes) -> PenstockError | None:
+        matched = _HOST.fullmatch(host)
+        if matched is None:
+            return BadRequest("host: it is not the name or address of a host")
+        name = _plain(matched[1])
+        if name in self._hosts or name.endswith(b".localhost") or _is_address(name):
+            return None
+        hint = f"name it in the setting hosts, as in hosts = [{_text(name)!r}], or use the broker's IP address"
+        return NotAuthorised(f"host: {_text(name)!r} is not a name of this broker", hint=hint)
+
+    def _origin(self, origin: bytes | None, host: bytes) -> PenstockError | None:
+        if origin is None or origin in self.origins or b"*" in self.origins:
+            return None
+        if origin.removesuffix(_DEFAULT_PORT).lower() == b"http://" + host.removesuffix(_DEFAULT_PORT).lower():
+            return None
+        return NotAuthorised("origin: pages of this origin may do nothing here", hint=_ORIGIN_HINT)
+
+    def _site(self, method: bytes, path: bytes, headers: Mapping[bytes, bytes]) -> PenstockError | None:
+        if headers.get(b"sec-fetch-site") != b"cross-site" or b"origin" in headers:  # which was looked at
+            return None
+        is_page = path in PAGES or path.startswith(b"/ui/")
+        if method == b"GET" and is_page and headers.get(b"sec-fetch-mode") == b"navigate":
+            return None
+        return NotAuthorised("sec-fetch-site: pages of other sites may do nothing here", hint=_ORIGIN_HINT)
+
+
+def _plain(name: bytes) -> bytes:
+    return name.lower().removesuffix(b".")
+
+
+def _is_address(name: bytes) -> bool:
+    try:
+        ipaddress.ip_address(name.strip(b"[]").decode("ascii"))
+    except ValueError:
+        return False
+    return True
+
+
+def _text(name: bytes) -> str:
+    return name[:100].decode("latin-1")
