@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.server.http.browsers import Browsers
-from tests.support.http import request
+from tests.support.http import HttpThread, request
 
 PUSH = "/api/v1/queues/mail/messages"
 ONE = b'{"messages":[{"payload":1}]}'
@@ -24,21 +24,23 @@ OWN = (
 OTHERS = ("evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "notlocalhost", "0x7f.1", "2130706433")
 NO_HOSTS = ("", "a b", "http://localhost", "localhost:x", "user@localhost", "localhost/", "[::1", "a\xe9")
 SITE = "http://localhost:7711"
-HANDSHAKE = {
-    "connection": "upgrade",
-    "upgrade": "websocket",
-    "sec_websocket_version": "13",
-    "sec_websocket_key": "x3JJHMbDL1EzLkh9GBhXDw==",
-}
+HANDSHAKE = request(
+    "GET",
+    "/api/v1/stream",
+    connection="upgrade",
+    upgrade="websocket",
+    sec_websocket_version="13",
+    sec_websocket_key="x3JJHMbDL1EzLkh9GBhXDw==",
+)
 WAYS = {
     "hot": lambda head: b"POST %b HTTP/1.1\r\ncontent-length: %d\r\n%b\r\n%b" % (PUSH.encode(), len(ONE), head, ONE),
     "application": lambda head: b"GET /api/v1/queues HTTP/1.1\r\n%b\r\n" % head,
     "page": lambda head: b"GET /docs HTTP/1.1\r\n%b\r\n" % head,
-    "websocket": lambda head: request("GET", "/api/v1/stream", **HANDSHAKE).replace(b"host: localhost\r\n", head),
+    "websocket": lambda head: HANDSHAKE.replace(b"host: localhost\r\n", head),
 }
 
 
-def status(server, way: str, *headers: str, before: bytes = b"") -> int:
+def status(server: HttpThread, way: str, *headers: str, before: bytes = b"") -> int:
     with server.connect() as client:
         if before:
             client.send(before)
@@ -107,7 +109,8 @@ def test_what_comes_from_another_site_is_refused_except_a_link_to_a_page(serve):
         with server.connect() as client:
             lines = "".join(f"{line}\r\n" for line in (f"{method} {path} HTTP/1.1", "host: localhost", *headers, ""))
             client.send(lines.encode())
-            return client.answer().status
+            answered: int = client.answer().status
+            return answered
 
     assert get("/docs", site, navigate) == 200
     assert get("/", site, navigate) == 307

@@ -101,9 +101,7 @@ def test_connections_are_kept_unless_the_client_says_otherwise(server):
 
 def test_http_1_0_gets_its_answer_and_the_end(server):
     with server.connect() as client:
-        client.send(
-            b"POST %b HTTP/1.0\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%b" % (PUSH.encode(), len(ONE), ONE)
-        )
+        client.send(request("POST", PUSH, ONE).replace(b"HTTP/1.1", b"HTTP/1.0"))
 
         assert client.answer().status == 201
         assert client.rest() == b""
