@@ -18,6 +18,7 @@ from tests.support.dose import NIGHTLY, dose
 from tests.support.forgetful import ForgetfulDisk
 from tests.support.machine import QueueMachine
 from tests.support.model import TICK
+from tests.support.steps import limit_steps
 
 DOSE = settings(
     max_examples=dose(60, 500),
@@ -83,6 +84,7 @@ class DurableMachine(QueueMachine):
             self.session.close()
         self.disk.kill()
         self.session = self.open_session()
+        limit_steps(self.session)
         self.penstock = Penstock(self.session)
         self.model.stopped()
         # Timers that were due at the stop fire with the first tick of the new process.

@@ -27,6 +27,8 @@ QUEUES: dict[str, dict[str, Any]] = {
     "ordered": {"partitions": 2, "ordering": "partition", "max_attempts": 3},
     "keyed": {"partitions": 2, "ordering": "key", "max_attempts": 3},
     "named": {"partitions": "named", "max_attempts": 2},
+    "limited": {"key_max_in_flight": 1, "retention_bytes": 0, "max_attempts": 3},
+    "short": {"ordering": "key", "retention_bytes": 0, "max_attempts": 3},
     "leaky": {
         "partitions": 2,
         "retention_messages": 8,
@@ -37,6 +39,7 @@ QUEUES: dict[str, dict[str, Any]] = {
         "max_wait_action": "drop",
     },
 }
+KEYED = ("keyed", "limited", "short")
 GROUPS = ["default", "other"]
 OUTCOMES = {
     "ack": Outcome.ACKED,
@@ -108,7 +111,9 @@ class Clients:
     def _message(self, queue: str) -> Sent:
         self.count += 1
         payload = b"%d-%d-" % (self.world.seed, self.count) + self.rng.randbytes(self.rng.choice([0, 10, 300, 2000]))
-        key = self.rng.choice([None, "a", "b", "c"]) if queue == "keyed" or self.rng.random() < 0.2 else None
+        key = self.rng.choice([None, "a", "b", "c"]) if queue in KEYED or self.rng.random() < 0.2 else None
+        if queue == "short":
+            return Sent(payload, key, ttl_us=5_000_000)
         if queue != "mixed":
             return Sent(payload, key)
         return Sent(

@@ -2,7 +2,8 @@
 
 Everything runs in one thread and every choice comes from one seed. Confirmation is a step of its own: an operation may
 have happened in memory while its client waits, and then the power goes. While the storekeeper is at work other clients
-get their turn whenever it lets go of the shard's lock, as other threads would.
+get their turn whenever it lets go of the shard's lock, as other threads would. No hold of that lock takes more than a
+bounded number of steps.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from penstock.errors import InputError, OutcomeUnknown, StateError, StorageError
 from tests.simulation.history import FAILED, OK, UNKNOWN, History, Row
 from tests.support.accounts import assert_accounts
 from tests.support.forgetful import SHORT, ForgetfulDisk, PowerCut
+from tests.support.steps import limit_steps
 from tests.support.turns import TurnTaking, take_turns
 
 Act = Callable[[Session], tuple[Any, int]]
@@ -104,7 +106,8 @@ class World:
 
     def keep(self, work: Callable[[Session], Any], turn: Callable[[], None]) -> None:
         """Sealing, checkpoints, compaction; `turn` lets a client in between."""
-        lock = self.session.shard.lock
+        counted: Any = self.session.shard.lock
+        lock = counted.inner
         assert isinstance(lock, TurnTaking)
         session = self.session
         lock.on_release = lambda: self._take_turn(session, turn)
@@ -201,4 +204,5 @@ class World:
             journal_file_bytes=self.journal_file_bytes,
         )
         take_turns(session)
+        limit_steps(session)
         return session

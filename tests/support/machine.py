@@ -1,8 +1,8 @@
 """A Hypothesis machine that drives a queue and the model of it side by side.
 
 Every rule does one thing to both; after every step all numbers of all groups, the dead letters and the accounts inside
-the shard must agree. Subclasses choose the ordering, and whether the queue lives on a disk that is sealed,
-checkpointed and reopened in between.
+the shard must agree. No hold of the shard's lock takes more than a bounded number of steps. Subclasses choose the
+ordering, and whether the queue lives on a disk that is sealed, checkpointed and reopened in between.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from penstock.model import Message, MessageId, Outcome
 from penstock.requests import DEAD_GROUP, DEAD_ORIGIN, Settling
 from tests.support.accounts import assert_accounts
 from tests.support.model import TICK, Logged, Model, Place
+from tests.support.steps import limit_steps
 
 SECOND = 1.024  # a thousand ticks of the timer wheel
 DEDUP_SECONDS = 20 * SECOND
@@ -54,6 +55,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.strict = service == "strict"
         self.clock = ManualClock()
         self.session = self.open_session()
+        limit_steps(self.session)
         options: dict[str, Any] = {"partitions": partitions, "ordering": self.ordering, "max_attempts": MAX_ATTEMPTS}
         backoff: dict[str, Any] = {"backoff_base_seconds": SECOND, "backoff_max_seconds": 1000.0, "backoff_jitter": 0.0}
         self.penstock = Penstock(self.session)

@@ -8,7 +8,7 @@ not due yet (delay) answers no, and is offered again when that ends.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -64,17 +64,31 @@ def available_end(selection: Selection, progress: Progress, priority: int = DEFA
 
 
 def _take_special(selection: Selection, progress: Progress, priority: int, room: int, end: int) -> bool:
-    cursor = cursor_of(progress, priority)
-    for extent in progress.partition.extents_from(cursor):
-        low, high = max(cursor, extent.first), min(extent.end, end)
-        if high <= low:
-            break
+    for extent, low, high in unread(progress, priority, end):
         cursor, taken = _take_from_extent(selection, progress, extent, priority, low, high, room)
         set_cursor(progress, priority, cursor)
         room -= taken
         if room <= 0:
             break
-    return cursor < end
+    return cursor_of(progress, priority) < end
+
+
+def unread(progress: Progress, priority: int, end: int) -> Iterator[tuple[Extent, int, int]]:
+    """Walk from the cursor of a priority to `end`: each extent, and the part [low, high) of it that is to be looked at.
+
+    A walk to the end has seen everything and leaves the cursor at `end`, also where no extent is left: retention
+    removed what was settled, a repair gave up what was lost. A walk ends before where the cursor was not moved past
+    the part, because enough was taken or parked. So a partition that says it has more has moved.
+    """
+    cursor = max(cursor_of(progress, priority), progress.base)
+    for extent in progress.partition.extents_from(cursor):
+        low, high = max(cursor, extent.first), min(extent.end, end)
+        if high <= low:
+            break
+        yield extent, low, high
+        if cursor_of(progress, priority) < high:
+            return
+    set_cursor(progress, priority, max(cursor, end))
 
 
 def _take_from_extent(
@@ -164,9 +178,8 @@ def take_by_key(selection: Selection, progress: Progress, priority: int, room: i
     end = available_end(selection, progress)
     recall(progress)
     chosen: list[int] = []
-    for extent in progress.partition.extents_from(progress.cursor):
-        low, high = max(progress.cursor, extent.first), min(extent.end, end)
-        if high <= low or len(chosen) >= room or progress.parked_count >= limits.parked_messages_max:
+    for extent, low, high in unread(progress, DEFAULT, end):
+        if len(chosen) >= room or progress.parked_count >= limits.parked_messages_max:
             break
         try:
             progress.cursor = _walk_keys(selection, progress, extent, low, high, room, chosen)

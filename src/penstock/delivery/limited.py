@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.delivery.fresh import add_offsets, available_end, cursor_of, ready_offsets, set_cursor
+from penstock.delivery.fresh import add_offsets, available_end, cursor_of, ready_offsets, set_cursor, unread
 from penstock.delivery.log import Extent
 from penstock.delivery.progress import Progress
 from penstock.delivery.selection import Selection
@@ -13,18 +13,17 @@ def take_limited(selection: Selection, progress: Progress, priority: int, room: 
     partition, gate = progress.partition, progress.group.gate
     assert gate is not None
     end = available_end(selection, progress, priority) if partition.queue.gated else partition.end
-    cursor = cursor_of(progress, priority)
-    for extent in partition.extents_from(cursor):
-        low, high = max(cursor, extent.first), min(extent.end, end)
-        if high <= low or room <= 0 or gate.is_full():
+    for extent, low, high in unread(progress, priority, end):
+        if room <= 0 or gate.is_full():
             break
         cursor, taken = _take_from_extent(selection, progress, extent, priority, low, high, room)
         set_cursor(progress, priority, cursor)
         room -= taken
-    if cursor < end and gate.is_full():
+    has_more = cursor_of(progress, priority) < end
+    if has_more and gate.is_full():
         gate.block(progress)
         return False
-    return cursor < end
+    return has_more
 
 
 def _take_from_extent(
