@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -119,14 +120,26 @@ class Visits:
 class WorkerProcess:
     """A worker; `until` reads its log, line by line."""
 
-    def __init__(self, folder: Path, url: str, visits: Visits, *flags: str, app: str = "tasks_of_test:app") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        url: str,
+        visits: Visits,
+        *flags: str,
+        app: str = "tasks_of_test:app",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         module = folder / "tasks_of_test.py"
         if not module.exists():
             module.write_text(APP, encoding="utf-8")
         clean = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
         words = [sys.executable, "-m", "penstock", "worker", app, "--url", url, "--log-format", "json", *flags]
         self.process = subprocess.Popen(
-            words, cwd=folder, env=clean | {"VISITS_PORT": str(visits.port)}, stderr=subprocess.PIPE, text=True
+            words,
+            cwd=folder,
+            env=clean | {"VISITS_PORT": str(visits.port), **(environment or {})},
+            stderr=subprocess.PIPE,
+            text=True,
         )
         self.lines: list[dict[str, Any]] = []
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from penstock import limits
-from penstock.errors import InputError, InvalidField
+from penstock.errors import InvalidField
 from penstock.model import Receipt, check_seconds
 from penstock.model_tasks import Finish
 
@@ -109,7 +109,7 @@ def completed(value: Any, task: Task[..., Any, Any] | None) -> Ending:
     """A result. One that cannot be stored is the end of the task: to run it again would only do its work twice."""
     try:
         return Ending("completed", msgspec.json.encode(value) if task is None else task.encode_result(value))
-    except (InputError, TypeError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001 - a value's own code may raise anything
         return Ending("dead", error=shortened(f"{type(error).__name__}: {error}"))
 
 

@@ -2,14 +2,19 @@
 
 Whatever happens becomes an `Ending`; only what would stop the process itself (KeyboardInterrupt, the cancellation of an
 asyncio task) passes through. A kind of task that nobody registered is refused, never looked for: names from the wire
-import nothing.
+import nothing. A fork of a run ends where the run does: what comes after it, from the middleware to the report, is for
+the process that was given the task.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
+import traceback
 from collections.abc import Collection
-from typing import Any, Final
+from contextlib import suppress
+from typing import Any, Final, NoReturn
 
 from penstock.client.session import AsyncSession, Session
 from penstock.errors import InvalidField
@@ -27,13 +32,19 @@ _CANCELLED: Final = Ending("cancelled", error="cancelled while it ran")
 
 def run_one(task: AnyTask, envelope: Envelope, context: TaskContext) -> Ending:
     """Run a plain function here and now."""
-    token = current.set(context)
+    token, pid = current.set(context), os.getpid()
     try:
+        value: Any
         try:
             args, kwargs = _begin(task, envelope, context)
-            ended = ending(task.function(*args, **kwargs), task, context.attempt)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever a task raises is how it ended)
-            ended = ending(error, task, context.attempt)
+            value = task.function(*args, **kwargs)
+        except BaseException as error:
+            value = error
+            if os.getpid() == pid and not isinstance(error, Exception | SystemExit):
+                raise
+        if os.getpid() != pid:
+            _end_fork(value)
+        ended = ending(value, task, context.attempt)
         run_after(task.app.middleware, context, ended)
     finally:
         current.reset(token)
@@ -46,20 +57,43 @@ async def arun_one(task: AnyTask, envelope: Envelope, context: TaskContext) -> E
     Its cancellation passes through: whoever cancelled the run, for its timeout say, knows what becomes of the task, and
     may have put it into `context.broken_off` for the middleware to see.
     """
-    token = current.set(context)
+    token, pid = current.set(context), os.getpid()
     try:
+        value: Any
         try:
             args, kwargs = _begin(task, envelope, context)
-            ended = ending(await task.function(*args, **kwargs), task, context.attempt)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever a task raises is how it ended)
-            ended = ending(error, task, context.attempt)
+            value = await task.function(*args, **kwargs)
         except asyncio.CancelledError:
             run_after(task.app.middleware, context, context.broken_off or _CANCELLED)
             raise
+        except BaseException as error:
+            value = error
+            if os.getpid() == pid and not isinstance(error, Exception | SystemExit):
+                raise
+        if os.getpid() != pid:
+            _end_fork(value)
+        ended = ending(value, task, context.attempt)
         run_after(task.app.middleware, context, ended)
     finally:
         current.reset(token)
     return ended
+
+
+def _end_fork(value: Any) -> NoReturn:
+    """End a fork whose part of the run is over, as Python would end a process with that value or exception."""
+    code: Any = 0
+    if isinstance(value, SystemExit):
+        code = value.code
+    elif isinstance(value, BaseException):
+        code = 1
+        traceback.print_exception(value)
+    if code is not None and not isinstance(code, int):
+        sys.stderr.write(f"{code}\n")
+        code = 1
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit((code or 0) & 0xFF)
 
 
 def timeout_of(task: AnyTask, envelope: Envelope) -> float | None:

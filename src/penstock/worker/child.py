@@ -3,15 +3,20 @@
     python -m penstock.worker.child FD
 
 It has the app, by its import path, and a socket to the worker; it opens no session of its own unless a task uses the
-app. Ctrl-C is for the worker to deal with.
+app. Ctrl-C is for the worker to deal with. Only this process speaks to the worker: its forks have no socket, and a
+program that it starts inherits none.
 """
 
 from __future__ import annotations
 
 import contextvars
+import os
 import signal
 import socket
 import sys
+import threading
+from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import msgspec
@@ -23,17 +28,67 @@ from penstock.model_tasks import TaskView
 from penstock.tasks.context import TaskContext
 from penstock.tasks.endings import Ending
 from penstock.tasks.running import run_one
+from penstock.worker.forks import close_in_forks
 from penstock.worker.loading import load_app
 from penstock.worker.pipes import LENGTH, Done, Failed, Hello, Job, Progressed, Ready, Word, packed, unpacked
 
 _view = msgspec.json.Decoder(TaskView)
 
 
+class Pipe:
+    """The socket to the worker. Frames are sent whole, by a thread that no signal handler can break off."""
+
+    def __init__(self, worker: socket.socket) -> None:
+        worker.set_inheritable(False)
+        close_in_forks(worker)
+        self._socket = worker
+        self._pid = os.getpid()
+        self._frames: SimpleQueue[tuple[bytes, threading.Event]] = SimpleQueue()
+        threading.Thread(target=self._write, name="penstock-pipe", daemon=True).start()
+
+    def send(self, word: Word) -> None:
+        """Send a frame from any thread, and wait until it has left. In a fork nothing is sent."""
+        if os.getpid() == self._pid:
+            sent = threading.Event()
+            self._frames.put((packed(word), sent))
+            sent.wait()
+
+    def receive(self) -> Word | None:
+        """What the worker says next; None when it is gone."""
+        head = self._exactly(LENGTH.size)
+        body = None if head is None else self._exactly(LENGTH.unpack(head)[0])
+        return None if body is None else unpacked(body)
+
+    def _write(self) -> None:
+        while True:
+            frame, sent = self._frames.get()
+            try:
+                self._socket.sendall(frame)
+            except OSError:
+                # The worker is gone. Whoever waits for the next job hears of it.
+                continue
+            finally:
+                sent.set()
+
+    def _exactly(self, count: int) -> bytes | None:
+        data = bytearray()
+        while len(data) < count:
+            try:
+                part = self._socket.recv(count - len(data))
+            except ConnectionError:
+                return None
+            if not part:
+                return None
+            data += part
+        return bytes(data)
+
+
 def main(fd: int) -> None:
     """Run until the worker hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(fileno=fd) as worker:
-        hello = _receive(worker)
+        pipe = Pipe(worker)
+        hello = pipe.receive()
         if not isinstance(hello, Hello):
             return
         sys.path[:] = hello.sys_path
@@ -46,14 +101,14 @@ def main(fd: int) -> None:
             if hello.url is not None:
                 app.move(hello.url)
         except PenstockError as error:
-            worker.sendall(packed(Failed(str(error))))
+            pipe.send(Failed(str(error)))
             return
-        worker.sendall(packed(Ready()))
-        while isinstance(job := _receive(worker), Job):
-            worker.sendall(packed(_run(app, job, worker)))
+        pipe.send(Ready())
+        while isinstance(job := pipe.receive(), Job):
+            pipe.send(_run(app, job, pipe))
 
 
-def _run(app: Any, job: Job, worker: socket.socket) -> Done:
+def _run(app: Any, job: Job, pipe: Pipe) -> Done:
     envelope = parse_envelope(job.envelope)
     context = TaskContext(
         envelope,
@@ -63,34 +118,19 @@ def _run(app: Any, job: Job, worker: socket.socket) -> Done:
         key=job.key,
         trace=job.trace,
         parents=[_view.decode(each) for each in job.parents],
-        note=lambda data: worker.sendall(packed(Progressed(data))),
+        note=partial(_note, pipe, job.run),
     )
     ending = contextvars.Context().run(_ending_of, app.tasks[envelope.task_type], context)
-    return Done(ending.outcome, ending.result, ending.error, ending.delay_seconds)
+    return Done(job.run, ending.outcome, ending.result, ending.error, ending.delay_seconds)
+
+
+def _note(pipe: Pipe, run: int, data: bytes) -> None:
+    pipe.send(Progressed(run, data))
 
 
 def _ending_of(task: Any, context: TaskContext) -> Ending:
     bind_contextvars(task_id=context.id, task_type=context.task_type, attempt=context.attempt)
     return run_one(task, context.envelope, context)
-
-
-def _receive(worker: socket.socket) -> Word | None:
-    head = _exactly(worker, LENGTH.size)
-    body = None if head is None else _exactly(worker, LENGTH.unpack(head)[0])
-    return None if body is None else unpacked(body)
-
-
-def _exactly(worker: socket.socket, count: int) -> bytes | None:
-    data = bytearray()
-    while len(data) < count:
-        try:
-            part = worker.recv(count - len(data))
-        except ConnectionError:
-            return None
-        if not part:
-            return None
-        data += part
-    return bytes(data)
 
 
 if __name__ == "__main__":

@@ -99,7 +99,12 @@ class Crew:
         await self._spawner.close()
         self._in_threads.close()
         if self._in_processes is not None:
-            await asyncio.to_thread(self._in_processes.close)
+            await self._in_processes.close()
+
+    def interrupt(self) -> None:
+        """Pass Ctrl-C on to whatever runs in processes."""
+        if self._in_processes is not None:
+            self._in_processes.interrupt()
 
     def _lane_of(self, task: Any) -> Lane:
         if task.is_async:

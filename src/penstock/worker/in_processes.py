@@ -1,88 +1,33 @@
 """Plain functions run in processes, one at a time in each; a process that dies takes only its own run with it.
 
-Processes are started when they are needed and kept. A run that is broken off ends with its process, which is killed;
-the next run gets a new one. A process whose worker is gone ends by itself.
+Processes are started when they are needed and kept. A run that is broken off ends with its process, which is killed
+with its process group; the next run gets a new one. When the worker is gone its guardian ends all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import signal
-import socket
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
+from functools import partial
+from itertools import count
+from typing import Any, Final
 
 import msgspec
 import structlog
 
 from penstock.tasks.endings import Ending
+from penstock.worker.child_process import ChildProcess
+from penstock.worker.guarding import Guardian
 from penstock.worker.lane import Ended
-from penstock.worker.pipes import LENGTH, Done, Failed, Hello, Job, Progressed, Ready, Word, packed, unpacked
+from penstock.worker.pipes import Hello, Job
 from penstock.worker.progress import Progress
 from penstock.worker.runs import Run
 from penstock.worker.ticking import Spawner
 
 log: Any = structlog.stdlib.get_logger("penstock.worker")
 
-
-class Child:
-    """One process, and the way to speak to it. Until it is `ready` it imports the app."""
-
-    def __init__(self, hello: Hello) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            words = [sys.executable, "-m", "penstock.worker.child", str(theirs.fileno())]
-            self.process = subprocess.Popen(  # noqa: S603 - our own words
-                words, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
-            )
-        self._socket = ours
-        self._hello = hello
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
-        self.problem = ""  # why it cannot work
-
-    async def ready(self) -> bool:
-        """Whether it can work; waits until that is known."""
-        if self._writer is None:
-            self._reader, self._writer = await asyncio.open_connection(sock=self._socket)
-            await self.send(self._hello)
-            word = await self.receive()
-            self.problem = word.error if isinstance(word, Failed) else ""
-            return isinstance(word, Ready)
-        return True
-
-    async def send(self, word: Word) -> None:
-        assert self._writer is not None
-        with suppress(ConnectionError):  # told when the answer is read
-            self._writer.write(packed(word))
-            await self._writer.drain()
-
-    async def receive(self) -> Word | None:
-        """What it says next; None when it is gone."""
-        assert self._reader is not None
-        try:
-            (length,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
-            return unpacked(await self._reader.readexactly(length))
-        except (asyncio.IncompleteReadError, ConnectionError, msgspec.MsgspecError):
-            return None
-
-    def kill(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-
-    def close(self) -> str:
-        """End it; how it ended, in words."""
-        self.kill()
-        if self._writer is not None:
-            self._writer.close()
-        else:
-            self._socket.close()
-        code = self.process.wait()
-        return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+CLOSE_SECONDS: Final = 10.0  # for killed processes to be gone
 
 
 class ProcessLane:
@@ -106,14 +51,17 @@ class ProcessLane:
         self._began = began
         self._progress = progress
         self._spawner = spawner
-        self._idle: list[Child] = []
-        self._children: set[Child] = set()
+        self._guardian = Guardian()
+        self._idle: list[ChildProcess] = []
+        self._children: set[ChildProcess] = set()
+        self._numbers = count(1)
 
     def pids(self) -> list[int]:
-        return [child.process.pid for child in self._children]
+        return [child.pid for child in self._children]
 
     def open(self) -> None:
         """Start all processes: whoever comes first shall not wait for them."""
+        self._guardian.start()
         self._idle += [self._new() for _ in range(self.size)]
 
     def start(self, run: Run) -> None:
@@ -124,56 +72,68 @@ class ProcessLane:
             run.handle.kill()
         return True
 
-    def close(self) -> None:
+    def interrupt(self) -> None:
+        """Pass Ctrl-C on to the processes, which have sessions of their own."""
+        for child in self._children:
+            child.interrupt()
+
+    async def close(self) -> None:
         """Kill what is left."""
-        for child in list(self._children):
-            self._children.discard(child)
-            child.close()
+        for child in self._children:
+            child.kill()
+        if self._children:
+            ends = [asyncio.ensure_future(child.ended()) for child in self._children]
+            await asyncio.wait(ends, timeout=CLOSE_SECONDS)
+        await asyncio.to_thread(self._guardian.close)
 
     async def _run(self, run: Run) -> None:
         run.deadline = 0  # the start of a process does not count
-        child = run.handle = self._living()
+        try:
+            child = run.handle = self._living()
+        except OSError as error:
+            self._ended(run, Ending("failed", error=f"no process could be started to run it: {error}"))
+            return
         ending = await self._answered(run, child) if run.why is None and await child.ready() else None
         if ending is not None:
             self._idle.append(child)
         else:
-            self._children.discard(child)
-            how = child.problem or await asyncio.to_thread(child.close)
-            log.warning("a process is gone", how=how, pid=child.process.pid, **run.fields())
+            child.kill()
+            how = await child.ended()
+            how = child.problem or how
+            log.warning("a process is gone", how=how, pid=child.pid, **run.fields())
             ending = None if run.why is not None else Ending("failed", error=f"the process that ran it ended: {how}")
         self._ended(run, ending)
 
-    def _living(self) -> Child:
+    def _living(self) -> ChildProcess:
         """A process for a run. One that died while it had nothing to do costs nobody an attempt."""
         while self._idle:
             child = self._idle.pop()
-            if child.process.poll() is None:
+            if not child.has_ended():
                 return child
-            self._children.discard(child)
-            log.warning("an idle process is gone", how=child.close(), pid=child.process.pid)
         return self._new()
 
-    def _new(self) -> Child:
-        child = Child(self._hello)
+    def _new(self) -> ChildProcess:
+        child = ChildProcess(self._hello, self._guardian, self._gone)
         self._children.add(child)
         return child
 
-    async def _answered(self, run: Run, child: Child) -> Ending | None:
+    def _gone(self, child: ChildProcess, how: str) -> None:
+        self._children.discard(child)
+        if child in self._idle:
+            self._idle.remove(child)
+            log.warning("an idle process is gone", how=how, pid=child.pid)
+
+    async def _answered(self, run: Run, child: ChildProcess) -> Ending | None:
         """How the run ended; None when the process did."""
         self._began(run)
-        await child.send(_job(run))
-        while (word := await child.receive()) is not None:
-            if isinstance(word, Progressed):
-                self._progress.note_anywhere(run, word.data)
-            elif isinstance(word, Done):
-                return Ending(*msgspec.structs.astuple(word))
-        return None
+        return await child.run(_job(next(self._numbers), run), partial(self._progress.note_anywhere, run))
 
 
-def _job(run: Run) -> Job:
+def _job(number: int, run: Run) -> Job:
     context = run.context
     assert context is not None
     return Job(
+        number,
         msgspec.json.encode(run.envelope),
         run.attempt,
         context.queue,

@@ -1,7 +1,7 @@
 """A worker as a process: its loop, its signals, and its end.
 
 SIGTERM and SIGINT stop it; the second one breaks off what still runs and gives it back; a third leaves at once, and the
-broker finds out by the silence.
+broker finds out by the silence. SIGINT is passed on to the processes of tasks, which the terminal does not reach.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ def _on_signals(worker: Worker) -> None:
         if heard > 1:
             log.warning("a second signal: what runs is given back")
         worker.stop()
+        if number == signal.SIGINT:
+            worker.interrupt()
 
     for number in SIGNALS:
         loop.add_signal_handler(number, stop, number)

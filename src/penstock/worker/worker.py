@@ -75,6 +75,11 @@ class Worker:
             self._hurried.set()
         self._stopped.set()
 
+    def interrupt(self) -> None:
+        """Pass Ctrl-C on to what tasks run in processes: those have sessions of their own, away from the terminal."""
+        if self.started.is_set():
+            self.crew.interrupt()
+
     async def run(self) -> None:
         """Until it is stopped; or, when draining, until nothing is left to do. Raises what cannot be mended."""
         session = await self._patiently(self.app.open_async_session)
