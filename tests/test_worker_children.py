@@ -15,6 +15,7 @@ from penstock.model_tasks import TaskState
 from tests.support.children import Children, is_gone
 from tests.support.served import QUIET, Served
 
+FORKS = ("fork_and_return", "fork_and_raise", "fork_and_exit", "echo")
 ENDS_ITS_PROCESS = (
     "die_and_leave_processes", "take_too_long_with_processes", "close_all_descriptors", "become_another_program"
 )  # fmt: skip
@@ -34,10 +35,7 @@ def children(tmp_path: Path, url: str) -> Iterator[Children]:
 
 def test_a_fork_that_returns_gives_no_other_task_its_result(children):
     children.start(processes=1)
-    jobs = []
-    for n in range(1, 9):
-        for name in ("fork_and_return", "fork_and_raise", "fork_and_exit", "echo"):
-            jobs.append(children.enqueue(name, 10 * n + len(jobs) % 4))
+    jobs = [children.enqueue(name, 10 * n + place) for n in range(1, 9) for place, name in enumerate(FORKS)]
     on_loop = children.enqueue("fork_on_the_loop", 5)
 
     assert [children.result(job) for job in jobs] == [job.n for job in jobs]
