@@ -7,6 +7,7 @@ group that was added and not removed is killed, and the guardian ends. It import
 small and starts at once.
 """
 
+import io
 import os
 import select
 import signal
@@ -38,11 +39,12 @@ def follow(worker: int, groups: set[int]) -> None:
         descriptor = -1
     else:
         poll.register(descriptor, select.POLLIN)
+    pipe = io.FileIO(0, closefd=False)
     rest = b""
     while True:
         ready = [number for number, _ in poll.poll()]
         if 0 in ready:
-            data = os.read(0, 65536)
+            data = pipe.read(65536)
             if not data:
                 return
             *lines, rest = (rest + data).split(b"\n")
