@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 from bench.growth.cost import CONSTANT, Cost, Setting, Work
 from penstock import Message
+from penstock.delivery import dedup
 
 BATCH = 1_000
 
@@ -21,6 +24,16 @@ def push_beside(setting: Setting, known: int) -> Work:
     return lambda: _push(setting, known, BATCH)
 
 
+def push_beside_runs(setting: Setting, known: int) -> Work:
+    """One new key, beside as many runs as a checkpoint leaves, whatever the size of a run."""
+    for name, number in (("HOT_MAX", 100), ("AT_ONCE_MAX", 200)):
+        setting.stack.enter_context(patch.object(dedup, name, number))
+    for first in range(0, known, 100):
+        _push(setting, first, 100)
+    setting.session.checkpoint()
+    return lambda: _push(setting, known, 1)
+
+
 COSTS = [
     Cost(
         "dedup: push 1,000 new keys",
@@ -30,5 +43,13 @@ COSTS = [
         steps_at=(1_000, 8_000),
         exponent_max=CONSTANT,
         repeats=1,
+    ),
+    Cost(
+        "dedup: push one new key",
+        "keys known, in small runs",
+        push_beside_runs,
+        sizes=(1_000, 8_000, 64_000),
+        steps_at=(1_000, 16_000),
+        exponent_max=CONSTANT,
     ),
 ]

@@ -4,16 +4,19 @@ Parts: `shard` with a spare of every queue, `queue-<id>` for each queue, `dedup-
 dedup window and `dedup-<id>-hot` for the rest, `producers`, `sinks` and `tasks`. A queue is taken in slices, each at a
 sequence of its own, so that the shard is never held for long; so are producers. Sinks and tasks are each
 taken at one sequence, as references, and encoded when the shard goes on. A part that has not changed since the last one
-is kept as it is.
+is kept as it is. Runs are merged here, before they are written, and mapped from their files afterwards.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
+
+import numpy as np
 
 from penstock.delivery import producers_part, snapshot
 from penstock.delivery.core import Delivery
-from penstock.delivery.dedup import DedupWindow, run_of
+from penstock.delivery.dedup import ENTRY, DedupWindow, Run, merged, run_of
 from penstock.delivery.log import Queue
 from penstock.delivery.sinks import encode_sinks, restore_sinks, take_sinks
 from penstock.delivery.tasks_part import encode_tasks, restore_tasks, take_tasks
@@ -28,6 +31,7 @@ PRODUCERS_PART: Final = "producers"
 SINKS_PART: Final = "sinks"
 TASKS_PART: Final = "tasks"
 PRODUCERS_SLICE: Final = 200  # producers taken while the shard is held
+MAPPED_MIN: Final = 4_096  # keys of a run below which a mapping is not worth its page table
 
 
 class Checkpointer:
@@ -37,7 +41,8 @@ class Checkpointer:
         self._shard = shard
         self._store = store
         self._saved: dict[int, int] = {}  # queue id → sequence up to which its part is current
-        self._written: set[str] = set()  # parts in the last checkpoint that this process wrote
+        # Parts in the last checkpoint that this process wrote, by the queue that they belong to.
+        self._written: dict[int, set[str]] = {}
         self._spares: dict[int, snapshot.QueuePart] = {}
         self._producers_saved = -1  # sequence up to which their part is current
         self._sinks_saved = -1
@@ -52,11 +57,14 @@ class Checkpointer:
             queues = list(shard.core.queues.values())
         parts: dict[str, bytes] = {}
         keep: set[str] = set()
+        runs: dict[str, Run] = {}
+        kept: set[int] = set()
         for queue in queues:
             if queue.touched <= self._saved.get(queue.id, -1):
-                keep |= {name for name in self._written if _queue_of(name) == queue.id}
+                keep |= self._written[queue.id]
+                kept.add(queue.id)
             else:
-                self._take(queue, parts, keep)
+                self._take(queue, parts, keep, runs)
         self._take_producers(parts, keep)
         self._take_sinks(parts, keep)
         self._take_tasks(parts, keep)
@@ -67,17 +75,26 @@ class Checkpointer:
         # A part may hold what came after `base`: it must not know of frames that a crash could undo.
         shard.commit.wait(highest)
         self._store.save(base, parts, keep)
-        self._saved = {queue.id: self._saved[queue.id] if queue.id in _kept(keep) else base for queue in queues}
+        self._saved = {queue.id: self._saved[queue.id] if queue.id in kept else base for queue in queues}
         if PRODUCERS_PART in parts:
             self._producers_saved = base
         if SINKS_PART in parts:
             self._sinks_saved = base
         if TASKS_PART in parts:
             self._tasks_saved = base
-        self._written = {*parts, *keep}
+        self._written = by_queue((*parts, *keep))
+        self._map(runs)
 
-    def _take(self, queue: Queue, parts: dict[str, bytes], keep: set[str]) -> None:
+    def _map(self, runs: dict[str, Run]) -> None:
+        """What was written need not be in memory any more."""
+        for name, run in runs.items():
+            run.part = name
+            if len(run) >= MAPPED_MIN:
+                run.records = np.frombuffer(self._store.mapped(name), ENTRY)
+
+    def _take(self, queue: Queue, parts: dict[str, bytes], keep: set[str], new: dict[str, Run]) -> None:
         shard = self._shard
+        self._merge_runs(queue)
         slices = []
         first = 0
         while first < len(queue.partitions):
@@ -93,12 +110,27 @@ class Checkpointer:
         parts[f"{QUEUE_PART}{queue.id}"] = snapshot.encode_queue(part)
         for number, run in runs.items():
             name = f"{DEDUP_PART}{queue.id}-{number}"
-            if name in self._written:
+            if run.part == name:
                 keep.add(name)
             else:
-                parts[name] = run.tobytes()
+                parts[name], new[name] = run.records.tobytes(), run
         if hot:
             parts[f"{DEDUP_PART}{queue.id}-{HOT}"] = run_of(hot).tobytes()
+
+    def _merge_runs(self, queue: Queue) -> None:
+        """So that there are few. The shard goes on meanwhile, and may forget some of them."""
+        lock, window = self._shard.lock, queue.dedup
+        while window is not None:
+            with lock:
+                pair = window.mergeable()
+                if pair is None:
+                    return
+                older, newer = window.runs[pair[0]], window.runs[pair[1]]
+                left_behind_at = self._shard.clock.now() - window.window
+            run = merged(older, newer, left_behind_at)
+            with lock:
+                if window.runs.get(pair[0]) is older and window.runs.get(pair[1]) is newer:
+                    window.merge(pair, run)
 
     def _take_producers(self, parts: dict[str, bytes], keep: set[str]) -> None:
         shard = self._shard
@@ -106,7 +138,7 @@ class Checkpointer:
         with shard.lock:
             ids = list(known.known)
             touched, look_at = known.touched, known.look_at
-        if touched <= self._producers_saved and PRODUCERS_PART in self._written:
+        if touched <= self._producers_saved and PRODUCERS_PART in self._written.get(0, ()):
             keep.add(PRODUCERS_PART)
             return
         slices = []
@@ -121,7 +153,7 @@ class Checkpointer:
     def _take_sinks(self, parts: dict[str, bytes], keep: set[str]) -> None:
         core = self._shard.core
         with self._shard.lock:
-            if core.sinks.touched <= self._sinks_saved and SINKS_PART in self._written:
+            if core.sinks.touched <= self._sinks_saved and SINKS_PART in self._written.get(0, ()):
                 keep.add(SINKS_PART)
                 return
             taken = take_sinks(core.sinks, core.sequence)
@@ -131,7 +163,7 @@ class Checkpointer:
     def _take_tasks(self, parts: dict[str, bytes], keep: set[str]) -> None:
         core = self._shard.core
         with self._shard.lock:
-            if core.tasks.touched_last() <= self._tasks_saved and TASKS_PART in self._written:
+            if core.tasks.touched_last() <= self._tasks_saved and TASKS_PART in self._written.get(0, ()):
                 keep.add(TASKS_PART)
                 return
             if not core.tasks:
@@ -147,25 +179,33 @@ class Checkpointer:
 def restore(core: Delivery, checkpoint: Checkpoint) -> None:
     """Put the state of a checkpoint into an empty core."""
     core.sequence = checkpoint.sequence
-    dedup: dict[int, dict[str, bytes]] = {}
-    for name, data in checkpoint.parts.items():
+    for name in checkpoint.parts:
         if name == SHARD_PART:
-            core.queue_id_next = max(core.queue_id_next, snapshot.decode_shard(data).queue_id_next)
+            spare = snapshot.decode_shard(checkpoint.parts[name])
+            core.queue_id_next = max(core.queue_id_next, spare.queue_id_next)
         elif name.startswith(QUEUE_PART):
-            snapshot.restore(core, snapshot.decode_queue(data))
+            snapshot.restore(core, snapshot.decode_queue(checkpoint.parts[name]))
         elif name == PRODUCERS_PART:
-            producers_part.restore_producers(core.producers, data)
+            producers_part.restore_producers(core.producers, checkpoint.parts[name])
         elif name == SINKS_PART:
-            restore_sinks(core.sinks, data)
+            restore_sinks(core.sinks, checkpoint.parts[name])
         elif name == TASKS_PART:
-            restore_tasks(core.tasks, data)
-        else:
-            dedup.setdefault(_queue_of(name), {})[name.rpartition("-")[2]] = data
-    for number, runs in dedup.items():
+            restore_tasks(core.tasks, checkpoint.parts[name])
+    dedup = [name for name in checkpoint.parts if name.startswith(DEDUP_PART)]
+    for number, names in by_queue(dedup).items():
         queue = core.queues[number]
-        hot = runs.pop(HOT, None)
         queue.dedup = DedupWindow(queue.options.dedup_seconds)
-        snapshot.restore_dedup(queue.dedup, {int(run): data for run, data in runs.items()}, hot)
+        restore_dedup(queue.dedup, {name.rpartition("-")[2]: name for name in names}, checkpoint)
+
+
+def restore_dedup(window: DedupWindow, names: dict[str, str], checkpoint: Checkpoint) -> None:
+    """Runs under their numbers, oldest first; what was still in the dictionary becomes one more."""
+    hot = names.pop(HOT, None)
+    for number in sorted(map(int, names)):
+        name = names[str(number)]
+        window.add_run(Run(np.frombuffer(checkpoint.view(name), ENTRY), part=name), number)
+    if hot is not None:
+        window.add_run(Run(np.frombuffer(checkpoint.parts[hot], ENTRY)))
 
 
 def _queue_of(name: str) -> int:
@@ -173,6 +213,9 @@ def _queue_of(name: str) -> int:
     return 0 if name in {SHARD_PART, PRODUCERS_PART, SINKS_PART, TASKS_PART} else int(name.split("-")[1])
 
 
-def _kept(keep: set[str]) -> set[int]:
-    """Queues whose whole part was kept."""
-    return {_queue_of(name) for name in keep if name.startswith(QUEUE_PART)}
+def by_queue(names: Iterable[str]) -> dict[int, set[str]]:
+    """Parts by the queue that they belong to."""
+    found: dict[int, set[str]] = {}
+    for name in names:
+        found.setdefault(_queue_of(name), set()).add(name)
+    return found

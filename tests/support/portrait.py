@@ -66,7 +66,9 @@ def _dedup_keys(queue: Queue) -> set[Any]:
     window = queue.dedup
     if window is None:
         return set()
-    frozen = {(int(e["partition"]), int(e["offset"]), int(e["at"])) for run in window.runs.values() for e in run}
+    frozen = {
+        (int(e["partition"]), int(e["offset"]), int(e["at"])) for run in window.runs.values() for e in run.records
+    }
     return frozen | set(window.hot.values())
 
 

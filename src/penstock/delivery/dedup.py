@@ -1,27 +1,39 @@
 """The dedup window of a queue: which keys were pushed lately, and where each message went.
 
-Keys are kept as 128-bit hashes. New ones go into a dictionary; when it is full it is frozen into a sorted run of
-arrays, which a checkpoint writes once. A run goes when its newest key is older than the
-window, or when the queue holds more than `dedup_keys_max` keys: then the window is as short as memory allows, and
-`overflowed` says so.
+Keys are kept as 128-bit hashes. New ones go into a dictionary; when it is full it is frozen into a sorted run, which a
+checkpoint writes once. Of a run only the first halves of the hashes need be in memory, side by side: they tell that a
+key is new. The rest may lie in the mapped file of a checkpoint.
+
+So that there are few runs, neighbours are merged, the smaller first: small ones at once, larger ones by whoever takes a
+checkpoint, while the shard goes on. Runs are never altered. A run goes when its newest key is older than the window, or
+when the queue holds more than `dedup_keys_max` keys: then the window is as short as memory allows, and `overflowed`
+says so. That is why no run has more than a small share of that limit.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock import limits
+from penstock.batch import layout
 from penstock.delivery.entries import Push
 
 if TYPE_CHECKING:
     from penstock.batch import Batch
 
-HOT_MAX: Final = 65_536
+HOT_MAX: Final = 16_384
+AT_ONCE_MAX: Final = 8 * HOT_MAX  # keys that are merged while the shard is held: some milliseconds
+RUN_MAX: Final = limits.dedup_keys_max // 16
 ENTRY: Final = np.dtype([("high", "<u8"), ("low", "<u8"), ("at", "<i8"), ("offset", "<i8"), ("partition", "<i4")])
+
+Records = NDArray[np.void]
+Hashes = NDArray[np.uint64]
 
 
 class Place(NamedTuple):
@@ -37,81 +49,175 @@ def digest(key: str) -> bytes:
     return hashlib.blake2b(key.encode(), digest_size=16).digest()
 
 
+def digests(batch: Batch) -> list[bytes | None]:
+    """The hash of each row's key; None for a row without."""
+    column = batch.text(layout.DEDUP_KEY)
+    if column is None:
+        return [None] * batch.count
+    keys, present, blake2b = column.values.slices(0, batch.count), column.present().tolist(), hashlib.blake2b
+    return [blake2b(key, digest_size=16).digest() if there else None for key, there in zip(keys, present, strict=True)]
+
+
+class Run:
+    """Keys that are sorted by their hashes. `part` names the part of a checkpoint that holds it."""
+
+    __slots__ = ("hashes", "newest_at", "part", "records")
+
+    def __init__(self, records: Records, part: str | None = None) -> None:
+        self.hashes: Hashes = np.ascontiguousarray(records["high"])
+        self.newest_at = int(records["at"].max(initial=0))
+        self.records = records
+        self.part = part
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def find(self, needle: Hashes) -> Place | None:
+        """Where a key went; `needle` is its hash as two numbers."""
+        (high, low), hashes, place = needle, self.hashes, None
+        index = int(hashes.searchsorted(high))
+        while index < len(hashes) and hashes[index] == high:
+            found = self.records[index]
+            if found["low"] == low:
+                place = Place(int(found["partition"]), int(found["offset"]), int(found["at"]))
+            index += 1
+        return place
+
+    def candidates(self, highs: Hashes) -> list[int]:
+        """Which of these are here, by the first halves of their hashes alone."""
+        places = self.hashes.searchsorted(highs)
+        places[places == len(self.hashes)] = 0
+        found: list[int] = np.flatnonzero(self.hashes[places] == highs).tolist()
+        return found
+
+
 class DedupWindow:
     """See the module's rules."""
 
     def __init__(self, seconds: float) -> None:
         self.window = round(seconds * 1_000_000)
         self.hot: dict[bytes, Place] = {}
-        self.runs: dict[int, NDArray[np.void]] = {}  # by number, oldest first; each sorted by hash, never altered
+        self.runs: dict[int, Run] = {}  # by number, oldest first
         self.run_next = 0
         self.overflowed = False
 
     def __len__(self) -> int:
         return len(self.hot) + sum(map(len, self.runs.values()))
 
+    # looking
+
     def find(self, key: bytes, now: int) -> Place | None:
         """Where this key went within the window."""
-        place = self.hot.get(key) or self._find_frozen(key)
+        place = self.hot.get(key)
+        if place is None and self.runs:
+            needle = np.frombuffer(key, np.uint64)
+            for run in reversed(self.runs.values()):
+                place = run.find(needle)
+                if place is not None:
+                    break
         return place if place is not None and place.pushed_at > now - self.window else None
+
+    def find_all(self, keys: Sequence[bytes | None], now: int) -> list[Place | None]:
+        """The same for many: each run is asked once."""
+        hot = self.hot
+        places = [None if key is None else hot.get(key) for key in keys]
+        if self.runs:
+            self._find_frozen(keys, places)
+        oldest = now - self.window
+        return [place if place is not None and place[2] > oldest else None for place in places]
+
+    def _find_frozen(self, keys: Sequence[bytes | None], places: list[Place | None]) -> None:
+        """Fill in places of keys that have none yet."""
+        rows = [row for row, key in enumerate(keys) if key is not None and places[row] is None]
+        needles = np.frombuffer(b"".join([keys[row] or b"" for row in rows]), np.uint64).reshape(-1, 2)
+        order = np.argsort(needles[:, 0])  # neighbours are looked for one after the other, in memory that is near
+        highs = needles[order, 0]
+        for run in reversed(self.runs.values()):
+            for candidate in run.candidates(highs):
+                index = int(order[candidate])
+                if places[rows[index]] is None:
+                    places[rows[index]] = run.find(needles[index])
+
+    # learning
 
     def learn(self, push: Push, batch: Batch) -> None:
         """Apply a push: its accepted keys are known from now on."""
         partitions, offsets = push.places(batch.count)
-        for row, key in enumerate(batch.dedup_keys()):
-            if key is not None and offsets[row] >= 0:
-                self.hot[digest(key)] = Place(int(partitions[row]), int(offsets[row]), push.pushed_at)
-        if len(self.hot) >= HOT_MAX:
+        at, hot = push.pushed_at, self.hot
+        for key, partition, offset in zip(digests(batch), partitions.tolist(), offsets.tolist(), strict=True):
+            if key is not None and offset >= 0:
+                hot[key] = Place(partition, offset, at)
+        if len(hot) >= HOT_MAX:
             self.freeze()
-            self.forget(push.pushed_at)
+            self.forget(at)
+            while (pair := self.mergeable(AT_ONCE_MAX)) is not None:
+                self.merge(pair, merged(self.runs[pair[0]], self.runs[pair[1]], at - self.window))
 
     def freeze(self) -> None:
         """Turn the dictionary into a sorted run."""
         if self.hot:
-            self.add_run(run_of(self.hot))
+            self.add_run(Run(run_of(self.hot)))
             self.hot = {}
 
-    def add_run(self, run: NDArray[np.void], number: int | None = None) -> None:
+    def add_run(self, run: Run, number: int | None = None) -> None:
         """A run that is newer than all others, or one from a checkpoint under its old number."""
         number = self.run_next if number is None else number
         self.runs[number] = run
         self.run_next = max(self.run_next, number + 1)
 
+    # merging and forgetting
+
+    def mergeable(self, keys_max: int = RUN_MAX) -> tuple[int, int] | None:
+        """Two neighbours, older and newer, that should be one; the latest such."""
+        for newer, older in pairwise(reversed(self.runs)):
+            sizes = len(self.runs[older]), len(self.runs[newer])
+            if sizes[0] < 2 * sizes[1] and sum(sizes) <= keys_max:
+                return older, newer
+        return None
+
+    def merge(self, pair: tuple[int, int], run: Run) -> None:
+        """Put what was merged in the place of a pair, under the newer one's number: numbers stay in order of age."""
+        older, newer = pair
+        del self.runs[older]
+        if run:
+            self.runs[newer] = run
+        else:
+            del self.runs[newer]
+
     def forget(self, now: int) -> None:
         """Drop runs that the window has left behind, and what is over the limit."""
-        for number in [
-            number for number, run in self.runs.items() if int(run["at"].max(initial=0)) <= now - self.window
-        ]:
+        for number in [number for number, run in self.runs.items() if run.newest_at <= now - self.window]:
             del self.runs[number]
         while self.runs and len(self) > limits.dedup_keys_max:
             del self.runs[min(self.runs)]
             self.overflowed = True
 
     def drop(self, partition: int, first: int, end: int) -> None:
-        """Repair: forget the keys of some messages. Alone in altering runs: a repair writes all parts anew."""
+        """Repair: forget the keys of some messages."""
         self.freeze()
         for number, run in self.runs.items():
-            gone = (run["partition"] == partition) & (run["offset"] >= first) & (run["offset"] < end)
-            self.runs[number] = run[~gone]
-
-    def _find_frozen(self, key: bytes) -> Place | None:
-        high, low = int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")
-        for run in reversed(self.runs.values()):
-            index = int(np.searchsorted(run["high"], np.uint64(high)))
-            while index < len(run) and int(run["high"][index]) == high:
-                if int(run["low"][index]) == low:
-                    found = run[index]
-                    return Place(int(found["partition"]), int(found["offset"]), int(found["at"]))
-                index += 1
-        return None
+            records = run.records
+            gone = (records["partition"] == partition) & (records["offset"] >= first) & (records["offset"] < end)
+            if gone.any():
+                self.runs[number] = Run(records[~gone])
 
 
-def run_of(hot: dict[bytes, Place]) -> NDArray[np.void]:
+def run_of(hot: dict[bytes, Place]) -> Records:
     """The entries of a dictionary as a sorted run."""
     hashes = np.frombuffer(b"".join(hot), np.uint64).reshape(-1, 2)
+    places = np.fromiter(chain.from_iterable(hot.values()), np.int64, 3 * len(hot)).reshape(-1, 3)
+    order = np.argsort(hashes[:, 0], kind="stable")
     run = np.empty(len(hot), ENTRY)
-    run["high"], run["low"] = hashes[:, 0], hashes[:, 1]
-    run["partition"] = [place.partition for place in hot.values()]
-    run["offset"] = [place.offset for place in hot.values()]
-    run["at"] = [place.pushed_at for place in hot.values()]
-    return run[np.argsort(run["high"], kind="stable")]
+    run["high"], run["low"] = hashes[order].T
+    run["partition"], run["offset"], run["at"] = places[order].T
+    return run
+
+
+def merged(older: Run, newer: Run, left_behind_at: int) -> Run:
+    """One run of two; of a key that both have the newer place, and none that the window has left behind."""
+    records: Any = np.concatenate([older.records, newer.records])
+    records = records[records["at"] > left_behind_at]
+    records = records[np.argsort(records["high"], kind="stable")]  # two sorted halves: this only merges
+    twins = np.flatnonzero(records["high"][1:] == records["high"][:-1])
+    replaced = twins[records["low"][twins] == records["low"][twins + 1]]
+    return Run(np.delete(records, replaced) if len(replaced) else records)

@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock.batch import Batch, layout
 from penstock.delivery.core import Delivery
-from penstock.delivery.dedup import digest
+from penstock.delivery.dedup import digests
 from penstock.delivery.entries import Entry, Int32s, PartitionsAdded, Push, Settled
 from penstock.delivery.group import Group
 from penstock.delivery.log import DUE, Queue
@@ -146,19 +146,17 @@ def _number(queue: Queue, name: int | str | None, added: dict[str, int]) -> int:
 
 def _duplicates(queue: Queue, batch: Batch, now: int) -> dict[int, MessageId]:
     """Rows whose dedup key is known already, or stands twice in this batch (the later row has no id yet: offset −1)."""
-    window = queue.dedup
+    keys = digests(batch)
+    places = [None] * batch.count if queue.dedup is None else queue.dedup.find_all(keys, now)
     found: dict[int, MessageId] = {}
-    seen: dict[str, int] = {}
-    for row, key in enumerate(batch.dedup_keys()):
+    seen: dict[bytes, int] = {}
+    for row, (key, place) in enumerate(zip(keys, places, strict=True)):
         if key is None:
             continue
-        place = window.find(digest(key), now) if window is not None else None
         if place is not None:
             found[row] = MessageId(queue.name, queue.partitions[place.partition].name, place.offset)
-        elif key in seen:
-            found[row] = MessageId(queue.name, "", seen[key])
-        else:
-            seen[key] = row
+        elif (first := seen.setdefault(key, row)) != row:
+            found[row] = MessageId(queue.name, "", first)
     return found
 
 

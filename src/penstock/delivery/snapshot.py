@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 
 from penstock.delivery.core import Delivery
-from penstock.delivery.dedup import ENTRY, DedupWindow
 from penstock.delivery.group import Group
 from penstock.delivery.log import Partition, Queue
 from penstock.delivery.phases import LEASED
@@ -215,11 +214,3 @@ def encode_queue(part: QueuePart) -> bytes:
 def decode_queue(data: bytes) -> QueuePart:
     """The inverse of `encode_queue`."""
     return msgspec.msgpack.decode(data, type=QueuePart, strict=False)
-
-
-def restore_dedup(window: DedupWindow, parts: dict[int, bytes], hot: bytes | None) -> None:
-    """Runs under their numbers, oldest first; what was still in the dictionary becomes one more."""
-    for number in sorted(parts):
-        window.add_run(np.frombuffer(parts[number], ENTRY), number)
-    if hot:
-        window.add_run(np.frombuffer(hot, ENTRY))

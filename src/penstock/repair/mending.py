@@ -157,7 +157,7 @@ def _parts(core: Delivery) -> dict[str, bytes]:
         parts[f"{QUEUE_PART}{queue.id}"] = snapshot.encode_queue(part)
         if queue.dedup is not None:
             for number, run in queue.dedup.runs.items():
-                parts[f"{DEDUP_PART}{queue.id}-{number}"] = run.tobytes()
+                parts[f"{DEDUP_PART}{queue.id}-{number}"] = run.records.tobytes()
             if queue.dedup.hot:
                 parts[f"{DEDUP_PART}{queue.id}-{HOT}"] = run_of(queue.dedup.hot).tobytes()
     if core.producers.known:

@@ -12,19 +12,22 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, TypeVar
 
 import msgspec
 from crc32c import crc32c
 
 from penstock.errors import Damaged
-from penstock.storage.disk import Disk, ReadableDisk
+from penstock.storage.disk import Bytes, Disk, ReadableDisk
 
 DIRECTORY: Final = "checkpoints"
 MANIFEST: Final = f"{DIRECTORY}/manifest.json"
 FORMAT: Final = 1
+
+AnyBytes = TypeVar("AnyBytes", bytes, memoryview)
 
 _TRAILER: Final = struct.Struct("<I")
 _PART_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
@@ -49,10 +52,15 @@ class Manifest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The state at `sequence`. Parts are read and verified when asked for."""
+    """The state at `sequence`. Parts are read and verified when asked for, or mapped, if somebody can."""
 
     sequence: int
     parts: Mapping[str, bytes]
+    mapped: Callable[[str], Bytes] | None = None
+
+    def view(self, name: str) -> Bytes:
+        """A part to keep as it is."""
+        return self.parts[name] if self.mapped is None else self.mapped(name)
 
 
 class CheckpointStore:
@@ -64,7 +72,13 @@ class CheckpointStore:
 
     def load(self) -> Checkpoint | None:
         """The latest checkpoint, or None when there is none. `Damaged` names the file that cannot be trusted."""
-        return _checkpoint(self._disk, self._manifest)
+        checkpoint = _checkpoint(self._disk, self._manifest)
+        return None if checkpoint is None else replace(checkpoint, mapped=self.mapped)
+
+    def mapped(self, name: str) -> memoryview:
+        """A part of the latest checkpoint, mapped; it may be used although its file is removed."""
+        assert self._manifest is not None
+        return _read_part(self._disk.root, self._manifest.parts[name], self._disk.map)
 
     def part_files(self) -> dict[str, str]:
         """The file of each part of the latest checkpoint."""
@@ -112,23 +126,26 @@ class _Parts(Mapping[str, bytes]):
         self._parts = parts
 
     def __getitem__(self, name: str) -> bytes:
-        part = self._parts[name]
-        path = self._disk.root / part.file
-        try:
-            data = self._disk.read(part.file)
-        except FileNotFoundError:
-            raise Damaged(f"{path} is missing") from None
-        if len(data) != part.length + _TRAILER.size:
-            raise Damaged(f"{path} has {len(data)} bytes instead of {part.length + _TRAILER.size}")
-        if data[part.length :] != _TRAILER.pack(part.crc32c) or crc32c(data[: part.length]) != part.crc32c:
-            raise Damaged(f"{path} does not match its checksum")
-        return data[: part.length]
+        return _read_part(self._disk.root, self._parts[name], self._disk.read)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._parts)
 
     def __len__(self) -> int:
         return len(self._parts)
+
+
+def _read_part(root: Path, part: Part, read: Callable[[str], AnyBytes]) -> AnyBytes:
+    path = root / part.file
+    try:
+        data = read(part.file)
+    except FileNotFoundError:
+        raise Damaged(f"{path} is missing") from None
+    if len(data) != part.length + _TRAILER.size:
+        raise Damaged(f"{path} has {len(data)} bytes instead of {part.length + _TRAILER.size}")
+    if data[part.length :] != _TRAILER.pack(part.crc32c) or crc32c(data[: part.length]) != part.crc32c:
+        raise Damaged(f"{path} does not match its checksum")
+    return data[: part.length]
 
 
 def read(disk: ReadableDisk) -> Checkpoint | None:

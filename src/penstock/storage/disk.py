@@ -93,6 +93,9 @@ class Disk(ReadableDisk, Protocol):
     def sync_directory(self, name: str) -> None:
         """Make names created, renamed and removed in a directory durable."""
 
+    def map(self, name: str) -> memoryview:
+        """All of a file that will never change: mapped where that is possible, so that it takes no memory."""
+
     def free_bytes(self) -> int:
         """Bytes that this user may still write."""
 
@@ -296,6 +299,10 @@ class RealDisk:
         path = self.root / name
         with storage_errors(path):
             return pa.memory_map(os.fspath(path), "r")
+
+    def map(self, name: str) -> memoryview:
+        with self.map_input(name) as file:  # what was read stays mapped when the file is closed
+            return memoryview(file.read_buffer()).cast("B")
 
     def sync_file(self, name: str) -> None:
         """Make what anybody has written to a file durable."""
