@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidField
@@ -127,6 +128,66 @@ def test_the_outcome_of_a_row_does_not_depend_on_its_neighbours(rows):
 
     assert together == [parsed(row)[0] for row in rows]
     assert all((row is None) == (kept is not None) for row, kept in together)
+
+
+def fits(value: Any, kind: pa.DataType) -> bool:
+    """Whether a value of `json.loads` may be a field of this type; text takes anything."""
+    if value is None or pa.types.is_string(kind):
+        return True
+    if pa.types.is_struct(kind):
+        return isinstance(value, dict) and all(fits(value.get(field.name), field.type) for field in kind)
+    if pa.types.is_list(kind):
+        return isinstance(value, list) and all(fits(item, kind.value_type) for item in value)
+    if pa.types.is_integer(kind):
+        return type(value) is int and -(2**63) <= value < 2**63
+    if pa.types.is_boolean(kind):
+        return isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+PLAIN = pa.struct([field for field in KIND if field.name not in ("at", "day")])
+# Pieces of JSON in any order: most of it is none, and some of it would be if its neighbours were joined to it.
+PIECES = (
+    '{"id":2}', '{"id":', "1", "2}", "}", "{", "]", "[", ",", ":", '"q"', '"name"', '"a', '"', '"id":3', '{"p":', "{}",
+    '"inner":{"ok":true}', '"tags":["x"]', " ", "\n", "\r\n", "null", "true", "\\", "//", "\t", "1.5", "x",
+)  # fmt: skip
+pieces = st.lists(st.sampled_from(PIECES), max_size=7).map(lambda parts: "".join(parts).encode())
+
+
+def loaded(payload: bytes) -> Any:
+    try:
+        return json.loads(payload)
+    except ValueError:
+        return None
+
+
+@given(st.lists(st.one_of(pieces, payloads), min_size=1, max_size=12))
+@example([b'{"id":2},"q":2', GOOD])
+@example([b'{"id":2}}{"p":{"id":3}'])
+@example([b'{"id":2}],"q":[2'])
+@example([b'{"id":1}{"id":2}', b"  "])
+@example([b'{"id":1', b',"name":"a"}'])
+@example([b'{"inner":{}', b"}"])
+@example([b'{"name":"}', b'{"}'])
+def test_each_payload_is_judged_as_json_loads_does_it_alone(rows):
+    for payload, (struct, kept) in zip(rows, parsed(*rows, kind=PLAIN), strict=True):
+        value = loaded(payload)
+        is_good = isinstance(value, dict) and fits(value, PLAIN)
+
+        assert (struct is not None) == is_good, payload
+        assert (kept is None) == is_good
+        if is_good:
+            assert struct.get("id") == value.get("id")
+
+
+def test_without_fields_there_is_still_the_question_whether_a_payload_is_an_object():
+    assert parsed(GOOD, b"{}", b"[1]", b'{"a":1},"b":2', b"", kind=pa.struct([])) == [
+        ({}, None),
+        ({}, None),
+        (None, "[1]"),
+        (None, '{"a":1},"b":2'),
+        (None, ""),
+    ]
 
 
 def test_types_that_json_has_not_are_refused_by_the_name_of_the_field():

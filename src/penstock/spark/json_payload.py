@@ -1,8 +1,9 @@
 """Payloads as JSON: a struct where the text fits the schema, and the text itself in `_corrupt` where it does not.
 
-A whole batch is parsed at once. Only when that fails are parts of it looked at row by row, and the outcome of a row
-never depends on its neighbours. A field of type string takes any value: what is not text is kept as JSON text, as
-Spark's own reader does. Fields that the schema does not name are passed over; fields that a payload lacks are null.
+A whole batch is parsed at once. Only when that fails are parts of it looked at row by row, and each payload is judged
+alone: what stands beside it makes no difference. A field of type string takes any value: what is not text is kept as
+JSON text, as Spark's own reader does. Fields that the schema does not name are passed over; fields that a payload lacks
+are null.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from penstock.errors import InvalidField
 
 LOOSENED_ROWS: Final = 1024  # that are looked at one by one when something among them does not fit
 
-_WRAP_HEAD: Final = pa.scalar(b'{"p":')
-_WRAP_TAIL: Final = pa.scalar(b"}\n")
-_NOTHING: Final = pa.scalar(b"")
+_BLANKS: Final = " \t\r\n"
+_LINE_END: Final = pa.scalar("\n")
+_NOTHING: Final = pa.scalar("")
 # A payload that is taken apart and put together again must not lose a digit.
 _decode: Final = msgspec.json.Decoder(float_hook=Decimal).decode
 _encode: Final = msgspec.json.Encoder(decimal_format="number").encode
@@ -34,19 +35,22 @@ class Parser:
 
     def __init__(self, kind: pa.StructType) -> None:
         self._kind = kind
-        self._read_kind = _as_read(kind, "payload")
-        self._loosen = _loosener(self._read_kind)
-        self._parsing = pj.ParseOptions(
-            explicit_schema=pa.schema([pa.field("p", self._read_kind)]), unexpected_field_behavior="ignore"
-        )
+        read_kind = _as_read(kind, "payload")
+        self._loosen = _loosener(read_kind)
+        self._parsing = pj.ParseOptions(explicit_schema=pa.schema(list(read_kind)), unexpected_field_behavior="ignore")
 
     def parse(self, payloads: pa.Array) -> tuple[pa.Array, pa.Array]:
         """The structs, null where a payload does not fit; and the text of those that do not, else null."""
-        parsed = self._found(payloads, is_loosened=False)
+        parsed = self._found(payloads, is_loosened=False) if self._kind.num_fields else self._objects(payloads)
         is_bad = pc.is_null(parsed)
         if not pc.any(is_bad).as_py():
             return parsed, pa.nulls(len(payloads), pa.string())
         return parsed, texts(pc.if_else(is_bad, payloads, pa.scalar(None, pa.binary())))
+
+    def _objects(self, payloads: pa.Array) -> pa.Array:
+        """For a schema without fields: which payloads are JSON objects at all."""
+        rows: list[Any] = [None if self._loosened(row) is None else {} for row in payloads.to_pylist()]
+        return pa.array(rows, self._kind)
 
     def _found(self, payloads: pa.Array, *, is_loosened: bool) -> pa.Array:
         """Rows that do not fit are found by halving: few among many cost little."""
@@ -65,12 +69,15 @@ class Parser:
         """All of them, or None when a single one does not fit."""
         if not len(payloads):
             return pa.nulls(0, self._kind)
-        # On a line of its own inside an object, a payload can neither begin nor end outside its line: a string cannot
-        # hold a line's end, and what follows one is valid only where everything before it is closed. So each line is
-        # one row at least, and as many rows as lines means that each payload is exactly one value.
-        lines = pc.binary_join_element_wise(_WRAP_HEAD, payloads, _WRAP_TAIL, _NOTHING)
+        # Each payload stands on a line of its own and is parsed as it is: whatever is put around it could be closed
+        # from inside. One that begins with { and ends with } is closed on its line: what follows an inner } is never
+        # the { of the next line, and a string cannot hold a line's end. So each line is one row at least, and as many
+        # rows as lines means that each payload is exactly one object.
         try:
-            text = lines.cast(pa.string()).buffers()[2]
+            lines = pc.ascii_trim(payloads.cast(pa.string()), _BLANKS)
+            if not pc.all(pc.and_(pc.starts_with(lines, "{"), pc.ends_with(lines, "}"))).as_py():
+                return None
+            text = pc.binary_join_element_wise(lines, _LINE_END, _NOTHING).buffers()[2]
             read = pj.read_json(
                 pa.BufferReader(text),
                 read_options=pj.ReadOptions(use_threads=False, block_size=text.size),
@@ -78,7 +85,8 @@ class Parser:
             )
             if read.num_rows != len(payloads):
                 return None
-            return read["p"].combine_chunks().cast(self._kind)
+            columns = [read[field.name].combine_chunks().cast(field.type) for field in self._kind]
+            return pa.StructArray.from_arrays(columns, fields=list(self._kind))
         except pa.ArrowInvalid:
             return None
 
