@@ -15,7 +15,7 @@ from penstock.errors import InvalidField
 from penstock.history import open_history
 from penstock.spark.holding import HOLD_SECONDS, Holder
 from penstock.spark.ranges import chosen
-from penstock.spark.tables import Sealed, table
+from penstock.spark.tables import SealedMessages, table
 
 
 @pytest.fixture
@@ -40,10 +40,10 @@ def sealed(session, tmp_path, clock):
         clock.advance(seconds=3600)
     orders.push_many([Message(payload=b"y", partition="1")] * 4)
 
-    def look(since: int | None = None, until: int | None = None) -> Sealed:
+    def look(since: int | None = None, until: int | None = None) -> SealedMessages:
         with closing(open_history(tmp_path / "data")) as history:
             moment = history.look()
-            return Sealed(moment, chosen(moment, ["orders"]), since, until)
+            return SealedMessages(moment, chosen(moment, ["orders"]), since, until)
 
     return look
 
@@ -66,7 +66,19 @@ def test_files_and_the_rest_make_the_whole(sealed, clock):
     assert len(sealed(until=clock.now() - 4_000_000_000).files) == 1
 
 
-def test_files_are_held_for_an_hour(session, tmp_path, clock):
+def test_files_that_are_held_already_are_held_for_longer_and_not_twice(session, tmp_path, clock):
+    holder = Holder(clock)
+    for _ in range(3):
+        holder.narrow(holder.hold(tmp_path / "data"), ["segments/messages/a.parquet"])
+        clock.advance(seconds=HOLD_SECONDS / 2)
+        holder.tick()
+    holder.narrow(holder.hold(tmp_path / "data"), [])  # of no file: nothing is held
+
+    assert len(pins(tmp_path)) == 1
+    holder.release()
+
+
+def test_files_are_held_for_hours(session, tmp_path, clock):
     session.seal()
     holder = Holder(clock)
     hold = holder.hold(tmp_path / "data")

@@ -53,7 +53,8 @@ def test_a_directory_is_named_in_full_since_tasks_may_run_elsewhere():
         ({"zzz": "1"}, "zzz: there is no such option", "known: url, path"),
         ({"table": "event"}, "table: 'event' is none of messages, events", "did you mean 'events'?"),
         ({"payload": "text"}, "payload: 'text' is none of", "known: binary"),
-        ({"pushdown": "maybe"}, "pushdown: 'maybe' is neither true nor false", ""),
+        ({"local": "maybe"}, "local: 'maybe' is neither true nor false", ""),
+        ({"queue": "others"}, "queue: path and queue say different things", "name the queue once"),
         ({"maxMessagesPerTrigger": "0"}, "maxMessagesPerTrigger: '0' is not a number from 1", ""),
         ({"maxPartitionBytes": "big"}, "maxPartitionBytes: 'big' is not a size", "64KiB"),
         ({"startingTime": "yesterday"}, "startingTime: 'yesterday' is not a time", "2030-01-31T12:00:00Z"),
@@ -75,7 +76,7 @@ def test_what_cannot_be_meant_is_refused_by_name(given, says, hint):
 def test_a_read_needs_a_place_and_a_queue():
     with pytest.raises(InvalidField, match=r"url: it says where the queues are.*penstock://"):
         source_options({"path": "orders"})
-    with pytest.raises(InvalidField, match=r"path: no queue is named.*load\('orders'\)"):
+    with pytest.raises(InvalidField, match=r"queue: none is named.*load\('orders'\).*option\('queue'"):
         source_options({"url": "penstock://localhost:7710"})
 
 

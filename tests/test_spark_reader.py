@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, IsNotNull, LessThan, Not
+from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, LongType, StructField, StructType
 
@@ -20,9 +20,8 @@ from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.errors import HistoryLost, InvalidField, NotADataDirectory, QueueNotFound
 from penstock.history import History, open_history
-from penstock.spark import batch_reader, failures, tasks
-from penstock.spark.batch_reader import BatchReader, PushdownReader, lots
-from penstock.spark.filters import bounds_of
+from penstock.spark import batch_reader, tasks
+from penstock.spark.batch_reader import BatchReader, lots
 from penstock.spark.options import source_options
 from penstock.spark.schema import COLUMNS, HEADERS_TYPES, ddl
 from tests.support.spark_types import struct
@@ -228,48 +227,9 @@ def test_times_say_it_too_and_leave_files_closed(hours, url, opened):
     assert len(opened) == 1
 
 
-@pytest.mark.parametrize(
-    ("filters", "rows", "files"),
-    [
-        ([EqualTo(("queue",), "orders")], 80, 4),
-        ([EqualTo(("queue",), "mail")], 0, 0),
-        ([In(("partition",), ("1", "7"))], 40, 4),
-        ([GreaterThanOrEqual(("offset",), 25)], 30, 2),
-        ([GreaterThan(("offset",), 9), LessThan(("offset",), 11)], 2, 1),
-        ([GreaterThanOrEqual(("pushed_at",), START_AT + timedelta(hours=3))], 20, 1),
-        ([LessThan(("pushed_at",), START_AT + timedelta(hours=1)), IsNotNull(("pushed_at",))], 20, 1),
-        ([EqualTo(("priority",), 200)], 8, 4),
-        ([GreaterThan(("priority",), 200)], 0, 4),
-        ([Not(EqualTo(("queue",), "orders"))], 80, 4),
-        ([EqualTo(("payload", "n"), 1)], 80, 4),
-        ([GreaterThan(("key",), "a")], 80, 4),
-        ([GreaterThan(("pushed_at",), datetime(2030, 1, 1))], 80, 4),  # noqa: DTZ001 - of no zone: not ours to guess
-    ],
-)
-def test_pushed_filters_leave_rows_and_files_out_and_are_given_back(
-    hours, url, opened, monkeypatch, filters, rows, files
-):
-    monkeypatch.setattr(failures, "is_pushing", lambda: True)
-    found = reader(url, pushdown="true")
-    assert isinstance(found, PushdownReader)
-
-    assert list(found.pushFilters(filters)) == filters
-    assert len(rows_of(found)) == rows
-    assert len(opened) == files
-
-
-def test_filters_on_events_are_about_the_time_they_ended():
-    bounds = bounds_of([GreaterThanOrEqual(("settled_at",), START_AT), LessThan(("offset",), 5)], "events")
-
-    assert (bounds.times, bounds.offsets) == ((START, None), (None, None))
-    limits = bounds.limits(source_options({"url": "x", "path": "a", "startingTime": "2020-01-01T00:00:00Z"}))
-    assert limits.since == START
-
-
-def test_a_reader_that_takes_filters_is_only_made_where_spark_pushes_them(hours, url, monkeypatch):
-    assert type(reader(url, pushdown="true")) is BatchReader
-    monkeypatch.setattr(failures, "is_pushing", lambda: True)
-    assert type(reader(url)) is BatchReader
+def test_a_reader_takes_no_filters(hours, url):
+    """Spark keeps a plan that was made with filters and uses it for other queries of the same DataFrame."""
+    assert type(reader(url)).pushFilters is DataSourceReader.pushFilters
 
 
 # Lots, and keeping files.

@@ -84,7 +84,7 @@ def filtered(scale: Scale) -> list[Row]:
     total = sum(file.bytes for file in size.values() if file.table == "messages")
     low, high = (datetime.fromtimestamp(each / 1e6, UTC).isoformat() for each in (since, until))
     condition = f"pushed_at >= timestamp'{low}' and pushed_at < timestamp'{high}'"
-    chosen = through_source(data, pushdown="true").where(condition)
+    chosen = through_source(data).where(condition)
     (rate,) = interleaved(lambda: 1 / per_second(1, chosen.count), rounds=ROUNDS)
     share = 100 * read / total
     return [

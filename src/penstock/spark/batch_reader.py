@@ -10,23 +10,21 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from penstock.history import History, Slice, open_history, pack
+from penstock.history import History, Limits, Slice, open_history, pack
 from penstock.spark import failures, ranges
-from penstock.spark.filters import NO_BOUNDS, Bounds, bounds_of
 from penstock.spark.options import SourceOptions, source_options
 from penstock.spark.schema import Layout, layout
 from penstock.spark.shaping import Shaper
 from penstock.spark.tasks import open_planned
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
 LOT_BYTES_MIN: Final = 8 * 2**20  # less is not worth a task of its own
@@ -35,10 +33,12 @@ _log = logging.getLogger(__name__)
 
 
 def reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """The reader for a schema; one that takes filters where Spark is about to push some."""
+    """The reader for a schema.
+
+    It takes no filters: Spark keeps the plan of a filtered query in the DataFrame and uses it for the next one.
+    """
     parsed = source_options(options)
-    kind = PushdownReader if parsed.is_pushdown and failures.is_pushing() else BatchReader
-    return kind(parsed, layout(parsed, schema), schema)
+    return BatchReader(parsed, layout(parsed, schema), schema)
 
 
 class Lot(InputPartition):
@@ -56,12 +56,11 @@ class BatchReader(DataSourceReader):
         self.options = options
         self.shape = shape
         self.schema = schema
-        self.bounds = NO_BOUNDS
 
     @failures.shown_plainly
     def partitions(self) -> Sequence[InputPartition]:
         """One for each lot of slices."""
-        with planned(self.options, self.bounds) as (history, slices):
+        with planned(self.options) as (history, slices):
             if not slices:
                 return [InputPartition(None)]
             _hold(history, slices)
@@ -74,33 +73,27 @@ class BatchReader(DataSourceReader):
         return read_slices(self.options, self.shape, self.schema, partition.value or (), shard)
 
 
-class PushdownReader(BatchReader):
-    """A reader that Spark may tell what the query is about. Spark refuses it where filters are not pushed down."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take the bounds; give every filter back, for Spark to check each row."""
-        self.bounds = bounds_of(filters, self.options.table)
-        return filters
-
-
 @contextmanager
-def planned(options: SourceOptions, bounds: Bounds = NO_BOUNDS) -> Iterator[tuple[History, list[Slice]]]:
-    """The history at a url, and the slices of it that are asked for, as of now."""
+def planned(options: SourceOptions) -> Iterator[tuple[History, Sequence[Slice]]]:
+    """The history at a url, and the slices of it that are asked for: as of now, or as they were planned before."""
     history = open_history(options.url, local=options.is_local)
     try:
-        moment = history.look()
-        limits = bounds.limits(options)
-        if options.table != "messages":
-            names = [view.name for view in ranges.chosen(moment, options.queues) if bounds.has_queue(view.name)]
-            plan = history.plan_events if options.table == "events" else history.plan_tasks
-            slices = plan(moment, names, limits)
-        else:
-            slices = history.plan(moment, ranges.wanted(moment, options, bounds), limits)
-        if options.part != "all":
-            slices = [each for each in slices if each.is_tail == (options.part == "tail")]
-        yield history, slices
+        yield history, _plan(history, options) if options.slices is None else options.slices
     finally:
         history.close()
+
+
+def _plan(history: History, options: SourceOptions) -> list[Slice]:
+    moment = history.look()
+    limits = Limits(options.since, options.until)
+    if options.table == "messages":
+        slices = history.plan(moment, ranges.wanted(moment, options), limits)
+    else:
+        names = [view.name for view in ranges.chosen(moment, options.queues)]
+        slices = (history.plan_events if options.table == "events" else history.plan_tasks)(moment, names, limits)
+    if options.part != "all":
+        slices = [each for each in slices if each.is_tail == (options.part == "tail")]
+    return slices
 
 
 @failures.shown_plainly

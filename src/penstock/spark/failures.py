@@ -22,7 +22,6 @@ R = TypeVar("R")
 # Read by Spark's workers when they report an exception, after which they end: it concerns no other.
 _HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
 _WORKERS: Final = "pyspark."  # what they were started as: pyspark.daemon, pyspark.worker and others
-_PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 _NOISE: Final = re.compile(r"^\[[A-Z0-9_.]+\]\s*|\s*SQLSTATE: \w{5};?|\s*\((?=line)|(?<=\d)\)")
 _JAVA: Final = re.compile(r"\n\s*(JVM stacktrace:|at [\w.$]+\(|== SQL|== DataFrame)")
 _OURS: Final = re.compile(r"penstock\.errors\.(\w+): (.*)")
@@ -61,15 +60,6 @@ def is_worker() -> bool:
     """Whether this process is one of Spark's own."""
     main: Any = getattr(sys.modules.get("__main__"), "__spec__", None)
     return main is not None and str(main.name).startswith(_WORKERS)
-
-
-def is_pushing() -> bool:
-    """Whether Spark runs us to push filters down.
-
-    It does that in a process of its own, and only where its settings allow it; a reader that takes filters is refused
-    in any other, and the settings cannot be seen from there.
-    """
-    return _PUSHING in sys.modules
 
 
 def cause(error: BaseException) -> PenstockError | None:

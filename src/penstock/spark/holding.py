@@ -1,8 +1,8 @@
 """Files that Spark will read by itself, kept from going until it has.
 
 A DataFrame reads its files when somebody asks it for rows, which may be much later and may be never. So the files of a
-table are pinned while the program runs, for an hour at most; pins are renewed by one thread for all of them, and what
-a program that died has pinned is free after two minutes.
+table are pinned while the program runs, for some hours at most. One thread renews all pins. Those of a program that
+died end after two minutes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock import limits
 from penstock.clock import Clock, SystemClock
 from penstock.history.files import LocalFiles
 
-HOLD_SECONDS: Final = 3600.0
+HOLD_SECONDS: Final = 8 * 3600.0  # a working day in a notebook
 RENEW_SECONDS: Final = limits.segment_pin_seconds / 4
 
 
@@ -26,19 +26,20 @@ class Hold:
     """One pin. Begins with every file; `narrow` says which ones are meant."""
 
     def __init__(self, root: Path, clock: Clock) -> None:
+        self.root = root
         self._files = LocalFiles(root)
         self._clock = clock
         self._name = f"table-{secrets.token_hex(8)}"
-        self._names: list[str] | None = None
+        self.names: tuple[str, ...] | None = None
         self.ends_at = clock.monotonic() + round(HOLD_SECONDS * 1_000_000)
         self.renew()
 
     def narrow(self, names: Sequence[str]) -> None:
-        self._names = list(names)
+        self.names = tuple(names)
         self.renew()
 
     def renew(self) -> None:
-        self._files.pin(self._name, self._clock.now(), self._names)
+        self._files.pin(self._name, self._clock.now(), self.names)
 
     def release(self) -> None:
         self._files.unpin(self._name)
@@ -64,6 +65,17 @@ class Holder:
                 self._thread.start()
                 atexit.register(self.release)
         return found
+
+    def narrow(self, hold: Hold, names: Sequence[str]) -> None:
+        """Hold these files and no others. Where they are held already, that hold lasts longer, and this one ends."""
+        with self._lock:
+            same = next((each for each in self._holds if each.root == hold.root and each.names == tuple(names)), None)
+            if same is not None:
+                same.ends_at = hold.ends_at
+        if same is None and names:
+            hold.narrow(names)
+        else:
+            self.let_go(hold)
 
     def let_go(self, hold: Hold) -> None:
         """What this one held may go."""

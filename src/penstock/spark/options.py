@@ -6,7 +6,8 @@ closest name that is, since an option that is silently ignored is a filter that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import base64
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args
 
@@ -15,7 +16,7 @@ import msgspec
 from penstock import words
 from penstock.clock import SystemClock
 from penstock.errors import InvalidField
-from penstock.history import absolute_url
+from penstock.history import Slice, absolute_url
 from penstock.model import suggestion
 
 Table = Literal["messages", "events", "tasks"]
@@ -30,8 +31,11 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 PARTITION_BYTES: Final = 128 * 2**20
 
-# What Spark adds by itself, and what belongs to a query rather than to us.
-_SPARKS_OWN: Final = frozenset({"serialization.format", "queryname", "checkpointlocation", "provider"})
+# What Spark adds by itself, and what belongs to a query or to a table of SQL rather than to us.
+_SPARKS_OWN: Final = frozenset(
+    {"serialization.format", "queryname", "checkpointlocation", "provider", "location", "owner", "external", "comment"}
+)
+_AGAIN: Final = "option."  # of a table of SQL, Spark says each option twice
 
 
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +53,6 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     payload_schema: str | None = None
     headers: Headers = "map"
     part: Part = "all"
-    is_pushdown: bool = False  # only for a frame that is used once: see docs/decisions/0012
     partition_bytes_max: int = PARTITION_BYTES
     fail_on_data_loss: bool = True
     is_local: bool = True
@@ -57,6 +60,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode = "observe"
     messages_per_trigger_max: int | None = None
     lease_seconds: float = 60.0
+    slices: tuple[Slice, ...] | None = None  # what to read, planned before; nothing else of the above counts then
 
 
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +94,12 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
 
 def option_names() -> dict[str, tuple[str, ...]]:
     """What a read and a write take, for the documentation to be held to."""
-    return {"source": tuple(_SOURCE), "sink": tuple(_SINK)}
+    return {"source": tuple(name for name in _SOURCE if name != _SLICES), "sink": tuple(_SINK)}
+
+
+def spelt_slices(slices: Sequence[Slice]) -> str:
+    """Slices as the value of an option: what `table()` has planned, for the source to read."""
+    return base64.b64encode(msgspec.msgpack.encode(slices)).decode()
 
 
 def _parsed(kind: type[T], known: Mapping[str, _Option], given: Mapping[str, str], where: str) -> T:
@@ -99,24 +108,28 @@ def _parsed(kind: type[T], known: Mapping[str, _Option], given: Mapping[str, str
     for name, text in given.items():
         spelt = by_case.get(name.lower())
         if spelt is None:
-            if name.lower() not in _SPARKS_OWN:
+            if name.lower() not in _SPARKS_OWN and not name.lower().startswith(_AGAIN):
                 raise InvalidField(f"{name}: there is no such option", hint=_suggestion(name, tuple(known)))
             continue
         option = known[spelt]
         try:
-            found[option.field] = option.parse(text)
+            value = option.parse(text)
         except InvalidField as error:
             raise InvalidField(f"{spelt}: {error.message}", hint=error.hint) from None
+        if found.setdefault(option.field, value) != value:
+            raise InvalidField("queue: path and queue say different things", hint="name the queue once")
     return kind(**_complete(kind, found, where))
 
 
 def _complete(kind: type[msgspec.Struct], found: dict[str, Any], where: str) -> dict[str, Any]:
     if "url" not in found:
         hint = "option('url', …) is a data directory or the address of a broker: penstock://localhost:7710"
+        if not found:
+            hint += "; of a table that names its columns Spark hands over no options: leave the columns out"
         raise InvalidField("url: it says where the queues are, and is not given", hint=hint)
     missing = [field.name for field in msgspec.structs.fields(kind) if field.required and field.name not in found]
     if missing:
-        raise InvalidField("path: no queue is named", hint=f"write {where}")
+        raise InvalidField("queue: none is named", hint=f"write {where}, or option('queue', 'orders')")
     return found
 
 
@@ -188,6 +201,10 @@ def _instant(text: str) -> int:
     return round(words.instant(text, now).timestamp() * 1_000_000)
 
 
+def _planned(text: str) -> tuple[Slice, ...]:
+    return msgspec.msgpack.decode(base64.b64decode(text), type=tuple[Slice, ...])
+
+
 def _offsets(text: str) -> Offsets:
     if text.lower() in ("earliest", "latest"):
         return "earliest" if text.lower() == "earliest" else "latest"
@@ -203,10 +220,12 @@ def _offsets(text: str) -> Offsets:
 
 
 _URL: Final = _Option("url", _url)
+_SLICES: Final = "slices"  # between `table()` and the source, and nobody else's
 _SOURCE: Final = {
     "url": _URL,
     "path": _Option("queues", _names),
     "paths": _Option("queues", _names),
+    "queue": _Option("queues", _names),
     "table": _Option("table", _word(Table)),
     "startingOffsets": _Option("starting_offsets", _offsets),
     "endingOffsets": _Option("ending_offsets", _offsets),
@@ -217,7 +236,6 @@ _SOURCE: Final = {
     "payloadSchema": _Option("payload_schema", str.strip),
     "headers": _Option("headers", _word(Headers)),
     "part": _Option("part", _word(Part)),
-    "pushdown": _Option("is_pushdown", _truth),
     "maxPartitionBytes": _Option("partition_bytes_max", _size),
     "failOnDataLoss": _Option("fail_on_data_loss", _truth),
     "local": _Option("is_local", _truth),
@@ -225,10 +243,12 @@ _SOURCE: Final = {
     "mode": _Option("mode", _word(Mode)),
     "maxMessagesPerTrigger": _Option("messages_per_trigger_max", _count),
     "leaseSeconds": _Option("lease_seconds", words.seconds),
+    _SLICES: _Option("slices", _planned),
 }
 _SINK: Final = {
     "url": _URL,
     "path": _Option("queue", str.strip),
+    "queue": _Option("queue", str.strip),
     "sinkId": _Option("sink_id", str.strip),
     "jobId": _Option("job_id", str.strip),
     "batchId": _Option("batch_id", _number),

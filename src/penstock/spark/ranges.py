@@ -14,7 +14,6 @@ from typing import Final
 from penstock.errors import HistoryLost, InvalidField, QueueNotFound
 from penstock.history import Moment, PartitionView, QueueView, Wanted, lost
 from penstock.model import suggestion
-from penstock.spark.filters import NO_BOUNDS, Bounds
 from penstock.spark.options import Offsets, SourceOptions
 
 _PATTERN: Final = frozenset("*?[")
@@ -37,7 +36,7 @@ def chosen(moment: Moment, names: Sequence[str]) -> tuple[QueueView, ...]:
     return tuple(found.values())
 
 
-def wanted(moment: Moment, options: SourceOptions, bounds: Bounds = NO_BOUNDS) -> list[Wanted]:
+def wanted(moment: Moment, options: SourceOptions) -> list[Wanted]:
     """The offsets to read of each partition."""
     views = chosen(moment, options.queues)
     _check_names("startingOffsets", options.starting_offsets, views)
@@ -47,8 +46,7 @@ def wanted(moment: Moment, options: SourceOptions, bounds: Bounds = NO_BOUNDS) -
         for partition in queue.partitions.values():
             first = offset_at(options.starting_offsets, queue, partition, partition.start)
             end = min(offset_at(options.ending_offsets, queue, partition, partition.end), partition.end)
-            first, end = bounds.limited(first, end)
-            if first < end and bounds.has_queue(queue.name) and bounds.has_partition(partition.name):
+            if first < end:
                 found.append(Wanted(queue.name, partition.name, first, end))
     _check_kept(moment, found, options)
     return found

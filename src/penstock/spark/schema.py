@@ -7,17 +7,19 @@ refused; nothing is cast behind anybody's back.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from penstock.errors import InvalidField
 from penstock.model import suggestion
-from penstock.spark.options import Headers, Payload, SourceOptions
+from penstock.spark.options import Headers, Payload, SourceOptions, option_names, source_options
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+_REMEMBERED: Final = "penstock: "
 CORRUPT: Final = "_corrupt"  # the text of a payload that is not the JSON it should be
 
 # Types are spelt as Spark's `simpleString` does.
@@ -104,8 +106,8 @@ class Layout(msgspec.Struct, frozen=True):
     headers: Headers = "map"
 
 
-def ddl(options: SourceOptions) -> str:
-    """The schema of a read without a schema of the user's, as DDL; Spark parses it."""
+def ddl(options: SourceOptions, comment: str = "") -> str:
+    """The schema of a read without a schema of the user's, as DDL; `comment` is that of the first column."""
     types = _types(options)
     never_null = _NEVER_NULL.get(options.table, frozenset())
     if options.payload == "json":
@@ -113,8 +115,32 @@ def ddl(options: SourceOptions) -> str:
 
         types["payload"] = payload_type(options)
         never_null -= {"payload"}  # null is what does not fit
-    columns = (f"`{name}` {types[name]}{' NOT NULL' * (name in never_null)}" for name in _chosen(options, types))
-    return ", ".join(columns)
+    columns = [f"`{name}` {types[name]}{' NOT NULL' * (name in never_null)}" for name in _chosen(options, types)]
+    return ", ".join([columns[0] + comment, *columns[1:]])
+
+
+def described(given: Mapping[str, str]) -> str:
+    """The schema of a read, as DDL.
+
+    For `CREATE TABLE … USING penstock` it is stored in Spark's catalogue, and is all that a query of the table hands to
+    the source: so the options are in it too, as the comment of the first column.
+    """
+    options = source_options(given)
+    if "provider" not in given:
+        return ddl(options)
+    known = {name.lower() for name in option_names()["source"]}
+    own = {name: text for name, text in given.items() if name.lower() in known} | {"url": options.url}
+    quoted = (_REMEMBERED + msgspec.json.encode(own).decode()).replace("\\", "\\\\").replace("'", "\\'")
+    return ddl(options, f" COMMENT '{quoted}'")
+
+
+def remembered(schema: StructType) -> dict[str, str]:
+    """The options that `described` has put into a schema; none for any other."""
+    for field in schema.fields[:1]:
+        comment = str(field.metadata.get("comment", ""))
+        if comment.startswith(_REMEMBERED):
+            return msgspec.json.decode(comment.removeprefix(_REMEMBERED), type=dict[str, str])
+    return {}
 
 
 def layout(options: SourceOptions, schema: StructType) -> Layout:

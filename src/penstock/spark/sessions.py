@@ -18,8 +18,6 @@ from penstock.spark.java import require_pyspark, require_spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
-PUSHDOWN_SINCE: Final = (4, 1)
 LOOPBACK: Final = "127.0.0.1"
 
 _SETTINGS: Final = {
@@ -29,7 +27,6 @@ _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     # Batches of our readers pass through a socket: this kind takes half the time.
     "spark.python.unix.domain.socket.enabled": "true",
-    PUSHDOWN: "true",
     # Not the 96-bit kind, which other readers of Parquet refuse.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.compression.codec": "zstd",
@@ -68,13 +65,13 @@ def session(app: str = "penstock", master: str = "local[*]", **conf: Any) -> Spa
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make `format("penstock")` known in a session, with filters pushed down where Spark can do that."""
+    """Make `format("penstock")` known in a session, planned as `table()` is where it can be."""
+    from penstock.spark import reads
     from penstock.spark.source import PenstockSource
 
     _show_archive(spark)
     spark.dataSource.register(PenstockSource)
-    if version_of(spark) >= PUSHDOWN_SINCE:
-        spark.conf.set(PUSHDOWN, "true")
+    reads.plan_ahead()
     return spark
 
 
@@ -105,8 +102,3 @@ def cores(master: str) -> int:
     if master == "local":
         return 1
     return int(named[1]) if named else os.cpu_count() or 1
-
-
-def version_of(spark: SparkSession) -> tuple[int, ...]:
-    """The version of Spark, major and minor."""
-    return tuple(int(part) for part in spark.version.split(".")[:2])

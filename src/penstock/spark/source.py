@@ -33,16 +33,17 @@ class PenstockSource(DataSource):
 
     @shown_plainly
     def schema(self) -> str:
-        from penstock.spark.options import source_options
-        from penstock.spark.schema import ddl
+        from penstock.spark.schema import described
 
-        return ddl(source_options(self.options))
+        return described(self.options)
 
     @shown_plainly
     def reader(self, schema: StructType) -> DataSourceReader:
         from penstock.spark import batch_reader
+        from penstock.spark.schema import remembered
 
-        return batch_reader.reader(self.options, schema)
+        # Spark has lost the options of a table of SQL; its schema remembers them.
+        return batch_reader.reader(self.options or remembered(schema), schema)
 
     @shown_plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name

@@ -1,11 +1,12 @@
 """A table of one moment, planned so that Spark reads what it can by itself.
 
-Sealed messages are Parquet: Spark's own reader takes only the columns and row groups that a query needs, which no
-source written in Python is told. So where the files can be seen from here, they are read by Spark, and the source adds
-what was not sealed at that moment. It is asked for offsets, not for a place: what is sealed between now and the query
-is read from wherever it is by then. Nothing comes twice, nothing is missed, and nothing newer than the moment is seen.
+Sealed history is Parquet: Spark's own reader takes only the columns and row groups that a query needs, which no source
+written in Python is told. So where the files can be seen from here, they are read by Spark, and the source adds what
+was not sealed at that moment. Of messages it is asked for offsets, of events and tasks for frames of the journal: what
+is sealed between now and the query is read from wherever it is by then. Nothing comes twice, nothing is missed, and
+nothing newer than the moment is seen.
 
-Everything else (events, tasks, a broker on another machine, a cluster) is the source alone.
+A broker on another machine and a cluster have the source alone.
 """
 
 from __future__ import annotations
@@ -14,19 +15,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
 from penstock.errors import InvalidField
-from penstock.history import History, Moment, QueueView, open_history
+from penstock.history import History, Limits, Moment, QueueView, open_history
 from penstock.model import suggestion
 from penstock.spark import ranges
 from penstock.spark.holding import HOLDER
-from penstock.spark.options import SourceOptions, source_options
+from penstock.spark.options import SourceOptions, source_options, spelt_slices
+from penstock.spark.push_times import can_look_up, with_push_times
+from penstock.spark.reads import SOURCE, load_by_source
 from penstock.spark.schema import COLUMNS
 from penstock.spark.sessions import register
 from penstock.storage.directory import MARKER
+from penstock.storage.schema import EVENTS, MESSAGES, SCHEMAS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -54,22 +58,52 @@ def table(
     names = [queues] if isinstance(queues, str) else list(queues)
     given = {"url": str(url), "path": ",".join(names), "table": table}
     given |= {name: _spelt(name, at) for name, at in (("startingTime", since), ("endingTime", until)) if at is not None}
+    if columns is not None:
+        given["columns"] = msgspec.json.encode(list(columns)).decode()
+    return frame(spark, given)
+
+
+def frame(spark: SparkSession, given: Mapping[str, str]) -> DataFrame:
+    """A read with these options of the source, of the moment of this call."""
     options = source_options(given)
-    given["url"] = options.url  # a directory in full: Spark's processes may be in others
-    chosen = _known(columns, options.table)
+    columns = _known(options.columns, options.table)
+    given = {**given, "url": options.url}  # a directory in full: Spark's processes may be in others
     register(spark)
     with closing(open_history(options.url)) as history:
-        root = _root(spark, history) if options.table == "messages" else None
-        sealed = _sealed(history, options, root)
-    if options.table != "messages":
-        return _from_source(spark, given, chosen)
-    if root is None:
-        return _from_source(spark, {**given, "endingOffsets": sealed.tail()["endingOffsets"]}, chosen)
-    return _from_both(spark, given, chosen, root, sealed)
+        root = _root(spark, history) if options.table != EVENTS or can_look_up() else None
+        if root is None:
+            return _from_source(spark, given | _ends(history, options), columns)
+        hold = HOLDER.hold(root)  # before anybody looks which files there are
+        try:
+            sealed = _sealed(history, options)
+        except BaseException:
+            HOLDER.let_go(hold)
+            raise
+    HOLDER.narrow(hold, sealed.files)
+    if not sealed.files:
+        return _from_source(spark, given | sealed.tail(), columns)
+    parquet = sealed.read(spark, root).select(*(f"`{name}`" for name in columns))
+    return parquet.unionByName(_from_source(spark, given | sealed.tail(), columns)) if sealed.has_tail else parquet
 
 
-class Sealed:
-    """What of a moment's messages is in Parquet files, and which files these are."""
+class Sealed(Protocol):
+    """What of a moment is in Parquet files, and what the source must add."""
+
+    @property
+    def files(self) -> Sequence[str]: ...
+
+    @property
+    def has_tail(self) -> bool: ...
+
+    def tail(self) -> dict[str, str]:
+        """Options of the source for what is not sealed."""
+
+    def read(self, spark: SparkSession, root: Path) -> DataFrame:
+        """The rows of the files."""
+
+
+class SealedMessages:
+    """Messages: sealed up to an offset of each partition."""
 
     def __init__(self, moment: Moment, views: Sequence[QueueView], since: int | None, until: int | None) -> None:
         self.queues = {view.incarnation: view for view in views}
@@ -117,20 +151,55 @@ class Sealed:
         ends = {place: part.end for place, part in parts.items() if self._ends.get(place, 0) > part.end}
         return starts, ends
 
+    def read(self, spark: SparkSession, root: Path) -> DataFrame:
+        types = {**COLUMNS["messages"], "incarnation": "bigint", "partition_id": "int"}
+        found = _parquet(spark, root, self.files, types, self.queues)
+        for is_kept in _kept(*self.outside()):
+            found = found.where(is_kept)
+        return _timed(found, "pushed_at", self.since, self.until)
 
-def _sealed(history: History, options: SourceOptions, root: Path | None) -> Sealed:
-    """What is sealed now, its files held where Spark will read them. They are held before anybody looks for them."""
-    hold = None if root is None else HOLDER.hold(root)
-    try:
-        moment = history.look()
-        found = Sealed(moment, ranges.chosen(moment, options.queues), options.since, options.until)
-    except BaseException:
-        if hold is not None:
-            HOLDER.let_go(hold)
-        raise
-    if hold is not None:
-        hold.narrow(found.files)
-    return found
+
+class SealedChanges:
+    """Events, or tasks: sealed up to a frame of the journal. The slices after it are named to the source."""
+
+    def __init__(self, history: History, moment: Moment, views: Sequence[QueueView], options: SourceOptions) -> None:
+        plan = history.plan_events if options.table == EVENTS else history.plan_tasks
+        slices = plan(moment, [view.name for view in views], Limits(options.since, options.until))
+        self._options = options
+        self._queues = {view.incarnation: view for view in views}
+        self._tail = [each for each in slices if each.is_tail]
+        self.files = sorted({each.file for each in slices if not each.is_tail})
+
+    @property
+    def has_tail(self) -> bool:
+        return bool(self._tail)
+
+    def tail(self) -> dict[str, str]:
+        return {"slices": spelt_slices(self._tail)}
+
+    def read(self, spark: SparkSession, root: Path) -> DataFrame:
+        options = self._options
+        stored = {name: kind for name, kind in COLUMNS[options.table].items() if name in SCHEMAS[options.table].names}
+        found = _parquet(spark, root, self.files, {**stored, "incarnation": "bigint"}, self._queues)
+        found = _timed(found, "settled_at" if options.table == EVENTS else "at", options.since, options.until)
+        return with_push_times(found, options.url) if options.table == EVENTS else found
+
+
+def _sealed(history: History, options: SourceOptions) -> Sealed:
+    moment = history.look()
+    views = ranges.chosen(moment, options.queues)
+    if options.table == MESSAGES:
+        return SealedMessages(moment, views, options.since, options.until)
+    return SealedChanges(history, moment, views, options)
+
+
+def _ends(history: History, options: SourceOptions) -> dict[str, str]:
+    """Where a read by the source alone ends, for it to be of this moment too; other tables grow until they are read."""
+    if options.table != MESSAGES:
+        return {}
+    moment = history.look()
+    ends = SealedMessages(moment, ranges.chosen(moment, options.queues), None, None).tail()["endingOffsets"]
+    return {"endingOffsets": ends}
 
 
 def _root(spark: SparkSession, history: History) -> Path | None:
@@ -144,32 +213,27 @@ def _root(spark: SparkSession, history: History) -> Path | None:
 
 
 def _from_source(spark: SparkSession, given: Mapping[str, str], columns: Sequence[str]) -> DataFrame:
-    return spark.read.format("penstock").options(**given, columns=",".join(columns)).load()
+    given = {**given, "columns": msgspec.json.encode(list(columns)).decode()}
+    return load_by_source(spark.read.format(SOURCE).options(**given))
 
 
-def _from_both(
-    spark: SparkSession, given: Mapping[str, str], columns: Sequence[str], root: Path, sealed: Sealed
+def _parquet(
+    spark: SparkSession, root: Path, files: Sequence[str], types: Mapping[str, str], queues: Iterable[int]
 ) -> DataFrame:
-    rest = {**given, **sealed.tail()}
-    if not sealed.files:
-        return _from_source(spark, rest, columns)
-    parquet = _from_files(spark, root, sealed).select(*(f"`{name}`" for name in columns))
-    return parquet.unionByName(_from_source(spark, rest, columns)) if sealed.has_tail else parquet
-
-
-def _from_files(spark: SparkSession, root: Path, sealed: Sealed) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-    types = {**COLUMNS["messages"], "incarnation": "bigint", "partition_id": "int"}
     schema = ", ".join(f"`{name}` {kind}" for name, kind in types.items())
-    found = spark.read.schema(schema).parquet(*(str(root / name) for name in sealed.files))
-    found = found.where(F.col("incarnation").isin(list(sealed.queues)))
-    for is_kept in _kept(*sealed.outside()):
-        found = found.where(is_kept)
-    if sealed.since is not None:
-        found = found.where(F.col("pushed_at") >= F.timestamp_micros(F.lit(sealed.since)))
-    if sealed.until is not None:
-        found = found.where(F.col("pushed_at") < F.timestamp_micros(F.lit(sealed.until)))
+    found = spark.read.schema(schema).parquet(*(str(root / name) for name in files))
+    return found.where(F.col("incarnation").isin(list(queues)))
+
+
+def _timed(found: DataFrame, column: str, since: int | None, until: int | None) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+    if since is not None:
+        found = found.where(F.col(column) >= F.timestamp_micros(F.lit(since)))
+    if until is not None:
+        found = found.where(F.col(column) < F.timestamp_micros(F.lit(until)))
     return found
 
 
