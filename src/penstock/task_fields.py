@@ -20,7 +20,7 @@ from penstock.model_tasks import ScheduleSpec, TaskFilter, TaskState, TaskSubmis
 
 T = TypeVar("T")
 _TASK_ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
-_TASK_TYPE: Final = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
+_TASK_TYPE: Final = re.compile(r"(?!\.+\Z)[A-Za-z0-9._-]{1,200}\Z")  # and not dots alone: it stands in paths
 _JSON: Final = msgspec.json.Decoder()
 _KINDS: Final[dict[type, str]] = {list: "a JSON array", dict: "a JSON object"}
 

@@ -252,6 +252,7 @@ class Broker(Awaited):
 
     async def call(self, client: Client, name: str, given: Arguments) -> Any:
         """One of the operations of wire/calls.py."""
+        given.check()
         if name == "info":
             return self._info()
         if isinstance(given, Transact):

@@ -119,6 +119,7 @@ class Queue:
 
     async def push_many(self, items: Any, durability: Durability | None = None) -> PushResult:
         batch = Batch.build(items)
+        check_durability(durability)
         return PushResult(await self._session.push(self.name, batch, batch.partitions, durability))
 
     async def lease(

@@ -174,6 +174,7 @@ class Queue:
     def push_many(self, items: Any, durability: Durability | None = None) -> PushResult:
         """Push a list of bytes, text, JSON values or `Message`s, a `Batch`, or an Arrow table: all of it or nothing."""
         batch = Batch.build(items)
+        check_durability(durability)
         reply, ticket = self._session.push(self.name, batch, batch.partitions, durability)
         if ticket:
             self._session.confirm(ticket)

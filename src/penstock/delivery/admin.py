@@ -55,7 +55,7 @@ def group_named(queue: Queue, name: str) -> Group:
 
 def message_place(core: Delivery, id: MessageId) -> Partition:
     """The partition of a message that is still kept."""
-    partition = queue_named(core, id.queue).by_name.get(id.partition)
+    partition = queue_named(core, id.queue).by_name.get(check_name(id.partition, "partition"))
     if partition is None or not partition.start <= id.offset < partition.end:
         raise MessageNotFound(f"there is no message {id}")
     return partition

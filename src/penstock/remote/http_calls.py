@@ -26,6 +26,7 @@ _QUEUES: Final = "/api/v1/queues"
 
 def call(given: calls.Arguments) -> HttpRequest:
     """The request that asks for an operation."""
+    given.check()
     shape = SHAPES.get(type(given))
     if shape is None:
         raise InvalidField(

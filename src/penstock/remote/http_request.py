@@ -9,8 +9,8 @@ from urllib.parse import quote
 import msgspec
 
 from penstock.batch import Batch, encode_one
-from penstock.errors import LeaseLost, PenstockError
-from penstock.model import Durability, MessageId, Outcome, Receipt, to_micros
+from penstock.errors import InvalidName, LeaseLost, PenstockError
+from penstock.model import Durability, MessageId, Outcome, Receipt, check_name, to_micros
 from penstock.remote.request import Again, Request
 from penstock.requests import LeaseRequest, Operation, PartitionChoice, PushOperation, Settling
 from penstock.wire.errors import ErrorReply, to_error
@@ -76,7 +76,14 @@ class Shape(NamedTuple):
 
 def path_of(queue: str, *parts: str | int) -> str:
     """A path within a queue."""
-    return "/".join(("/api/v1/queues", *(quote(str(part), safe="") for part in (queue, *parts))))
+    return "/".join(("/api/v1/queues", segment(check_name(queue)), *map(segment, parts)))
+
+
+def segment(part: str | int) -> str:
+    """A part of a path that stays one part: nothing in it leads to another route."""
+    if str(part) in ("", ".", ".."):
+        raise InvalidName(f"{part!r} is not a valid name")
+    return quote(str(part), safe="")
 
 
 def push_one(queue: str, payload: bytes) -> HttpRequest:

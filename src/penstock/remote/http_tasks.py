@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
-from urllib.parse import quote
 
 import msgspec
 
@@ -12,7 +11,7 @@ from penstock import task_fields
 from penstock.errors import PenstockError
 from penstock.model import check_seconds
 from penstock.model_tasks import Finish, Submitted, TaskSubmission
-from penstock.remote.http_request import HttpRequest, Shape
+from penstock.remote.http_request import HttpRequest, Shape, segment
 from penstock.remote.request import news_of
 from penstock.wire import calls
 from penstock.wire import json_task_views as views
@@ -80,14 +79,11 @@ def _of_task(*more: str) -> Callable[[Any], str]:
 
 
 def _of_worker(*more: str) -> Callable[[Any], str]:
-    def path(given: Any) -> str:
-        return "/".join((_WORKERS, quote(task_fields.worker_id(given.worker_id), safe=""), *more))
-
-    return path
+    return lambda given: "/".join((_WORKERS, segment(task_fields.worker_id(given.worker_id)), *more))
 
 
 def _of_schedule(given: Any) -> str:
-    return f"{_SCHEDULES}/{quote(task_fields.schedule_name(given.name), safe='')}"
+    return f"{_SCHEDULES}/{segment(task_fields.schedule_name(given.name))}"
 
 
 def _progress(given: calls.NoteProgress) -> dict[str, Any]:

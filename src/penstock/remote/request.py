@@ -176,6 +176,7 @@ def cancel(correlation: int) -> bytes:
 
 def call(arguments: calls.Arguments) -> Request:
     """Any other operation."""
+    arguments.check()
     name = calls.NAMES[type(arguments)]
     result = calls.result_of(name)
     body = _call_body(name, arguments)

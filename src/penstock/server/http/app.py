@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import cache
 from typing import Any, Final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 from starlette.applications import Starlette
@@ -146,7 +146,8 @@ class Resource:
             given = await request.body()
             body = self._bodies[route.method].read(given or b"{}" if route.is_body_optional else given)
         parent = trace.carried(request.headers.get("traceparent"))
-        return Asked(self._site.broker, client, dict(request.path_params), query, body, self._metrics, parent)
+        path = {name: unquote(part) for name, part in request.path_params.items()}
+        return Asked(self._site.broker, client, path, query, body, self._metrics, parent)
 
     def _query(self, request: Request, route: Route) -> Any:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import Any, Final
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import httptools
 from starlette.types import Message, Scope
@@ -42,12 +42,20 @@ def _scope(exchange: Exchange) -> Scope:
         "scheme": "http",
         "method": exchange.method.decode("ascii"),
         "root_path": "",
-        "path": unquote(path.decode("latin-1")),
+        "path": _path(path),
         "raw_path": path,
         "query_string": url.query or b"",
         "headers": exchange.all_headers,
         "request_id": exchange.request_id.decode(),
     }
+
+
+def _path(raw: bytes) -> str:
+    """The path to look a route up by: what is encoded in a part of it, a slash above all, stays within that part."""
+    try:
+        return "/".join(quote(unquote(part, errors="strict"), safe="") for part in raw.decode().split("/"))
+    except UnicodeDecodeError:
+        raise BadRequest("the path is not UTF-8") from None
 
 
 class _Call:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.model import MessageId, check_name
 from penstock.wire.calls.arguments import Arguments
 from penstock.wire.requests import PartitionOnWire
 
@@ -32,16 +33,23 @@ class Delayed(Arguments):
     limit: int = 100
 
 
-class Cancel(Arguments):
+class OfMessage(Arguments):
+    """Arguments that name a message."""
+
+    id: str
+
+    def check(self) -> None:
+        id = MessageId.parse(self.id)
+        check_name(id.queue)
+        check_name(id.partition, "partition")
+
+
+class Cancel(OfMessage):
     """Take a message back before anyone has it."""
 
-    id: str
 
-
-class Why(Arguments):
+class Why(OfMessage):
     """Why is this message not delivered?"""
-
-    id: str
 
 
 class PushStep(msgspec.Struct, frozen=True, tag="push"):

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 
 from penstock.requests import LetterFilter
-from penstock.wire.calls.arguments import Arguments
+from penstock.wire.calls.arguments import Arguments, OfQueue
 
 
 class Queues(Arguments):
     """The names of all queues."""
 
 
-class CreateQueue(Arguments):
+class CreateQueue(OfQueue):
     """Make a queue."""
 
     name: str
@@ -22,20 +22,20 @@ class CreateQueue(Arguments):
     exist_ok: bool = False
 
 
-class UpdateQueue(Arguments):
+class UpdateQueue(OfQueue):
     """Change options of a queue."""
 
     name: str
     changes: dict[str, Any]
 
 
-class DeleteQueue(Arguments):
+class DeleteQueue(OfQueue):
     """The queue, its messages and its dead letters."""
 
     name: str
 
 
-class Options(Arguments):
+class Options(OfQueue):
     """The options of a queue."""
 
     name: str
@@ -47,14 +47,14 @@ class Stats(Arguments):
     queue: str
 
 
-class Pause(Arguments):
+class Pause(OfQueue):
     """Hand nothing out, or go on."""
 
     name: str
     paused: bool = True
 
 
-class Purge(Arguments):
+class Purge(OfQueue):
     """Drop everything unsettled."""
 
     name: str

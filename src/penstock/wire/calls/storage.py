@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import msgspec
 
 from penstock.wire.calls.arguments import Arguments
@@ -17,6 +20,8 @@ class Compact(Arguments):
 
 class InitProducer(Arguments):
     """The id and the next epoch of a named producer; whoever had the one before is fenced."""
+
+    checked_names: ClassVar[Mapping[str, str]] = {"name": "producer"}
 
     name: str
 

@@ -1,0 +1,133 @@
+"""Names in paths: whatever one holds, it stays a name, and reaches no other route."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+
+from penstock import connect
+from penstock.errors import InvalidField, InvalidName, PenstockError
+from penstock.model import MessageId
+from penstock.model_tasks import ScheduleSpec, WorkerInfo
+from tests.support.http import request
+
+NAMES = ["..", ".", "", "a/b", "mail/groups/g1", "../mail", "g1/..", "g1/../..", "mail/dlq", "%2E%2E", "a%2Fb", "a\\b",
+         "a?exist_ok=1", "a#b", "a b", "a\n", "a;b", "ä", "\x00"]  # fmt: skip
+
+
+def picture(server):
+    """Everything that a wrong route could change."""
+    names = server.session.queues()[0]
+    return [(name, server.session.stats(name)[0], server.session.groups(name)[0]) for name in names]
+
+
+@pytest.fixture
+def queue(server):
+    """A queue with a group and messages; and what there was before the test is there after it."""
+    with connect(f"http://127.0.0.1:{server.port}") as ps:
+        queue = ps.create_queue("mail")
+        queue.create_group("g1")
+        queue.push_many([b"a", b"b"])
+        queue.lease(1)[0].reject()
+        yield queue
+
+
+def calls_of(queue, name):
+    """Every call of a client that makes a path of a name."""
+    session = queue._session
+    return {
+        "update_queue": lambda: session.update_queue(name, {"max_attempts": 3}),
+        "delete_queue": lambda: session.delete_queue(name),
+        "options": lambda: session.options(name),
+        "stats": lambda: session.stats(name),
+        "pause": lambda: session.pause(name, True),
+        "purge": lambda: session.purge(name),
+        "push_bytes": lambda: session.push_bytes(name, b"x"),
+        "peek": lambda: session.peek(name, 1),
+        "cancel": lambda: session.cancel(MessageId(name, "0", 0)),
+        "cancel in a partition": lambda: session.cancel(MessageId("mail", name, 0)),
+        "why": lambda: session.why(MessageId(name, "0", 0)),
+        "delete_group": lambda: session.delete_group("mail", name),
+        "seek": lambda: session.seek("mail", name, "latest", None),
+        "members": lambda: session.members("mail", name),
+        "join": lambda: session.join("mail", name, "me", 10.0),
+        "heartbeat": lambda: session.heartbeat("mail", "g1", name, 1, []),
+        "leave": lambda: session.leave("mail", "g1", name, 1),
+        "purge_dead_letters": lambda: session.purge_dead_letters(name),
+        "task": lambda: session.task(name),
+        "cancel_task": lambda: session.cancel_task(name),
+        "forget_worker": lambda: session.forget_worker(name),
+        "heartbeat_worker": lambda: session.heartbeat_worker(WorkerInfo(worker_id=name)),
+        "delete_schedule": lambda: session.delete_schedule(name),
+        "set_schedule": lambda: session.set_schedule(
+            ScheduleSpec(name=name, cron="* * * * *", task_type="t", queue="mail")
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+def test_a_client_makes_no_path_of_what_is_no_name(server, queue, name):
+    before = picture(server)
+
+    for call in calls_of(queue, name).values():
+        with pytest.raises((InvalidName, InvalidField)):
+            call()
+
+    assert picture(server) == before
+
+
+ROUTES = [
+    ("DELETE", "/api/v1/queues/{}"),
+    ("PATCH", "/api/v1/queues/{}"),
+    ("POST", "/api/v1/queues/{}/purge"),
+    ("POST", "/api/v1/queues/{}/pause"),
+    ("POST", "/api/v1/queues/{}/lease"),
+    ("POST", "/api/v1/queues/{}/messages"),
+    ("DELETE", "/api/v1/queues/{}/dlq"),
+    ("DELETE", "/api/v1/queues/mail/groups/{}"),
+    ("DELETE", "/api/v1/queues/mail/messages/{}/0"),
+    ("DELETE", "/api/v1/queues/mail/messages/0/{}"),
+    ("DELETE", "/api/v1/queues/mail/groups/g1/members/{}?generation=1"),
+    ("DELETE", "/api/v1/workers/{}"),
+    ("DELETE", "/api/v1/schedules/{}"),
+    ("DELETE", "/api/v1/tasks/{}"),
+]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name], ids=ascii)
+@pytest.mark.usefixtures("queue")
+def test_a_name_that_is_decoded_at_the_server_stays_one(server, name):
+    before = picture(server)
+    with server.connect() as raw:
+        for method, path in ROUTES:
+            raw.send(request(method, path.format(quote(name, safe="")), b'{"messages":[{"payload":1}]}'))
+            answer = raw.answer()
+            assert answer.status == 400, (path, answer.body)
+            assert answer.code in ("invalid_name", "invalid_field"), path
+
+    assert picture(server) == before
+
+
+@pytest.mark.parametrize("path", ["/api/v1/queues/mail/groups/..", "/api/v1/queues/mail/groups/%2e%2e"])
+@pytest.mark.usefixtures("queue")
+def test_dots_lead_nowhere(server, path):
+    before = picture(server)
+    with server.connect() as raw:
+        raw.send(request("DELETE", path))
+        assert raw.answer().code == "invalid_name"
+
+    assert picture(server) == before
+
+
+def test_a_path_may_be_encoded_as_it_likes(server, queue):
+    assert server.http.get("/api/v1/%71ueues/%6dail/groups").status_code == 200
+    assert server.http.delete("/api/v1/queues/mail/groups/%67%31").status_code == 204
+    with pytest.raises(PenstockError, match="no group 'g1'"):
+        queue.delete_group("g1")
+
+
+def test_a_path_that_is_not_utf_8_is_refused(server):
+    with server.connect() as raw:
+        raw.send(request("GET", "/api/v1/queues/%ff"))
+        assert raw.answer().code == "bad_request"
