@@ -7,6 +7,7 @@ import random
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,7 @@ from penstock.errors import (
     Unavailable,
 )
 from penstock.remote import gathering
+from penstock.remote.urls import addresses
 from penstock.wire.frames import Type, frame
 from penstock.wire.requests import Welcome, encode
 from tests.support.brokers import BrokerThread
@@ -99,6 +101,44 @@ def test_a_wrong_url_is_refused_and_the_right_form_is_shown(url):
     with pytest.raises(InvalidField) as caught:
         penstock.connect(url)
     assert "penstock://localhost:7710" in caught.value.hint
+
+
+@pytest.mark.parametrize("place", ["./data", "/var/lib/penstock", "data", "~/data"])
+@pytest.mark.parametrize("connect", [penstock.connect, aio.connect])
+def test_who_connects_to_a_directory_is_told_of_open(connect, place):
+    with pytest.raises(InvalidField, match="url: ") as caught:
+        connect(place)
+    assert f"penstock.open({place!r})" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["penstock://localhost:7710", "http://localhost:7711", "https://h", "postgresql://u:secret@h/db", "redis://h",
+     "file:///tmp/data", Path("penstock://localhost:7710")],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("open_it", [penstock.open, aio.open])
+def test_who_opens_a_url_is_told_of_connect(open_it, url, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidField, match="path: ") as caught:
+        open_it(url)
+    assert "penstock.connect(" in caught.value.hint
+    assert "secret" not in caught.value.message + caught.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_url_may_leave_out_its_scheme_and_never_shows_its_password():
+    found = [str(each) for each in addresses("localhost:7710,[::1]:7")]
+    assert found == ["penstock://localhost:7710", "penstock://[::1]:7"]
+    with pytest.raises(InvalidField) as caught:
+        penstock.connect("penstock://me:secret@host:7710")
+    assert "secret" not in caught.value.message + caught.value.hint
+    assert "penstock://…@host:7710" in caught.value.message
+
+
+def test_an_app_reaches_a_broker_by_host_and_port(broker):
+    with penstock.App(broker.url.removeprefix("penstock://")) as app:
+        assert app.penstock.queues() == []
 
 
 @pytest.mark.parametrize(

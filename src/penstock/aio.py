@@ -16,7 +16,7 @@ from penstock.client.asynchronous import Penstock, Queue
 from penstock.client.asynchronous_delivery import Delivery, Leased
 from penstock.clock import Clock
 from penstock.embedded import AsyncSession, Session
-from penstock.model import Durability
+from penstock.model import Durability, check_path
 from penstock.remote.dialling import async_session
 from penstock.remote.settings import settings
 
@@ -34,6 +34,7 @@ def open(
     rng: random.Random | None = None,
 ) -> Penstock:
     """Like `penstock.open`; the directory is opened when the `async with` block is entered."""
+    check_path(path)
     session = partial(
         Session,
         path,

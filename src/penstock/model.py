@@ -30,6 +30,7 @@ DURABILITIES: Final = ("fsync", "interval", "os")
 
 PRIORITY_NAMES: Final = {"background": 0, "low": 64, "normal": 128, "high": 192, "critical": 255}
 
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/{1,2}")  # a `Path` has made one slash of two
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 
 
@@ -288,6 +289,14 @@ def check_durability(value: Any) -> None:
     """A level of durability, or None for the default."""
     if value is not None and value not in DURABILITIES:
         raise InvalidField(f"durability: {value!r} is not a level", hint=suggestion(str(value), DURABILITIES))
+
+
+def check_path(path: Any) -> None:
+    """A data directory, or None; what has a scheme is somewhere else."""
+    found = _SCHEME.match(str(path))
+    if found:
+        hint = "penstock.connect() is for brokers, as in penstock.connect('penstock://localhost:7710')"
+        raise InvalidField(f"path: {found[0]}… is not a directory but a URL", hint=hint)
 
 
 def check_seconds(value: Any, name: str, greatest: float = limits.delay_seconds_max) -> float:

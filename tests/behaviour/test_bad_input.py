@@ -185,6 +185,21 @@ def test_a_payload_that_cannot_be_stored(mail):
         refuse(InvalidField, partial(mail.push_many, items))
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")], ids=repr)
+@anywhere
+@pytest.mark.usefixtures("unchanged")
+def test_a_number_that_json_does_not_have(ps, mail, number):
+    def in_a_transaction(payload):
+        with ps.transaction() as tx:
+            tx.push("mail", payload)
+
+    for payload in (number, [number], {"a": number}, {"a": [None, {"b": (number,)}]}):
+        refuse(InvalidField, partial(mail.push, payload), "payload")
+        refuse(InvalidField, partial(mail.push_many, [b"x", payload]), "item 1", "payload")
+        refuse(InvalidField, partial(mail.push_many, [{}, {"n": None}, {"a": payload}]), "item 2", "payload")
+        refuse(InvalidField, partial(in_a_transaction, payload), "payload")
+
+
 @pytest.mark.parametrize("durability", ["never", "", "FSYNC", 1], ids=repr)
 @with_every_client
 @pytest.mark.usefixtures("unchanged")

@@ -6,6 +6,7 @@ bytes stay as they are, text becomes UTF-8, anything else becomes JSON.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +18,22 @@ from penstock.errors import InvalidField
 from penstock.model import ContentType
 
 _json: Final = msgspec.json.Encoder().encode
+_NULL: Final = b"null"
+
+
+def refuse_not_finite(value: Any) -> None:
+    """Refuse NaN and infinity anywhere in a value: msgspec writes them as null, and another value would come back.
+
+    Whoever finds no `null` in the JSON need not ask.
+    """
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError(f"{value} has no JSON")
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list | tuple | set | frozenset):
+        return
+    for each in value:
+        refuse_not_finite(each)
 
 
 def payload_of(item: Any) -> tuple[bytes, ContentType]:
@@ -28,7 +45,10 @@ def payload_of(item: Any) -> tuple[bytes, ContentType]:
             return item.encode(), ContentType.TEXT
         if isinstance(item, bytearray | memoryview):
             return bytes(item), ContentType.BYTES
-        return _json(item), ContentType.JSON
+        data = _json(item)
+        if _NULL in data:
+            refuse_not_finite(msgspec.to_builtins(item))
+        return data, ContentType.JSON
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         kind = type(item).__name__
         hint = "a payload is bytes, text, or what JSON can hold"
@@ -44,7 +64,9 @@ def payloads_of(items: Sequence[Any]) -> tuple[Sequence[bytes], Bytes | None]:
         if kinds == {str}:
             return [item.encode() for item in items], _all(items, ContentType.TEXT)
         if kinds <= {dict, list}:
-            return [_json(item) for item in items], _all(items, ContentType.JSON)
+            contents = [_json(item) for item in items]
+            if _NULL not in b"".join(contents):
+                return contents, _all(items, ContentType.JSON)
     except (TypeError, ValueError, OverflowError, RecursionError):
         pass  # the walk below finds out which item it was
     return _one_by_one(items)

@@ -7,7 +7,6 @@ user's configuration directory, or where PENSTOCK_CONTEXTS says, and only its ow
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -18,10 +17,9 @@ from penstock.cli import output
 from penstock.cli.exits import CommandError, nothing_there
 from penstock.cli.options import AsJson
 from penstock.model import check_name
+from penstock.remote import urls
 
 app = typer.Typer(help="Brokers by name: add, use, list, remove.", no_args_is_help=True)
-
-_HOST_AND_PORT = re.compile(r"[\w.-]+:\d+")
 
 ContextName = Annotated[str, typer.Argument(metavar="NAME", help="The name of the context.")]
 
@@ -37,11 +35,6 @@ class Contexts(msgspec.Struct):
 
     current: str | None = None
     contexts: dict[str, Context] = {}
-
-
-def spelt_out(url: str) -> str:
-    """An address with its scheme, unless it is a directory: `host:port` means a broker, `./host:port` does not."""
-    return f"penstock://{url}" if _HOST_AND_PORT.fullmatch(url) else url
 
 
 def file() -> Path:
@@ -96,7 +89,7 @@ def add(
     known = load()
     check_name(name, "context")
     # A directory must mean the same wherever the next command is run.
-    address = spelt_out(url)
+    address = urls.spelt_out(url)
     if "://" not in address:
         address = str(Path(address).expanduser().absolute())
     known.contexts[name] = Context(address)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.cli import contexts
 from penstock.cli.exits import SERVER_ERROR, CommandError
 from penstock.errors import DirectoryInUse
+from penstock.remote import urls
 
 if TYPE_CHECKING:
     from penstock import Penstock
@@ -27,7 +28,7 @@ CLIENT: Final = "penstock-cli"  # what the broker's logs and metrics call us
 def address(url: str | None, context: str | None = None) -> str:
     """The url of a broker, or a path."""
     if url:
-        return contexts.spelt_out(url)
+        return urls.spelt_out(url)
     found = contexts.named(context)
     return URL_DEFAULT if found is None else found.url
 

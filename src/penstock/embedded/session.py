@@ -38,6 +38,7 @@ from penstock.model import (
     Receipt,
     check_durability,
     check_name,
+    check_path,
     check_seconds,
     queue_options,
 )
@@ -83,6 +84,7 @@ class Session(TaskMethods):
         journal_file_seconds: float | None = None,
         task_retention_seconds: float = limits.task_retention_seconds,
     ) -> None:
+        check_path(path)
         check_durability(durability)
         sync_us = round(check_seconds(sync_seconds, "sync_seconds") * 1_000_000)
         file_us_max = None

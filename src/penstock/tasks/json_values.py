@@ -7,12 +7,12 @@ Decimal, Enum, paths, bytes (as base64), and models that know `model_validate` a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import isfinite
 from pathlib import PurePath
 from typing import Any, Final, get_args, get_type_hints
 
 import msgspec
 
+from penstock.batch.payloads import refuse_not_finite
 from penstock.errors import InvalidField
 from penstock.tasks.endings import EarlyEnd
 
@@ -44,20 +44,8 @@ def encode(value: Any) -> bytes:
     """JSON of a value; one of the errors of `NOT_JSON` when it has none."""
     data = _encode(value)
     if b"null" in data:
-        # msgspec writes numbers that JSON does not have as null: another value would come back.
-        _refuse_no_number(msgspec.to_builtins(value, enc_hook=encode_more))
+        refuse_not_finite(msgspec.to_builtins(value, enc_hook=encode_more))
     return data
-
-
-def _refuse_no_number(value: Any) -> None:
-    if isinstance(value, float) and not isfinite(value):
-        raise ValueError(f"{value} has no JSON")
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, list | tuple | set | frozenset):
-        return
-    for each in value:
-        _refuse_no_number(each)
 
 
 def decoder(kind: Any) -> msgspec.json.Decoder[Any]:

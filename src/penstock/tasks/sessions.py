@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 from penstock.clock import Clock
 from penstock.errors import Closed
 from penstock.model import Durability
+from penstock.remote.urls import spelt_out
 
 
 class Place:
@@ -35,7 +36,7 @@ class Place:
         rng: random.Random | None = None,
         background: bool = True,
     ) -> None:
-        self.is_remote = not isinstance(url, Path | None) and (not isinstance(url, str) or "://" in url)
+        self.is_remote = not isinstance(url, Path | None) and (not isinstance(url, str) or "://" in spelt_out(url))
         self._embedded: dict[str, Any] = {"durability": "os" if url is None else durability, "background": background}
         self._clock, self._rng = clock, rng
         self._url = url
