@@ -14,6 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Final
 
 from penstock import limits
@@ -21,7 +22,7 @@ from penstock.batch import layout
 from penstock.checkpointing import Checkpointer
 from penstock.delivery.admin import decide_trim
 from penstock.delivery.delays import is_short
-from penstock.delivery.log import Extent
+from penstock.delivery.log import FOREVER, Extent, Partition, Queue
 from penstock.delivery.upkeep import archived_of, floors_of
 from penstock.errors import Closed, PenstockError
 from penstock.journal import JournalFile
@@ -31,7 +32,7 @@ from penstock.shard import Shard
 from penstock.storage.extent import Extent as SealedExtent
 from penstock.storage.memory import release_memory
 from penstock.storage.names import Names
-from penstock.storage.retention import new_starts
+from penstock.storage.retention import counts_messages, new_starts
 from penstock.storage.staging import Staging
 from penstock.storage.task_rows import Identify
 
@@ -40,6 +41,7 @@ logger: Final = logging.getLogger("penstock")
 HOUSEKEEPING_SECONDS: Final = 10.0
 RETRY_SECONDS_MIN: Final = 0.1
 RETRY_SECONDS_MAX: Final = 10.0
+PLACES_SLICE: Final = 256  # partitions that learn of new places while the shard is held
 
 
 class Sleeper:
@@ -243,8 +245,7 @@ class Storekeeper:
         assert store is not None
         if file.end_sequence - 1 <= store.sealed_sequence:
             return
-        with shard.lock:
-            names, starts = self._names(), self._starts()
+        names, starts = self._names_and_starts()
         frames = shard.journal.read_file(file)
         new = store.seal(
             frames,
@@ -253,9 +254,8 @@ class Storekeeper:
             lambda queue, number: starts.get((queue, number), 0),
             self.identify_tasks,
         )
-        wrapped = [self._wrap(extent) for extent in new]
-        with shard.lock:
-            self._swap(wrapped, file.end_sequence - 1)
+        sequence = file.end_sequence - 1
+        self._place(new, lambda partition, run: partition.reseal(run, sequence))
         release_memory()
 
     def _wrap(self, sealed: SealedExtent) -> Extent:
@@ -264,26 +264,29 @@ class Storekeeper:
             extent.load("priority", self._shard.column(extent, "priority"))
         return extent
 
-    def _swap(self, extents: list[Extent], sequence: int) -> None:
-        """Put sealed extents in place of batches. The lock is held."""
-        by_place: dict[tuple[int, int], list[Extent]] = {}
-        for extent in extents:
-            by_place.setdefault((extent.sealed.queue, extent.sealed.partition), []).append(extent)
-        for (queue_id, number), run in by_place.items():
-            queue = self._shard.core.queues.get(queue_id)
-            if queue is not None:
-                queue.partitions[number].reseal(run, sequence)
+    def _place(self, sealed: list[SealedExtent], put: Callable[[Partition, list[Extent]], None]) -> None:
+        """Tell each partition where its messages lie now; the shard goes on between some and the next."""
+        runs: dict[tuple[int, int], list[Extent]] = {}
+        for extent in map(self._wrap, sealed):
+            runs.setdefault((extent.sealed.queue, extent.sealed.partition), []).append(extent)
+        places = list(runs.items())
+        for first in range(0, len(places), PLACES_SLICE):
+            with self._shard.lock:
+                for (queue_id, number), run in places[first : first + PLACES_SLICE]:
+                    queue = self._shard.core.queues.get(queue_id)
+                    if queue is not None:
+                        put(queue.partitions[number], run)
 
-    def _names(self) -> Names:
-        queues = self._shard.core.queues
-        return Names(
-            {id: (queue.name, {p.id: p.name for p in queue.partitions}) for id, queue in queues.items()},
-            {(id, group.id): group.name for id, queue in queues.items() for group in queue.groups.values()},
+    def _names_and_starts(self) -> tuple[Names, dict[tuple[int, int], int]]:
+        """Of all queues there are now. What is made meanwhile is not in the file that is sealed; starts only grow."""
+        with self._shard.lock:
+            queues = list(self._shard.core.queues.values())
+        parts = {queue: (list(queue.partitions), list(queue.groups.values())) for queue in queues}
+        names = Names(
+            {queue.id: (queue.name, {p.id: p.name for p in partitions}) for queue, (partitions, _) in parts.items()},
+            {(queue.id, group.id): group.name for queue, (_, groups) in parts.items() for group in groups},
         )
-
-    def _starts(self) -> dict[tuple[int, int], int]:
-        queues = self._shard.core.queues
-        return {(id, p.id): p.start for id, queue in queues.items() for p in queue.partitions}
+        return names, {(queue.id, p.id): p.start for queue, (partitions, _) in parts.items() for p in partitions}
 
     def _rotated(self) -> None:
         self._file_since = self._shard.clock.monotonic()
@@ -334,8 +337,13 @@ class Storekeeper:
             shard, store = self._shard, self._shard.store
             assert store is not None
             with shard.lock:
-                starts = self._trim()
-                gone = {extent.queue for extent in store.extents} - set(shard.core.queues)
+                queues = list(shard.core.queues.values())
+            starts: dict[tuple[int, int], int] = {}
+            for queue in queues:
+                starts |= self._trim(queue)
+            sealed_queues = store.queues()
+            with shard.lock:
+                gone = sealed_queues - shard.core.queues.keys()
                 sequence = shard.core.sequence
             if not starts and not gone:
                 return Freed()
@@ -351,37 +359,56 @@ class Storekeeper:
         with self._at_work():
             return self._shard.store.compact(moved=self._relocate)
 
-    def _trim(self) -> dict[tuple[int, int], int]:
+    def _trim(self, queue: Queue) -> dict[tuple[int, int], int]:
+        """Move the starts of a queue's partitions as far as its rules say."""
         shard = self._shard
-        now = shard.clock.now()
-        starts: dict[tuple[int, int], int] = {}
-        for queue in shard.core.queues.values():
-            sealed = {p.id: [e.sealed for e in p.extents if e.sealed is not None] for p in queue.partitions}
-            if not any(sealed.values()):
-                continue
-            tail = [e for p in queue.partitions for e in p.extents if e.batch is not None]
-            moved = new_starts(
-                queue.options,
-                sealed,
-                floors_of(shard.core, queue),
-                now,
-                archived=archived_of(queue),
-                tail_messages=sum(e.end - e.first for e in tail),
-                tail_bytes=sum(e.batch.payload_bytes for e in tail if e.batch is not None and e.rows is None),
-            )
+        if not self._may_trim(queue):
+            return {}
+        with shard.lock:
+            now = shard.clock.now()
+            if queue.id not in shard.core.queues:
+                return {}
+            moved = self._new_starts(queue, now, floors_of(shard.core, queue), archived_of(queue))
             moved = {number: start for number, start in moved.items() if start > queue.partitions[number].start}
             if moved:
                 shard.upkeep_commit(decide_trim(queue, moved, now))
-                starts |= {(queue.id, number): start for number, start in moved.items()}
-        return starts
+            return {(queue.id, number): start for number, start in moved.items()}
 
-    def _relocate(self, old: list[SealedExtent], new: list[SealedExtent]) -> None:
+    def _may_trim(self, queue: Queue) -> bool:
+        """Whether the limits alone would let anything go. Looks without the lock, since mostly they do not."""
+        no_floors = dict.fromkeys(range(len(queue.partitions)), FOREVER)
+        return bool(self._new_starts(queue, self._shard.clock.now(), no_floors, no_floors))
+
+    def _new_starts(self, queue: Queue, now: int, floors: dict[int, int], archived: dict[int, int]) -> dict[int, int]:
+        sealed = {p.id: SealedOf(p) for p in list(queue.partitions) if p.extents and p.extents[0].sealed is not None}
+        if not sealed:
+            return {}
+        messages, size = _tail_of(queue) if counts_messages(queue.options) else (0, 0)
+        return new_starts(
+            queue.options, sealed, floors, now, archived=archived, tail_messages=messages, tail_bytes=size
+        )
+
+    def _relocate(self, moved: list[SealedExtent]) -> None:
         """Compaction moved rows to another file: learn the new places."""
-        wrapped = [self._wrap(extent) for extent in new]
-        with self._shard.lock:
-            for queue_id, number in {(extent.queue, extent.partition) for extent in old}:
-                queue = self._shard.core.queues.get(queue_id)
-                if queue is not None:
-                    run = [e for e in wrapped if (e.sealed.queue, e.sealed.partition) == (queue_id, number)]
-                    moved = {e.first_offset for e in old if (e.queue, e.partition) == (queue_id, number)}
-                    queue.partitions[number].relocate(moved, run)
+        self._place(moved, Partition.relocate)
+
+
+class SealedOf:
+    """The sealed extents of a partition, in order, looked up when they are wanted."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._extents = partition.extents
+
+    def __iter__(self) -> Iterator[SealedExtent]:
+        return (extent.sealed for extent in takewhile(lambda extent: extent.sealed is not None, self._extents))
+
+
+def _tail_of(queue: Queue) -> tuple[int, int]:
+    """Messages and bytes of a queue that are in the journal only."""
+    messages = size = 0
+    for partition in list(queue.partitions):
+        for extent in takewhile(lambda extent: extent.sealed is None, reversed(list(partition.extents))):
+            messages += extent.end - extent.first
+            if extent.batch is not None and extent.rows is None:
+                size += extent.batch.payload_bytes
+    return messages, size

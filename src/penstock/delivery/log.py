@@ -276,18 +276,19 @@ class Partition:
 
     def reseal(self, sealed: list[Extent], sequence: int) -> None:
         """The messages of frames up to `sequence` are in segments now: put `sealed` in place of their batches."""
-        tail = [extent for extent in self.extents if extent.sealed is None and extent.sequence > sequence]
-        kept = [extent for extent in self.extents if extent.sealed is not None]
-        self.extents = [*kept, *(extent for extent in sealed if extent.end > self.start), *tail]
+        kept = bisect_left(self.extents, True, key=lambda extent: extent.sealed is None)  # those come last
+        tail = [extent for extent in self.extents[kept:] if extent.sequence > sequence]
+        later = [*(extent for extent in sealed if extent.end > self.start), *tail]
+        self.extents[kept:] = later
+        self.firsts[kept:] = [extent.first for extent in later]
         self.sealed_end = max([self.sealed_end, *(extent.end for extent in sealed)])
-        self.firsts = [extent.first for extent in self.extents]
 
-    def relocate(self, firsts: set[int], moved: list[Extent]) -> None:
-        """Sealed extents that begin at `firsts` lie elsewhere now."""
-        kept = [extent for extent in self.extents if extent.sealed is None or extent.first not in firsts]
-        found = [extent for extent in moved if extent.end > self.start]
-        self.extents = sorted([*kept, *found], key=lambda extent: extent.first)
-        self.firsts = [extent.first for extent in self.extents]
+    def relocate(self, moved: list[Extent]) -> None:
+        """Sealed extents lie elsewhere now, each with all its messages."""
+        for extent in moved:
+            place = bisect_left(self.firsts, extent.first)
+            if place < len(self.extents) and self.extents[place].first == extent.first:
+                self.extents[place] = extent
 
 
 class Queue:

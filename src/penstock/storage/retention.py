@@ -8,15 +8,17 @@ what is archived where the queue waits for that; and `retention_messages_min` me
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
 
+from penstock import limits
 from penstock.model import QueueOptions
 from penstock.storage.extent import Extent
 
 
 def new_starts(
     options: QueueOptions,
-    extents: Mapping[int, Sequence[Extent]],
+    extents: Mapping[int, Iterable[Extent]],
     floors: Mapping[int, int],
     now: int,
     *,
@@ -28,7 +30,8 @@ def new_starts(
 
     `extents` are the sealed extents kept now, by partition and in order. The tail is what the queue holds beside them,
     in the journal: it counts towards the limits and never goes itself. A partition without a floor stays as it is, and
-    so does one that is not `archived` at all in a queue that keeps its messages until they are.
+    so does one that is not `archived` at all in a queue that keeps its messages until they are. Unless a limit counts
+    them, only extents that may go are looked at.
     """
     kept = _Kept(options, extents, now, tail_messages, tail_bytes)
     starts: dict[int, int] = {}
@@ -36,7 +39,10 @@ def new_starts(
     for extent in _oldest_first(extents):
         if extent.partition in held:
             continue
-        end = extent.first_offset + kept.excess(extent)
+        excess = kept.excess(extent)
+        if not excess:
+            break  # all others are newer, and there are no more of them than before
+        end = extent.first_offset + excess
         if not options.retention_drops_unread:
             end = min(end, floors.get(extent.partition, 0))
         if options.retention_until_archived:
@@ -56,14 +62,17 @@ class _Kept:
     def __init__(
         self,
         options: QueueOptions,
-        extents: Mapping[int, Sequence[Extent]],
+        extents: Mapping[int, Iterable[Extent]],
         now: int,
         tail_messages: int,
         tail_bytes: int,
     ) -> None:
         self._options = options
-        self._messages = tail_messages + sum(extent.count for run in extents.values() for extent in run)
-        self._bytes = tail_bytes + sum(extent.bytes for run in extents.values() for extent in run)
+        self._messages, self._bytes = limits.instant_us_max, 0
+        if counts_messages(options):
+            kept = [(extent.count, extent.bytes) for run in extents.values() for extent in run]
+            self._messages = tail_messages + sum(count for count, _ in kept)
+            self._bytes = tail_bytes + sum(size for _, size in kept)
         seconds = options.retention_seconds
         self._oldest_at = None if seconds is None else now - round(seconds * 1_000_000)
 
@@ -83,14 +92,20 @@ class _Kept:
         self._bytes -= extent.bytes * count // extent.count
 
 
-def _oldest_first(extents: Mapping[int, Sequence[Extent]]) -> list[Extent]:
+def counts_messages(options: QueueOptions) -> bool:
+    """Whether it matters how many messages there are, or how large."""
+    limits_of_size = options.retention_messages, options.retention_bytes
+    return options.retention_messages_min > 0 or any(limit is not None for limit in limits_of_size)
+
+
+def _oldest_first(extents: Mapping[int, Iterable[Extent]]) -> Iterator[Extent]:
     """All extents by the time of their last push, those of one partition in order of offset."""
-    timed: list[tuple[int, Extent]] = []
-    for run in extents.values():
-        latest = 0
-        for extent in run:
-            # A clock set back between two runs of the process must not let a later extent overtake.
-            latest = max(latest, extent.pushed_last_at)
-            timed.append((latest, extent))
-    timed.sort(key=lambda pair: pair[0])
-    return [extent for _, extent in timed]
+    return (extent for _, _, extent in heapq.merge(*map(_timed, extents.values()), key=lambda timed: timed[:2]))
+
+
+def _timed(run: Iterable[Extent]) -> Iterator[tuple[int, int, Extent]]:
+    latest = 0
+    for extent in run:
+        # A clock set back between two runs of the process must not let a later extent overtake.
+        latest = max(latest, extent.pushed_last_at)
+        yield latest, extent.partition, extent

@@ -40,7 +40,7 @@ from penstock.storage.schema import SCHEMAS, TASKS
 from penstock.storage.sealer import Frames, Sealer
 from penstock.storage.task_rows import Identify, TaskRows
 
-Moved = Callable[[list[Extent], list[Extent]], None]
+Moved = Callable[[list[Extent]], None]
 Read = TypeVar("Read")
 
 READ_TRIES: Final = 5
@@ -79,6 +79,10 @@ class SegmentStore:
     def files(self) -> list[SegmentFile]:
         """All files that count."""
         return list(self.manifest.files.values())
+
+    def queues(self) -> set[int]:
+        """Queues of which something is sealed."""
+        return {extent.queue for extent in self.extents}
 
     def bytes_by_queue(self) -> dict[int, int]:
         """Payload bytes of each queue."""
@@ -195,28 +199,28 @@ class SegmentStore:
     def compact(self, live: compaction.Live = lambda extent: True, moved: Moved | None = None) -> Freed:
         """Rewrite files of which over half the rows are no longer needed.
 
-        Extents stay whole and keep their offsets. `moved(old, new)` is told, file by file and extent by extent, which
-        ones changed their place; extents from before can still be read, only less quickly.
+        Extents stay whole and keep their offsets. `moved` is told, file by file, of those that changed their place;
+        extents from before can still be read, only less quickly.
         """
         freed = Freed()
         for name in compaction.worth_rewriting(self.manifest, live, self._current.tasks_since()):
             # One file at a time and `moved` without the lock: sealing need not wait for all of it.
             with self._changing:
-                old, new, done = self._rewrite(name, live)
+                new, done = self._rewrite(name, live)
             if moved is not None and new:
-                moved(old, new)
+                moved(new)
             freed += done
         with self._changing:
             freed += self._sweep()
         release_memory()
         return msgspec.structs.replace(freed, bytes_freed=max(0, freed.bytes_freed))
 
-    def _rewrite(self, name: str, live: compaction.Live) -> tuple[list[Extent], list[Extent], Freed]:
-        """Swap one file for a smaller one: its extents that were kept, the same in their new place, what was freed."""
+    def _rewrite(self, name: str, live: compaction.Live) -> tuple[list[Extent], Freed]:
+        """Swap one file for a smaller one: the extents that were kept, in their new place, and what was freed."""
         now = self.manifest
         file = now.files.get(name)
         if file is None:
-            return [], [], Freed()
+            return [], Freed()
         old = compaction.extents_of(now, name)
         kept = [extent for extent in old if live(extent)]
         try:
@@ -224,14 +228,14 @@ class SegmentStore:
             written, new = compaction.rewrite(self._disk, self._reader, now, file, kept, since)
         except Damaged as error:
             _log.warning("compaction leaves a damaged file as it is: %s", error)
-            return [], [], Freed()
+            return [], Freed()
         files = {other: entry for other, entry in now.files.items() if other != name}
         files |= {entry.name: entry for entry in written}
         extents = sorted([*(extent for extent in now.extents if extent.file != name), *new], key=_PLACE)
         self._current.trim(msgspec.structs.replace(now, files=files, extents=extents))
         removed = sum(extent.count for extent in old) - sum(extent.count for extent in kept)
         size = sum(entry.bytes for entry in written)
-        return kept, new, Freed(files_rewritten=len(written), bytes_freed=-size, messages_removed=removed)
+        return new, Freed(files_rewritten=len(written), bytes_freed=-size, messages_removed=removed)
 
     def _sweep(self) -> Freed:
         files, size = self._current.sweep()

@@ -1,0 +1,63 @@
+"""Upkeep of the files: sealing, compaction, checkpoints, retention."""
+
+from __future__ import annotations
+
+from bench.growth.cost import Cost, Setting, Work
+from penstock import Message
+
+SEALS = 8
+
+
+def _spread(setting: Setting, partitions: int, queue: str = "mail") -> None:
+    """One message in each of many partitions."""
+    setting.ps.create_queue(queue, partitions="named", exist_ok=True)
+    names = [f"p{number}" for number in range(partitions)]
+    setting.ps.queue(queue).push_many([Message(payload=b"x", partition=name) for name in names])
+
+
+def compact(setting: Setting, extents: int) -> Work:
+    """A file of which most rows are gone, and many extents stay."""
+    _spread(setting, extents)
+    setting.ps.queue("gone").push_many([b"y"] * (3 * extents))
+    setting.session.seal()
+    setting.ps.delete_queue("gone")
+    return setting.session.compact
+
+
+def seal_partitions(setting: Setting, partitions: int) -> Work:
+    """A message in each of many partitions."""
+    _spread(setting, partitions)
+    return setting.session.seal
+
+
+def checkpoint_untouched(setting: Setting, queues: int) -> Work:
+    """Nothing has changed since the last checkpoint but one queue."""
+    for number in range(queues):
+        setting.ps.create_queue(f"q{number}")
+    setting.session.checkpoint()
+    setting.ps.queue("q0").push(b"x")
+    return setting.session.checkpoint
+
+
+def retain_nothing(setting: Setting, extents: int) -> Work:
+    """Looking for messages that are old enough, when none is."""
+    for _ in range(SEALS):
+        _spread(setting, extents // SEALS)
+        setting.session.seal()
+    keeper = setting.session._keeper
+    assert keeper is not None
+    return keeper.retain
+
+
+COSTS = [
+    Cost("compaction: rewrite a file", "extents in it", compact, sizes=(500, 2_000, 8_000), steps_at=(600, 4_800)),
+    Cost("sealing", "partitions", seal_partitions, sizes=(1_000, 4_000, 16_000), steps_at=(2_000, 8_000)),
+    Cost(
+        "checkpoint of one queue",
+        "untouched queues",
+        checkpoint_untouched,
+        sizes=(320, 1_280, 5_120),
+        steps_at=(50, 400),
+    ),
+    Cost("retention, nothing to remove", "extents", retain_nothing, sizes=(800, 3_200, 12_800), steps_at=(800, 6_400)),
+]
