@@ -14,6 +14,7 @@ from penstock.tasks.job import Job
 from penstock.tasks.listing import NAMES
 from penstock.tasks.local import LocalApp
 from penstock.tasks.middleware import Middleware
+from penstock.tasks.operations import Operating
 from penstock.tasks.options import CALL_OPTIONS, DECLARED_OPTIONS
 from penstock.tasks.scheduling import Scheduling
 from tests.test_docs import python_blocks, text_of
@@ -62,7 +63,7 @@ def test_all_that_a_run_may_know_is_described():
 
 
 def test_every_member_of_an_app_is_described():
-    names = {name for kind in (penstock.App, Scheduling, LocalApp) for name in public(kind)}
+    names = {name for kind in (penstock.App, Scheduling, Operating, LocalApp) for name in public(kind)}
     twins = {f"a{name}" for name in names}
     assert {
         name for name in names - twins - OF_APPS_FOR_WORKERS if not re.search(rf"\b[Aa]pp\.{name}\b", PAGE)
@@ -73,7 +74,8 @@ def test_every_twin_does_what_its_name_says():
     wanted = {
         Job: {"info", "status", "progress", "result", "cancel", "retry"},
         penstock.Workflow: {"result", "status", "cancel"},
-        penstock.App: {"declare", "jobs", "purge", "workers", "wait_task", "close"},
+        penstock.App: {"declare", "jobs", "workers", "wait_task", "close"},
+        Operating: {"purge", "cancel_all", "begin", "operation", "operations", "stop_operation"},
         LocalApp: {"run_pending", "wait_task"},
         Scheduling: {
             "schedule",

@@ -106,7 +106,30 @@ async def test_tasks_are_listed_in_pages_counted_and_purged():
         (queue,) = stats.queues
         assert (queue.queue, queue.pending, queue.running, queue.completed) == ("mail", 4, 0, 1)
         assert (stats.workers_alive, stats.workers_dead) == (1, 0)
-        assert purged.count == 4
+        assert (purged.count, purged.is_done) == (4, True)
+
+
+@on_uvloop
+async def test_operations_are_begun_watched_and_stopped():
+    async with tasking() as stub:
+        tasks = [pb.NewTask(task_type="a", queue="mail") for _ in range(5)]
+        await stub.SubmitTasks(pb.SubmitTasksRequest(tasks=tasks))
+        wanted = pb.TaskFilter(task_type="a", states=[pb.TASK_STATE_PENDING])
+        view = await stub.BeginOperation(pb.BeginOperationRequest(action="cancel", filter=wanted, operation_id="mine"))
+        while view.state == "running":
+            view = await stub.GetOperation(pb.GetOperationRequest(operation_id="mine"))
+        listed = (await stub.ListOperations(pb.ListOperationsRequest())).operations
+
+        assert (view.operation_id, view.action, view.state, view.matched) == ("mine", "cancel", "done", 5)
+        assert (view.cancelled, view.purged, view.error) == (5, 0, "")
+        assert view.filter == wanted
+        assert list(listed) == [view]
+        with pytest.raises(grpc.aio.AioRpcError) as over:
+            await stub.StopOperation(pb.StopOperationRequest(operation_id="mine"))
+        assert over.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        with pytest.raises(grpc.aio.AioRpcError) as unknown:
+            await stub.GetOperation(pb.GetOperationRequest(operation_id="none"))
+        assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 @on_uvloop

@@ -26,6 +26,7 @@
     │   ├── TaskNotFound            task_not_found
     │   ├── TaskConflict            task_conflict
     │   ├── ScheduleNotFound        schedule_not_found
+    │   ├── OperationNotFound       operation_not_found
     │   └── Closed                  closed
     ├── AccessError             who asks may not do this
     │   ├── NotAuthenticated        not_authenticated
@@ -243,6 +244,13 @@ class ScheduleNotFound(StateError):
 
     code = "schedule_not_found"
     hint_default = "list them with 'penstock schedules'"
+
+
+class OperationNotFound(StateError):
+    """No operation has this id, or it was over long ago."""
+
+    code = "operation_not_found"
+    hint_default = "list them with 'penstock operations'"
 
 
 class Closed(StateError):

@@ -184,6 +184,42 @@ class TaskPage(msgspec.Struct, frozen=True):
     cursor: str | None = None
 
 
+class OperationAction(StrEnum):
+    """What an operation does with the tasks that match its filter."""
+
+    PURGE = "purge"
+    CANCEL = "cancel"
+
+
+class OperationState(StrEnum):
+    """Whether an operation is being worked on."""
+
+    RUNNING = "running"
+    DONE = "done"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+class OperationView(msgspec.Struct, frozen=True, kw_only=True):
+    """An operation on many tasks, and how far it is."""
+
+    operation_id: str
+    action: OperationAction
+    state: OperationState
+    filter: TaskFilter
+    started_at: datetime
+    updated_at: datetime
+    ended_at: datetime | None = None  # set when it is over
+    matched: int = 0  # tasks that matched when it began
+    cancelled: int = 0
+    purged: int = 0
+    error: str = ""  # why it failed
+
+    @property
+    def is_over(self) -> bool:
+        return self.state is not OperationState.RUNNING
+
+
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a worker tells about itself with every heartbeat. `worker_id` is the `consumer` of its leases."""
 

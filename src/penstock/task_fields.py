@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -16,11 +16,21 @@ from penstock import limits
 from penstock.batch import layout, values
 from penstock.errors import InputError, InvalidField, TooLarge
 from penstock.model import check_name, check_priority, check_seconds, to_datetime, to_micros
-from penstock.model_tasks import ScheduleSpec, TaskFilter, TaskState, TaskSubmission, WorkerInfo
+from penstock.model_tasks import (
+    OperationAction,
+    OperationState,
+    OperationView,
+    ScheduleSpec,
+    TaskFilter,
+    TaskState,
+    TaskSubmission,
+    WorkerInfo,
+)
 
 T = TypeVar("T")
 _TASK_ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 _TASK_TYPE: Final = re.compile(r"(?!\.+\Z)[A-Za-z0-9._-]{1,200}\Z")  # and not dots alone: it stands in paths
+_OPERATION_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _JSON: Final = msgspec.json.Decoder()
 _KINDS: Final[dict[type, str]] = {list: "a JSON array", dict: "a JSON object"}
 
@@ -175,6 +185,47 @@ def task_filter(wanted: TaskFilter) -> TaskFilter:
         submitted_since=None if since is None else to_datetime(to_micros(since, "submitted_since")),
         submitted_until=None if until is None else to_datetime(to_micros(until, "submitted_until")),
     )
+
+
+def operation_filter(wanted: TaskFilter) -> TaskFilter:
+    """The same for an operation, which has no page and must not fail on the way."""
+    checked = task_filter(wanted)
+    if checked.argument is not None and not 0 < len(checked.argument) <= limits.task_filter_bytes_max:
+        raise InvalidField(f"argument: must have from 1 to {limits.task_filter_bytes_max} characters")
+    return checked
+
+
+def operation_action(action: str) -> OperationAction:
+    """What an operation does."""
+    try:
+        return OperationAction(action)
+    except ValueError:
+        raise InvalidField(
+            f"action: {str(action)[:100]!r} is not an action", hint=f"known: {', '.join(OperationAction)}"
+        ) from None
+
+
+def operation_id(value: str) -> str:
+    """The id of an operation."""
+    if not isinstance(value, str) or not _OPERATION_ID.match(value):
+        hint = "1 to 64 letters, digits, underscores and hyphens"
+        raise InvalidField(f"operation_id: {str(value)[:100]!r} is not the id of an operation", hint=hint)
+    return value
+
+
+def succeeded(view: OperationView) -> OperationView:
+    """An operation that was waited for; what ended it too soon is raised."""
+    if view.state is OperationState.FAILED:
+        raise InvalidField(view.error)
+    return view
+
+
+def pauses() -> Iterator[float]:
+    """Seconds between two looks at an operation: short at first, since most are over soon."""
+    seconds = 0.01
+    while True:
+        yield seconds
+        seconds = min(2 * seconds, 1.0)
 
 
 def worker(info: WorkerInfo) -> WorkerInfo:

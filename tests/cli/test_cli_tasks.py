@@ -143,6 +143,21 @@ def test_workers_are_listed(ps, run, no_time_passes):
     assert run("workers", "--json").json[0]["worker_id"] == "web-1"
 
 
+def test_operations_are_begun_and_seen(ps, run):
+    for _ in range(3):
+        run("enqueue", "send", "-q", "mail")
+
+    begun = run("operations", "begin", "cancel", "--type", "send", "--yes", "--wait", "--json").json
+    assert (begun["action"], begun["state"], begun["cancelled"]) == ("cancel", "done", 3)
+    shown = run("operations", "show", begun["operation_id"])
+    assert "3 tasks matched, 3 cancelled, 0 purged" in shown.out
+    assert begun["operation_id"] in run("operations", "list").out
+    assert [each["operation_id"] for each in run("operations", "list", "--json").json] == [begun["operation_id"]]
+    assert run("operations", "stop", begun["operation_id"]).code != 0
+    assert run("operations", "show", "none").code == 4
+    assert "action" in run("operations", "begin", "drop", "--yes").err
+
+
 def test_schedules_are_kept(ps, run):
     assert run("schedules", "list").code == 4
     assert run("schedules", "set", "nightly", "0 3 * * *", "shop.report", "7", "-z", "Europe/Berlin").code == 0

@@ -11,6 +11,7 @@ import pytest
 from tests.support.http import HttpThread, request
 
 TASKS = "/api/v1/tasks"
+OPERATIONS = "/api/v1/operations"
 ID = "0190f3a2-7b1c-7c00-8000-0123456789ab"
 OTHER = "0190f3a2-7b1c-7c00-8000-0123456789ac"
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -224,11 +225,32 @@ def test_tasks_are_purged_by_choice(server):
     done, waiting = submit(server, priority=250), submit(server)
     finish(server, claim(server, max=1)[0])
 
-    assert server.http.post(f"{TASKS}/purge", json={"status": ["completed"]}).json() == {"purged": 1}
+    first = server.http.post(f"{TASKS}/purge", json={"status": ["completed"]}).json()
+    assert (first["purged"], first["is_done"]) == (1, True)
     assert server.http.get(f"{TASKS}/{done}").status_code == 404
-    assert server.http.post(f"{TASKS}/purge", json={}).json() == {"purged": 1}
+    assert server.http.post(f"{TASKS}/purge", json={}).json()["purged"] == 1
     assert server.http.get(f"{TASKS}/{waiting}").status_code == 404
     assert server.http.post(f"{TASKS}/purge", content=b"").status_code == 400  # not by accident
+
+
+def test_operations_are_begun_watched_and_stopped(server):
+    for _ in range(3):
+        submit(server)
+    begun = server.http.post(OPERATIONS, json={"action": "cancel", "queue": "mail", "operation_id": "mine"})
+    assert (begun.status_code, begun.json()["operation_id"]) == (202, "mine")
+    assert server.http.post(OPERATIONS, json={"action": "cancel", "queue": "mail", "operation_id": "mine"}).is_success
+
+    while (view := server.http.get(f"{OPERATIONS}/mine").json())["status"] == "running":
+        pass
+
+    assert (view["action"], view["status"], view["cancelled"], view["purged"]) == ("cancel", "done", 3, 0)
+    assert view["filter"] == {"queue": "mail"}
+    assert server.http.get(OPERATIONS).json() == {"operations": [view]}
+    over = server.http.delete(f"{OPERATIONS}/mine")
+    assert (over.status_code, over.json()["error"]["code"]) == (409, "task_conflict")
+    assert server.http.get(f"{OPERATIONS}/none").status_code == 404
+    refused = server.http.post(OPERATIONS, json={"action": "drop"})
+    assert (refused.status_code, "action" in refused.json()["error"]["message"]) == (400, True)
 
 
 def test_schedules_are_made_seen_changed_and_deleted(server):

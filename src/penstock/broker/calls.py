@@ -114,7 +114,7 @@ def _id_queue(given: calls.Cancel | calls.Why) -> str:
     return MessageId.parse(given.id).queue
 
 
-def _filter_queue(given: calls.ListTasks | calls.PurgeTasks) -> str:
+def _filter_queue(given: calls.ListTasks | calls.BeginOperation) -> str:
     return given.filter.queue or ""
 
 
@@ -204,7 +204,15 @@ HANDLERS: Final[Mapping[str, Handler]] = {
     "sink_state": _told(PUSH, "queue", lambda session, given: session.sink_state(given.queue, given.sink)),
     # What is not here of tasks is in tasks.py.
     "tasks": Handler(READ, _filter_queue, lambda session, given: session.tasks(given.filter), True),
-    "purge_tasks": Handler(ADMIN, _filter_queue, lambda session, given: session.purge_tasks(given.filter), True),
+    "begin_operation": Handler(
+        ADMIN,
+        _filter_queue,
+        lambda session, given: session.begin_operation(given.action, given.filter, given.operation_id),
+        True,
+    ),
+    "operation": _told(MONITOR, "", lambda session, given: session.operation(given.operation_id)),
+    "operations": _told(MONITOR, "", lambda session, given: session.operations()),
+    "stop_operation": _told(ADMIN, "", lambda session, given: session.stop_operation(given.operation_id)),
     "forget_worker": _done(LEASE, "", lambda session, given: session.forget_worker(given.worker_id)),
     "workers": _told(MONITOR, "", lambda session, given: session.workers()),
     "set_schedule": Handler(

@@ -222,6 +222,15 @@ class Catalogue:
 
         return self._ask(ask)
 
+    def count(self, wanted: TaskFilter) -> int:
+        """How many tasks match."""
+
+        def ask(asked: Follower) -> int:
+            with asked.store.reading() as connection:
+                return queries.count(connection, wanted, self._names(asked), self._shard.clock.now())
+
+        return self._ask(ask)
+
     def closed_targets(self, ids: Iterable[bytes]) -> list[Target]:
         """Those of some tasks that are final, and that no unfinished child may ask for."""
         wanted = list(ids)

@@ -253,6 +253,13 @@ def targets(
     return [Target(*row) for row in islice(rows, limit)]
 
 
+def count(connection: sqlite3.Connection, wanted: TaskFilter, names: Names, now: int) -> int:
+    """How many match."""
+    search = Search(wanted, names, now)
+    statements = search.statements("SELECT count(*) FROM tasks", "")
+    return sum(connection.execute(statement, search.values).fetchone()[0] for statement in statements)
+
+
 def closed_targets(connection: sqlite3.Connection, ids: Sequence[bytes]) -> list[Target]:
     """Those of some tasks that are final, and that no unfinished child may ask for."""
     found = []

@@ -11,7 +11,7 @@ import typer
 from typer.main import get_command
 
 import penstock
-from penstock.cli import contexts, dlq, groups, output, pipeline, queues, schedules, tasks
+from penstock.cli import contexts, dlq, groups, operations, output, pipeline, queues, schedules, tasks
 from penstock.cli.bench import bench
 from penstock.cli.browse import cancel, delayed, peek, why
 from penstock.cli.completion import completion
@@ -55,6 +55,7 @@ app.add_typer(dlq.app, name="dlq", rich_help_panel="Queues and groups")
 _add("Tasks", enqueue, worker, workers)
 app.add_typer(tasks.app, name="tasks", rich_help_panel="Tasks")
 app.add_typer(schedules.app, name="schedules", rich_help_panel="Tasks")
+app.add_typer(operations.app, name="operations", rich_help_panel="Tasks")
 _add("Watching and measuring", top, stats, bench)
 _add("History, through Spark", sql)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel="History, through Spark")

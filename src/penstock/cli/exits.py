@@ -12,6 +12,7 @@ from penstock.errors import (
     InputError,
     MessageNotFound,
     NotADataDirectory,
+    OperationNotFound,
     PenstockError,
     QueueExists,
     QueueNotFound,
@@ -101,6 +102,8 @@ def exit_code(error: PenstockError) -> int:
     """What a command exits with when this happens."""
     if isinstance(error, AccessError):
         return NOT_AUTHORISED
-    if isinstance(error, QueueNotFound | GroupNotFound | MessageNotFound | TaskNotFound | ScheduleNotFound):
+    if isinstance(
+        error, QueueNotFound | GroupNotFound | MessageNotFound | TaskNotFound | ScheduleNotFound | OperationNotFound
+    ):
         return NOTHING_THERE
     return USER_ERROR if isinstance(error, InputError | StateError | SparkMissing | NotADataDirectory) else SERVER_ERROR

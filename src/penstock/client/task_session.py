@@ -13,6 +13,7 @@ from penstock.errors import PenstockError
 from penstock.model import Receipt
 from penstock.model_tasks import (
     Finish,
+    OperationView,
     ScheduleSpec,
     ScheduleView,
     Submitted,
@@ -55,7 +56,22 @@ class TaskSession(Protocol):
         """A dead, cancelled or failed task is pending again, with all its attempts."""
 
     def purge_tasks(self, wanted: TaskFilter) -> tuple[int, Ticket]:
-        """Forget final tasks, and cancel those that only wait and forget them too; how many. All pages of them."""
+        """Forget final tasks, and cancel those that only wait and forget them too; how many. Waits until it is done."""
+
+    def cancel_tasks(self, wanted: TaskFilter) -> tuple[int, Ticket]:
+        """Cancel all tasks that match and are not final; how many. Waits until it is done."""
+
+    def begin_operation(self, action: str, wanted: TaskFilter, operation_id: str = "") -> tuple[OperationView, Ticket]:
+        """`purge` or `cancel` all tasks that match, in the background. The same id again is the same operation."""
+
+    def operation(self, operation_id: str) -> tuple[OperationView, Ticket]:
+        """How far it is. `OperationNotFound` when there is none of this id, or it was over long ago."""
+
+    def operations(self) -> tuple[list[OperationView], Ticket]:
+        """Those that run and those that did lately, the newest first."""
+
+    def stop_operation(self, operation_id: str) -> tuple[OperationView, Ticket]:
+        """No step more; what was done stays done."""
 
     def heartbeat_worker(self, info: WorkerInfo) -> tuple[WorkerNews, Ticket]: ...
 
@@ -95,6 +111,16 @@ class AsyncTaskSession(Protocol):
     async def retry_task(self, task_id: str) -> TaskView: ...
 
     async def purge_tasks(self, wanted: TaskFilter) -> int: ...
+
+    async def cancel_tasks(self, wanted: TaskFilter) -> int: ...
+
+    async def begin_operation(self, action: str, wanted: TaskFilter, operation_id: str = "") -> OperationView: ...
+
+    async def operation(self, operation_id: str) -> OperationView: ...
+
+    async def operations(self) -> list[OperationView]: ...
+
+    async def stop_operation(self, operation_id: str) -> OperationView: ...
 
     async def heartbeat_worker(self, info: WorkerInfo) -> WorkerNews: ...
 

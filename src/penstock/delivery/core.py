@@ -85,6 +85,7 @@ class Delivery(Indexes):
             entry.Answered: lambda answered: self.producers.learn_answer(answered, self.sequence),
             entry.SinkCommitted: lambda committed: self.sinks.learn(committed, self.sequence),
             entry.TasksNoted: lambda noted: None,  # for those who are told of tasks; the state is in what was settled
+            entry.OperationSet: lambda change: self.tasks.operations.set(change, self.sequence),
             entry.TasksPurged: lambda purged: self.tasks.purge(purged, self.sequence),
             entry.TaskHeld: lambda held: self.tasks.hold(held, self.sequence),
             entry.TaskFreed: lambda freed: self.tasks.free(freed, self.sequence),

@@ -291,6 +291,29 @@ class TasksPurged(msgspec.Struct, array_like=True, tag_field="kind", tag=22):
         return [self.ids[start : start + 16] for start in range(0, len(self.ids), 16)]
 
 
+class OperationSet(msgspec.Struct, array_like=True, tag_field="kind", tag=23, frozen=True):
+    """An operation on many tasks as it stands: begun, a step further, or over. What a step did is in the same frame."""
+
+    RUNNING: ClassVar = 1
+    DONE: ClassVar = 2
+    STOPPED: ClassVar = 3
+    FAILED: ClassVar = 4
+
+    operation_id: str
+    action: str  # "purge" or "cancel"
+    filter: bytes  # JSON: which tasks
+    state: int
+    started_at: int
+    at: int  # of this step
+    phase: int = 0  # purging: first those that wait, then those that are final
+    cursor: tuple[int, int] | None = None  # the task that was looked at last: when it was submitted, and its number
+    matched: int = 0  # tasks that matched when it began
+    cancelled: int = 0
+    purged: int = 0
+    error: str = ""
+    queue: int = 0  # no queue: ids start at 1
+
+
 Record = (
     Leased
     | Settled
@@ -313,4 +336,5 @@ Record = (
     | ScheduleSet
     | ScheduleFired
     | TasksPurged
+    | OperationSet
 )

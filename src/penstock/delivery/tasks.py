@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.delivery.entries import Settled, Span, TaskFreed, TaskHeld, TasksPurged, UniqueTaken
+from penstock.delivery.operations import Operations
 from penstock.delivery.phases import AFTER, SETTLED
 from penstock.delivery.schedules import Schedules
 from penstock.delivery.withdrawn import AllWithdrawn, Withdrawn
@@ -81,6 +82,7 @@ class Tasks:
         self.unique: dict[tuple[int, bytes], Unique] = {}
         self.withdrawn = AllWithdrawn()
         self.schedules = Schedules()
+        self.operations = Operations()
         self.touched = 0  # sequence of the last frame that changed something here
         self.applied = 0  # replay: the sequence at which a checkpoint took all this
         self._lent: dict[bytes, Held] = {}  # those that whoever encodes a checkpoint is reading
@@ -88,11 +90,11 @@ class Tasks:
 
     def __bool__(self) -> bool:
         """Whether there is anything to remember."""
-        return bool(self.held or self.unique or self.withdrawn or self.schedules.known)
+        return bool(self.held or self.unique or self.withdrawn or self.schedules.known or self.operations.known)
 
     def touched_last(self) -> int:
-        """The sequence of the last frame that changed something here or in the schedules."""
-        return max(self.touched, self.schedules.touched)
+        """The sequence of the last frame that changed something here, in the schedules or in the operations."""
+        return max(self.touched, self.schedules.touched, self.operations.touched)
 
     # lending
 

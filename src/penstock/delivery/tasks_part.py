@@ -12,11 +12,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from penstock.delivery.entries import OperationSet
 from penstock.delivery.schedules import Schedule
 from penstock.delivery.tasks import Held, Place, Tasks, Unique
 from penstock.delivery.withdrawn import Withdrawn
 
-_PART: Final = b"\x96"  # MessagePack: an array of six
+_PART: Final = b"\x97"  # MessagePack: an array of seven
 _LIST: Final = struct.Struct(">BI")
 _ARRAY, _MAP = 0xDD, 0xDF
 
@@ -30,6 +31,7 @@ class TasksPart(msgspec.Struct, array_like=True):
     unique: list[tuple[int, bytes, Unique]]
     schedules: dict[str, Schedule]
     withdrawn: list[Withdrawn] = []
+    operations: list[OperationSet] = []
 
 
 class Taken(NamedTuple):
@@ -41,6 +43,7 @@ class Taken(NamedTuple):
     unique: dict[tuple[int, bytes], Unique]
     schedules: dict[str, Schedule]
     withdrawn: dict[bytes, Withdrawn]
+    operations: list[OperationSet]
 
 
 def take_tasks(tasks: Tasks, sequence: int) -> Taken:
@@ -52,6 +55,7 @@ def take_tasks(tasks: Tasks, sequence: int) -> Taken:
         dict(tasks.unique),
         dict(tasks.schedules.known),
         dict(tasks.withdrawn.known),
+        list(tasks.operations.known.values()),
     )
 
 
@@ -72,6 +76,7 @@ def encode_tasks(taken: Taken) -> bytes:
             encoded(_ARRAY, len(taken.unique), ((*key, unique) for key, unique in taken.unique.items())),
             encoder.encode(taken.schedules),
             encoded(_ARRAY, len(taken.withdrawn), taken.withdrawn.values()),
+            encoder.encode(taken.operations),
         )
     )
 
@@ -79,7 +84,7 @@ def encode_tasks(taken: Taken) -> bytes:
 def restore_tasks(tasks: Tasks, data: bytes) -> None:
     """Put a checkpoint back; what it includes is not learnt again from the journal."""
     part = msgspec.msgpack.decode(data, type=TasksPart)
-    tasks.applied = tasks.schedules.applied = part.sequence
+    tasks.applied = tasks.schedules.applied = tasks.operations.applied = part.sequence
     tasks.held = {held.task_id: held for held in part.held}
     tasks.held_bytes = sum(len(held.batch) for held in part.held)
     for held in part.held:
@@ -91,5 +96,6 @@ def restore_tasks(tasks: Tasks, data: bytes) -> None:
         tasks.await_at(parent, place)
     tasks.unique = {(queue, digest): each for queue, digest, each in part.unique}
     tasks.schedules.restore(part.schedules)
+    tasks.operations.restore(part.operations)
     for each in part.withdrawn:
         tasks.withdrawn.add(each)

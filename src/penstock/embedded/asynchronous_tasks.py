@@ -17,6 +17,8 @@ from penstock.errors import PenstockError
 from penstock.model import Receipt, check_seconds
 from penstock.model_tasks import (
     Finish,
+    OperationAction,
+    OperationView,
     ScheduleSpec,
     ScheduleView,
     Submitted,
@@ -116,7 +118,32 @@ class AsyncTaskMethods:
         return await self._answer(self.session.retry_task, task_id)
 
     async def purge_tasks(self, wanted: TaskFilter) -> int:
-        return await self._answer(self.session.purge_tasks, wanted)
+        return (await self._worked_off(OperationAction.PURGE, wanted)).purged
+
+    async def cancel_tasks(self, wanted: TaskFilter) -> int:
+        return (await self._worked_off(OperationAction.CANCEL, wanted)).cancelled
+
+    async def _worked_off(self, action: OperationAction, wanted: TaskFilter) -> OperationView:
+        view = await self.begin_operation(action, wanted)
+        pauses = task_fields.pauses()
+        while not view.is_over:
+            await asyncio.sleep(next(pauses))
+            view = await self.operation(view.operation_id)
+        return task_fields.succeeded(view)
+
+    # operations
+
+    async def begin_operation(self, action: str, wanted: TaskFilter, operation_id: str = "") -> OperationView:
+        return await self._answer(self.session.begin_operation, action, wanted, operation_id)
+
+    async def operation(self, operation_id: str) -> OperationView:
+        return await self._answer(self.session.operation, operation_id)
+
+    async def operations(self) -> list[OperationView]:
+        return await self._answer(self.session.operations)
+
+    async def stop_operation(self, operation_id: str) -> OperationView:
+        return await self._answer(self.session.stop_operation, operation_id)
 
     # workers
 

@@ -16,6 +16,7 @@ from penstock import tasking
 from penstock.delivery.entries import TaskFreed, TasksNoted
 from penstock.embedded.awaiting import TaskWaiter, TaskWaiters
 from penstock.embedded.looking import Looks
+from penstock.embedded.operating import OperationRunner
 from penstock.errors import Closed
 from penstock.model_tasks import TaskView, WorkerInfo, WorkerNews
 from penstock.registry import NEVER, Registry
@@ -48,6 +49,7 @@ class Desk:
         self._opening = threading.Lock()
         self._catalogue: Catalogue | None = None
         self.clerk = Sleeper("clerk", self.follow, shard.is_over) if background else None
+        self.operations = OperationRunner(shard, self, background=background)
         self._is_closed = threading.Event()
         self._expire_at = 0
         # Called with the shard's lock held.
@@ -63,6 +65,7 @@ class Desk:
 
     def close(self) -> None:
         """The shard is about to be closed; whoever waits is woken afterwards, and told so."""
+        self.operations.stop()
         with self._opening:
             self._is_closed.set()
             catalogue, self._catalogue = self._catalogue, None
@@ -99,6 +102,7 @@ class Desk:
         """Go on with a catalogue from before, if there may be threads."""
         if self.clerk is not None and self._disk is not None and self._disk.exists(DIRECTORY):
             _ = self.catalogue  # the clerk opens it
+        self.operations.start()
 
     def identify(self, keys: Iterable[Key]) -> Mapping[Key, Identity]:
         """Which tasks messages are, for whoever seals the journal: not to be held up by a view that cannot be used."""

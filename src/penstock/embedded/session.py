@@ -133,7 +133,7 @@ class Session(TaskMethods):
     def sleepers(self) -> list[Sleeper]:
         """The threads of the background roles; none when it was opened without."""
         keeper = None if self._keeper is None else self._keeper.sleeper
-        found = [self.timekeeper.sleeper, keeper, self.desk.clerk]
+        found = [self.timekeeper.sleeper, keeper, self.desk.clerk, self.desk.operations.sleeper]
         return [sleeper for sleeper in found if sleeper is not None and sleeper.was_started]
 
     def close(self) -> None:

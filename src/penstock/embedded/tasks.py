@@ -8,13 +8,12 @@ has moved meanwhile.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
 
-import msgspec
-
-from penstock import limits, task_fields, tasking
+from penstock import task_fields, tasking
 from penstock.embedded.awaiting import TaskWaiter
 from penstock.embedded.desk import Desk
 from penstock.embedded.looking import not_found
@@ -24,6 +23,8 @@ from penstock.model import MessageId, Receipt, check_seconds
 from penstock.model_tasks import (
     FINAL,
     Finish,
+    OperationAction,
+    OperationView,
     ScheduleSpec,
     ScheduleView,
     Submitted,
@@ -39,7 +40,6 @@ from penstock.model_tasks import (
 from penstock.shard import Shard
 
 T = TypeVar("T")
-WAITING: Final = frozenset({TaskState.SCHEDULED, TaskState.PENDING, TaskState.BLOCKED, TaskState.FAILED})
 LOOKS_MAX: Final = 20  # at something that moves each time
 
 
@@ -157,34 +157,42 @@ class TaskMethods:
         return self._task(checked), 0
 
     def purge_tasks(self, wanted: TaskFilter) -> tuple[int, Ticket]:
-        """Forget final tasks, and cancel those that only wait and forget them too; how many. All pages of them."""
-        wanted = msgspec.structs.replace(task_fields.task_filter(wanted), limit=limits.task_page_max, cursor=None)
-        waiting = tuple(state for state in wanted.states or TaskState if state in WAITING)
-        final = tuple(state for state in wanted.states or TaskState if state in FINAL)
-        count = ticket = 0
-        # Those that are final come after their children, which keep their parents.
-        for states in filter(None, (waiting, final)):
-            purged, ticket = self._purge(msgspec.structs.replace(wanted, states=states), cancels=states is waiting)
-            count += purged
-        return count, ticket
+        """Forget final tasks, and cancel those that only wait and forget them too; how many. Waits until it is done."""
+        return self._worked_off(OperationAction.PURGE, wanted).purged, 0
 
-    def _purge(self, wanted: TaskFilter, *, cancels: bool) -> tuple[int, Ticket]:
-        count, ticket, cursor = 0, 0, None
-        catalogue = self.desk.caught_up()
-        while targets := catalogue.targets(wanted, cursor, tasking.CHUNK):
-            last = targets[-1]
-            cursor = (last.submitted_at, last.number)
-            if cancels:
-                ended, ticket = tasking.cancel_waiting(self.shard, targets, purges=True)
-                parents = [target.task_id for target in ended.cancelled if target.has_open_child]
-                closed = self.desk.caught_up().closed_targets(parents) if parents else []
-                count += ended.purged
-                targets = closed
-            if targets:
-                ended, ticket = tasking.purge_final(self.shard, targets)
-                count += ended.purged
-        self.desk.waiters.wake_all()
-        return count, ticket
+    def cancel_tasks(self, wanted: TaskFilter) -> tuple[int, Ticket]:
+        """Cancel all tasks that match and are not final; how many. Waits until it is done."""
+        return self._worked_off(OperationAction.CANCEL, wanted).cancelled, 0
+
+    def _worked_off(self, action: OperationAction, wanted: TaskFilter) -> OperationView:
+        view, _ = self.begin_operation(action, wanted)
+        pauses = task_fields.pauses()
+        while not view.is_over:
+            time.sleep(next(pauses))
+            view, _ = self.operation(view.operation_id)
+        return task_fields.succeeded(view)
+
+    # operations
+
+    def begin_operation(self, action: str, wanted: TaskFilter, operation_id: str = "") -> tuple[OperationView, Ticket]:
+        """Purge or cancel all tasks that match, in the background. The same id again is the same operation."""
+        view, ticket = tasking.begin_operation(
+            self.shard,
+            task_fields.operation_action(action),
+            task_fields.operation_filter(wanted),
+            task_fields.operation_id(operation_id) if operation_id else "",
+        )
+        self.desk.operations.work()
+        return (view, ticket) if self.desk.operations.sleeper is not None else self.operation(view.operation_id)
+
+    def operation(self, operation_id: str) -> tuple[OperationView, Ticket]:
+        return tasking.operation(self.shard, task_fields.operation_id(operation_id))
+
+    def operations(self) -> tuple[list[OperationView], Ticket]:
+        return tasking.operations(self.shard)
+
+    def stop_operation(self, operation_id: str) -> tuple[OperationView, Ticket]:
+        return tasking.stop_operation(self.shard, task_fields.operation_id(operation_id))
 
     def _again_if_moved(self, decide: Callable[[], T], what: str) -> T:
         """Decide by what the catalogue tells, again while it has moved before the decision is made."""

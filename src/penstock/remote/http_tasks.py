@@ -16,10 +16,12 @@ from penstock.remote.request import news_of
 from penstock.wire import calls
 from penstock.wire import json_task_views as views
 from penstock.wire import json_tasks_client as client
+from penstock.wire.json_tasks import operation_of
 
 _TASKS: Final = "/api/v1/tasks"
 _WORKERS: Final = "/api/v1/workers"
 _SCHEDULES: Final = "/api/v1/schedules"
+_OPERATIONS: Final = "/api/v1/operations"
 _submitted: Final = msgspec.json.Decoder(views.SubmittedTasks).decode
 _finished: Final = msgspec.json.Decoder(views.FinishResults).decode
 
@@ -86,6 +88,10 @@ def _of_schedule(given: Any) -> str:
     return f"{_SCHEDULES}/{segment(task_fields.schedule_name(given.name))}"
 
 
+def _of_operation(given: Any) -> str:
+    return f"{_OPERATIONS}/{task_fields.operation_id(given.operation_id)}"
+
+
 def _progress(given: calls.NoteProgress) -> dict[str, Any]:
     progress = msgspec.Raw(task_fields.json_of(given.progress, "progress"))
     return {"receipt": str(given.receipt), "task_id": given.task_id, "progress": progress}
@@ -117,13 +123,18 @@ TASK_SHAPES: Final[dict[type[calls.Arguments], Shape]] = {
         views.Tasks,
         client.page_from,
     ),
-    calls.PurgeTasks: Shape(
+    calls.BeginOperation: Shape(
         "POST",
-        lambda given: f"{_TASKS}/purge",
-        lambda given: client.choice(task_fields.task_filter(given.filter)),
+        lambda given: _OPERATIONS,
+        lambda given: operation_of(given.filter, given.action, given.operation_id),
         None,
-        views.PurgedTasks,
-        lambda view: view.purged,
+        views.Operation,
+        client.operation_from,
+    ),
+    calls.FindOperation: Shape("GET", _of_operation, None, None, views.Operation, client.operation_from),
+    calls.StopOperation: Shape("DELETE", _of_operation, None, None, views.Operation, client.operation_from),
+    calls.Operations: _all(
+        _OPERATIONS, views.Operations, lambda view: [client.operation_from(each) for each in view.operations]
     ),
     calls.HeartbeatWorker: Shape(
         "POST",

@@ -285,5 +285,6 @@ REPEATABLE: Final = frozenset(
         "history", "list_files", "fetch", "pin", "unpin", "stage", "discard_staged", "commit_sink", "sink_state",
         "note_progress", "task", "tasks", "wait_task", "cancel_task", "heartbeat_worker", "worker_news",
         "forget_worker", "workers", "set_schedule", "schedules",
+        "begin_operation", "operation", "operations", "stop_operation",
     )
 )  # fmt: skip

@@ -5,14 +5,17 @@ Waiting takes as many requests as it must, none of them longer than a broker let
 
 from __future__ import annotations
 
+import asyncio
+import time
 from abc import abstractmethod
 from collections.abc import Sequence
+from secrets import token_hex
 from typing import Any
 
-from penstock import limits
+from penstock import limits, task_fields
 from penstock.clock import Clock
 from penstock.model import Receipt
-from penstock.model_tasks import Finish, ScheduleSpec, TaskFilter, TaskSubmission, TaskView, WorkerInfo
+from penstock.model_tasks import Finish, OperationView, ScheduleSpec, TaskFilter, TaskSubmission, TaskView, WorkerInfo
 from penstock.remote import request as tcp_requests
 from penstock.remote.request import Request
 from penstock.wire import calls
@@ -53,8 +56,25 @@ class TaskOperations:
     def retry_task(self, task_id: str) -> Any:
         return self._told(self._call(calls.RetryTask(task_id)))
 
-    def purge_tasks(self, wanted: TaskFilter) -> Any:
-        return self._told(self._call(calls.PurgeTasks(wanted)))
+    # operations
+
+    def begin_operation(self, action: str, wanted: TaskFilter, operation_id: str = "") -> Any:
+        """It always has an id, so that it may be sent again."""
+        given = calls.BeginOperation(
+            task_fields.operation_action(action).value,
+            task_fields.operation_filter(wanted),
+            task_fields.operation_id(operation_id) if operation_id else token_hex(6),
+        )
+        return self._told(self._call(given))
+
+    def operation(self, operation_id: str) -> Any:
+        return self._told(self._call(calls.FindOperation(task_fields.operation_id(operation_id))))
+
+    def operations(self) -> Any:
+        return self._told(self._call(calls.Operations()))
+
+    def stop_operation(self, operation_id: str) -> Any:
+        return self._told(self._call(calls.StopOperation(task_fields.operation_id(operation_id))))
 
     # workers
 
@@ -98,6 +118,22 @@ class Waits(TaskOperations):
             if view.is_final or self.clock.monotonic() >= deadline:
                 return view, ticket
 
+    def purge_tasks(self, wanted: TaskFilter) -> tuple[int, int]:
+        view, ticket = self._worked_off("purge", wanted)
+        return view.purged, ticket
+
+    def cancel_tasks(self, wanted: TaskFilter) -> tuple[int, int]:
+        view, ticket = self._worked_off("cancel", wanted)
+        return view.cancelled, ticket
+
+    def _worked_off(self, action: str, wanted: TaskFilter) -> tuple[OperationView, int]:
+        view, ticket = self.begin_operation(action, wanted)
+        pauses = task_fields.pauses()
+        while not view.is_over:
+            time.sleep(next(pauses))
+            view, ticket = self.operation(view.operation_id)
+        return task_fields.succeeded(view), ticket
+
 
 class AsyncWaits(TaskOperations):
     """The same for the asyncio shells."""
@@ -110,3 +146,17 @@ class AsyncWaits(TaskOperations):
             view: TaskView = await self._told(self._part_of_wait(task_id, (deadline - self.clock.monotonic()) / 1e6))
             if view.is_final or self.clock.monotonic() >= deadline:
                 return view
+
+    async def purge_tasks(self, wanted: TaskFilter) -> int:
+        return (await self._worked_off("purge", wanted)).purged
+
+    async def cancel_tasks(self, wanted: TaskFilter) -> int:
+        return (await self._worked_off("cancel", wanted)).cancelled
+
+    async def _worked_off(self, action: str, wanted: TaskFilter) -> OperationView:
+        view: OperationView = await self.begin_operation(action, wanted)
+        pauses = task_fields.pauses()
+        while not view.is_over:
+            await asyncio.sleep(next(pauses))
+            view = await self.operation(view.operation_id)
+        return task_fields.succeeded(view)

@@ -19,6 +19,7 @@ from penstock.delivery.entries import (
     GroupDeleted,
     GroupSet,
     Leased,
+    OperationSet,
     PartitionsAdded,
     Produced,
     ProducerSet,
@@ -43,7 +44,7 @@ from penstock.model import DEFAULT_GROUP, QueueOptions, check_name, queue_option
 # These take nothing for granted.
 ALONE: Final = (
     Closing, QueueDeleted, Produced, ProducerSet, Answered, SinkCommitted, TasksNoted, TaskFreed, UniqueTaken,
-    ScheduleSet, ScheduleFired, TasksPurged,
+    ScheduleSet, ScheduleFired, TasksPurged, OperationSet,
 )  # fmt: skip
 
 

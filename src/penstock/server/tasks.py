@@ -5,19 +5,23 @@ HTTP and the JSON frames of TCP are thin shells around these; a name is a name o
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Raw
 
+from penstock import task_fields
 from penstock.broker import Broker, Client
 from penstock.envelopes import new_task_id
 from penstock.errors import InputError, PenstockError, TaskCancelled, TaskDied, TaskUnfinished
-from penstock.model_tasks import TaskFilter, TaskState, TaskSubmission, TaskView
+from penstock.model_tasks import OperationView, TaskFilter, TaskState, TaskSubmission, TaskView
 from penstock.wire import calls
 from penstock.wire import json_task_views as views
 from penstock.wire import json_tasks as models
 from penstock.wire.errors import to_error
+
+PURGE_SECONDS: Final = 10.0  # how long a purge is waited for
 
 
 async def submit(
@@ -49,6 +53,19 @@ async def task(broker: Broker, client: Client, task_id: str, wait_ms: float = 0.
         await broker.call(client, "wait_task", calls.WaitTask(task_id, wait_ms / 1000))
     found: TaskView = await broker.call(client, "task", calls.FindTask(task_id))  # with its runs
     return found
+
+
+async def purge(broker: Broker, client: Client, wanted: TaskFilter) -> OperationView:
+    """Begin to purge, and wait a while: most of it is over soon. Who began more asks for the operation later."""
+    view: OperationView = await broker.call(client, "begin_operation", calls.BeginOperation("purge", wanted))
+    left = PURGE_SECONDS
+    for pause in task_fields.pauses():
+        if view.is_over or left <= 0:
+            break
+        await asyncio.sleep(pause)
+        left -= pause
+        view = await broker.call(client, "operation", calls.FindOperation(view.operation_id))
+    return task_fields.succeeded(view)
 
 
 def result(found: TaskView) -> Raw:

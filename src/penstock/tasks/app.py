@@ -33,6 +33,7 @@ from penstock.tasks.declaring import Declarations
 from penstock.tasks.job import Job
 from penstock.tasks.listing import JobFilter
 from penstock.tasks.middleware import Middleware, checked_middleware
+from penstock.tasks.operations import Operating
 from penstock.tasks.options import QUEUE_DEFAULT, DeclaredOptions, QueueDeclaration, task_id_of
 from penstock.tasks.registering import registered
 from penstock.tasks.scheduling import Scheduling
@@ -57,7 +58,7 @@ class Decorator(Protocol):
     def __call__(self, function: Callable[P, T], /) -> Task[P, T, T]: ...
 
 
-class App(Scheduling):
+class App(Scheduling, Operating):
     """A set of tasks and the place where they are kept. Safe to share between threads and event loops."""
 
     _has_threads = True  # whether time passes by itself
@@ -176,17 +177,6 @@ class App(Scheduling):
     def ajobs(self, *, limit: int | None = None, **wanted: Unpack[JobFilter]) -> AsyncIterator[Job[Any]]:
         """The same, for `async for`."""
         return listing.ajobs(self, listing.filter_of(wanted), listing.check_limit(limit))
-
-    def purge(self, **wanted: Unpack[JobFilter]) -> int:
-        """Forget final jobs that match; those that only wait are cancelled and forgotten too. Returns how many."""
-        session = self.open_session()
-        count, ticket = session.purge_tasks(listing.filter_of(wanted))
-        session.confirm(ticket)
-        return count
-
-    async def apurge(self, **wanted: Unpack[JobFilter]) -> int:
-        """The same, awaited."""
-        return await (await self.open_async_session()).purge_tasks(listing.filter_of(wanted))
 
     # workers
 

@@ -14,6 +14,9 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from penstock.errors import PenstockError
 from penstock.model_tasks import (
     MissedPolicy,
+    OperationAction,
+    OperationState,
+    OperationView,
     ScheduleView,
     Submitted,
     TaskPage,
@@ -22,7 +25,7 @@ from penstock.model_tasks import (
     WorkerView,
 )
 from penstock.wire.json_replies import error_fields
-from penstock.wire.json_tasks import Args, Kwargs, milliseconds, raw
+from penstock.wire.json_tasks import Args, Kwargs, TaskChoice, choice_of, milliseconds, raw
 from penstock.wire.json_views import ErrorFields
 
 WorkerStatus = Literal["alive", "stopping", "dead"]
@@ -105,9 +108,33 @@ class FinishResults(Struct):
 
 
 class PurgedTasks(Struct):
-    """How many tasks were forgotten."""
+    """How many tasks were forgotten so far, and the operation that goes on when it `is_done` is false."""
 
     purged: int
+    operation_id: str
+    is_done: bool
+
+
+class Operation(Struct, kw_only=True):
+    """An operation on many tasks, and how far it is. The filter is the one that it was begun with."""
+
+    operation_id: str
+    action: OperationAction
+    status: OperationState
+    filter: TaskChoice
+    started_at: datetime
+    updated_at: datetime
+    ended_at: datetime | None
+    matched: int
+    cancelled: int
+    purged: int
+    error: str
+
+
+class Operations(Struct):
+    """Those that run and those that did lately, the newest first."""
+
+    operations: list[Operation]
 
 
 class News(Struct):
@@ -238,6 +265,18 @@ def worker_view(worker: WorkerView) -> Worker:
         first_seen_at=worker.first_seen_at,
         last_heartbeat_at=worker.last_heartbeat_at,
     )
+
+
+def operation_view(operation: OperationView) -> Operation:
+    """An operation as JSON shows it."""
+    return Operation(
+        **{name: getattr(operation, name) for name in OPERATION},
+        status=operation.state,
+        filter=choice_of(operation.filter),
+    )
+
+
+OPERATION: Final = tuple(name for name in Operation.__struct_fields__ if name not in ("status", "filter"))
 
 
 def schedule_view(schedule: ScheduleView) -> Schedule:

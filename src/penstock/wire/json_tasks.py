@@ -8,7 +8,7 @@ what a client does with both in `json_tasks_client`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Raw, UnsetType
 
@@ -18,6 +18,7 @@ from penstock.model import Receipt, check_name, check_priority, to_micros
 from penstock.model_tasks import (
     Finish,
     MissedPolicy,
+    OperationAction,
     ParentPolicy,
     ScheduleSpec,
     Takes,
@@ -124,6 +125,13 @@ class TaskChoice(Request, omit_defaults=True):
     until: Instant | None = None
     argument: str | None = None
     error_contains: str | None = None
+
+
+class NewOperation(TaskChoice, omit_defaults=True, kw_only=True):
+    """What to do with all tasks that match. Begun again with the same id, it is the same operation."""
+
+    action: OperationAction
+    operation_id: str = ""
 
 
 class TaskSearch(TaskChoice, omit_defaults=True):
@@ -273,6 +281,21 @@ def filter_of(given: TaskChoice | TasksQuery) -> TaskFilter:
         limit=getattr(given, "limit", PAGE_MAX),
         cursor=getattr(given, "cursor", None),
     )
+
+
+def choice_of(wanted: TaskFilter) -> TaskChoice:
+    """The same from a filter."""
+    return TaskChoice(**_chosen(wanted))
+
+
+def operation_of(wanted: TaskFilter, action: str, operation_id: str) -> NewOperation:
+    """An operation to begin."""
+    return NewOperation(**_chosen(wanted), action=OperationAction(action), operation_id=operation_id)
+
+
+def _chosen(wanted: TaskFilter) -> dict[str, Any]:
+    same = {name: getattr(wanted, name) for name in SAME}
+    return {"status": wanted.states, **same, "since": wanted.submitted_since, "until": wanted.submitted_until}
 
 
 SAME: Final = ("task_type", "queue", "worker", "workflow", "schedule", "argument", "error_contains")

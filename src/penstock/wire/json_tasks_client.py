@@ -9,6 +9,7 @@ from msgspec import UnsetType
 from penstock.errors import PenstockError
 from penstock.model_tasks import (
     Finish,
+    OperationView,
     Run,
     ScheduleSpec,
     ScheduleView,
@@ -23,11 +24,13 @@ from penstock.model_tasks import (
 )
 from penstock.wire.errors import ErrorReply, to_error
 from penstock.wire.json_task_views import (
+    OPERATION,
     RUN,
     SPEC,
     TASK,
     FinishResults,
     News,
+    Operation,
     Schedule,
     SubmittedTasks,
     Task,
@@ -39,8 +42,8 @@ from penstock.wire.json_tasks import (
     FinishedRun,
     NewSchedule,
     NewTask,
-    TaskChoice,
     WorkerHeartbeat,
+    filter_of,
     milliseconds,
     raw,
     seconds,
@@ -82,12 +85,6 @@ def finished_run(finish: Finish) -> FinishedRun:
         task_type=finish.task_type,
         run_ms=round(finish.run_seconds * 1000, 3),
     )
-
-
-def choice(wanted: TaskFilter) -> TaskChoice:
-    """Which tasks to purge."""
-    same = {name: getattr(wanted, name) for name in SAME}
-    return TaskChoice(status=wanted.states, **same, since=wanted.submitted_since, until=wanted.submitted_until)
 
 
 def query(wanted: TaskFilter) -> dict[str, str]:
@@ -169,6 +166,12 @@ def worker_from(view: Worker) -> WorkerView:
         first_seen_at=view.first_seen_at,
         last_heartbeat_at=view.last_heartbeat_at,
     )
+
+
+def operation_from(view: Operation) -> OperationView:
+    """An operation that was asked for."""
+    same = {name: getattr(view, name) for name in OPERATION}
+    return OperationView(**same, state=view.status, filter=filter_of(view.filter))
 
 
 def schedule_from(view: Schedule) -> ScheduleView:

@@ -13,6 +13,7 @@ from penstock.model import to_datetime, to_micros
 from penstock.model_tasks import (
     Finish,
     MissedPolicy,
+    OperationView,
     ScheduleSpec,
     ScheduleView,
     Takes,
@@ -86,6 +87,26 @@ def filter_of(given: pb.TaskFilter, limit: int = PAGE, cursor: str = "") -> Task
         submitted_until=instant(given, "until", "filter."),
         limit=limit or PAGE,
         cursor=cursor or None,
+    )
+
+
+def operation_of(operation: OperationView) -> pb.TaskOperation:
+    """An operation, and how far it is."""
+    wanted = operation.filter
+    chosen = pb.TaskFilter(
+        states=map(state_of, wanted.states),
+        **{name: getattr(wanted, name) for name in _TEXTS},
+        since=moment(wanted.submitted_since),
+        until=moment(wanted.submitted_until),
+    )
+    return pb.TaskOperation(
+        **{name: getattr(operation, name) for name in ("operation_id", "matched", "cancelled", "purged", "error")},
+        action=operation.action.value,
+        state=operation.state.value,
+        filter=chosen,
+        started_at=moment(operation.started_at),
+        updated_at=moment(operation.updated_at),
+        ended_at=moment(operation.ended_at),
     )
 
 

@@ -22,6 +22,7 @@ from penstock.server.grpc.task_values import (
     finish_of,
     info_of,
     moment,
+    operation_of,
     schedule_of,
     spec_of,
     submission_of,
@@ -113,8 +114,31 @@ async def _retry_task(broker: Broker, client: Client, request: pb.RetryTaskReque
 
 
 async def _purge_tasks(broker: Broker, client: Client, request: pb.PurgeTasksRequest) -> pb.PurgeTasksResponse:
-    count = await broker.call(client, "purge_tasks", calls.PurgeTasks(filter_of(request.filter)))
-    return pb.PurgeTasksResponse(count=count)
+    view = await tasks.purge(broker, client, filter_of(request.filter))
+    return pb.PurgeTasksResponse(count=view.purged, operation_id=view.operation_id, is_done=view.is_over)
+
+
+# operations
+
+
+async def _begin_operation(broker: Broker, client: Client, request: pb.BeginOperationRequest) -> pb.TaskOperation:
+    given = calls.BeginOperation(request.action, filter_of(request.filter), request.operation_id)
+    return operation_of(await broker.call(client, "begin_operation", given))
+
+
+async def _get_operation(broker: Broker, client: Client, request: pb.GetOperationRequest) -> pb.TaskOperation:
+    return operation_of(await broker.call(client, "operation", calls.FindOperation(request.operation_id)))
+
+
+async def _list_operations(
+    broker: Broker, client: Client, request: pb.ListOperationsRequest
+) -> pb.ListOperationsResponse:
+    found = await broker.call(client, "operations", calls.Operations())
+    return pb.ListOperationsResponse(operations=map(operation_of, found))
+
+
+async def _stop_operation(broker: Broker, client: Client, request: pb.StopOperationRequest) -> pb.TaskOperation:
+    return operation_of(await broker.call(client, "stop_operation", calls.StopOperation(request.operation_id)))
 
 
 # workers
@@ -236,6 +260,10 @@ UNARY: Final[Mapping[str, Unary]] = {
     "CancelTask": _cancel_task,
     "RetryTask": _retry_task,
     "PurgeTasks": _purge_tasks,
+    "BeginOperation": _begin_operation,
+    "GetOperation": _get_operation,
+    "ListOperations": _list_operations,
+    "StopOperation": _stop_operation,
     "ClaimTasks": _claim_tasks,
     "FinishTasks": _finish_tasks,
     "HeartbeatWorker": _heartbeat,

@@ -46,6 +46,7 @@ BODIES: Final[dict[str, Any]] = {
     "post_queues_queue_dlq_replace": {"ids": ["orders.dlq/0/3"], "messages": [{"payload": {"order": 1}}]},
     "post_tasks": {"task_type": "send_email", "queue": "mail", "args": ["a@b.c"], "priority": "high"},
     "post_tasks_purge": {"status": ["completed"], "until": "2030-01-31T12:00:00Z"},
+    "post_operations": {"action": "purge", "status": ["completed"], "until": "2030-01-31T12:00:00Z"},
     "post_tasks_finish": {"receipt": RECEIPTS[0], "task_id": TASK, "outcome": "completed", "result": {"sent": 1}},
     "post_tasks_progress": {"receipt": RECEIPTS[0], "task_id": TASK, "progress": {"done": 0.5}},
     "post_workers_worker_heartbeat": {"host": "web-1", "queues": ["mail"], "concurrency": 16, "running": 3},

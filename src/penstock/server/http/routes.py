@@ -13,7 +13,7 @@ from penstock.broker.health import Readiness
 from penstock.model import Freed, QueueStats
 from penstock.server.http import actions, probes
 from penstock.server.http.route import IN_GROUP, IN_QUEUE, MEMBER, PUSHING, SETTLING, Route
-from penstock.server.http.task_routes import OF_SCHEDULES, OF_TASKS, OF_WORKERS
+from penstock.server.http.task_routes import OF_OPERATIONS, OF_SCHEDULES, OF_TASKS, OF_WORKERS
 from penstock.wire import calls
 from penstock.wire import json_models as models
 from penstock.wire import json_views as views
@@ -245,6 +245,7 @@ SECTIONS: Final = {
     "groups": OF_GROUPS,
     "dead letters": OF_DEAD_LETTERS,
     "tasks": OF_TASKS,
+    "operations": OF_OPERATIONS,
     "workers": OF_WORKERS,
     "schedules": OF_SCHEDULES,
     "broker": OF_BROKER,

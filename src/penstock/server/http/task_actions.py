@@ -46,7 +46,8 @@ async def retry(asked: Asked) -> views.Task:
 
 async def purge(asked: Asked) -> views.PurgedTasks:
     """POST /api/v1/tasks/purge."""
-    return views.PurgedTasks(await asked.call("purge_tasks", calls.PurgeTasks(models.filter_of(asked.body))))
+    view = await tasks.purge(asked.broker, asked.client, models.filter_of(asked.body))
+    return views.PurgedTasks(view.purged, view.operation_id, view.is_over)
 
 
 async def finish(asked: Asked) -> views.FinishResults:
@@ -60,6 +61,31 @@ async def finish(asked: Asked) -> views.FinishResults:
 async def progress(asked: Asked) -> None:
     """POST /api/v1/tasks/progress."""
     await tasks.progress(asked.broker, asked.client, asked.body)
+
+
+# operations
+
+
+async def begin_operation(asked: Asked) -> views.Operation:
+    """POST /api/v1/operations."""
+    given = calls.BeginOperation(asked.body.action, models.filter_of(asked.body), asked.body.operation_id)
+    return views.operation_view(await asked.call("begin_operation", given))
+
+
+async def operations(asked: Asked) -> views.Operations:
+    """GET /api/v1/operations."""
+    found = await asked.call("operations", calls.Operations())
+    return views.Operations([views.operation_view(each) for each in found])
+
+
+async def operation(asked: Asked) -> views.Operation:
+    """GET /api/v1/operations/{operation}."""
+    return views.operation_view(await asked.call("operation", calls.FindOperation(asked.path["operation"])))
+
+
+async def stop_operation(asked: Asked) -> views.Operation:
+    """DELETE /api/v1/operations/{operation}."""
+    return views.operation_view(await asked.call("stop_operation", calls.StopOperation(asked.path["operation"])))
 
 
 # workers

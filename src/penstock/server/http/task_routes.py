@@ -15,6 +15,8 @@ WORKER: Final = ("invalid_field", "invalid_name")
 _TASKS: Final = "/api/v1/tasks"
 _TASK: Final = f"{_TASKS}/{{task_id}}"
 _WORKER: Final = "/api/v1/workers/{worker}"
+_OPERATIONS: Final = "/api/v1/operations"
+_OPERATION: Final = f"{_OPERATIONS}/{{operation}}"
 _SCHEDULE: Final = "/api/v1/schedules/{schedule}"
 
 OF_TASKS: Final = (
@@ -34,7 +36,7 @@ OF_TASKS: Final = (
         *("POST", f"{_TASKS}/purge", "Forget final tasks, and cancel and forget those that wait", actions.purge),
         body=models.TaskChoice,
         result=views.PurgedTasks,
-        errors=("invalid_field",),
+        errors=("invalid_field", "queue_full", "disk_full"),
     ),
     Route(
         *("POST", f"{_TASKS}/finish", "Say how runs ended", actions.finish, models.finished),
@@ -66,6 +68,26 @@ OF_TASKS: Final = (
         *("POST", f"{_TASK}/retry", "Run a dead, cancelled or failed task again", actions.retry),
         result=views.Task,
         errors=(*IN_TASK, "invalid_field", "task_conflict", "disk_full", "queue_full", "queue_not_found"),
+    ),
+)
+OF_OPERATIONS: Final = (
+    Route(
+        *("POST", _OPERATIONS, "Purge or cancel all tasks that match, in the background", actions.begin_operation),
+        body=models.NewOperation,
+        result=views.Operation,
+        errors=("invalid_field", "queue_full", "disk_full"),
+        status=202,
+    ),
+    Route("GET", _OPERATIONS, "Operations that run, and those that did", actions.operations, result=views.Operations),
+    Route(
+        *("GET", _OPERATION, "How far an operation is", actions.operation),
+        result=views.Operation,
+        errors=("operation_not_found", "invalid_field"),
+    ),
+    Route(
+        *("DELETE", _OPERATION, "Stop an operation; what was done stays done", actions.stop_operation),
+        result=views.Operation,
+        errors=("operation_not_found", "task_conflict", "invalid_field"),
     ),
 )
 OF_WORKERS: Final = (

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from penstock.errors import BadRequest
 from penstock.model import Freed, Message, MessageId, PartitionLag, QueueOptions, QueueStats, Reason
-from penstock.model_tasks import ScheduleView, Submitted, TaskPage, TaskView, WorkerNews, WorkerView
+from penstock.model_tasks import OperationView, ScheduleView, Submitted, TaskPage, TaskView, WorkerNews, WorkerView
 from penstock.replies import HistoryInfo, Member, Membership, SinkState
 from penstock.wire.calls.arguments import Arguments
 from penstock.wire.calls.groups import (
@@ -66,18 +66,21 @@ from penstock.wire.calls.storage import (
 )
 from penstock.wire.calls.tasks import (
     AwaitNews,
+    BeginOperation,
     CancelTask,
     DeleteSchedule,
+    FindOperation,
     FindTask,
     FinishTasks,
     ForgetWorker,
     HeartbeatWorker,
     ListTasks,
     NoteProgress,
-    PurgeTasks,
+    Operations,
     RetryTask,
     Schedules,
     SetSchedule,
+    StopOperation,
     SubmitTasks,
     WaitTask,
     Workers,
@@ -89,6 +92,7 @@ __all__ = [
     "NAMES",
     "Arguments",
     "AwaitNews",
+    "BeginOperation",
     "Cancel",
     "CancelTask",
     "CommitSink",
@@ -102,6 +106,7 @@ __all__ = [
     "DeleteSchedule",
     "DiscardStaged",
     "Fetch",
+    "FindOperation",
     "FindTask",
     "FinishTasks",
     "ForgetWorker",
@@ -117,6 +122,7 @@ __all__ = [
     "ListTasks",
     "Members",
     "NoteProgress",
+    "Operations",
     "Options",
     "Pause",
     "Peek",
@@ -124,7 +130,6 @@ __all__ = [
     "PositionOnWire",
     "Purge",
     "PurgeDeadLetters",
-    "PurgeTasks",
     "PushStep",
     "Queues",
     "Read",
@@ -140,6 +145,7 @@ __all__ = [
     "SinkStateOf",
     "Stage",
     "Stats",
+    "StopOperation",
     "SubmitTasks",
     "Transact",
     "Unpin",
@@ -200,7 +206,10 @@ CALLS: Final[dict[str, tuple[type[Arguments], Any]]] = {
     "wait_task": (WaitTask, TaskView),
     "cancel_task": (CancelTask, TaskView),
     "retry_task": (RetryTask, TaskView),
-    "purge_tasks": (PurgeTasks, int),
+    "begin_operation": (BeginOperation, OperationView),
+    "operation": (FindOperation, OperationView),
+    "operations": (Operations, list[OperationView]),
+    "stop_operation": (StopOperation, OperationView),
     "heartbeat_worker": (HeartbeatWorker, WorkerNews),
     "worker_news": (AwaitNews, WorkerNews),
     "forget_worker": (ForgetWorker, None),

@@ -59,10 +59,31 @@ class RetryTask(Arguments):
     task_id: str
 
 
-class PurgeTasks(Arguments):
-    """Forget final tasks, and those that only wait; how many."""
+# operations on many tasks
 
+
+class BeginOperation(Arguments):
+    """Purge or cancel all tasks that match, in the background; sent again with its id, it is the same operation."""
+
+    action: str
     filter: TaskFilter
+    operation_id: str = ""
+
+
+class FindOperation(Arguments):
+    """How far an operation is."""
+
+    operation_id: str
+
+
+class Operations(Arguments):
+    """Operations that run, and those that did lately."""
+
+
+class StopOperation(Arguments):
+    """No step more; what was done stays done."""
+
+    operation_id: str
 
 
 # workers

@@ -313,10 +313,72 @@ class PurgeTasksRequest(_message.Message):
     def __init__(self, filter: _Optional[_Union[TaskFilter, _Mapping]] = ...) -> None: ...
 
 class PurgeTasksResponse(_message.Message):
-    __slots__ = ("count",)
+    __slots__ = ("count", "operation_id", "is_done")
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    IS_DONE_FIELD_NUMBER: _ClassVar[int]
     count: int
-    def __init__(self, count: _Optional[int] = ...) -> None: ...
+    operation_id: str
+    is_done: bool
+    def __init__(self, count: _Optional[int] = ..., operation_id: _Optional[str] = ..., is_done: _Optional[bool] = ...) -> None: ...
+
+class BeginOperationRequest(_message.Message):
+    __slots__ = ("action", "filter", "operation_id")
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    action: str
+    filter: TaskFilter
+    operation_id: str
+    def __init__(self, action: _Optional[str] = ..., filter: _Optional[_Union[TaskFilter, _Mapping]] = ..., operation_id: _Optional[str] = ...) -> None: ...
+
+class GetOperationRequest(_message.Message):
+    __slots__ = ("operation_id",)
+    OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    operation_id: str
+    def __init__(self, operation_id: _Optional[str] = ...) -> None: ...
+
+class StopOperationRequest(_message.Message):
+    __slots__ = ("operation_id",)
+    OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    operation_id: str
+    def __init__(self, operation_id: _Optional[str] = ...) -> None: ...
+
+class ListOperationsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListOperationsResponse(_message.Message):
+    __slots__ = ("operations",)
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    operations: _containers.RepeatedCompositeFieldContainer[TaskOperation]
+    def __init__(self, operations: _Optional[_Iterable[_Union[TaskOperation, _Mapping]]] = ...) -> None: ...
+
+class TaskOperation(_message.Message):
+    __slots__ = ("operation_id", "action", "state", "filter", "started_at", "updated_at", "ended_at", "matched", "cancelled", "purged", "error")
+    OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    UPDATED_AT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    MATCHED_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    PURGED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    operation_id: str
+    action: str
+    state: str
+    filter: TaskFilter
+    started_at: _timestamp_pb2.Timestamp
+    updated_at: _timestamp_pb2.Timestamp
+    ended_at: _timestamp_pb2.Timestamp
+    matched: int
+    cancelled: int
+    purged: int
+    error: str
+    def __init__(self, operation_id: _Optional[str] = ..., action: _Optional[str] = ..., state: _Optional[str] = ..., filter: _Optional[_Union[TaskFilter, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., matched: _Optional[int] = ..., cancelled: _Optional[int] = ..., purged: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
 
 class ClaimTasksRequest(_message.Message):
     __slots__ = ("worker_id", "queues", "max", "wait_ms", "lease_ms")
