@@ -98,7 +98,7 @@ def test_the_gauges_of_a_group_follow_its_messages(metrics, ps, clock):
         "leased_messages": 1,
         "delayed_messages": 2,
         "dead_messages": 1,
-        "lag_messages": 6,
+        "lag_messages": 5,
         "oldest_unsettled_age_seconds": 7,
     }
     outcomes = [found[key("penstock_settled_messages_total", **of_group, outcome=outcome)] for outcome in

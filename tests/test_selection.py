@@ -22,9 +22,11 @@ from penstock.client.sync import Penstock, Queue
 from penstock.client.sync_delivery import Leased
 from penstock.clock import ManualClock
 from penstock.delivery.lost import give_up
+from penstock.delivery.phases import SETTLED
 from penstock.embedded import Session
 from penstock.errors import InvalidField, LeaseLost, MessageNotFound
 from penstock.model import Message, MessageId
+from penstock.telemetry.state import Pace, group_row
 from tests.support.accounts import assert_accounts
 from tests.support.dose import NIGHTLY, dose
 from tests.support.forgetful import ForgetfulDisk
@@ -68,6 +70,9 @@ RETENTION: list[dict[str, Any]] = [
 ]
 LENGTH: list[dict[str, Any]] = [{}, {}, {"max_length": 6, "overflow": "drop_oldest"}]
 GROUPS = ["default", "other"]
+UPDATES: list[dict[str, Any]] = [{"key_max_in_flight": None}, {"key_max_in_flight": 1}, {"window_seconds": 1.0}]
+hows = st.sampled_from(["ack", "nack", "reject", "release"])
+IN_LINE = {"in_line", "no_consumer"}
 HOLD_SECONDS = 5.0
 
 
@@ -143,63 +148,94 @@ class SelectionMachine(RuleBasedStateMachine):
         if leased and not done:
             self.leases.append(leased)
 
+    @rule()
+    def peek_and_why_agree_with_the_next_lease(self) -> None:
+        """What peek shows first is what comes, in that order; of the rest, nobody says that it is in line."""
+        self.penstock.queues()
+        reasons = {id: self.reason(id) for id in self.unsettled_ids()}
+        shown = [str(message.id) for message in self.queue.peek(1_000)]
+        came: list[str] = []
+        while leased := self.queue.lease(1_000):
+            self.leases.append(leased)
+            came += [str(delivery.id) for delivery in leased]
+            if self.is_limited():
+                break
+        assert sorted(shown) == sorted(reasons), f"peek showed {shown}, unsettled are {sorted(reasons)}"
+        # A smaller lease shares what it takes out to partitions in smaller parts.
+        is_shown = set(came) <= set(shown) if self.is_limited() else came == shown[: len(came)]
+        assert is_shown, f"peek showed {shown}, a lease brought {came}"
+        assert {reasons[id] for id in came} <= IN_LINE, {id: reasons[id] for id in came}
+        left = {id: reason for id, reason in reasons.items() if id not in came and reason in IN_LINE}
+        assert self.is_limited() or not left, f"in line, but not leased: {left}"
+
+    def reason(self, id: str) -> str:
+        return next(reason.code for reason in self.queue.why(id) if reason.group == "default")
+
+    def unsettled_ids(self) -> list[str]:
+        return [
+            str(MessageId("q", progress.partition.name, offset))
+            for progress in self.groups()[0].progress
+            for offset in range(progress.partition.start, progress.partition.end)
+            if progress.state_of(offset) != SETTLED
+        ]
+
+    def is_limited(self) -> bool:
+        """Whether a lease may bring less than there is, or a message wait for others of its key that came with it."""
+        options = self.session.shard.core.by_name["q"].options
+        names = ("max_in_flight", "lease_per_second", "client_lease_per_second", "key_lease_per_second")
+        return any(getattr(options, name) is not None for name in (*names, "key_max_in_flight"))
+
     @precondition(lambda self: self.leases)
-    @rule(data=st.data(), how=st.sampled_from(["ack", "nack", "reject", "release"]), one=st.booleans())
-    def settle(self, data: st.DataObject, how: str, one: bool) -> None:
+    @rule(data=st.data(), how=hows)
+    def settle_all(self, data: st.DataObject, how: str) -> None:
         leased = data.draw(st.sampled_from(self.leases))
         with suppress(LeaseLost):
-            getattr(leased[0] if one else leased, how)()
-        if not one:
-            self.leases.remove(leased)
+            getattr(leased, how)()
+        self.leases.remove(leased)
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data())
+    def settle_each(self, data: st.DataObject) -> None:
+        leased = data.draw(st.sampled_from(self.leases))
+        for delivery in leased:
+            how = data.draw(st.one_of(st.none(), hows))
+            if how is not None:
+                with suppress(LeaseLost):
+                    getattr(delivery, how)()
 
     @rule(seconds=st.sampled_from([0.002, 0.5, 2.0, 6.0, 70.0]))
     def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)
         self.penstock.queues()
 
-    @rule()
-    def purge(self) -> None:
-        self.queue.purge()
+    @rule(data=st.data(), what=st.sampled_from(["purge", "cancel", "cancel", "seek", "redrive", "redrive", "update"]))
+    def operate(self, data: st.DataObject, what: str) -> None:
+        if what == "purge":
+            self.queue.purge()
+        elif what == "cancel" and self.pushed:
+            with suppress(LeaseLost, MessageNotFound):
+                self.queue.cancel(data.draw(st.sampled_from(self.pushed)))
+        elif what == "seek":
+            group = data.draw(st.sampled_from(GROUPS))
+            position: Any = data.draw(st.sampled_from(["earliest", "latest", 1]))
+            self.queue.seek(group, position)
+        elif what == "redrive":
+            with suppress(MessageNotFound):  # a seek brought the message back already
+                self.queue.dlq.redrive()
+        elif what == "update":
+            with suppress(InvalidField):
+                self.penstock.update_queue("q", **data.draw(st.sampled_from(UPDATES)))
 
-    @precondition(lambda self: self.pushed)
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        id = data.draw(st.sampled_from(self.pushed))
-        with suppress(LeaseLost, MessageNotFound):
-            self.queue.cancel(id)
-
-    @rule(group=st.sampled_from(GROUPS), to=st.sampled_from(["earliest", "latest", 1]))
-    def seek(self, group: str, to: Any) -> None:
-        self.queue.seek(group, to)
-
-    @rule()
-    def redrive(self) -> None:
-        self.queue.dlq.redrive()
-
-    @rule(limit=st.sampled_from([{"key_max_in_flight": None}, {"key_max_in_flight": 1}, {"window_seconds": 1.0}]))
-    def update(self, limit: dict[str, Any]) -> None:
-        with suppress(InvalidField):
-            self.penstock.update_queue("q", **limit)
-
-    @rule()
-    def seal(self) -> None:
-        self.session.seal()
-
-    @rule()
-    def compact(self) -> None:
-        self.session.compact()
-
-    @rule()
-    def checkpoint(self) -> None:
-        self.session.checkpoint()
-
-    @rule(clean=st.booleans())
-    def reopen(self, clean: bool) -> None:
-        if clean:
-            self.session.close()
-        self.disk.kill()
-        self.open()
-        self.leases.clear()
+    @rule(what=st.sampled_from(["seal", "seal", "compact", "compact", "checkpoint", "close", "kill"]))
+    def keep_house(self, what: str) -> None:
+        if what in ("close", "kill"):
+            if what == "close":
+                self.session.close()
+            self.disk.kill()
+            self.open()
+            self.leases.clear()
+        else:
+            getattr(self.session, what)()
 
     @rule(count=st.sampled_from([1, 2, 100]), how=st.sampled_from(["ack", "ack", "nack", "release"]))
     def drain(self, count: int, how: str) -> None:
@@ -225,6 +261,18 @@ class SelectionMachine(RuleBasedStateMachine):
 
     def groups(self) -> list[Any]:
         return list(self.session.shard.core.by_name["q"].groups.values())
+
+    @invariant()
+    def lag_counts_everything_unsettled(self) -> None:
+        if not hasattr(self, "pushed"):
+            return
+        self.penstock.queues()
+        for name, stats in self.queue.stats().groups.items():
+            group = next(group for group in self.groups() if group.name == name)
+            assert stats.lag == group.backlog == stats.ready + stats.leased + stats.waiting
+            assert (stats.oldest_unsettled_at is None) == (stats.lag == 0)
+            row = group_row(group, Pace())
+            assert (row.lag, bool(row.oldest_at)) == (stats.lag, stats.lag > 0)
 
     @invariant()
     def every_account_adds_up(self) -> None:

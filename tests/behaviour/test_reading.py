@@ -127,18 +127,19 @@ def test_peek_shows_what_stands_before_the_default_group(ps):
     queue.push(b"c", partition=0)
     lease_one(queue, partitions=[0]).ack()
 
-    assert payloads(queue.peek()) == [b"c"]
-    assert sorted(payloads(queue.peek(10))) == [b"b", b"c"]
+    assert payloads(queue.peek()) == [b"b"]
+    assert payloads(queue.peek(10)) == [b"b", b"c"]
+    assert payloads(queue.lease(10)) == [b"b", b"c"]
 
 
-def test_peek_looks_past_what_is_settled(ps):
+def test_peek_looks_past_what_is_settled_and_shows_what_is_held_last(ps):
     queue = ps.queue("mail")
     queue.push_many(numbered(200))
     leased = queue.lease(199)
     for delivery in leased[1:]:
         delivery.ack()
 
-    assert payloads(queue.peek(2)) == [b"0", b"199"]
+    assert payloads(queue.peek(2)) == [b"199", b"0"]
 
 
 def test_peek_shows_redriven_messages(ps, clock):
@@ -150,6 +151,23 @@ def test_peek_shows_redriven_messages(ps, clock):
     clock.advance(TICK)
 
     assert payloads(queue.peek()) == [b"0"]
+
+
+def test_a_redriven_message_is_lag_and_the_oldest(ps, clock):
+    queue = ps.queue("mail")
+    queue.push_many(numbered(2))
+    pushed_at = queue.read()[0].pushed_at
+    lease_one(queue).reject()
+    drain(queue)
+    clock.advance(60)
+    assert (queue.stats().groups["default"].lag, queue.stats().groups["default"].oldest_unsettled_at) == (0, None)
+
+    queue.dlq.redrive()
+    clock.advance(TICK)
+
+    stats = queue.stats().groups["default"]
+    assert (stats.ready, stats.lag, stats.oldest_unsettled_at) == (1, 1, pushed_at)
+    assert queue.groups()["default"][0].lag == 1
 
 
 def test_reading_crosses_segments_and_memory(ps, way):

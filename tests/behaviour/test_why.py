@@ -100,6 +100,38 @@ def test_a_message_behind_another_of_its_partition(ps):
     assert code(queue, second) == "held_by_order"
 
 
+def test_in_partition_order_what_is_ahead_of_a_retry_is_in_line(ps, clock):
+    queue = ps.create_queue("mail", ordering="partition")
+    ids = queue.push_many(numbered(3)).ids
+    clock.advance(1)
+    first, second, third = queue.lease(3)
+    second.nack(delay=60)
+    third.release()
+    first.release()
+
+    assert [code(queue, id) for id in ids] == ["in_line", "retry", "held_by_order"]
+    assert take(queue) == [b"0"]
+
+
+def test_what_came_back_waits_for_no_window_and_no_delay(ps, clock):
+    queue = ps.create_queue("mail", window_seconds=60, delay_seconds=10)
+    id = queue.push(b"a")
+    clock.advance(61)
+    queue.lease(1).release()
+    later = queue.push(b"b")
+
+    assert (code(queue, id), code(queue, later)) == ("in_line", "not_due")
+    assert take(queue) == [b"a"]
+
+
+def test_a_message_behind_another_of_its_key_that_nobody_has_asked_for(ps):
+    queue = ps.create_queue("mail", ordering="key")
+    ids = queue.push_many([Message(payload=b"x", key=key) for key in ("a", "a", "b")]).ids
+
+    assert [code(queue, id) for id in ids] == ["no_consumer", "held_by_key", "no_consumer"]
+    assert len(queue.lease(3)) == 2
+
+
 @pytest.mark.parametrize("max", [1, 10])
 def test_a_message_behind_another_of_its_key(ps, max):
     queue = ps.create_queue("mail", ordering="key")

@@ -214,8 +214,8 @@ def test_ids_of_dead_letters_are_told_from_others(shop, run):
 
 
 def test_messages_can_be_looked_at_and_taken_back(shop, run, no_time_passes):
-    assert lines(run("peek", "orders", "-n", "2").out)[1].split() == ["orders/0/12", "12s", "order", "12"]
-    assert run("peek", "orders", "-n", "1", "--json").json_lines[0]["payload"] == "order 12"
+    assert lines(run("peek", "orders", "-n", "2").out)[1].split() == ["orders/0/15", "12s", "order", "15"]
+    assert run("peek", "orders", "-n", "1", "--json").json_lines[0]["payload"] == "order 15"
     assert run("peek", "quiet").code == 4
     delayed = run("delayed", "orders").out
     assert "orders/0/1234" in delayed

@@ -50,6 +50,11 @@ class Buckets:
     def __len__(self) -> int:
         return len(self._levels)
 
+    def copied(self) -> Buckets:
+        copy = Buckets(self.rate)
+        copy._levels, copy._sweep_at = dict(self._levels), self._sweep_at
+        return copy
+
     def available(self, who: Hashable, now: int) -> int:
         """Whole tokens that can be taken now."""
         return self._level(who, now) // TOKEN

@@ -48,6 +48,19 @@ class KeyGate:
         self._timed: set[int] = set()  # keys in it
         self._blocked: set[Progress] = set()  # partitions that are not read on while too much is parked
 
+    def copied(self) -> KeyGate:
+        """A gate in the same state, of which nothing is shared."""
+        copy = KeyGate(self._group)
+        copy.rates = None if self.rates is None else self.rates.copied()
+        copy.held_max, copy.held = self.held_max, dict(self.held)
+        copy._holders = None if self._holders is None else dict(self._holders)
+        copy._lines = {key: list(line) for key, line in self._lines.items()}
+        copy._parked_count = self._parked_count
+        copy._offered, copy._outstanding = dict(self._offered), set(self._outstanding)
+        copy._due, copy._timed = list(self._due), set(self._timed)
+        copy._blocked = set(self._blocked)
+        return copy
+
     def set_limits(self, rates: Buckets | None, held_max: int | None, now: int) -> None:
         """New limits hold at once, for what is in flight and in line already."""
         self.rates = rates

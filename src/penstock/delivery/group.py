@@ -39,6 +39,11 @@ class Lane:
     def __bool__(self) -> bool:
         return bool(self.again or self.fresh)
 
+    def copied(self) -> Lane:
+        copy = Lane(self.priority)
+        copy.again, copy.fresh = self.again.copy(), self.fresh.copy()
+        return copy
+
 
 class Group:
     """`backlog` is the number of messages the group has not finished, over all partitions."""

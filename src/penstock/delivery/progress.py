@@ -160,6 +160,12 @@ class Progress:
         """Messages of this partition that the group has not finished."""
         return self.partition.end - self.start - self.acked - self.dead - self.dropped_count()
 
+    def oldest_offset(self) -> int | None:
+        """The lowest offset that is not settled, be it one that was brought back; None when all are settled."""
+        if self.sparse:
+            return min(self.sparse)
+        return self.base if self.base < self.partition.end else None
+
     def dropped_count(self) -> int:
         return sum(self.dropped.values()) if self.dropped else 0
 

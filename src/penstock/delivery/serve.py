@@ -36,14 +36,20 @@ def select(group: Group, count_max: int, now: int, reached: int, only: Collectio
     """Up to `count_max` messages for one lease. `reached`: delays up to this instant have ended."""
     selection = Selection(group, now, reached, only)
     try:
-        if len(group.order) > 1:
-            _serve_lanes(selection, count_max)
-        else:
-            _serve_strict(selection, count_max, group.order)
+        serve(selection, count_max)
     except Need:
         if not selection.count and not selection.expired:
             raise
     return selection
+
+
+def serve(selection: Selection, count_max: int) -> None:
+    """Fill a selection. May raise `Need` when it is filled in part."""
+    group = selection.group
+    if len(group.order) > 1:
+        _serve_lanes(selection, count_max)
+    else:
+        _serve_strict(selection, count_max, group.order)
 
 
 def _serve_strict(selection: Selection, count_max: int, priorities: Sequence[int]) -> None:

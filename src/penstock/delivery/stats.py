@@ -36,7 +36,7 @@ def group_stats(group: Group, reached: int) -> GroupStats:
         dead=dead,
         dropped=dropped.total(),
         dropped_by=dict(dropped),
-        lag=sum(row.lag for row in lags(group)),
+        lag=sum(p.unsettled() for p in progresses),
         oldest_unsettled_at=_oldest(group),
     )
 
@@ -64,9 +64,7 @@ def _delayed_in(progress: Progress, extent: Extent, first: int, reached: int) ->
 def lags(group: Group) -> list[PartitionLag]:
     """Where the group stands in each partition."""
     return [
-        PartitionLag(
-            p.partition.name, p.partition.start, p.base, p.partition.end, p.partition.end - max(p.base, p.start)
-        )
+        PartitionLag(p.partition.name, p.partition.start, p.base, p.partition.end, p.unsettled())
         for p in group.progress
     ]
 
@@ -86,9 +84,5 @@ def count_phases(group: Group) -> Counter[int]:
 
 
 def _oldest(group: Group) -> datetime | None:
-    oldest = [
-        p.partition.pushed_time(max(p.base, p.partition.start))
-        for p in group.progress
-        if p.base < p.partition.end and p.partition.extents
-    ]
+    oldest = [p.partition.pushed_time(offset) for p in group.progress if (offset := p.oldest_offset()) is not None]
     return to_datetime(min(oldest)) if oldest else None

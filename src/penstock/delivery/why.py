@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.delivery.core import Delivery
+from penstock.delivery.fresh import cursor_of
 from penstock.delivery.group import Group
 from penstock.delivery.indexes import priority_of
 from penstock.delivery.keys import key_of, recall
@@ -32,7 +33,7 @@ def _why(core: Delivery, group: Group, partition: Partition, offset: int, now: i
         due = to_datetime((progress.dues or {})[offset]).isoformat()
         return "retry", f"attempt {progress.attempt_next(offset)} is due at {due}"
     return (
-        _gated(core, progress, offset, now)
+        _gated(core, progress, offset, state, now)
         or _held(progress, offset)
         or _limited(group, progress, offset, now)
         or _owned(group, progress)
@@ -58,12 +59,14 @@ def _leased(group: Group, progress: Progress, offset: int) -> tuple[str, str]:
     return "leased", "a consumer holds it"
 
 
-def _gated(core: Delivery, progress: Progress, offset: int, now: int) -> tuple[str, str] | None:
+def _gated(core: Delivery, progress: Progress, offset: int, state: int, now: int) -> tuple[str, str] | None:
     partition = progress.partition
     options = partition.queue.options
     extent = partition.extent_at(offset)
-    dues = extent.dues()
+    dues = extent.dues() if state == FRESH else None
     due = 0 if dues is None else int(dues[offset - extent.first])
+    if _is_past_the_gate(progress, offset, state):
+        return ("not_due", f"it is due at {to_datetime(due).isoformat()}") if due > core.wheel.reached else None
     if options.delay_seconds:
         due = max(due, partition.pushed_time(offset) + round(options.delay_seconds * 1_000_000))
     if due > max(now, core.wheel.reached):
@@ -74,15 +77,41 @@ def _gated(core: Delivery, progress: Progress, offset: int, now: int) -> tuple[s
     return None
 
 
+def _is_past_the_gate(progress: Progress, offset: int, state: int) -> bool:
+    """Whether the delay and the window of the queue hold this message back no more: they do so once.
+
+    In partition order they hold back whatever is to be had of the partition, also what came back.
+    """
+    if progress.partition.queue.options.ordering == "partition":
+        return False
+    return state == READY or offset < cursor_of(progress, priority_of(progress.partition, offset))
+
+
 def _held(progress: Progress, offset: int) -> tuple[str, str] | None:
     ordering = progress.partition.queue.options.ordering
-    if ordering == "partition" and (progress.leased or progress.waiting):
+    if ordering == "partition" and (progress.leased or any(waiting < offset for waiting in progress.dues or ())):
         return "held_by_order", f"an earlier message of partition {progress.partition.name!r} is not settled yet"
     if ordering == "key":
         recall(progress)
-        if offset not in (progress.keys or ()) and key_of(progress.partition, offset) in (progress.parked or ()):
+        key = key_of(progress.partition, offset)
+        is_behind = key in (progress.parked or ()) or (key and _is_fresh_ahead(progress, offset, key))
+        if offset not in (progress.keys or ()) and is_behind:
             return "held_by_key", "an earlier message of the same key is not settled yet"
     return None
+
+
+def _is_fresh_ahead(progress: Progress, offset: int, key: int) -> bool:
+    """Whether a message of the same key that nobody has looked at yet is ahead of this one."""
+    for extent in progress.partition.extents_from(progress.cursor):
+        low, high = max(progress.cursor, extent.first), min(extent.end, offset)
+        if high <= low:
+            break
+        hashes = extent.key_hashes()
+        if hashes is not None:
+            same = hashes[low - extent.first : high - extent.first] == key
+            if bool((progress.fresh_mask(low, high) & same).any()):
+                return True
+    return False
 
 
 def _limited(group: Group, progress: Progress, offset: int, now: int) -> tuple[str, str] | None:
@@ -119,6 +148,7 @@ def _in_line(group: Group, progress: Progress, offset: int, state: int) -> tuple
     if not group.active_at or group.active_at <= group.queue.created_at:
         return "no_consumer", f"no consumer has asked for messages in group {group.name!r} yet"
     priority = priority_of(progress.partition, offset)
-    ahead = offset - progress.cursor if state == FRESH and offset >= progress.cursor else 0
+    cursor = cursor_of(progress, priority)
+    ahead = int(progress.fresh_mask(cursor, offset).sum()) if state == FRESH and offset > cursor else 0
     assert state in (FRESH, READY)
     return "in_line", f"it is ready at priority {priority}; {ahead} messages of its partition stand before it"

@@ -13,11 +13,13 @@ from penstock.delivery.core import Delivery
 from penstock.delivery.entries import Entry
 from penstock.delivery.log import DUE, Partition, Queue
 from penstock.delivery.phases import SETTLED
+from penstock.delivery.preview import preview
+from penstock.delivery.progress import Progress
 from penstock.delivery.stats import group_stats, lags
 from penstock.delivery.why import why
 from penstock.engine import Ticket
 from penstock.errors import GroupExists, InvalidField
-from penstock.materialise import pieces_of
+from penstock.materialise import pieces_of, pieces_of_takes
 from penstock.model import Message, MessageId, PartitionLag, Position, QueueStats, Reason, to_datetime, to_micros
 from penstock.replies import Piece
 from penstock.shard import Shard
@@ -40,21 +42,31 @@ def read(
 
 
 def peek(shard: Shard, queue: str, limit: int) -> tuple[list[Message], Ticket]:
-    """What stands before the default group, oldest first, whether due or not."""
+    """What the default group would lease next, in that order; then what is held, waits or is not due, oldest first."""
 
     def question(now: int) -> list[Piece]:
-        pieces: list[Piece] = []
-        left = limit
-        for progress in admin.queue_named(shard.core, queue).groups[0].progress:
-            everything = chain(sorted(progress.sparse or ()), range(progress.base, progress.partition.end))
-            unsettled = (offset for offset in everything if progress.state_of(offset) != SETTLED)
-            offsets = list(islice(unsettled, left))
+        group = admin.queue_named(shard.core, queue).groups[0]
+        selection = preview(shard.core, group, limit, now)
+        pieces = pieces_of_takes(selection.takes)
+        listed = {(progress.partition.id, offset) for progress, gone in selection.expired for offset in gone}
+        listed |= {(take.progress.partition.id, offset) for take in selection.takes for offset in take.offsets}
+        left = limit - selection.count
+        for progress in group.progress:
+            offsets = list(islice(_unsettled(progress, listed), left))
             pieces += pieces_of(progress.partition, offsets)
             left -= len(offsets)
         return pieces
 
     pieces, ticket = shard.look(question)
     return list(messages(queue, shard.loaded(pieces))), ticket
+
+
+def _unsettled(progress: Progress, listed: set[tuple[int, int]]) -> Iterator[int]:
+    """Offsets of a partition that are not settled, oldest first, without those that are listed already."""
+    number = progress.partition.id
+    for offset in chain(sorted(progress.sparse or ()), range(progress.base, progress.partition.end)):
+        if progress.state_of(offset) != SETTLED and (number, offset) not in listed:
+            yield offset
 
 
 def messages(queue: str, pieces: Sequence[Piece]) -> Iterator[Message]:

@@ -30,7 +30,7 @@ FAMILIES: Final = {
         Family("penstock_leased_messages", "gauge", _OF_GROUP, "Messages in the hands of consumers."),
         Family("penstock_delayed_messages", "gauge", _OF_GROUP, "Messages that wait for their time or a retry."),
         Family("penstock_dead_messages", "gauge", _OF_GROUP, "Messages this group gave up on."),
-        Family("penstock_lag_messages", "gauge", _OF_GROUP, "Messages between the committed offsets and the ends."),
+        Family("penstock_lag_messages", "gauge", _OF_GROUP, "Messages that the group has not settled."),
         Family("penstock_oldest_unsettled_age_seconds", "gauge", _OF_GROUP, "Age of the oldest unsettled message."),
         Family("penstock_queues", "gauge", (), "Queues, those of dead letters included."),
         Family("penstock_partitions", "gauge", (), "Partitions of all queues."),

@@ -80,13 +80,13 @@ def group_row(group: Group, pace: Pace) -> GroupRow:
     for progress in list(group.progress):
         pace.step()
         partition = progress.partition
-        left = partition.end - max(progress.base, progress.start)
+        left = progress.unsettled()
         waiting = progress.waiting + min(partition.delayed, left)
         leased += progress.leased
         delayed += waiting
         dead += progress.dead
         lag += left
-        ready += max(0, progress.unsettled() - progress.leased - waiting)
+        ready += max(0, left - progress.leased - waiting)
         if left > 0:
             at = _oldest_at(progress)
             oldest_at = min(oldest_at, at) if oldest_at else at
@@ -98,7 +98,8 @@ def _oldest_at(progress: Progress) -> int:
     extents, firsts = partition.extents, partition.firsts
     if len(extents) != len(firsts) or not extents:
         return partition.pushed_at  # a change is under way
-    place = max(0, partition.place_of(max(progress.base, partition.start)))
+    oldest = min(progress.base, *list(progress.sparse or ()), partition.end)
+    place = max(0, partition.place_of(max(oldest, partition.start)))
     return extents[min(place, len(extents) - 1)].pushed_at
 
 
