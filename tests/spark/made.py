@@ -26,6 +26,7 @@ MESSAGES = pa.schema(
         ("payload", pa.binary()),
         ("headers", pa.map_(pa.string(), pa.string())),
         ("pushed_at", TIME),
+        ("available_at", TIME),
         ("trace_id", pa.string()),
     ]
 )
@@ -74,6 +75,7 @@ def message(
         "payload": payload,
         "headers": None if headers is None else list(headers.items()),
         "pushed_at": at(pushed),
+        "available_at": None,
         "trace_id": trace,
     }
 

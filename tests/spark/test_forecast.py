@@ -150,3 +150,71 @@ def test_a_run_says_that_there_is_little_history_and_is_not_repeated(spark, tmp_
     assert report.notes[0].startswith("less than two days")
     assert again.summary.startswith("Nothing new")
     assert "data:image/png;base64," in (tmp_path / "report.html").read_text()
+
+
+NOW_US = (MONDAY + 336) * HOUR_US
+
+
+def minutes_ago(minutes: float) -> int:
+    return NOW_US - round(minutes * 60_000_000)
+
+
+def outage(**more) -> History:
+    """628 messages that wait since ten minutes, nobody at work since nine."""
+    given = {"backlog": 628, "oldest_us": minutes_ago(10), "worked_us": minutes_ago(9), "now_us": NOW_US, **more}
+    return known(week(336), workers=40, **given)
+
+
+def test_an_outage_is_a_breach_although_workers_kept_up_before():
+    found = forecast.forecast(outage(), ForecastOptions(target_age_seconds=60))
+
+    assert found.is_stopped
+    assert found.breach_at == datetime.fromtimestamp(minutes_ago(9) / 1e6, UTC)
+    report = forecast._report([found], [forecast._table([found])], [], ForecastOptions())
+    assert report.summary.startswith("1 of 1 queues and groups let messages wait longer than 60 s, now or within")
+    assert "Nobody works on q/default" in report.summary
+    told = dict(zip(report.tables[0].columns, report.tables[0].rows[0], strict=True))
+    assert (told["open now"], told["workers"]) == (628, 0)
+    assert told["last worked"] == datetime.fromtimestamp(minutes_ago(9) / 1e6, UTC).strftime("%Y-%m-%d %H:%M")
+    assert "nobody has worked" in report.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("known_of_it", "is_stopped", "is_late"),
+    [
+        ({"worked_us": minutes_ago(0.5)}, False, True),  # they work, and have fallen behind
+        ({"oldest_us": minutes_ago(0.5)}, False, False),  # it came just now
+        ({"backlog": 0}, False, False),
+        ({"worked_us": None}, True, True),
+        ({"now_us": NOW_US + 86_400_000_000, "worked_us": minutes_ago(0), "oldest_us": minutes_ago(0)}, True, True),
+    ],
+)
+def test_it_is_an_outage_only_while_somebody_waits_and_nobody_works(known_of_it, is_stopped, is_late):
+    found = forecast.forecast(outage(**known_of_it), ForecastOptions(target_age_seconds=60))
+
+    assert found.is_stopped == is_stopped
+    now = datetime.fromtimestamp(found.history.now_us / 1e6, UTC)
+    assert (found.breach_at is not None and found.breach_at <= now) == is_late
+
+
+def test_a_forecast_of_something_open_is_made_again_and_knows_who_worked_last(spark, tmp_path):
+    """It works for an hour, and then nobody does while messages go on coming."""
+    messages = [message("q", n, 60 * n) for n in range(120)]
+    events = [event("q", n, n, "acked", 60 * n, 60 * n + 1, 60 * n + 21) for n in range(60)]
+    run = MadeRun(spark, tmp_path, ForecastOptions(), messages, events)
+    run.until = START + timedelta(hours=2)
+
+    report = forecast.run(run)
+
+    told = dict(zip(report.tables[0].columns, report.tables[0].rows[0], strict=True))
+    assert (told["open now"], told["oldest open"], told["last worked"]) == (60, "2026-11-16 10:00", "2026-11-16 09:59")
+    assert "Nobody works on q/default" in report.summary
+    assert not forecast.run(run).summary.startswith("Nothing new")
+
+
+def test_a_message_that_is_not_due_yet_does_not_wait(spark):
+    later = {**message("q", 0, 0), "available_at": START + timedelta(hours=1)}
+
+    (row,) = rates.open_messages(frame(spark, [later], MESSAGES), frame(spark, [], EVENTS)).collect()
+
+    assert row["oldest_us"] == round((START + timedelta(hours=1)).timestamp() * 1_000_000)

@@ -99,7 +99,9 @@ def _join(run: Run, archive: Archive, done: _Done, now: int) -> None:
         run.progress.step("joining small files")
         done.joined = joining.join(archive, lots, over(run.spark), now)
         count = sum(map(len, lots))
-        done.notes.append(f"joined {spelt(count, 'file')} into {len(done.joined)}; the old ones stay for an hour")
+        done.notes.append(
+            f"joined {spelt(count, 'file')} into {len(done.joined)}; the old ones are in _penstock/replaced for an hour"
+        )
 
 
 def _report(run: Run, archive: Archive, done: _Done) -> Report:

@@ -7,6 +7,7 @@ history ends.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -15,6 +16,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from penstock.clock import SystemClock
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
 from penstock.spark.pipelines.forecasting.queueing import (
     Floats,
@@ -31,6 +33,7 @@ STEP_SECONDS: Final = 60.0
 _STEPS_PER_HOUR: Final = 60
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 FILE: Final = "forecast.json"
+_COLUMNS: Final = ("queue", "partition", "offset", "pushed_at", "available_at")
 
 
 class ForecastOptions(Options, frozen=True, kw_only=True):
@@ -57,12 +60,26 @@ class History(msgspec.Struct, kw_only=True):
     busy_seconds: float = 0.0
     workers: int = 0
     backlog: int = 0
-    oldest_us: int | None = None
+    oldest_us: int | None = None  # since when the oldest open message could have been worked on
+    worked_us: int | None = None  # when anybody last settled something
+    now_us: int = 0  # 0: where history ends
 
     @property
     def per_worker(self) -> float:
         """Messages per second that one worker finishes while it is busy; 0 when nobody has."""
         return self.finished / self.busy_seconds if self.finished and self.busy_seconds > 0 else 0.0
+
+    @property
+    def oldest_seconds(self) -> float:
+        """How long the oldest open message has waited by now."""
+        return max(0.0, self._since(self.oldest_us)) if self.backlog else 0.0
+
+    def is_stopped(self, seconds: float) -> bool:
+        """Whether there has been work for so long, and nobody has done any."""
+        return self.oldest_seconds > seconds and (self.worked_us is None or self._since(self.worked_us) > seconds)
+
+    def _since(self, at_us: int | None) -> float:
+        return 0.0 if at_us is None else ((self.now_us or self.last_us) - at_us) / 1e6
 
 
 class Forecast(msgspec.Struct, kw_only=True):
@@ -77,6 +94,7 @@ class Forecast(msgspec.Struct, kw_only=True):
     enough: int | None = None  # workers
     with_enough: Waits | None = None
     breach_at: datetime | None = None
+    is_stopped: bool = False  # messages wait and nobody works: what workers did before says nothing of now
 
     @property
     def used_max(self) -> float:
@@ -97,6 +115,11 @@ def forecast(history: History, options: ForecastOptions) -> Forecast:
     found = Forecast(history=history, profile=week, workers=workers, rates=rates)
     if history.per_worker:
         _look_ahead(found, options)
+    target = options.target_age_seconds
+    found.is_stopped = options.workers is None and history.is_stopped(target)
+    if history.oldest_us is not None and history.oldest_seconds > target:
+        breached_at = _EPOCH + timedelta(microseconds=history.oldest_us, seconds=target)
+        found.breach_at = min(breached_at, found.breach_at or breached_at)
     return found
 
 
@@ -128,7 +151,7 @@ def run(run: Run) -> Report:
     from penstock.spark.pipelines.forecasting.report import write_report
 
     run.progress.step("looking for what is new")
-    messages = run.messages(columns=["queue", "partition", "offset", "pushed_at"])
+    messages = run.messages(columns=_COLUMNS)
     events = run.events()
     now = seen(run, messages, events)
     if now.is_empty:
@@ -142,15 +165,18 @@ def run(run: Run) -> Report:
     found.sort(key=lambda each: (each.breach_at or datetime.max.replace(tzinfo=UTC), -each.used_max))
     shown = [_table(found)]
     files = write_report(run.out, found, shown, run.options)
-    return remember(run.out / FILE, now, _report(found, shown, files, run.options))
+    report = _report(found, shown, files, run.options)
+    # What is open grows older by itself: such a forecast holds for no later run.
+    return report if any(each.history.backlog for each in found) else remember(run.out / FILE, now, report)
 
 
 def histories(run: Run, now: Seen) -> list[History]:
     """What is known of each queue and group."""
     from penstock.spark.pipelines.forecasting import rates
 
-    messages = run.messages(columns=["queue", "partition", "offset", "pushed_at"])
+    messages = run.messages(columns=_COLUMNS)
     events = run.events()
+    now_us = SystemClock().now() if run.until is None else round(run.until.timestamp() * 1_000_000)
     pushed: dict[str, dict[int, int]] = {}
     for row in rates.arrivals(messages).collect():
         pushed.setdefault(row["queue"], {})[row["hour"]] = row["pushed"]
@@ -159,12 +185,12 @@ def histories(run: Run, now: Seen) -> list[History]:
         work.setdefault((row["queue"], row["group"]), []).append(row)
     open_now = rates.open_messages(messages, events).collect()
     return [
-        _history(row, pushed.get(row["queue"], {}), work.get((row["queue"], row["group"]), []), now.last_us)
+        _history(row, pushed.get(row["queue"], {}), work.get((row["queue"], row["group"]), []), now.last_us, now_us)
         for row in sorted(open_now, key=lambda row: (row["queue"], row["group"]))
     ]
 
 
-def _history(row: Any, pushed: dict[int, int], work: list[Any], last_us: int) -> History:
+def _history(row: Any, pushed: dict[int, int], work: list[Any], last_us: int, now_us: int) -> History:
     last_hour = last_us // 3_600_000_000
     first = min([*pushed, *(each["hour"] for each in work)], default=last_hour)
     recent = [each["workers"] for each in sorted(work, key=lambda each: each["hour"])][-24:]
@@ -180,6 +206,8 @@ def _history(row: Any, pushed: dict[int, int], work: list[Any], last_us: int) ->
         workers=int(np.median(recent)) if recent else 0,
         backlog=row["open"],
         oldest_us=row["oldest_us"],
+        worked_us=max((each["last_us"] for each in work), default=None),
+        now_us=now_us,
     )
 
 
@@ -194,13 +222,13 @@ def _table(found: list[Forecast]) -> Table:
         "workers",
         "used % at most",
     ]
-    columns += ["open now", "breach at", "workers enough"]
+    columns += ["open now", "oldest open", "last worked", "breach at", "workers enough"]
     return Table("Forecast", columns, [_row(each) for each in found])
 
 
 def _row(each: Forecast) -> list[Any]:
     known = each.history.per_worker > 0
-    breach = each.breach_at.strftime("%Y-%m-%d %H:%M") if each.breach_at else "no" if known else "unknown"
+    breach = _minute(each.breach_at) if each.breach_at else "no" if known else "unknown"
     return [
         each.history.queue,
         each.history.group,
@@ -208,12 +236,22 @@ def _row(each: Forecast) -> list[Any]:
         round(float(each.rates.mean()) * 3600, 1),
         round(float(each.rates.max()) * 3600, 1),
         round(each.history.per_worker, 3) if known else None,
-        each.workers if known else 0,
+        each.workers if known and not each.is_stopped else 0,
         round(100 * each.used_max, 1) if known else None,
         each.history.backlog,
+        _minute(_at(each.history.oldest_us)),
+        _minute(_at(each.history.worked_us)),
         breach,
         each.enough,
     ]
+
+
+def _at(at_us: int | None) -> datetime | None:
+    return None if at_us is None else _EPOCH + timedelta(microseconds=at_us)
+
+
+def _minute(at: datetime | None) -> str | None:
+    return None if at is None else at.strftime("%Y-%m-%d %H:%M")
 
 
 def _report(found: list[Forecast], shown: list[Table], files: list[Path], options: ForecastOptions) -> Report:
@@ -222,8 +260,10 @@ def _report(found: list[Forecast], shown: list[Table], files: list[Path], option
     summary = (
         f"{len(late)} of {len(found)} queues and groups let messages wait longer than {options.target_age_seconds:g} s"
     )
+    stopped = _names(each for each in found if each.is_stopped)
+    outage = f" Nobody works on {stopped}, where messages wait." if stopped else ""
     return Report(
-        summary=f"{summary} within {options.horizon_hours} hours{first}.",
+        summary=f"{summary}, now or within {options.horizon_hours} hours{first}.{outage}",
         figures={"forecasts": len(found), "breaches": len(late)},
         tables=shown,
         files=[str(path) for path in files],
@@ -242,10 +282,17 @@ def _notes(found: list[Forecast]) -> list[str]:
         if short:
             used = "the overall mean" if basis == "mean" else "a day like the others"
             notes.append(f"less than {wanted} of whole hours: {used} is expected for {', '.join(short)}")
-    idle = [f"{each.history.queue}/{each.history.group}" for each in found if not each.history.per_worker]
+    idle = _names(each for each in found if not each.history.per_worker)
     if idle:
-        notes.append(f"nobody has finished anything, so nothing is known about how fast it goes: {', '.join(idle)}")
+        notes.append(f"nobody has finished anything, so nothing is known about how fast it goes: {idle}")
+    stopped = _names(each for each in found if each.is_stopped)
+    if stopped:
+        notes.append(f"messages wait and nobody has worked for longer than they may wait: {stopped}; see 'last worked'")
     return notes
+
+
+def _names(found: Iterable[Forecast]) -> str:
+    return ", ".join(f"{each.history.queue}/{each.history.group}" for each in found)
 
 
 PIPELINE = Pipeline(

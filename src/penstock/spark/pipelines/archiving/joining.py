@@ -15,7 +15,7 @@ from crc32c import crc32c
 from penstock.errors import Damaged
 from penstock.spark.pipelines.archiving.manifest import File, Manifest
 from penstock.spark.pipelines.archiving.spread import Spread
-from penstock.spark.pipelines.archiving.storing import Archive
+from penstock.spark.pipelines.archiving.storing import Archive, located
 from penstock.spark.pipelines.archiving.writing import FILE_BYTES, write_file
 
 SMALL_BYTES: Final = FILE_BYTES // 2  # in memory; larger files are left alone
@@ -41,9 +41,9 @@ def join(archive: Archive, lots: Sequence[Sequence[File]], spread: Spread[Sequen
     out, stage = archive.out, archive.stage
     staged = spread(lots, lambda lot: stage_joined(out, lot, stage))
     files = [msgspec.json.decode(each, type=File) for each in staged]
-    old = [file for lot in lots for file in lot]
-    assert sum(file.rows for file in files) == sum(file.rows for file in old), "compaction keeps every row"
-    return archive.replace(old, files, now)
+    kept = sum(file.rows for lot in lots for file in lot)
+    assert sum(file.rows for file in files) == kept, "compaction keeps every row"
+    return archive.replace(lots, files, now)
 
 
 def stage_joined(out: Path, files: Sequence[File], stage: Path) -> Iterator[bytes]:
@@ -54,7 +54,7 @@ def stage_joined(out: Path, files: Sequence[File], stage: Path) -> Iterator[byte
 
 def read_whole(out: Path, file: File) -> pa.Table:
     """A file of the archive, which must be what the manifest says."""
-    data = (out / file.path).read_bytes()
+    data = located(out, file).read_bytes()
     if len(data) != file.bytes or crc32c(data) != file.crc32c:
         raise Damaged(f"{file.path} of the archive does not match its checksum")
     return pq.read_table(pa.BufferReader(data), partitioning=None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import InvalidField, QueueNotFound
 from penstock.model import suggestion, to_micros
 from penstock.spark.pipelines.archiving.manifest import File, Manifest, date_of
-from penstock.spark.pipelines.archiving.storing import HOME, MANIFEST, read_manifest
+from penstock.spark.pipelines.archiving.storing import HOME, MANIFEST, located, read_manifest
 from penstock.spark.schema import COLUMNS
 
 if TYPE_CHECKING:
@@ -79,4 +79,4 @@ def messages(spark: SparkSession, out: Path, files: Sequence[File]) -> DataFrame
     if not files:
         return spark.createDataFrame([], schema)
     # Given one by one, files are not searched for columns in their paths.
-    return spark.read.schema(schema).parquet(*(str((out / file.path).absolute()) for file in files))
+    return spark.read.schema(schema).parquet(*(str(located(out, file).absolute()) for file in files))

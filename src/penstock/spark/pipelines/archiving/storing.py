@@ -2,11 +2,15 @@
 
     _penstock/archive.json         the manifest, replaced as a whole
     _penstock/stage/               files that tasks have written
+    _penstock/replaced/            files that compaction has joined into others, for a while
     queue=<name>/date=<day>/…      the files themselves
 
 Stage, rename, replace the manifest: a run that dies anywhere leaves at most files of the generation that never came to
-be, and the next run removes those. Nothing else is ever removed but what compaction replaced a while ago; and without a
-manifest an archive is not touched at all, because all of its files would look left over.
+be, and the next run removes those. Compaction moves the old files out of sight before the new one is put in their
+place, so that no listing of the directories ever shows a message twice; a run that dies in between has its files put
+back by the next one, and whoever goes by the manifest finds them meanwhile (`located`). Nothing else is ever removed
+but what compaction replaced a while ago; and without a manifest an archive is not touched at all, because all of its
+files would look left over.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from penstock.spark.pipelines.state import read_state, sync_directory, write_sta
 HOME: Final = "_penstock"
 MANIFEST: Final = "archive.json"
 STAGE: Final = "stage"
+REPLACED: Final = "replaced"
 GRACE: Final = 3_600_000_000  # µs that replaced files stay
 
 
@@ -43,10 +48,12 @@ class Archive:
         self.manifest = self._read()
         shutil.rmtree(self.stage, ignore_errors=True)
         left = [path for path in self._stored() if manifests.generation_of(path) == self.manifest.generation + 1]
-        self._remove(left)
+        self._remove(self.out / path for path in left)
+        self._restore()
         manifest, old = manifests.forgotten(self.manifest, now - GRACE)
         if old:
-            self._remove(old)
+            # An archive that was compacted by an earlier version has them in their old places.
+            self._remove(place for path in old for place in (self.out / path, self._hidden(path)))
             self._swap(manifest)
         return left
 
@@ -64,10 +71,13 @@ class Archive:
         self._swap(manifests.extended(self.manifest, files, covered))
         return files
 
-    def replace(self, old: Sequence[File], staged: Iterable[File], now: int) -> list[File]:
-        """Take in files that hold what others did."""
-        files = self._place(staged)
-        self._swap(manifests.joined(self.manifest, old, files, now))
+    def replace(self, lots: Sequence[Sequence[File]], staged: Sequence[File], now: int) -> list[File]:
+        """Take in a file for each lot of others that holds what they did."""
+        files: list[File] = []
+        for lot, file in zip(lots, staged, strict=True):
+            self._hide(lot)
+            files += self._place([file], len(files))
+        self._swap(manifests.joined(self.manifest, [file for lot in lots for file in lot], files, now))
         return files
 
     def _read(self) -> Manifest:
@@ -83,14 +93,32 @@ class Archive:
     def _stored(self) -> list[str]:
         return sorted(path.relative_to(self.out).as_posix() for path in self.out.glob("queue=*/date=*/*.parquet"))
 
-    def _remove(self, paths: Iterable[str]) -> None:
+    def _remove(self, paths: Iterable[Path]) -> None:
         for path in paths:
-            (self.out / path).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
-    def _place(self, staged: Iterable[File]) -> list[File]:
+    def _hidden(self, path: str) -> Path:
+        return self.out / HOME / REPLACED / path
+
+    def _hide(self, files: Sequence[File]) -> None:
+        self._move([(self.out / file.path, self._hidden(file.path)) for file in files])
+
+    def _restore(self) -> None:
+        """Files that a run has moved out of sight and did not live to replace."""
+        hidden = [(self._hidden(file.path), self.out / file.path) for file in self.manifest.files]
+        self._move([(source, target) for source, target in hidden if source.exists()])
+
+    def _move(self, moves: Sequence[tuple[Path, Path]]) -> None:
+        for source, target in moves:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(source, target)
+        for folder in {path.parent for move in moves for path in move}:
+            sync_directory(folder)
+
+    def _place(self, staged: Iterable[File], first: int = 0) -> list[File]:
         placed: list[File] = []
         folders: set[Path] = {self.out}
-        for number, file in enumerate(staged):
+        for number, file in enumerate(staged, first):
             path = manifests.path_of(file, self.manifest.generation + 1, number)
             target = self.out / path
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -108,6 +136,12 @@ class Archive:
     def _swap(self, manifest: Manifest) -> None:
         write_state(self.out / HOME / MANIFEST, manifest)
         self.manifest = manifest
+
+
+def located(out: Path, file: File) -> Path:
+    """Where a file that the manifest names is: in its place, or out of sight while it is being replaced."""
+    public = out / file.path
+    return public if public.exists() else out / HOME / REPLACED / file.path
 
 
 def read_manifest(out: Path) -> Manifest | None:

@@ -46,12 +46,16 @@ def work(events: DataFrame) -> DataFrame:
             f.sum("count").alias("deliveries"),
             f.sum("busy").alias("busy_seconds"),
             f.countDistinct("worker").cast("int").alias("workers"),
+            f.max("settled_us").alias("last_us"),
         )
     )
 
 
 def open_messages(messages: DataFrame, events: DataFrame) -> DataFrame:
-    """Messages that a group has not finished, and the oldest of them; a group is one that ever settled anything."""
+    """Messages that a group has not finished, and since when the oldest of them could have been worked on.
+
+    A group is one that ever settled anything.
+    """
     known = events.select("queue", f.coalesce("group", f.lit(DEFAULT_GROUP)).alias("group")).distinct()
     idle = messages.select("queue").distinct().join(known, "queue", "left_anti")
     groups = known.unionByName(idle.withColumn("group", f.lit(DEFAULT_GROUP)))
@@ -61,9 +65,10 @@ def open_messages(messages: DataFrame, events: DataFrame) -> DataFrame:
         "partition",
         f.explode(f.sequence("first_offset", "last_offset")).alias("offset"),
     )
-    expected = messages.select("queue", "partition", "offset", "pushed_at").join(f.broadcast(groups), "queue")
+    due = f.greatest("pushed_at", f.coalesce("available_at", "pushed_at")).alias("due_at")
+    expected = messages.select("queue", "partition", "offset", due).join(f.broadcast(groups), "queue")
     left = expected.join(ended, ["queue", "group", "partition", "offset"], "left_anti")
     counts = left.groupBy("queue", "group").agg(
-        f.count("*").alias("open"), f.unix_micros(f.min("pushed_at")).alias("oldest_us")
+        f.count("*").alias("open"), f.unix_micros(f.min("due_at")).alias("oldest_us")
     )
     return groups.join(counts, ["queue", "group"], "left").fillna({"open": 0})
