@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 import pytest
 from msgspec import Meta
@@ -21,6 +22,7 @@ from penstock.errors import InvalidField
 from penstock.spark.pipelines import registry
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Table
 from penstock.spark.pipelines.records import Record, keep, records
+from penstock.spark.pipelines.replay import ReplayOptions
 from penstock.spark.pipelines.running import PipelineRun, execute
 from penstock.spark.pipelines.state import locked, read_state, write_state
 from penstock.spark.pipelines.typed import described, typed
@@ -194,6 +196,41 @@ def test_a_wrong_command_line_starts_nothing(run, toy, words, code, message):
 
     assert (found.code, message in found.err) == (code, True), found.err
     assert not (toy / "pipelines").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("rollup", "--key-prefix", ""), "--key-prefix: it is empty"),
+        (("replay", "--to", "again"), "queue: it says which messages are replayed"),
+        (("replay", "--to", "again", "-q", "a", "--per-second", "0"), "--per-second: 0 is not more than 0"),
+        (("replay", "--to", "a/b", "-q", "a"), "a/b"),
+        (("replay", "--to", "again", "-q", "a", "--id", "a/b"), "a/b"),
+        (("replay", "--to", "again", "-q", "a", "--archive", "nowhere"), "archive: there is none in nowhere"),
+        (("backtest", "--handler", "json:loads"), "queue: name the queue"),
+        (("backtest", "--handler", "json", "-q", "a"), "handler: 'json' names no function"),
+        (("backtest", "--handler", "nowhere:handle", "-q", "a"), "No module named 'nowhere'"),
+        (("window", "--spec", "nowhere.toml"), "spec: there is no file nowhere.toml"),
+        (("window", "--spec", "nowhere.toml", "-q", "a"), "queue: the spec names the queues"),
+        (("traces", "--trace", " "), "--trace: it is empty"),
+        (("archive", "--since", "-1h"), "since, until: an archive has no gaps"),
+    ],
+)
+def test_options_that_a_pipeline_refuses_start_no_spark(run, toy, monkeypatch, words, message):
+    monkeypatch.setattr(sparking, "started", None)
+
+    found = run("pipeline", "run", *words, "--url", "data")
+
+    assert (found.code, message in found.err) == (1, True), found.err
+    assert not (toy / "pipelines").exists()
+
+
+def test_a_list_of_values_is_what_a_tuple_is():
+    """What a run was asked for is compared with what an earlier one was, which comes back from JSON."""
+    options = ReplayOptions(to="again", key=["c1"])  # type: ignore[arg-type]
+
+    assert options == ReplayOptions(to="again", key=("c1",))
+    assert msgspec.json.decode(msgspec.json.encode(options), type=ReplayOptions) == options
 
 
 def test_the_status_tells_what_earlier_runs_did(run, toy):

@@ -19,7 +19,7 @@ from penstock.errors import InvalidField
 from penstock.spark.pipelines.backtest import (
     PIPELINE,
     BacktestOptions,
-    checked_handler,
+    check_handler,
     compared,
     what_happened,
 )
@@ -127,7 +127,7 @@ def test_a_handler_that_never_survives_is_given_up(process: HandlerProcess, monk
 )
 def test_a_handler_that_cannot_be_found_is_refused_at_once(here: Path, handler: str, problem: str) -> None:
     with pytest.raises(InvalidField) as refused:
-        checked_handler(BacktestOptions(handler=handler))
+        check_handler(BacktestOptions(handler=handler))
 
     assert problem in refused.value.message
     assert refused.value.hint
@@ -229,11 +229,11 @@ def test_options_are_given_as_text() -> None:
     )
 
 
-def test_a_backtest_needs_a_queue(spark: Any, here: Path) -> None:
+def test_a_backtest_needs_a_queue(here: Path) -> None:
     options = BacktestOptions(handler="handlers_under_test:handle")
 
     with pytest.raises(InvalidField, match="queue"):
-        PIPELINE.run(PipelineRun(spark, str(here), options=options, out=here))
+        PIPELINE.check(PipelineRun(None, str(here), options=options, out=here))
 
 
 def test_the_result_of_a_call_is_small() -> None:

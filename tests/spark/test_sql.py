@@ -17,7 +17,7 @@ from penstock.cli.sparking import hush
 from penstock.client.sync import Penstock
 from penstock.embedded import Session
 from penstock.errors import InvalidField
-from penstock.spark.views import meant, query
+from penstock.spark.views import check_reading, meant, query
 from tests.cli.conftest import Run, nobodys_settings, run  # noqa: F401 - fixtures
 
 
@@ -115,14 +115,15 @@ def test_a_prompt_outlives_a_wrong_question(ask, monkeypatch):
 
     found = ask()
 
-    assert "Syntax error at or near 'selec'" in found.err
+    assert "did you mean 'select'?" in found.err
     assert "seven" in found.out
 
 
 @pytest.mark.parametrize(
     ("query", "messages"),
     [
-        ("selec 1", ["Syntax error at or near 'selec'", "line 1, pos 0"]),
+        ("selec 1", ["selec: queues are only read here", "did you mean 'select'?"]),
+        ("select (1", ["Syntax error", "line 1"]),
         ("select totl from orders", ["`totl` cannot be resolved", "Did you mean"]),
         ("select * from ordrs", ["there is no view or queue 'ordrs'", "did you mean 'orders'?"]),
         ("select nosuch(offset) from orders", ["`nosuch`"]),
@@ -139,11 +140,62 @@ def test_a_wrong_query_is_answered_in_one_line(ask, query, messages):
     assert [word for word in ("SQLSTATE", "org.apache", "Project", "==") if word in found.err] == []
 
 
-@pytest.mark.parametrize("statement", ["insert into orders select * from orders", " DROP view orders"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "insert into orders select * from orders",
+        " DROP view orders",
+        "with a as (select 1) insert into t select * from a",
+        "from orders insert into t select *",
+        "insert overwrite directory '/tmp/x' using parquet select 1",
+        "/* select */ create table t as select 1",
+        "-- select\ncreate view v as select 1",
+        "(insert into t select 1)",
+        "with a as (select r'\\' x) insert into t select 'y'",
+        "execute immediate 'insert into t select 1'",
+        "begin select 1; end",
+        "call system.run()",
+        "cache table orders",
+        "load data inpath 'x' into table y",
+        "merge into t using s on t.a = s.a when matched then delete",
+        "update t set a = 1",
+        "delete from t",
+        "use other",
+    ],
+)
 def test_statements_that_would_change_something_are_refused(statement):
     nothing: Any = None  # it is not used
-    with pytest.raises(InvalidField, match=r"(insert|drop): queues are only read here"):
+    with pytest.raises(InvalidField, match="queues are only read here"):
         query(nothing, "nowhere", statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select 'insert into x' from orders",
+        "select `insert` from orders -- insert",
+        "with a as (select 1) select * from a",
+        "(select 1) union (select 2)",
+        "/* insert */ show views",
+        "describe messages",
+        "explain select 1",
+        "create or replace temporary view v as select 1",
+        "values (1)",
+        "set spark.sql.ansi.enabled = false",
+        "",
+    ],
+)
+def test_statements_that_read_are_not(statement):
+    check_reading(statement)
+
+
+def test_a_statement_that_is_refused_starts_no_spark(run, directory, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("penstock.cli.sparking.started", None)
+
+    found = run("sql", "selct 1", "--url", directory)
+
+    assert found.code == 1
+    assert "did you mean 'select'?" in found.err
 
 
 def test_what_needs_a_file_says_so_before_spark_starts(run, directory):  # noqa: F811

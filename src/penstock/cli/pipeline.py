@@ -80,11 +80,11 @@ def run(
 
     where, options, place = readable(url, context), chosen(ctx), out or default_out(name)
     settings = parsed_conf(conf)
+    made = PipelineRun(None, where, queue or (), options=options, out=place, since=since, until=until)
+    named(ctx).check(made)
     with Bar(is_shown=not as_json) as bar, sparking.started(name, master=master, settings=settings, bar=bar) as spark:
         bar.step("reading")
-        made = PipelineRun(
-            spark, where, queue or (), options=options, out=place, since=since, until=until, progress=bar
-        )
+        made.spark, made.progress = spark, bar
         report = execute(named(ctx), made)
     write_report(named(ctx), made, report, as_json=as_json)
 

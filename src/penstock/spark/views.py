@@ -25,7 +25,14 @@ TABLES: Final = ("messages", "events", "tasks")
 _NOT_IN_WORDS: Final = re.compile(r"\W", re.ASCII)
 _WORDS: Final = re.compile(r"\w+", re.ASCII)
 _LISTING: Final = re.compile(r"\s*show\b", re.IGNORECASE)
-_CHANGING: Final = re.compile(r"\s*(insert|update|delete|merge|truncate|drop|alter)\b", re.IGNORECASE)
+# What no word of a statement is in: strings, quoted names, comments.
+_QUOTED: Final = re.compile(
+    r"""\br(?:'[^']*'|"[^"]*")|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|--[^\n]*|/\*.*?\*/""",
+    re.IGNORECASE | re.DOTALL,
+)
+_READS: Final = ("select", "with", "from", "values", "table", "show", "desc", "describe", "explain", "set")
+_TEMPORARY: Final = re.compile(r"create\s+(or\s+replace\s+)?temp(orary)?\s+view\b", re.IGNORECASE)
+_INSERT: Final = re.compile(r"\binsert\b", re.IGNORECASE)
 
 
 def query(
@@ -35,9 +42,7 @@ def query(
 
     Messages are those with `since` ≤ `pushed_at` < `until`; for events it is `settled_at`.
     """
-    if changing := _CHANGING.match(text):
-        hint = "docs/spark-sink.md writes the rows of a query to a queue; 'penstock push' needs no Spark"
-        raise InvalidField(f"{changing[1].lower()}: queues are only read here", hint=hint)
+    check_reading(text)
     from pyspark.errors import AnalysisException
 
     from penstock.spark.tables import table
@@ -54,6 +59,17 @@ def query(
         missing = (error.getMessageParameters() or {}).get("relationName", "").replace("`", "")
         hint = suggestion(missing, (*TABLES, *queues))
         raise InvalidField(f"there is no view or queue {missing!r}", hint=hint) from None
+
+
+def check_reading(text: str) -> None:
+    """Refuse a statement that does anything but read: an insert may stand after a WITH or a FROM too."""
+    plain = _QUOTED.sub(" ", text).lstrip(" \t\r\n(;")
+    first = next(iter(_WORDS.findall(plain)), "").lower()
+    is_reading = first in ("", *_READS) or _TEMPORARY.match(plain)
+    if not is_reading or _INSERT.search(plain):
+        hint = suggestion(first, _READS) if not is_reading else ""
+        hint = hint or "docs/spark-sink.md writes the rows of a query to a queue; 'penstock push' needs no Spark"
+        raise InvalidField(f"{first if not is_reading else 'insert'}: queues are only read here", hint=hint)
 
 
 def queue_names(url: str) -> list[str]:

@@ -52,11 +52,15 @@ class _Done(msgspec.Struct):
     notes: list[str] = []
 
 
-def run(run: Run) -> Report:
-    """Copy what is new; then join and prove, if that is asked for."""
+def check(run: Run) -> None:
+    """Refuse what would make gaps."""
     if run.since is not None or run.until is not None:
         hint = "an archive goes on from where it was, so it takes neither --since nor --until"
         raise InvalidField("since, until: an archive has no gaps", hint=hint)
+
+
+def run(run: Run) -> Report:
+    """Copy what is new; then join and prove, if that is asked for."""
     clock = SystemClock()
     # Tasks may run in other directories than this process.
     archive, url = Archive(run.out.absolute()), absolute_url(run.url)
@@ -164,4 +168,5 @@ PIPELINE: Final = Pipeline(
     explanation=EXPLANATION,
     options=ArchiveOptions,
     run=run,
+    check=check,
 )

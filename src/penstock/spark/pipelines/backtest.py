@@ -134,10 +134,8 @@ def _was_in_words() -> Column:
 def run(run: Run) -> Report:
     """Run the handler over the messages and compare."""
     options: BacktestOptions = run.options
-    setup = checked_handler(options)
-    queues = [name for name in run.queues if not name.endswith(DLQ_SUFFIX)]
-    if not queues:
-        raise InvalidField("queue: name the queue whose history is to be run", hint="--queue orders")
+    setup = _setup(options)
+    queues = _queues(run)
     run.progress.step("choosing messages")
     messages = _chosen(run, queues, options)
     run.progress.step("running the handler")
@@ -154,19 +152,32 @@ def run(run: Run) -> Report:
         table.unpersist()
 
 
-def checked_handler(options: BacktestOptions) -> Setup:
-    """The handler, tried: one that cannot be imported is refused before any work is done."""
+def check(run: Run) -> None:
+    """Refuse a backtest of no queue, and a handler that cannot be imported."""
+    if not _queues(run):
+        raise InvalidField("queue: name the queue whose history is to be run", hint="--queue orders")
+    check_handler(run.options)
+
+
+def check_handler(options: BacktestOptions) -> None:
+    """Try the handler, in a process of its own."""
     module, _, name = options.handler.partition(":")
     if not module or not name:
         raise InvalidField(f"handler: {options.handler!r} names no function", hint="write module:function")
-    # Where the command was given, as `python -m` would.
-    setup = Setup(handler=options.handler, path=(os.getcwd(),))
-    process = HandlerProcess(setup, options.timeout_seconds)
+    process = HandlerProcess(_setup(options), options.timeout_seconds)
     try:
         process.start()
     finally:
         process.stop()
-    return setup
+
+
+def _setup(options: BacktestOptions) -> Setup:
+    # Where the command was given, as `python -m` would.
+    return Setup(handler=options.handler, path=(os.getcwd(),))
+
+
+def _queues(run: Run) -> list[str]:
+    return [name for name in run.queues if not name.endswith(DLQ_SUFFIX)]
 
 
 def _now() -> int:
@@ -209,4 +220,5 @@ PIPELINE: Final = Pipeline(
     ),
     options=BacktestOptions,
     run=run,
+    check=check,
 )

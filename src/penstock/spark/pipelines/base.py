@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Options of a pipeline: fields with a default and a `Meta(description=…)`; they become flags."""
 
+    def __post_init__(self) -> None:
+        """A list is as good as a tuple, and must not differ from one when a later run compares them."""
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, list):
+                msgspec.structs.force_setattr(self, name, tuple(value))
+
 
 class Table(msgspec.Struct, frozen=True):
     """Part of a report: a small table for people, whose rows are plain values."""
@@ -66,6 +73,10 @@ class Run(Protocol):
         """What became of them, between `since` and `until` (settled_at)."""
 
 
+def check_nothing(run: Run) -> None:
+    """For a pipeline whose options need no second look."""
+
+
 class Pipeline(msgspec.Struct, frozen=True):
     """A pipeline that can be named on the command line."""
 
@@ -74,3 +85,4 @@ class Pipeline(msgspec.Struct, frozen=True):
     explanation: str  # what it reads, does and writes; for `pipeline explain`
     options: type[Options]
     run: Callable[[Run], Report]
+    check: Callable[[Run], None] = check_nothing  # refuses what cannot work, before there is a `run.spark`

@@ -117,14 +117,10 @@ def selection(run: Run, plan: Plan) -> tuple[DataFrame, list[str]]:
 def _plan(run: Run) -> Plan:
     """What is asked for, as it was fixed when the replay began."""
     asked: ReplayOptions = run.options
-    if not run.queues:
-        raise InvalidField("queue: it says which messages are replayed, and is not given", hint="--queue orders")
-    if asked.per_second is not None and asked.per_second <= 0:
-        raise InvalidField(f"--per-second: {asked.per_second:g} is not more than 0")
     plan = Plan(
-        id=check_name(asked.id, "replay") if asked.id is not None else "",
+        id=asked.id or "",
         url=absolute_url(run.url),
-        to=check_name(asked.to),
+        to=asked.to,
         queues=run.queues,
         since=run.since,
         until=run.until,
@@ -261,10 +257,26 @@ Each message goes in once: a replay has an id, and one that is run again goes on
 With --per-second the messages are first put in order, oldest first, and then pushed a second's worth at a time.
 """
 
+
+def check(run: Run) -> None:
+    """Refuse a replay of nothing, to nowhere, at no speed, or from an archive that is not there."""
+    asked: ReplayOptions = run.options
+    if not run.queues:
+        raise InvalidField("queue: it says which messages are replayed, and is not given", hint="--queue orders")
+    if asked.per_second is not None and asked.per_second <= 0:
+        raise InvalidField(f"--per-second: {asked.per_second:g} is not more than 0")
+    check_name(asked.to)
+    if asked.id is not None:
+        check_name(asked.id, "replay")
+    if asked.archive is not None:
+        archive_of(Path(asked.archive))
+
+
 PIPELINE: Final = Pipeline(
     name="replay",
     summary="Messages of the past, by time, condition and key, pushed to a queue again; dry run first.",
     explanation=EXPLANATION,
     options=ReplayOptions,
     run=run,
+    check=check,
 )

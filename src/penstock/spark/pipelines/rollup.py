@@ -41,8 +41,6 @@ class RollupOptions(Options, frozen=True, kw_only=True):
 def run(run: Run) -> Report:
     """Bring the tables up to date and draw them."""
     options: RollupOptions = run.options
-    if options.key_prefix == "":
-        raise InvalidField("--key-prefix: it is empty", hint="give a number of characters or a delimiter, such as :")
     files = RollupFiles(run.out)
     state = files.open(run.url, options.key_prefix, is_rebuild=options.rebuild)
     run.progress.step("looking for what is new")
@@ -201,6 +199,12 @@ def _report(run: Run, files: RollupFiles, state: State, pushed: int, settled: in
     )
 
 
+def check(run: Run) -> None:
+    """Refuse an empty prefix."""
+    if run.options.key_prefix == "":
+        raise InvalidField("--key-prefix: it is empty", hint="give a number of characters or a delimiter, such as :")
+
+
 PIPELINE = Pipeline(
     name="rollup",
     summary="Counts, bytes, waits and processing times per minute, hour and day, with charts.",
@@ -211,4 +215,5 @@ run adds what is new, late events included; percentiles of hours and days come f
 Also writes report.html, which needs nothing beside it, and a PNG per queue.""",
     options=RollupOptions,
     run=run,
+    check=check,
 )

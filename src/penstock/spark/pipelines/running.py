@@ -41,7 +41,7 @@ class PipelineRun:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SparkSession | None,
         url: str,
         queues: Sequence[str] = (),
         *,
@@ -51,7 +51,8 @@ class PipelineRun:
         until: datetime | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self.spark = spark
+        # None while the run is only checked.
+        self.spark: SparkSession = spark  # type: ignore[assignment]
         # As the source will spell it, so that a state which names it fits wherever one stands.
         self.url = absolute_url(url)
         self.queues = tuple(queues)
@@ -80,6 +81,7 @@ def execute(pipeline: Pipeline, run: PipelineRun, *, clock: Clock | None = None)
     """Run a pipeline in its directory, alone, and note what came of it."""
     clock = clock or SystemClock()
     begun = clock.now()
+    pipeline.check(run)
     with locked(run.out):
         _refuse_others(pipeline, run.out)
         try:

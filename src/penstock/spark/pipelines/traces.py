@@ -63,6 +63,12 @@ def run(run: Run) -> Report:
     return remember(run.out / FILE, now, _report(run, journeys, found))
 
 
+def check(run: Run) -> None:
+    """Refuse a trace without a name."""
+    if run.options.trace is not None and not run.options.trace.strip():
+        raise InvalidField("--trace: it is empty", hint="give 32 hexadecimal digits, or what messages carry")
+
+
 def _only(messages: DataFrame, text: str) -> DataFrame:
     """The messages of one trace, of whatever was given for it."""
     from pyspark.sql import functions as f
@@ -71,8 +77,6 @@ def _only(messages: DataFrame, text: str) -> DataFrame:
 
     context = trace.parse(text)
     name = context.trace_id if context else text.strip()
-    if not name:
-        raise InvalidField("--trace: it is empty", hint="give 32 hexadecimal digits, or what messages carry")
     return messages.where((f.trim("trace_id") == name) | f.contains(f.col("trace_id"), f.lit(f"-{name}-")))
 
 
@@ -124,4 +128,5 @@ traces/ (one row per trace: duration, critical path, status) and timeline.html w
 origins of dead letters, spans and times.""",
     options=TracesOptions,
     run=run,
+    check=check,
 )

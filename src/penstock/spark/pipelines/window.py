@@ -93,16 +93,21 @@ class Counted:
 def run(run: Run) -> Report:
     """Run a spec, as a stream or as a preview."""
     options: WindowOptions = run.options
-    if run.queues:
-        raise InvalidField("queue: the spec names the queues", hint="leave --queue out")
     spec = find_spec(options.spec)
     if options.preview is not None:
         return _preview(run, spec, options.preview)
-    if run.until is not None:
-        raise InvalidField("until: a stream has no end", hint="--preview shows windows over a time that has passed")
     _keep(run, spec)
     with _settings(run.spark):
         return _streamed(run, spec, options)
+
+
+def check(run: Run) -> None:
+    """Refuse a spec that is none, queues beside it, and a stream with an end."""
+    if run.queues:
+        raise InvalidField("queue: the spec names the queues", hint="leave --queue out")
+    find_spec(run.options.spec)
+    if run.options.preview is None and run.until is not None:
+        raise InvalidField("until: a stream has no end", hint="--preview shows windows over a time that has passed")
 
 
 def find_spec(name: str) -> WindowSpec:
@@ -253,4 +258,5 @@ PIPELINE: Final = Pipeline(
     ),
     options=WindowOptions,
     run=run,
+    check=check,
 )
