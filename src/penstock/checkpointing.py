@@ -40,6 +40,11 @@ class Checkpointer:
     def __init__(self, shard: Shard, store: CheckpointStore) -> None:
         self._shard = shard
         self._store = store
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing is known of the last checkpoint: the next is written whole."""
+        self._is_known = False
         self._saved: dict[int, int] = {}  # queue id → sequence up to which its part is current
         # Parts in the last checkpoint that this process wrote, by the queue that they belong to.
         self._written: dict[int, set[str]] = {}
@@ -50,8 +55,16 @@ class Checkpointer:
 
     def save(self) -> None:
         """Write what has changed since the last one."""
+        if not self._is_known:  # none yet, or somebody was interrupted in here
+            self._forget()
+        self._is_known = False
+        self._save()
+        self._is_known = True
+
+    def _save(self) -> None:
         shard = self._shard
         with shard.lock:
+            shard.check()
             base = shard.core.sequence
             queue_id_next = shard.core.queue_id_next
             queues = list(shard.core.queues.values())
@@ -71,6 +84,7 @@ class Checkpointer:
         self._spares = {queue.id: self._spares[queue.id] for queue in queues}
         parts[SHARD_PART] = snapshot.encode_shard(queue_id_next, list(self._spares.values()))
         with shard.lock:
+            shard.check()
             highest = shard.core.sequence
         # A part may hold what came after `base`: it must not know of frames that a crash could undo.
         shard.commit.wait(highest)
@@ -99,9 +113,11 @@ class Checkpointer:
         first = 0
         while first < len(queue.partitions):
             with shard.lock:
+                shard.check()
                 slices.append(snapshot.take_slice(shard.core, queue, first))
             first += snapshot.SLICE
         with shard.lock:
+            shard.check()
             head = snapshot.take_head(queue)
             runs = dict(queue.dedup.runs) if queue.dedup is not None else {}
             hot = dict(queue.dedup.hot) if queue.dedup is not None else {}
@@ -136,6 +152,7 @@ class Checkpointer:
         shard = self._shard
         known = shard.core.producers
         with shard.lock:
+            shard.check()
             ids = list(known.known)
             touched, look_at = known.touched, known.look_at
         if touched <= self._producers_saved and PRODUCERS_PART in self._written.get(0, ()):
@@ -144,6 +161,7 @@ class Checkpointer:
         slices = []
         for first in range(0, len(ids), PRODUCERS_SLICE):
             with shard.lock:
+                shard.check()
                 slices.append(
                     producers_part.take_slice(known, ids[first : first + PRODUCERS_SLICE], shard.core.sequence)
                 )
@@ -153,6 +171,7 @@ class Checkpointer:
     def _take_sinks(self, parts: dict[str, bytes], keep: set[str]) -> None:
         core = self._shard.core
         with self._shard.lock:
+            self._shard.check()
             if core.sinks.touched <= self._sinks_saved and SINKS_PART in self._written.get(0, ()):
                 keep.add(SINKS_PART)
                 return
@@ -163,6 +182,7 @@ class Checkpointer:
     def _take_tasks(self, parts: dict[str, bytes], keep: set[str]) -> None:
         core = self._shard.core
         with self._shard.lock:
+            self._shard.check()
             if core.tasks.touched_last() <= self._tasks_saved and TASKS_PART in self._written.get(0, ()):
                 keep.add(TASKS_PART)
                 return
@@ -173,6 +193,7 @@ class Checkpointer:
             parts[TASKS_PART] = encode_tasks(taken)
         finally:
             with self._shard.lock:
+                self._shard.check()
                 core.tasks.take_back()
 
 

@@ -1,8 +1,12 @@
 """The heart of a shard: one lock, one state, one journal; frames, and the passing of time.
 
-Append, then apply: an entry that is in the journal has happened, one that is not has not. The caller holds the lock
-wherever the state is touched. A decision that needs a column of a sealed segment is undone, the column loaded without
-the lock, and the decision made again.
+One order of events, here and everywhere: **decide → apply → append → wake**, all with the lock held; whoever asked is
+told when the frame is durable. A decision alters nothing, so whatever refuses or needs a column that is not loaded may
+simply be asked again. What is written was applied before: no frame gets into the journal that cannot be replayed.
+
+`changing` is set before the first alteration and cleared after the last. An exception in between, be it Ctrl-C or a
+fault, leaves it set, and whoever takes the lock next finds it and stops the shard, as after a failed write: what is in
+memory is not to be trusted then, what is in the journal is. So whoever takes the lock calls `check` or `begin` first.
 """
 
 from __future__ import annotations
@@ -10,22 +14,23 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from penstock.clock import Clock
-from penstock.delivery import firing
+from penstock.delivery import delays, firing
 from penstock.delivery import settle as settle_rules
 from penstock.delivery import upkeep as upkeep_rules
 from penstock.delivery.core import Delivery
-from penstock.delivery.entries import Entry, encode_apart
-from penstock.delivery.freeing import free_some
+from penstock.delivery.entries import Entry, Push, encode_apart, entry_bytes
+from penstock.delivery.freeing import ROOM, decide_freed
 from penstock.delivery.group import Group
+from penstock.delivery.leases import Lease
 from penstock.delivery.log import FOREVER, Extent, Need
-from penstock.delivery.settle import may_make_ready
+from penstock.delivery.settle import Chosen, may_make_ready
 from penstock.delivery.timers import TICK_BITS
 from penstock.errors import Closed, PenstockError
-from penstock.journal import Journal
+from penstock.journal import Journal, outcome_unknown
 from penstock.journal.commit import GroupCommit
 from penstock.model import Durability, Outcome
 from penstock.requests import Settling
@@ -37,6 +42,7 @@ logger: Final = logging.getLogger("penstock")
 T = TypeVar("T")
 Ticket = int
 EVERYONE: Final = 1 << 30
+FREED_MAX: Final = 1_000  # tasks that are freed in one frame
 FULL_DISK_US: Final = 1_000_000  # how long schedules wait for room before they look again
 GIVEN_UP: Final = Settling(Outcome.INTERRUPTED, delay_seconds=0, error="the member that held it was given up")
 
@@ -67,6 +73,10 @@ class Engine:
         self.on_unreported: Callable[[], object] = lambda: None  # something may have ended of which nobody tells
         self.asleep_until = float("inf")  # when upkeep wakes by itself
         self.is_closed = False
+        self.changing = False  # see the module's rules
+        self.once_appended: list[Callable[[], None]] = []  # for observers of entries: what is to be told of this frame
+        self.on_fail: list[Callable[[], None]] = []  # called when the journal has stopped for good; must not block
+        journal.on_fail = self._failed
         self.prefetcher = Prefetcher(store) if store is not None else None
         self.throttle = threading.Event()  # cleared while too many journal files wait for the sealer
         self.throttle.set()
@@ -81,21 +91,86 @@ class Engine:
         return self.is_closed or self.journal.failed is not None
 
     def begin(self) -> tuple[int, int]:
-        """The start of an operation: refused on a closed shard. Returns now, and the monotonic time."""
+        """The start of an operation, with the lock held: refused on a closed shard. Returns now, and monotonic time."""
+        if self.is_closed or self.changing:
+            raise self._refusal()
+        return self.clock.read()
+
+    def require_open(self) -> None:
+        """Refused when nothing can be done here any more. For those who do not hold the lock."""
         if self.is_closed:
             raise Closed("this Penstock is closed")
-        return self.clock.read()
+        if self.journal.failed is not None:
+            raise outcome_unknown(self.journal.failed)
+
+    def check(self) -> None:
+        """What everybody who takes the lock does first, unless `begin` does it: see the module's rules."""
+        if self.changing:
+            raise self.abandon()
+
+    def abandon(self) -> PenstockError:
+        """Stop: somebody was interrupted while the state changed. The lock is held. Returns what to tell callers."""
+        self.changing = True
+        self.journal.fail(RuntimeError("a call was interrupted while it changed the state; open it again"))
+        self.waiters.wake_all()
+        assert self.journal.failed is not None
+        return outcome_unknown(self.journal.failed)
+
+    def _refusal(self) -> PenstockError:
+        return Closed("this Penstock is closed") if self.is_closed else self.abandon()
+
+    def _failed(self) -> None:
+        self.throttle.set()  # nobody seals any more: whoever waits to push is told why
+        for tell in self.on_fail:
+            tell()
 
     # the frame
 
-    def commit_frame(self, created: list[Entry], entries: list[Entry], level: Durability) -> Ticket:
-        """One frame: append and apply; `created` is applied already."""
-        data, batch = encode_apart([*created, *entries] if created else entries)
+    def commit_frame(self, entries: list[Entry], level: Durability, chosen: Sequence[Chosen] = ()) -> Ticket:
+        """One frame: apply it and append it; `chosen` are the deliveries that it ends.
+
+        The caller wakes whoever it concerns, and then clears `changing`; `changed` does both.
+        """
+        data, batch = encode_apart(entries)  # may refuse: nothing has changed yet
+        self.changing = True
+        if chosen:
+            settle_rules.close_chosen(self.core, chosen)
+        self.core.apply(entries, self.journal.sequence + 1)
         sequence = self.append_frame(data, batch, level)
-        self.core.apply(entries, sequence)
+        if self.once_appended or self.core.tasks.ripe:
+            self._appended()
+        return sequence if level == "fsync" else 0
+
+    def commit_freeing(
+        self, entries: list[Entry], now: int, level: Durability, chosen: Sequence[Chosen] = ()
+    ) -> tuple[Ticket, list[Entry]]:
+        """The same, with the tasks that it frees, and those that they free, in one frame; also all that is in it.
+
+        Each round is decided from what the one before it has left.
+        """
+        room = ROOM - sum(map(entry_bytes, entries))  # encodes them: what cannot be written is refused here
+        entries, left = list(entries), FREED_MAX
+        self.changing = True
+        if chosen:
+            settle_rules.close_chosen(self.core, chosen)
+        self.core.apply(entries, self.journal.sequence + 1)
+        while left > 0 and (freed := decide_freed(self.core, now, left, room)):
+            self.core.apply(freed, self.journal.sequence + 1)
+            entries += freed
+            left -= len(freed)
+            room -= sum(map(entry_bytes, freed))
+        if not entries:
+            return 0, []
+        sequence = self.append_frame(*encode_apart(entries), level)
+        self._appended()
+        return sequence if level == "fsync" else 0, entries
+
+    def _appended(self) -> None:
         if self.core.tasks.ripe:
             self.on_deadline(0)  # somebody's parents are done: the next tick sees to it
-        return sequence if level == "fsync" else 0
+        told, self.once_appended = self.once_appended, []
+        for tell in told:
+            tell()
 
     def append_frame(self, data: bytes, batch: bytes | memoryview, level: Durability) -> int:
         """Append, and make as safe at once as the level asks for; the sync of `fsync` is for whoever has the ticket."""
@@ -108,12 +183,13 @@ class Engine:
         return self.journal.append_written(data, batch)
 
     def changed(self, entries: Iterable[Entry]) -> None:
-        """After anything that may have made messages ready: wake waiters, tell upkeep of new due times."""
+        """The end of a change that may have made messages ready: wake waiters, tell upkeep of new due times."""
         if self.waiters:
             for each in entries:
                 if may_make_ready(self.core, each):
                     self.waiters.wake(each.queue, EVERYONE)
         self.mind_timers()
+        self.changing = False
 
     def mind_timers(self) -> None:
         """Upkeep must not sleep longer than until the next timer, which may be new."""
@@ -127,15 +203,14 @@ class Engine:
         """What time has brought by now: timers, leases that ran out, expiries. The caller holds the lock."""
         core = self.core
         did = 0
-        if now >> TICK_BITS > core.wheel.tick and core.advance(now):
-            did += 1
-            for queue in core.came_ready:
-                self.waiters.wake(queue, EVERYONE)
-            core.came_ready.clear()
+        if now >> TICK_BITS > core.wheel.tick:
+            self.changing = True
+            did += self._advance(now)
+            self.changing = False
         if core.deadlines and core.deadlines[0][0] <= monotonic:
             did += self._end_leases(now, monotonic)
         while core.expiries and core.expiries[0][0] <= now:
-            entries = upkeep_rules.decide_expired(core, now)
+            entries = self._expired(now)
             if not entries:
                 break
             did += self._upkept(entries)
@@ -149,16 +224,40 @@ class Engine:
             did += self._fire(now)
         return did
 
+    def _advance(self, now: int) -> int:
+        if not self.core.advance(now):
+            return 0
+        for queue in self.core.came_ready:
+            self.waiters.wake(queue, EVERYONE)
+        self.core.came_ready.clear()
+        return 1
+
+    def _expired(self, now: int) -> list[Entry]:
+        """What has expired; looking for it uses up the index of expiries."""
+        self.changing = True
+        try:
+            entries = upkeep_rules.decide_expired(self.core, now)
+        except Need:  # nothing was used up
+            self.changing = False
+            raise
+        if not entries:
+            self.changing = False
+        return entries
+
     def _end_leases(self, now: int, monotonic: int) -> int:
         did = 0
         while lease := upkeep_rules.expired_lease(self.core, monotonic):
             entries, chosen = upkeep_rules.decide_timeout(self.core, lease, now, self.rng)
-            if chosen:
-                settle_rules.close_chosen(self.core, chosen)
-            else:
-                self.core.let_go(lease, lease.count)  # what is left of it was purged under its holder's hands
-            did += self._upkept(entries)
+            if not chosen:
+                self.drop_lease(lease)
+            did += self._upkept(entries, chosen)
         return did
+
+    def drop_lease(self, lease: Lease) -> None:
+        """What is left of it was purged under its holder's hands."""
+        self.changing = True
+        self.core.let_go(lease, lease.count)
+        self.changing = False
 
     def _evict(self, now: int) -> int:
         """Messages that waited too long, and groups nobody uses; one frame at a time."""
@@ -175,18 +274,27 @@ class Engine:
             for member, partitions in list(roster.overdue(monotonic)):
                 # The attempt counts: a message must not bring one member after the other down for ever.
                 self.take_away(group, member, partitions, GIVEN_UP, now)
+            self.changing = True
             if roster.expire(monotonic):
                 self.waiters.wake(group.queue.id, EVERYONE)
                 did += 1
+            self.changing = False
         self.core.rosters.look()
         return did
 
     def _free_tasks(self, now: int) -> int:
         """Tasks that waited for others, a frame of them; the rest comes with the next tick."""
-        entries = free_some(self.core, now, self.journal.sequence + 1)
-        self.commit_frame(entries, [], self.durability)
+        entries = self.commit_freeing([], now, self.durability)[1]
+        self.pushed(entries)
         self.changed(entries)
         return len(entries)
+
+    def pushed(self, entries: Iterable[Entry]) -> None:
+        """Entries with pushes were applied: delays that are many are kept elsewhere."""
+        queues = self.core.queues
+        for number in {each.queue for each in entries if isinstance(each, Push)}:
+            if number in queues and queues[number].near > 0 and delays.crowded(queues[number]):
+                delays.shrink(self.core, queues[number])
 
     def _fire(self, now: int) -> int:
         """Schedules whose time has come; each tick is a frame."""
@@ -197,16 +305,13 @@ class Engine:
         for name in firing.due(core, now):
             schedule = core.tasks.schedules.known[name]
             for tick in firing.ticks(schedule, now):
-                created: list[Entry] = []
                 try:
-                    created = firing.decide_queue(core, schedule, now) if tick.is_run else []
-                    core.apply(created, self.journal.sequence + 1)
                     entries = firing.decide_fired(core, name, tick, now)
                 except PenstockError as error:
                     logger.warning("schedule %r: its tick is passed over: %s", name, error)
                     entries = firing.passed_over(name, tick)
-                self.commit_frame(created, entries, self.durability)
-                self.changed([*created, *entries])
+                self.commit_frame(entries, self.durability)
+                self.changed(entries)
                 did += 1
         return did
 
@@ -216,16 +321,15 @@ class Engine:
             entries, chosen = upkeep_rules.decide_taken(self.core, group, member, partitions, how, now, self.rng)
             if not chosen:
                 return
-            settle_rules.close_chosen(self.core, chosen)
-            self._upkept(entries)
+            self._upkept(entries, chosen)
 
     def upkeep_commit(self, entries: list[Entry]) -> None:
         """Entries decided by an upkeep role; nobody waits for them. The caller holds the lock."""
         self._upkept(entries)
 
-    def _upkept(self, entries: list[Entry]) -> int:
+    def _upkept(self, entries: list[Entry], chosen: Sequence[Chosen] = ()) -> int:
         if entries:
-            self.commit_frame([], entries, self.durability)
+            self.commit_frame(entries, self.durability, chosen)
             self.changed(entries)
             self.on_unreported()
         return len(entries)
@@ -258,6 +362,15 @@ class Engine:
                 return operation()
         except Need as need:
             return self.with_columns(need, operation)
+        except BaseException:
+            self.notice()
+            raise
+
+    def notice(self) -> None:
+        """A call has ended with an exception: if it was amid a change, whoever waits is told now, not by the next."""
+        with self.lock:
+            if self.changing:
+                self.abandon()
 
     def with_columns(self, need: Need, operation: Callable[[], T]) -> T:
         """Make a decision again until it has all the columns it needs; they are let go of afterwards."""
@@ -271,6 +384,9 @@ class Engine:
                         return operation()
                 except Need as another:
                     need = another
+        except BaseException:
+            self.notice()
+            raise
         finally:
             for each in fetched:
                 each.extent.unload(each.column)

@@ -82,9 +82,11 @@ def close_on_disk(shard: Shard, keeper: Storekeeper, disk: Disk) -> None:
         if shard.prefetcher is not None:
             last.callback(shard.prefetcher.close)
         last.callback(setattr, shard, "is_closed", True)
+        shard.notice()  # what was left half done is not written down
         keeper.finish()
         if shard.journal.failed is None:
             with shard.lock:
+                shard.check()
                 shard.upkeep_commit([Closing(shard.clock.now())])
                 shard.is_closed = True
 

@@ -1,25 +1,26 @@
 """The pushes of a shard: batches, single messages, and single messages of many that are folded into one batch.
 
-Each is decide → append → apply with the lock held, and answers with the ticket that must be durable before the reply
-may be told. A queue that is not there is made in the same frame; a refused push leaves no trace of it.
+Each happens with the lock held, in the order that `engine` tells, and answers with the ticket that must be durable
+before the reply may be told. A queue that is not there is made in the same frame; a refused push leaves no trace of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from penstock import limits
 from penstock.batch import Alike, Batch, layout
-from penstock.delivery import admin, delays
-from penstock.delivery.entries import Entry, Int64s, PartitionsAdded, Push, QueueDeleted, QueueSet, encode_push_one
+from penstock.delivery import delays
+from penstock.delivery.admin import queue_to_push
+from penstock.delivery.entries import Entry, Int64s, PartitionsAdded, Push, encode_push_one
 from penstock.delivery.folding import decide_folded
 from penstock.delivery.log import SPECIAL, Queue
 from penstock.delivery.producers import NOBODY, answer_bytes_max, answered, check_producer, ids_of
 from penstock.delivery.push import Decided, decide_push
-from penstock.delivery.rates import charge
+from penstock.delivery.rates import Bill, decide_bill, pay
 from penstock.engine import Engine, Ticket
 from penstock.errors import DiskFull, TooLarge
-from penstock.model import ContentType, Durability, MessageId, QueueOptions
+from penstock.model import ContentType, Durability, MessageId
 from penstock.replies import PushReply
 from penstock.requests import PartitionChoice, Producer
 
@@ -54,25 +55,21 @@ class Pushing(Engine):
             known = self._pushed_before(name, check_producer(producer))
             if known is not None:
                 return known, self._must_sync
-        queue, created = self.queue_for_push(name, now)
+        queue, created = queue_to_push(self.core, name, now)
         if queue.options.max_length is not None:
             self.tick(now, self.clock.monotonic())  # what has expired makes room
-        try:
-            decided = decide_push(self.core, queue, batch, now, partition, producer or NOBODY)
-            if producer is not None and decided.duplicates:
-                _check_frame(queue, decided.push)
-            if queue.push_limits is not None:
-                charge([(queue, decided.push)], client, now)
-        except BaseException:
-            self.undo_create(created)
-            raise
+        decided = decide_push(self.core, queue, batch, now, partition, producer or NOBODY)
+        if producer is not None and decided.duplicates:
+            _check_frame(queue, decided.push)
+        bill = decide_bill([(queue, decided.push)], client, now) if queue.push_limits is not None else None
         reply = self.push_reply(queue, batch, decided)
         if producer is not None and decided.duplicates and decided.entries:
             decided.entries.append(answered(queue.id, producer, now, [reply.ids()]))
         read = self._must_sync if decided.duplicates else 0
         if not decided.entries and not created:
             return reply, read
-        return reply, self._commit_push(queue, created, decided.entries, durability, batch.count) or read
+        entries = [*created, *decided.entries] if created else decided.entries
+        return reply, self._commit_push(queue, entries, durability, batch.count, bill, now) or read
 
     def _pushed_before(self, name: str, producer: Producer) -> PushReply | None:
         """What a producer was told when it pushed the same before."""
@@ -113,83 +110,84 @@ class Pushing(Engine):
         content: ContentType | Alike,
     ) -> tuple[tuple[str, Sequence[int]], Ticket]:
         now = self.begin_push()
-        queue, created = self.queue_for_push(name, now)
+        queue, created = queue_to_push(self.core, name, now)
         if queue.options.max_length is not None:
             self.tick(now, self.clock.monotonic())
-        try:
-            entries, number, offsets = decide_folded(self.core, queue, payloads, producers, now, content)
-            if queue.push_limits is not None:
-                charge([(queue, each) for each in entries if isinstance(each, Push)], client, now)
-        except BaseException:
-            self.undo_create(created)
-            raise
+        entries, number, offsets = decide_folded(self.core, queue, payloads, producers, now, content)
+        bill = None
+        if queue.push_limits is not None:
+            bill = decide_bill([(queue, each) for each in entries if isinstance(each, Push)], client, now)
         read = 0 if type(offsets) is range else self._must_sync
-        ticket = self._commit_push(queue, created, entries, None, len(payloads)) if entries else 0
+        entries = [*created, *entries] if created else entries
+        ticket = self._commit_push(queue, entries, None, len(payloads), bill, now) if entries else 0
         return (queue.partitions[number].name, offsets), ticket or read
 
     def push_one(self, name: str, data: bytes, durability: Durability | None = None) -> tuple[MessageId, Ticket]:
         """The short path for one message that leaves nothing to decide: no priority, delay, ttl or dedup key."""
         if not self.throttle.is_set():
             self.throttle.wait()
-        with self.lock:
-            queue = self.core.by_name.get(name)
-            flags = layout.flags_of(data)
-            is_plain = queue is not None and queue.plain and not flags & (SPECIAL | layout.DEDUP_KEY)
-            if queue is not None and is_plain and not self.is_closed and not self.journal.disk_full:
-                partition = queue.partitions[0]
-                offset, now = partition.end, self.clock.now()
-                level = durability or queue.options.durability or self.durability
-                sequence = self.append_frame(encode_push_one(queue.id, now, 0, offset, data), b"", level)
-                self.core.push_one(queue, data, flags, now, sequence)
-                if self.waiters:
-                    self.waiters.wake(queue.id, len(queue.groups))
-                return MessageId(name, partition.name, offset), sequence if level == "fsync" else 0
+        flags = layout.flags_of(data)
+        try:
+            with self.lock:
+                queue = self.core.by_name.get(name)
+                is_plain = queue is not None and queue.plain and not flags & (SPECIAL | layout.DEDUP_KEY)
+                if queue is not None and is_plain and not (self.is_closed or self.changing or self.journal.disk_full):
+                    partition = queue.partitions[0]
+                    offset, now = partition.end, self.clock.now()
+                    level = durability or queue.options.durability or self.durability
+                    frame = encode_push_one(queue.id, now, 0, offset, data)
+                    self.changing = True
+                    self.core.push_one(queue, data, flags, now, self.journal.sequence + 1)
+                    sequence = self.append_frame(frame, b"", level)
+                    if self.waiters:
+                        self.waiters.wake(queue.id, len(queue.groups))
+                    self.changing = False
+                    return MessageId(name, partition.name, offset), sequence if level == "fsync" else 0
+        except BaseException:
+            self.notice()
+            raise
         reply, ticket = self.push(name, Batch(data), None, durability)
         return reply.ids()[0], ticket
 
     def begin_push(self) -> int:
         """The same for pushes, which a nearly full disk refuses too."""
         if self.journal.disk_full:
-            raise DiskFull("the disk is nearly full; pushes are refused until space is free again")
+            self.check_space()
         return self.begin()[0]
 
-    def queue_for_push(self, name: str, now: int) -> tuple[Queue, list[Entry]]:
-        """The queue, and the entries that made it if it is new. They are applied, not yet appended."""
-        queue = self.core.by_name.get(name)
-        if queue is not None:
-            if queue.is_dlq:
-                raise admin.reserved_name(name)
-            return queue, []
-        entries = admin.decide_create_queue(self.core, name, QueueOptions(), now)
-        self.core.apply(entries, self.journal.sequence + 1)
-        return self.core.by_name[name], entries
-
-    def undo_create(self, created: Iterable[Entry]) -> None:
-        """Queues made for an operation that was refused: nothing of them is in the journal."""
-        gone = [QueueDeleted(each.queue) for each in created if isinstance(each, QueueSet)]
-        # The state must not claim a frame that was not appended: a checkpoint would take its word for it.
-        self.core.apply(gone, self.journal.sequence)
+    def check_space(self) -> None:
+        if self.journal.disk_full:
+            raise DiskFull("the disk is nearly full; pushes are refused until space is free again")
 
     def _commit_push(
-        self, queue: Queue, created: list[Entry], entries: list[Entry], durability: Durability | None, count: int
+        self,
+        queue: Queue,
+        entries: list[Entry],
+        durability: Durability | None,
+        count: int,
+        bill: Bill | None,
+        now: int,
     ) -> Ticket:
-        ticket = self.commit_frame(created, entries, durability or queue.options.durability or self.durability)
+        ticket = self.commit_frame(entries, durability or queue.options.durability or self.durability)
+        if bill:
+            pay(bill, now)
+        queue = self.core.queues[queue.id]  # one that was made was only imagined before
         if self.waiters:
             self.waiters.wake(queue.id, len(queue.groups) * count)  # every group may have each of them
         if queue.near > 0:
             self.delays_changed(queue)
+        self.changing = False
         return ticket
 
     def delays_changed(self, queue: Queue) -> None:
         """After a push to a queue that has messages waiting for their time."""
         if delays.crowded(queue):
             delays.shrink(self.core, queue)
-        next_at = self.core.wheel.next_at()
-        if next_at is not None:
-            self.on_deadline(next_at)
+        self.mind_timers()
 
-    def push_reply(self, queue: Queue, batch: Batch, decided: Decided) -> PushReply:
-        parts = _named_parts(queue, decided.push, decided.entries)
+    def push_reply(self, queue: Queue, batch: Batch, decided: Decided, before: Sequence[Entry] = ()) -> PushReply:
+        """What a push is answered; `before` are the entries before it in the same frame."""
+        parts = _named_parts(queue, decided.push, [*before, *decided.entries] if before else decided.entries)
         return PushReply(queue.name, batch.count, parts, decided.duplicates)
 
 
@@ -203,12 +201,12 @@ def _check_frame(queue: Queue, push: Push) -> None:
 def _named_parts(queue: Queue, push: Push, entries: Sequence[Entry]) -> list[tuple[str, int, int, Int64s | None]]:
     known = queue.partitions
     return [
-        (known[number].name if number < len(known) else _name_to_be(number, entries), count, first, rows)
+        (known[number].name if number < len(known) else _name_to_be(queue.id, number, entries), count, first, rows)
         for (number, count, first), rows in zip(push.parts, push.rows_by_part() if push.parts else (), strict=True)
     ]
 
 
-def _name_to_be(number: int, entries: Sequence[Entry]) -> str:
-    """The name of a partition that the push itself makes."""
-    (added,) = (each for each in entries if isinstance(each, PartitionsAdded))
-    return added.names[number - added.first]
+def _name_to_be(queue: int, number: int, entries: Sequence[Entry]) -> str:
+    """The name of a partition that is made in the same frame."""
+    made = (each for each in entries if isinstance(each, PartitionsAdded) and each.queue == queue)
+    return next(each.names[number - each.first] for each in made if 0 <= number - each.first < len(each.names))

@@ -16,11 +16,20 @@ from penstock.shard import Shard
 def fetch_delays(shard: Shard, queue: Queue, after: int, *, opening: bool = False) -> None:
     """Put the share that is due first after an instant into the wheel."""
     with shard.lock:
+        shard.check()
         found = [(shard.core.owner_of(p), p, extent) for p, extent in delays.delayed_extents(queue)]
-        queue.horizon = FOREVER  # what is pushed meanwhile goes into the wheel at once
-    timers, horizon = delays.gather(after, _due_columns(shard, found, after, opening=opening))
+        horizon_before, queue.horizon = queue.horizon, FOREVER  # what is pushed meanwhile goes into the wheel at once
+    try:
+        timers, horizon = delays.gather(after, _due_columns(shard, found, after, opening=opening))
+    except BaseException:
+        with shard.lock:
+            queue.horizon = horizon_before  # what the wheel holds beyond it fires twice at worst, which does no harm
+        raise
     with shard.lock:
+        shard.check()
+        shard.changing = True
         delays.install(shard.core, queue, timers, horizon)
+        shard.changing = False
 
 
 def _due_columns(

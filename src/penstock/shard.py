@@ -1,4 +1,4 @@
-"""A shard: what can be done with messages, each operation as decide → append → apply.
+"""A shard: what can be done with messages, in the order that `engine` tells.
 
 Tell no one before it is durable: every operation returns its result with a *ticket*, the sequence that must be durable
 before the result may be told. `confirm` waits for it in a thread, `confirmed` on an event loop. A ticket of 0 needs no
@@ -18,7 +18,7 @@ from penstock.delivery import admin, dead
 from penstock.delivery import settle as settle_rules
 from penstock.delivery.entries import Entry
 from penstock.delivery.group import Group
-from penstock.delivery.lease import decide_lease
+from penstock.delivery.lease import decide_room, leased, select_lease
 from penstock.delivery.log import Need, Queue
 from penstock.delivery.settle import Chosen
 from penstock.engine import Ticket
@@ -65,6 +65,9 @@ class Shard(Pushing):
                 return self._lease(name, group, request)
         except Need as need:
             return self.with_columns(need, lambda: self._lease(name, group, request))
+        except BaseException:
+            self.notice()
+            raise
 
     def _lease(self, name: str, group_name: str, request: LeaseRequest) -> tuple[LeaseReply, Ticket]:
         core = self.core
@@ -75,26 +78,35 @@ class Shard(Pushing):
         group = queue.groups[number] if number is not None else self._new_group(queue, group_name, now)
         group.active_at = now
         read = self._must_sync
-        entries, lease = decide_lease(core, group, request, now, monotonic, self._nonce())
+        room, nonce = decide_room(group, request, now), self._nonce()
+        self.changing = True
+        try:
+            entries, lease, selection = select_lease(core, group, request, room, now, monotonic, nonce)
+        except Need:  # nothing was used up
+            self.changing = False
+            raise
         if entries:
             level = queue.options.durability or self.durability if request.auto_ack or len(entries) > 1 else "os"
-            read = self.commit_frame([], entries, level) or read
-        if lease is None or group.limits is not None:
+            read = self.commit_frame(entries, level) or read
+        if lease is None or group.limits is not None or (selection is not None and selection.wakes):
+            leased(core, group, request.client, selection, now)
             self.mind_timers()
         if lease is None:
+            self.changing = False
             return LeaseReply(name, group_name, 0, 0, (), 0), read
-        pieces = pieces_of_takes(lease.takes)
         expires_at = now + lease.deadline - monotonic
         if not request.auto_ack:
             core.hold(lease)
             if expires_at < self.asleep_until:
                 self.on_deadline(expires_at)
-        return LeaseReply(name, group_name, lease.nonce, expires_at, pieces, lease.count), read
+        self.changing = False
+        return LeaseReply(name, group_name, nonce, expires_at, pieces_of_takes(lease.takes), lease.count), read
 
     def _new_group(self, queue: Queue, name: str, now: int) -> Group:
         """A group first named in a lease starts at the oldest message kept."""
         entries = admin.decide_create_group(queue, name, "earliest", now)
-        self.commit_frame([], entries, queue.options.durability or self.durability)
+        self.commit_frame(entries, queue.options.durability or self.durability)
+        self.changing = False
         return queue.groups[queue.group_ids[name]]
 
     def _nonce(self) -> int:
@@ -122,10 +134,11 @@ class Shard(Pushing):
         if whole is None:
             return None
         lease, settled = whole
+        ticket = self.commit_frame([settled], lease.group.queue.options.durability or self.durability)
         self.core.let_go(lease, lease.count)
-        ticket = self.commit_frame([], [settled], lease.group.queue.options.durability or self.durability)
         if self.waiters:
             self.changed([settled])
+        self.changing = False
         return ticket
 
     def settle(self, receipts: Sequence[Receipt], how: Settling) -> Ticket:
@@ -142,12 +155,12 @@ class Shard(Pushing):
 
     def _settle_chosen(self, chosen: list[Chosen], how: Settling, now: int) -> Ticket:
         entries = settle_rules.decide_settle(self.core, chosen, how, now, self.rng)
-        settle_rules.close_chosen(self.core, chosen)
         queue = chosen[0].lease.group.queue if chosen else None
         level = (queue.options.durability if queue else None) or self.durability
-        ticket = self.commit_frame([], entries, level) if entries else 0
+        ticket = self.commit_frame(entries, level, chosen) if entries else 0
         if how.outcome is not Outcome.ACKED or self.waiters:
             self.changed(entries)
+        self.changing = False
         return ticket
 
     def extend(self, nonce: int, seconds: float) -> int:
@@ -158,11 +171,13 @@ class Shard(Pushing):
             if lease is None:
                 raise LeaseLost("the lease expired or everything in it was settled")
             monotonic = self.clock.monotonic()
-            lease.deadline = monotonic + round(seconds * 1_000_000)
+            deadline = monotonic + round(seconds * 1_000_000)
+            self.changing = True
+            lease.deadline = deadline
             self.core.hold_until(lease)
-            expires_at = now + lease.deadline - monotonic
-            self.on_deadline(expires_at)  # it may be sooner than before
-            return expires_at
+            self.on_deadline(now + deadline - monotonic)  # it may be sooner than before
+            self.changing = False
+            return now + deadline - monotonic
 
         return self.look(question)[0]
 
@@ -175,7 +190,7 @@ class Shard(Pushing):
             now, monotonic = self.begin()
             self.tick(now, monotonic)
             entries = list(decide(now))
-            ticket = self.commit_frame([], entries, level or self.durability) if entries else 0
+            ticket = self.commit_frame(entries, level or self.durability) if entries else 0
             self.changed(entries)
             self.on_unreported()
             return ticket

@@ -23,7 +23,7 @@ from penstock.replies import SinkState
 from penstock.requests import PushOperation, SinkCommit
 from penstock.shard import Shard
 from penstock.storage.staging import Staging, check_staged
-from penstock.transactions import perform
+from penstock.transactions import Plan
 
 T = TypeVar("T")
 
@@ -128,16 +128,12 @@ def _put(shard: Shard, wanted: SinkCommit, todo: Todo, batches: Sequence[Batch],
     if _todo(shard, wanted) != todo:
         raise _Moved
     now = shard.begin_push()
-    pushes = [PushOperation(wanted.queue, batch, batch.partitions) for batch in batches]
-    entries = perform(shard, pushes, now, client) if pushes else shard.queue_for_push(wanted.queue, now)[1]
-    queue = shard.core.by_name[wanted.queue]
+    shard.tick(now, shard.clock.monotonic())
+    plan = Plan(shard, [PushOperation(wanted.queue, batch, batch.partitions) for batch in batches], now, client)
+    queue = plan.queue(wanted.queue)
     done = todo.done + len(batches)
     is_whole = todo.done == 0 and done == len(todo.staged)
     files = ([], 0) if is_whole else (list(todo.staged), done)
     committed = SinkCommitted(queue.id, wanted.sink, todo.batch, now, wanted.origin, wanted.is_once, *files)
-    shard.core.apply([committed], shard.journal.sequence + 1)
     # First, so that the push is last: its batch need not be copied then.
-    ticket = shard.commit_frame([committed, *entries], [], "fsync")
-    if queue.near > 0:
-        shard.delays_changed(queue)
-    return ticket
+    return plan.commit([committed, *plan.entries], "fsync")

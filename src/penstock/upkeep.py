@@ -137,6 +137,7 @@ class Timekeeper:
         self._let_time_happen()
         instants = [role() for role in self.roles]
         with shard.lock:
+            shard.check()
             now = shard.clock.now()
             instants.append(shard.next_at(now, shard.clock.monotonic()))
             next_at = min((instant for instant in instants if instant is not None), default=None)
@@ -147,6 +148,7 @@ class Timekeeper:
     def _sync_if_due(self) -> None:
         shard = self._shard
         with shard.lock:
+            shard.check()
             is_due = shard.sync_at is not None and shard.sync_at <= shard.clock.now()
             if is_due:
                 shard.sync_at = None  # what is appended from here on may miss this sync
@@ -212,6 +214,7 @@ class Storekeeper:
     def sweep_staged(self) -> int:
         """Remove staged files that are old and needed by no batch of a sink; how many."""
         with self._shard.lock:
+            self._shard.check()
             needed = self._shard.core.sinks.needed()
         return self.staging.sweep(self._shard.clock.now(), needed)
 
@@ -272,14 +275,18 @@ class Storekeeper:
         places = list(runs.items())
         for first in range(0, len(places), PLACES_SLICE):
             with self._shard.lock:
+                self._shard.check()
+                self._shard.changing = True
                 for (queue_id, number), run in places[first : first + PLACES_SLICE]:
                     queue = self._shard.core.queues.get(queue_id)
                     if queue is not None:
                         put(queue.partitions[number], run)
+                self._shard.changing = False
 
     def _names_and_starts(self) -> tuple[Names, dict[tuple[int, int], int]]:
         """Of all queues there are now. What is made meanwhile is not in the file that is sealed; starts only grow."""
         with self._shard.lock:
+            self._shard.check()
             queues = list(self._shard.core.queues.values())
         parts = {queue: (list(queue.partitions), list(queue.groups.values())) for queue in queues}
         names = Names(
@@ -337,12 +344,14 @@ class Storekeeper:
             shard, store = self._shard, self._shard.store
             assert store is not None
             with shard.lock:
+                shard.check()
                 queues = list(shard.core.queues.values())
             starts: dict[tuple[int, int], int] = {}
             for queue in queues:
                 starts |= self._trim(queue)
             sealed_queues = store.queues()
             with shard.lock:
+                shard.check()
                 gone = sealed_queues - shard.core.queues.keys()
                 sequence = shard.core.sequence
             if not starts and not gone:
@@ -365,6 +374,7 @@ class Storekeeper:
         if not self._may_trim(queue):
             return {}
         with shard.lock:
+            shard.check()
             now = shard.clock.now()
             if queue.id not in shard.core.queues:
                 return {}

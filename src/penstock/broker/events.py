@@ -38,7 +38,7 @@ class Events:
         self._shard = session.shard
         self._loop = asyncio.get_running_loop()
         self._listeners: list[Listener] = []
-        self._noted: list[tuple[int, Event]] = []  # (sequence, event), not told yet
+        self._noted: list[Event] = []  # not told yet
         self._telling: asyncio.Task[None] | None = None
         self._sampling: asyncio.Task[None] | None = None
         self._sooner = asyncio.Event()
@@ -96,6 +96,7 @@ class Events:
             entries.Settled: self._settled,
         }
         with self._shard.lock:
+            self._shard.check()
             for kind, note in noters.items():
                 (core.observe if on else core.observe_no_more)(kind, note)
 
@@ -112,16 +113,10 @@ class Events:
         self._note(kind, change.name, at=change.at)
 
     def _queue_deleted(self, deleted: entries.QueueDeleted) -> None:
-        core = self._shard.core
-        queue = core.queues.get(deleted.queue)
+        queue = self._shard.core.queues.get(deleted.queue)
         if queue is None:
             return
-        # A queue made for a push that was refused goes before its frame is written: it never was.
-        kept = [(sequence, event) for sequence, event in self._noted if sequence <= core.sequence]
-        if len(kept) < len(self._noted):
-            self._noted = kept
-        else:
-            self._note("deleted", queue.name)
+        self._note("deleted", queue.name)
 
     def _group_set(self, change: entries.GroupSet) -> None:
         queue = self._shard.core.queues.get(change.queue)
@@ -146,7 +141,7 @@ class Events:
 
     def _note(self, kind: str, queue: str, group: str = "", at: int = 0) -> None:
         instant = to_datetime(at or self._shard.clock.now())
-        self._noted.append((self._shard.core.sequence, Event(kind, instant, queue, group)))
+        self._noted.append(Event(kind, instant, queue, group))
         if len(self._noted) == 1:
             with suppress(RuntimeError):  # the loop is closed: nobody is left to tell, and what happens must go on
                 self._loop.call_soon_threadsafe(self._tell_soon)
@@ -160,10 +155,11 @@ class Events:
         try:
             while self._noted:
                 with self._shard.lock:
+                    self._shard.check()
                     noted, self._noted = self._noted, []
                     ticket = self._shard.read_ticket
                 await self._shard.confirmed(ticket)
-                for _, event in noted:
+                for event in noted:
                     for listener in self._listeners:
                         if listener.wants(event.queue):
                             listener.offer(event)

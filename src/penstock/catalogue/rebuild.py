@@ -57,6 +57,7 @@ def rebuild(store: Store, shard: Shard) -> Follower:
     follower = Follower(store, remembers=shard.store is not None)
     known = follower.known
     with shard.lock:
+        shard.check()
         queues = set(shard.core.queues)
         for id, queue in shard.core.queues.items():
             known.learn_queue(id, queue.name)

@@ -61,15 +61,30 @@ def message_place(core: Delivery, id: MessageId) -> Partition:
     return partition
 
 
-def decide_create_queue(core: Delivery, name: str, options: QueueOptions, now: int) -> list[Entry]:
-    """A new queue."""
+def queue_to_push(core: Delivery, name: str, now: int, id_next: int | None = None) -> tuple[Queue, list[Entry]]:
+    """The queue of a push; one that is not there as it will be, with the entries that make it, for the same frame."""
+    queue = core.by_name.get(name)
+    if queue is not None:
+        if queue.is_dlq:
+            raise reserved_name(name)
+        return queue, []
+    entries = decide_create_queue(core, name, QueueOptions(), now, id_next)
+    imagined = Delivery(now)
+    imagined.apply(entries, 0)
+    return imagined.by_name[name], entries
+
+
+def decide_create_queue(
+    core: Delivery, name: str, options: QueueOptions, now: int, id_next: int | None = None
+) -> list[Entry]:
+    """A new queue; `id_next` is for one that is not the first of its frame."""
     check_name(name)
     if name.endswith(DLQ_SUFFIX):
         raise reserved_name(name)
     if name in core.by_name:
         raise QueueExists(f"queue {name!r} exists already")
     names = [] if options.partitions == "named" else [str(number) for number in range(options.partitions)]
-    return create_queue_entries(core.queue_id_next, name, options, names, now)
+    return create_queue_entries(id_next or core.queue_id_next, name, options, names, now)
 
 
 def reserved_name(name: str) -> InvalidName:

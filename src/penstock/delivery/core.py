@@ -143,6 +143,7 @@ class Delivery(Indexes):
             return
         batch = push.columns or Batch.parse(push.batch, validate=False)
         self._place(queue, push, batch, self.sequence)
+        queue.pushes += 1
         if batch.flags & layout.DEDUP_KEY:
             queue.dedup = queue.dedup or DedupWindow(queue.options.dedup_seconds)
             queue.dedup.learn(push, batch)

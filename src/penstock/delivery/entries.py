@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock import limits
 from penstock.delivery.records import (
     Answered,
     Closing,
@@ -54,6 +55,7 @@ from penstock.delivery.records import (
     Trimmed,
     UniqueTaken,
 )
+from penstock.errors import TooLarge
 
 if TYPE_CHECKING:
     from penstock.batch import Batch
@@ -114,6 +116,7 @@ Int32s = NDArray[np.int32]
 Part = tuple[int, int, int]  # partition, accepted rows, first offset
 
 HEAD: Final = struct.Struct("<BxxxI")
+FRAME_BYTES_MAX: Final = limits.frame_bytes_max - limits.KIB  # of all entries; the rest is for heads
 PUSH_HEAD: Final = struct.Struct("<IIqQQII")
 PUSH_PART: Final = struct.Struct("<IIq")
 PUSH_ONE: Final = struct.Struct("<BxxxIIIqQQIIIIq")  # head, push head and one part in one go
@@ -187,15 +190,29 @@ def encode_apart(entries: Sequence[Entry]) -> tuple[bytes, bytes | memoryview]:
     batch = push.pop()
     head = b"".join(push)
     pieces = _pieces(entries[:-1]) if len(entries) > 1 else []
-    return b"".join([*pieces, HEAD.pack(PUSH, len(head) + len(batch)), head]), batch
+    size = len(head) + len(batch)
+    if pieces or size > FRAME_BYTES_MAX:
+        _check_frame(size + sum(map(len, pieces)))
+    return b"".join([*pieces, HEAD.pack(PUSH, size), head]), batch
 
 
 def encode(entries: Sequence[Entry]) -> bytes:
     """The bytes of one frame's entries."""
     if len(entries) == 1 and type(entries[0]) is not Push:
         body = _encoder.encode(entries[0])
-        return HEAD.pack(_KINDS[type(entries[0])], len(body)) + body + _PADS[-len(body) % 8]
-    return b"".join(_pieces(entries))
+        size = len(body)
+        if size > FRAME_BYTES_MAX:
+            _check_frame(size)
+        return HEAD.pack(_KINDS[type(entries[0])], size) + body + _PADS[-size % 8]
+    data = b"".join(_pieces(entries))
+    _check_frame(len(data))
+    return data
+
+
+def _check_frame(size: int) -> None:
+    """Refused while nothing has changed: no decision may ask for this, and if one does, it is not to stop the shard."""
+    if size > FRAME_BYTES_MAX:
+        raise TooLarge(f"a frame cannot hold {size:,} bytes", hint="do less at a time")
 
 
 def _pieces(entries: Sequence[Entry]) -> list[Any]:

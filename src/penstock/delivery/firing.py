@@ -16,7 +16,7 @@ import msgspec
 from penstock import limits
 from penstock.batch import Batch
 from penstock.cron import next_tick
-from penstock.delivery.admin import decide_create_queue
+from penstock.delivery.admin import queue_to_push
 from penstock.delivery.core import Delivery
 from penstock.delivery.entries import Entry, ScheduleFired
 from penstock.delivery.push import decide_push
@@ -24,7 +24,7 @@ from penstock.delivery.schedules import Schedule
 from penstock.delivery.tasks import id_text
 from penstock.envelopes import alike_batch, encode_envelope
 from penstock.errors import InvalidField
-from penstock.model import QueueOptions, to_datetime
+from penstock.model import to_datetime
 from penstock.model_tasks import ScheduleSpec, TaskSubmission
 
 GRACE: Final = round(limits.schedule_grace_seconds * 1_000_000)
@@ -80,20 +80,15 @@ def _after(spec: ScheduleSpec, at: int) -> int:
         return 0
 
 
-def decide_queue(core: Delivery, schedule: Schedule, now: int) -> list[Entry]:
-    """The queue of a schedule, if it is not there."""
-    name = spec_of(schedule).queue
-    return [] if name in core.by_name else decide_create_queue(core, name, QueueOptions(), now)
-
-
 def decide_fired(core: Delivery, name: str, tick: Tick, now: int) -> list[Entry]:
-    """The frame of a tick, as far as its queue is there. May be refused like any push; `passed_over` is left then."""
+    """The frame of a tick, with its queue if that is new. May be refused like any push; `passed_over` is left then."""
     if not tick.is_run:
         return passed_over(name, tick)
     spec = spec_of(core.tasks.schedules.known[name])
     task_id = tick_id(name, tick.at)
-    decided = decide_push(core, core.by_name[spec.queue], _batch(spec, id_text(task_id), tick.at), now)
-    return [*decided.entries, ScheduleFired(name, tick.at, tick.next_at, task_id)]
+    queue, created = queue_to_push(core, spec.queue, now)
+    decided = decide_push(core, queue, _batch(spec, id_text(task_id), tick.at), now)
+    return [*created, *decided.entries, ScheduleFired(name, tick.at, tick.next_at, task_id)]
 
 
 def passed_over(name: str, tick: Tick) -> list[Entry]:

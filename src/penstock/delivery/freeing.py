@@ -1,12 +1,12 @@
 """Children whose time has come: they are pushed, or cancelled because a parent failed.
 
-Each round is applied before the next is decided, since it may bring more: who is cancelled takes its children along.
-Those of one queue are pushed together. The caller appends all of it as one frame with the lock held.
+Applied, one decision may bring more to free, since who is cancelled takes its children along: ask again until there are
+none. Those of one queue are pushed together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
 from itertools import islice
 from typing import Final
 
@@ -19,67 +19,40 @@ from penstock.delivery.push import check_allowed, decide_push
 from penstock.delivery.tasks import HELD, Held
 from penstock.errors import PenstockError
 
-CHUNK: Final = 1_000
 ROOM: Final = limits.frame_bytes_max - 2 * limits.MIB
 PUSH_BYTES: Final = limits.batch_bytes_max // 4
 
 
-def free_some(core: Delivery, now: int, sequence: int, room: int = ROOM) -> list[Entry]:
-    """Free children that are ripe, as many as one frame takes; `room` is what is left of it."""
-    tasks = core.tasks
-    entries: list[Entry] = []
-    left = CHUNK
-    while left > 0 and tasks.ripe:
-        chosen: list[Held] = []
-        for task_id in islice(tasks.ripe, left):
-            held = tasks.held[task_id]
-            room -= len(held.batch) + limits.KIB
-            if room < 0:
-                left = 0
-                break
-            chosen.append(held)
-        left -= len(chosen)
-        freed = _decide(core, chosen, now, sequence)
-        entries += freed
-    return entries
-
-
-def _decide(core: Delivery, chosen: Sequence[Held], now: int, sequence: int) -> list[Entry]:
-    """Decide and apply."""
+def decide_freed(core: Delivery, now: int, count_max: int, room: int = ROOM) -> list[Entry]:
+    """Free children that are ripe, as many as fit; nothing when there are none. `room` is what is left of the frame."""
     entries: list[Entry] = []
     pushed: dict[Queue, list[tuple[Held, Batch]]] = {}
-    for held in chosen:
+    sizes: Counter[Queue] = Counter()
+    for task_id in islice(core.tasks.ripe, count_max):
+        held = core.tasks.held[task_id]
+        room -= len(held.batch) + limits.KIB
+        if room < 0:
+            break
         queue = core.queues.get(held.queue)
-        why = held.doomed
-        if queue is not None and not why:
-            batch = Batch(held.batch)
-            try:
-                check_allowed(queue, batch)
-                pushed.setdefault(queue, []).append((held, batch))
-                continue
-            except PenstockError as error:  # the queue has other options now, which forbid what this one asks for
-                why = str(error)
-        entries.append(cancelled(held.queue, held.task_id, why, now, held.doomed_by))
-    core.apply(entries, sequence)
+        why = held.doomed or _forbidden(queue, held)
+        if queue is None or why:
+            entries.append(cancelled(held.queue, held.task_id, why, now, held.doomed_by))
+        elif not sizes[queue] or sizes[queue] + len(held.batch) <= PUSH_BYTES:  # the rest is for the next frame
+            sizes[queue] += len(held.batch)
+            pushed.setdefault(queue, []).append((held, Batch(held.batch)))
     for queue, some in pushed.items():
-        for part in _batches(some):
-            freed = _push(core, queue, part, now)
-            core.apply(freed, sequence)
-            entries += freed
+        entries += _push(core, queue, some, now)
     return entries
 
 
-def _batches(some: list[tuple[Held, Batch]]) -> Iterator[list[tuple[Held, Batch]]]:
-    """As many at a time as make a batch of a good size."""
-    part: list[tuple[Held, Batch]] = []
-    size = 0
-    for each in some:
-        if part and size + len(each[0].batch) > PUSH_BYTES:
-            yield part
-            part, size = [], 0
-        part.append(each)
-        size += len(each[0].batch)
-    yield part
+def _forbidden(queue: Queue | None, held: Held) -> str:
+    """The queue has other options now, which may forbid what this one asks for."""
+    try:
+        if queue is not None:
+            check_allowed(queue, Batch(held.batch))
+    except PenstockError as error:
+        return str(error)
+    return ""
 
 
 def _push(core: Delivery, queue: Queue, some: list[tuple[Held, Batch]], now: int) -> list[Entry]:

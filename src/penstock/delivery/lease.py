@@ -1,4 +1,9 @@
-"""Deciding a lease."""
+"""Deciding a lease, in three steps: what may be had, which messages those are, and what that brings along.
+
+The first alters nothing and may refuse. The second uses up the indexes (rings, cursors, the lines of keys), though not
+the state: what it selects must be leased or expired by its entries, so the shard counts as changing from there on. When
+it raises `Need`, nothing was used up.
+"""
 
 from __future__ import annotations
 
@@ -19,32 +24,36 @@ from penstock.errors import InvalidField
 from penstock.model import Outcome
 from penstock.requests import LeaseRequest
 
+Room = tuple[int, Collection[Progress] | None]
 
-def decide_lease(
-    core: Delivery, group: Group, request: LeaseRequest, now: int, monotonic: int, nonce: int
-) -> tuple[list[Entry], Lease | None]:
-    """The entries of a lease, and the lease itself; nothing and None when there is nothing to be had."""
-    queue = group.queue
+
+def decide_room(group: Group, request: LeaseRequest, now: int) -> Room:
+    """Refuse a lease, or say how many messages it may have now, and of which partitions; None: of all."""
     only = None
     if request.partitions is not None or request.member or group.roster is not None:
         only = within_membership(group, request, _chosen(group, request))
+    queue = group.queue
     room = request.count_max if queue.options.max_in_flight is None else _room(group, request)
-    limits = group.limits
-    if limits is not None and room > 0:
-        room = _limited_room(limits, request, room, now)
-    if queue.paused or room <= 0:
-        if limits is not None:
-            _arm(core, group, limits, request.client, now)
-        return [], None
-    selection = select(group, room, now, core.wheel.reached, only)
-    for instant, progress in selection.wakes:
-        core.wake_at(instant, progress)
-    if limits is not None:
-        limits.take(request.client, selection.count, now)
-        _arm(core, group, limits, request.client, now)
+    if group.limits is not None and room > 0:
+        room = group.limits.room(request.client, now, room)
+    return 0 if queue.paused else room, only
+
+
+def select_lease(
+    core: Delivery, group: Group, request: LeaseRequest, room: Room, now: int, monotonic: int, nonce: int
+) -> tuple[list[Entry], Lease | None, Selection | None]:
+    """The entries of a lease, and the lease itself; nothing and None when there is nothing to be had."""
+    count_max, only = room
+    if count_max <= 0:
+        return [], None, None
+    if group.gate is not None:
+        group.gate.recall()
+        group.gate.tick(now)
+    queue = group.queue
+    selection = select(group, count_max, now, core.wheel.reached, only)
     entries: list[Entry] = _expired(selection) if selection.expired else []
     if not selection.count:
-        return entries, None
+        return entries, None, selection
     seconds = queue.options.lease_seconds if request.lease_seconds is None else request.lease_seconds
     deadline = monotonic + round(seconds * 1_000_000)
     spans = [span_of_take(take) for take in selection.takes]
@@ -55,21 +64,24 @@ def decide_lease(
     entries.append(Leased(queue.id, group.id, nonce, now, request.consumer, spans))
     if request.auto_ack:
         entries.append(Settled(queue.id, group.id, int(Outcome.ACKED), now, now, request.consumer, "", spans))
-    return entries, lease
+    return entries, lease, selection
+
+
+def leased(core: Delivery, group: Group, client: str, selection: Selection | None, now: int) -> None:
+    """After the entries were applied: tokens are taken, and timers wake whoever waits when there is more."""
+    if selection is not None:
+        for instant, progress in selection.wakes:
+            core.wake_at(instant, progress)
+    if group.limits is not None:
+        if selection is not None:
+            group.limits.take(client, selection.count, now)
+        _arm(core, group, group.limits, client, now)
 
 
 def _room(group: Group, request: LeaseRequest) -> int:
     per_consumer = group.queue.options.max_in_flight
     assert per_consumer is not None
     return min(request.count_max, per_consumer - group.in_flight(request.consumer))
-
-
-def _limited_room(limits: LeaseLimits, request: LeaseRequest, room: int, now: int) -> int:
-    """The room that rates leave. May raise `Need`."""
-    if limits.gate is not None:
-        limits.gate.recall()
-        limits.gate.tick(now)
-    return limits.room(request.client, now, room)
 
 
 def _arm(core: Delivery, group: Group, limits: LeaseLimits, client: str, now: int) -> None:

@@ -311,7 +311,7 @@ class Queue:
         "paused",
         "plain",
         "push_limits",
-        "spread",
+        "pushes",
         "touched",
     )
 
@@ -328,7 +328,7 @@ class Queue:
         self.group_ids: dict[str, int] = {}
         self.group_id_next = 0  # never reused: entries of a deleted group must not meet a new one
         self.dedup: DedupWindow | None = None
-        self.spread = 0  # next partition for messages without a key
+        self.pushes = 0  # since the process started: batches without a key go to one partition after the other
         self.touched = 0  # last frame that changed it: a checkpoint rewrites what changed
         self.horizon = FOREVER  # delays up to this instant are in the timer wheel; later ones in the extents only
         self.near = 0  # how many of them

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -33,6 +34,54 @@ class Decided(NamedTuple):
     duplicates: dict[int, MessageId]
 
 
+class Ahead:
+    """What the pushes of one frame do to their queue, for the next push of the same frame: none is applied yet."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.pushes = 0
+        self.accepted = 0
+        self.ends: dict[int, int] = {}  # of partitions
+        self.names: dict[str, int] = {}  # partitions that are made
+        self.added: list[PartitionsAdded] = []
+        self.keys: dict[bytes, MessageId] = {}  # dedup keys that are taken
+        self._queue = queue
+        self._pushed: list[Aged] = []  # only where the oldest may be dropped
+        self._dropped: Counter[int] = Counter()  # by group
+        self._oldest: dict[int, Iterator[Aged]] = {}
+
+    def backlog(self, group: Group) -> int:
+        return group.backlog + self.accepted - self._dropped[group.id]
+
+    def drop(self, group: Group, count: int) -> list[Aged]:
+        """The next oldest of a group that nobody holds, before the push that is being decided."""
+        oldest = self._oldest.setdefault(group.id, chain(_oldest_unheld(group), self._pushed))
+        found = list(islice(oldest, count))
+        self._dropped[group.id] += count  # what is missing is taken from the push itself
+        return found
+
+    def learn(self, batch: Batch, decided: Decided, now: int) -> None:
+        """One more push is decided."""
+        self.pushes += 1
+        for each in decided.entries:
+            if isinstance(each, PartitionsAdded):
+                self.added.append(each)
+                self.names |= {name: each.first + index for index, name in enumerate(each.names)}
+        for number, count, first in decided.push.parts:
+            self.ends[number] = first + count
+            self.accepted += count
+            if self._queue.options.max_length is not None:
+                self._pushed += [(now, number, offset) for offset in range(first, first + count)]
+        if batch.flags & layout.DEDUP_KEY:
+            self._learn_keys(batch, decided)
+
+    def _learn_keys(self, batch: Batch, decided: Decided) -> None:
+        names = [*(partition.name for partition in self._queue.partitions), *self.names]
+        partitions, offsets = decided.push.places(batch.count)
+        for row, key in enumerate(digests(batch)):
+            if key is not None and offsets[row] >= 0:
+                self.keys[key] = MessageId(self._queue.name, names[partitions[row]], int(offsets[row]))
+
+
 def decide_push(
     core: Delivery,
     queue: Queue,
@@ -42,6 +91,7 @@ def decide_push(
     producer: Producer = (0, 0, 0),
     *,
     is_promised: bool = False,
+    ahead: Ahead | None = None,
 ) -> Decided:
     """Refuse a push, or say what it does. What was promised its place before is pushed however full the queue is."""
     check_allowed(queue, batch)
@@ -52,18 +102,18 @@ def decide_push(
     entries: list[Entry] = []
     if queue.options.partitions == 1 and partition is None and not batch.flags & layout.DEDUP_KEY:
         rows: Int32s | None = None
-        parts = [(0, batch.count, queue.partitions[0].end)]
+        parts = [(0, batch.count, queue.partitions[0].end if ahead is None else _end(queue, 0, ahead))]
     else:
-        rows, added = _rows(queue, batch, partition)
+        rows, added = _rows(queue, batch, partition, ahead)
         entries += added
         has_keys = batch.flags & layout.DEDUP_KEY and not is_promised
-        duplicates = _duplicates(queue, batch, now) if has_keys else {}
+        duplicates = _duplicates(queue, batch, now, ahead) if has_keys else {}
         if duplicates:
             rows = np.array(rows if rows.size > 1 else np.full(batch.count, rows[0]), np.int32)
             rows[list(duplicates)] = -1
-        rows, parts = _parts(queue, rows, batch.count)
-        return _decided(core, queue, batch, now, entries, rows, parts, producer, duplicates, is_promised)
-    return _decided(core, queue, batch, now, entries, rows, parts, producer, {}, is_promised)
+        rows, parts = _parts(queue, rows, batch.count, ahead)
+        return _decided(queue, batch, now, entries, rows, parts, producer, duplicates, is_promised, ahead)
+    return _decided(queue, batch, now, entries, rows, parts, producer, {}, is_promised, ahead)
 
 
 def check_allowed(queue: Queue, batch: Batch) -> None:
@@ -77,7 +127,6 @@ def check_allowed(queue: Queue, batch: Batch) -> None:
 
 
 def _decided(
-    core: Delivery,
     queue: Queue,
     batch: Batch,
     now: int,
@@ -87,44 +136,48 @@ def _decided(
     producer: Producer,
     duplicates: dict[int, MessageId],
     is_promised: bool,
+    ahead: Ahead | None,
 ) -> Decided:
     push = Push(queue.id, now, parts, batch.data, rows, producer, batch)
     if not parts:
         return Decided(entries, push, duplicates)
     if queue.options.max_length is None or is_promised:
         return Decided([*entries, push], push, duplicates)
-    before, after = _make_room(queue, parts, queue.options.max_length, now)
+    before, after = _make_room(queue, parts, queue.options.max_length, now, ahead or Ahead(queue))
     return Decided([*entries, *before, push, *after], push, duplicates)
 
 
-def _rows(queue: Queue, batch: Batch, choice: PartitionChoice) -> tuple[Int32s, list[Entry]]:
+def _rows(queue: Queue, batch: Batch, choice: PartitionChoice, ahead: Ahead | None) -> tuple[Int32s, list[Entry]]:
     """Partition of each row (one element when all go to the same), and the entry that makes new partitions."""
+    turn = 1 if ahead is None else 1 + ahead.pushes
+    made = {} if ahead is None else ahead.names
     if choice is None and queue.options.partitions != "named":
-        return _by_key(queue, batch), []
+        return _by_key(queue, batch, turn), []
     names = [choice] if choice is None or isinstance(choice, int | str) else list(choice)
     added: dict[str, int] = {}
-    places = {name: _number(queue, name, added) for name in dict.fromkeys(names)}
+    places = {name: _number(queue, name, made, added) for name in dict.fromkeys(names)}
     numbers = np.fromiter(map(places.__getitem__, names), np.int32, len(names))
     if queue.options.partitions != "named" and None in names:
         unnamed = [index for index, name in enumerate(names) if name is None]
-        numbers[unnamed] = np.broadcast_to(_by_key(queue, batch), (len(names),))[unnamed]
-    entries: list[Entry] = [PartitionsAdded(queue.id, len(queue.partitions), list(added))] if added else []
+        numbers[unnamed] = np.broadcast_to(_by_key(queue, batch, turn), (len(names),))[unnamed]
+    first = len(queue.partitions) + len(made)
+    entries: list[Entry] = [PartitionsAdded(queue.id, first, list(added))] if added else []
     return numbers, entries
 
 
-def _by_key(queue: Queue, batch: Batch) -> Int32s:
+def _by_key(queue: Queue, batch: Batch, turn: int) -> Int32s:
     count = len(queue.partitions)
     if count == 1:
         return np.zeros(1, np.int32)
     # Messages without a key go to one partition per batch, in turn.
-    queue.spread = (queue.spread + 1) % count
+    spread = (queue.pushes + turn) % count
     hashes = batch.key_hashes()
     if hashes is None:
-        return np.array([queue.spread], np.int32)
-    return np.where(hashes == 0, queue.spread, hashes % count).astype(np.int32)
+        return np.array([spread], np.int32)
+    return np.where(hashes == 0, spread, hashes % count).astype(np.int32)
 
 
-def _number(queue: Queue, name: int | str | None, added: dict[str, int]) -> int:
+def _number(queue: Queue, name: int | str | None, made: dict[str, int], added: dict[str, int]) -> int:
     """The id of a partition by name; named queues make new ones."""
     named = queue.options.partitions == "named"
     if name is None:
@@ -135,16 +188,18 @@ def _number(queue: Queue, name: int | str | None, added: dict[str, int]) -> int:
     known = queue.by_name.get(text)
     if known is not None:
         return known.id
+    if text in made:
+        return made[text]
     if not named:
         raise InvalidField(
             f"partition: {name!r} is not one of the {len(queue.partitions)} partitions of {queue.name!r}",
             hint=f"use 0 to {len(queue.partitions) - 1}, or create the queue with partitions='named'",
         )
     check_name(text, "partition")
-    return added.setdefault(text, len(queue.partitions) + len(added))
+    return added.setdefault(text, len(queue.partitions) + len(made) + len(added))
 
 
-def _duplicates(queue: Queue, batch: Batch, now: int) -> dict[int, MessageId]:
+def _duplicates(queue: Queue, batch: Batch, now: int, ahead: Ahead | None) -> dict[int, MessageId]:
     """Rows whose dedup key is known already, or stands twice in this batch (the later row has no id yet: offset −1)."""
     keys = digests(batch)
     places = [None] * batch.count if queue.dedup is None else queue.dedup.find_all(keys, now)
@@ -155,22 +210,24 @@ def _duplicates(queue: Queue, batch: Batch, now: int) -> dict[int, MessageId]:
             continue
         if place is not None:
             found[row] = MessageId(queue.name, queue.partitions[place.partition].name, place.offset)
+        elif ahead is not None and key in ahead.keys:
+            found[row] = ahead.keys[key]
         elif (first := seen.setdefault(key, row)) != row:
             found[row] = MessageId(queue.name, "", first)
     return found
 
 
-def _parts(queue: Queue, rows: Int32s, count: int) -> tuple[Int32s | None, list[tuple[int, int, int]]]:
+def _parts(
+    queue: Queue, rows: Int32s, count: int, ahead: Ahead | None
+) -> tuple[Int32s | None, list[tuple[int, int, int]]]:
     if rows.size == 1:
         number = int(rows[0])
         if number < 0:
             return np.full(count, -1, np.int32), []
-        end = queue.partitions[number].end if number < len(queue.partitions) else 0
-        return None, [(number, count, end)]
+        return None, [(number, count, _end(queue, number, ahead))]
     numbers, counts = np.unique(rows[rows >= 0], return_counts=True)
-    known = queue.partitions
     parts = [
-        (number, many, known[number].end if number < len(known) else 0)
+        (number, many, _end(queue, number, ahead))
         for number, many in zip(numbers.tolist(), counts.tolist(), strict=True)
     ]
     if len(parts) == 1 and parts[0][1] == count:
@@ -178,26 +235,35 @@ def _parts(queue: Queue, rows: Int32s, count: int) -> tuple[Int32s | None, list[
     return rows, parts
 
 
+def _end(queue: Queue, number: int, ahead: Ahead | None) -> int:
+    """Where the next message of a partition goes, which may be one that is made."""
+    if ahead is not None and number in ahead.ends:
+        return ahead.ends[number]
+    return queue.partitions[number].end if number < len(queue.partitions) else 0
+
+
 def _make_room(
-    queue: Queue, parts: list[tuple[int, int, int]], max_length: int, now: int
+    queue: Queue, parts: list[tuple[int, int, int]], max_length: int, now: int, ahead: Ahead
 ) -> tuple[list[Entry], list[Entry]]:
     """Refuse, or drop the oldest, when a group would have more than `max_length` messages before it.
 
     What is dropped comes from what waits already, before the push, and then from the batch itself, after it.
     """
     accepted = sum(count for _, count, _ in parts)
+    loads = [group for group in queue.groups.values() if group.is_load]
+    excesses = {group: ahead.backlog(group) + accepted - max_length for group in loads}
+    if queue.options.overflow == "reject_new":
+        for group, excess in excesses.items():
+            if excess > 0:
+                raise QueueFull(f"queue {queue.name!r} holds {group.backlog} messages; max_length is {max_length}")
     before: list[Entry] = []
     after: list[Entry] = []
-    for group in queue.groups.values():
-        excess = group.backlog + accepted - max_length
-        if excess <= 0 or not group.is_load:
-            continue
-        if queue.options.overflow == "reject_new":
-            raise QueueFull(f"queue {queue.name!r} holds {group.backlog} messages; max_length is {max_length}")
-        oldest = list(islice(_oldest_unheld(group), excess))
-        before += _overflowed(group, oldest, now)
-        pushed = ((now, number, offset) for number, count, first in parts for offset in range(first, first + count))
-        after += _overflowed(group, list(islice(pushed, excess - len(oldest))), now)
+    for group, excess in excesses.items():
+        if excess > 0:
+            oldest = ahead.drop(group, excess)
+            before += _overflowed(group, oldest, now)
+            pushed = ((now, number, offset) for number, count, first in parts for offset in range(first, first + count))
+            after += _overflowed(group, list(islice(pushed, excess - len(oldest))), now)
     return before, after
 
 

@@ -1,7 +1,7 @@
 """Rate limits of pushes.
 
-A push is paid for whole, from the bucket of the queue, of the client and of every key in it, or refused; then nothing
-is taken from any of them. Duplicates cost nothing.
+A push is paid for whole, from the bucket of the queue, of the client and of every key in it, or refused: `decide_bill`
+says which, and `pay` takes the tokens when the push happens. Duplicates cost nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.delivery.log import Queue
 
 QUEUE = "queue"  # the one bucket of a queue
+Bill = dict[tuple[Buckets, Hashable], int]  # tokens, by whose bucket
 
 
 class PushLimits:
@@ -70,9 +71,9 @@ def renewed(old: Buckets | None, per_second: float | None, burst: int | None, no
     return old
 
 
-def charge(pushes: Iterable[tuple[Queue, Push]], client: str, now: int) -> None:
-    """Take what these pushes cost together, from every bucket or from none."""
-    bill: dict[tuple[Buckets, Hashable], int] = {}
+def decide_bill(pushes: Iterable[tuple[Queue, Push]], client: str, now: int) -> Bill:
+    """What these pushes cost together; refused when it is not in the buckets."""
+    bill: Bill = {}
     wait, refusal = 0, ""
     for queue, push in pushes:
         if queue.push_limits is None or not push.parts:
@@ -87,6 +88,11 @@ def charge(pushes: Iterable[tuple[Queue, Push]], client: str, now: int) -> None:
                 refusal = f"queue {queue.name!r} takes {getattr(queue.options, option):g} messages a second ({option})"
     if wait:
         raise RateLimited(refusal, retry_after_seconds=wait / 1_000_000)
+    return bill
+
+
+def pay(bill: Bill, now: int) -> None:
+    """Take what was decided."""
     for (buckets, whose), total in bill.items():
         buckets.take(whose, total, now)
 

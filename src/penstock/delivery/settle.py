@@ -90,9 +90,13 @@ def decide_settle(core: Delivery, chosen: Sequence[Chosen], how: Settling, now: 
 
 
 def decide_settles(
-    core: Delivery, chosen: Iterable[tuple[Chosen, Settling]], now: int, rng: random.Random
+    core: Delivery,
+    chosen: Iterable[tuple[Chosen, Settling]],
+    now: int,
+    rng: random.Random,
+    id_next: int | None = None,
 ) -> list[Entry]:
-    """The same for deliveries that end each in its own way."""
+    """The same for deliveries that end each in its own way; `id_next` is the id of a queue that is made for them."""
     entries: list[Entry] = []
     corpses: dict[Queue, list[Corpse]] = {}
     for each, how in chosen:
@@ -109,7 +113,7 @@ def decide_settles(
         if indexes:
             entries.append(_settled(lease, take, indexes, how, now, rng))
     for made, (queue, dead) in enumerate(corpses.items()):
-        entries += decide_dead(core, queue, dead, now, core.queue_id_next + made)
+        entries += decide_dead(core, queue, dead, now, (id_next or core.queue_id_next) + made)
     return entries
 
 
@@ -133,7 +137,7 @@ def _fewer(chosen: Sequence[Chosen]) -> Sequence[Chosen]:
 
 
 def close_chosen(core: Delivery, chosen: Sequence[Chosen]) -> None:
-    """Called with the entries above: the leases let go of what was settled."""
+    """Called when the entries above are applied: the leases let go of what was settled."""
     for each in chosen:
         each.take.close(each.indexes)
         each.lease.is_whole = False

@@ -160,7 +160,7 @@ class AsyncTaskMethods:
         try:
             while True:
                 woken.clear()
-                self.shard.begin()
+                self.shard.require_open()
                 news = registry.news(checked)
                 left = deadline - loop.time()
                 if news.cancelled or left <= 0:

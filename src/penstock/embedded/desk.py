@@ -52,11 +52,16 @@ class Desk:
         self.operations = OperationRunner(shard, self, background=background)
         self._is_closed = threading.Event()
         self._expire_at = 0
-        # Called with the shard's lock held.
-        shard.core.observe(TasksNoted, lambda entry: self.waiters.noted(entry, shard.read_ticket))
-        shard.core.observe(TaskFreed, lambda entry: self.waiters.freed(entry, shard.read_ticket))
+
+        # Called with the shard's lock held, while the entry is applied; told once there is a ticket to wait for.
+        def later(tell: Callable[[], None]) -> None:
+            shard.once_appended.append(tell)
+
+        shard.core.observe(TasksNoted, lambda entry: later(lambda: self.waiters.noted(entry, shard.read_ticket)))
+        shard.core.observe(TaskFreed, lambda entry: later(lambda: self.waiters.freed(entry, shard.read_ticket)))
         shard.on_unreported = self._hurry
         shard.clock.on_jump(self.wake_all)
+        shard.on_fail.append(self.wake_all)
 
     def wake_all(self) -> None:
         """Whoever waits looks again."""
@@ -144,6 +149,7 @@ class Desk:
         core = self.shard.core
         if core.expiries:
             with self.shard.lock:
+                self.shard.check()
                 if core.expiries:
                     self.shard.on_deadline(core.expiries[0][0])
         return waiter
@@ -179,7 +185,8 @@ class Desk:
 
     def heartbeat(self, info: WorkerInfo) -> WorkerNews:
         """A worker is there."""
-        now, monotonic = self.shard.begin()
+        self.shard.require_open()
+        now, monotonic = self.shard.clock.read()
         look_at = self.registry.look_at
         news = self.registry.heartbeat(info, now, monotonic)
         self._mind(look_at)
@@ -196,4 +203,5 @@ class Desk:
         if self.registry.look_at < look_at:
             now, monotonic = self.shard.clock.read()
             with self.shard.lock:
+                self.shard.check()
                 self.shard.on_deadline(now + self.registry.look_at - monotonic)

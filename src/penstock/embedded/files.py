@@ -37,7 +37,7 @@ class StoredFiles:
 
     def history(self) -> HistoryInfo:
         """Whose files these are, and up to where the journal can be told; that far it is made durable first."""
-        self._shard.begin()
+        self._shard.require_open()
         journal = self._shard.journal
         self._shard.confirm(journal.sequence)
         root = self._disk.root.resolve()

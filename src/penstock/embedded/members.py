@@ -33,6 +33,7 @@ def join(shard: Shard, queue: str, group: str, member: str, session_seconds: flo
         seat = roster.seats.get(member)
         if seat is not None:
             shard.take_away(found, member, seat.owned | seat.revoking, GIVEN_UP, now)
+        shard.changing = True
         roster.join(member, session_us, shard.clock.monotonic())
         _changed(shard, found, now)
         return _told(found, roster, member)
@@ -50,10 +51,12 @@ def heartbeat(
         numbers = _numbers(found, held)
         shard.take_away(found, member, roster.released(member, generation, numbers), RELEASED, now)
         before = roster.generation
+        shard.changing = True  # it is not refused any more: what it released was asked for above
         roster.heartbeat(member, generation, numbers, shard.clock.monotonic())
         found.active_at = now
         if roster.generation != before:
             _changed(shard, found, now)
+        shard.changing = False
         return _told(found, roster, member)
 
     return shard.look(question)
@@ -66,6 +69,7 @@ def leave(shard: Shard, queue: str, group: str, member: str, generation: int) ->
         found, roster = _roster(shard, queue, group, member)
         seat = roster.seat(member, generation)
         shard.take_away(found, member, seat.owned | seat.revoking, RELEASED, now)
+        shard.changing = True
         roster.leave(member, generation, shard.clock.monotonic())
         _changed(shard, found, now)
 
@@ -97,7 +101,8 @@ def _group_to_join(shard: Shard, queue: str, name: str, now: int) -> Group:
     found = admin.queue_named(shard.core, queue)
     if name not in found.group_ids:
         entries = admin.decide_create_group(found, name, "earliest", now)
-        shard.commit_frame([], entries, found.options.durability or shard.durability)
+        shard.commit_frame(entries, found.options.durability or shard.durability)
+        shard.changing = False
     group = admin.group_named(found, name)
     group.active_at = now
     return group
@@ -114,11 +119,12 @@ def _roster(shard: Shard, queue: str, group: str, member: str) -> tuple[Group, R
 
 
 def _changed(shard: Shard, group: Group, now: int) -> None:
-    """Who owns what has changed: leases that wait must look again, and the timekeeper may have to wake earlier."""
+    """The end of a change of who owns what: leases that wait look again; the timekeeper may have to wake earlier."""
     rosters = shard.core.rosters
     rosters.look()
     shard.waiters.wake(group.queue.id, EVERYONE)
     shard.on_deadline(now + rosters.next_at - shard.clock.monotonic())
+    shard.changing = False
 
 
 def _told(group: Group, roster: Roster, member: str) -> Membership:

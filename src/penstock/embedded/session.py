@@ -171,6 +171,7 @@ class Session(TaskMethods):
     def needs_files(self, queue: str, group: str) -> bool:
         """Whether the group has messages before it that lie in segments, so that a lease may read a file."""
         with self.shard.lock:
+            self.shard.check()
             found = self.shard.core.by_name.get(queue)
             number = found.group_ids.get(group, 0) if found is not None else 0
             return found is not None and found.groups[number].reads_segments()
@@ -201,11 +202,15 @@ class Session(TaskMethods):
     def watch(self, queue: str, wake: Callable[[], object]) -> Waiter:
         """Have `wake` called when the queue may have something to lease."""
         with self.shard.lock:
+            self.shard.check()
             return self.shard.waiters.add(admin.queue_named(self.shard.core, queue).id, wake)
 
     def unwatch(self, waiter: Waiter, *, served: bool) -> None:
         with self.shard.lock:
+            self.shard.check()
+            self.shard.changing = True  # a wake-up that is not passed on is lost
             self.shard.waiters.leave(waiter, served=served)
+            self.shard.changing = False
 
     def pipeline(self) -> Pipeline:
         return Pipeline(self)
@@ -230,7 +235,8 @@ class Session(TaskMethods):
 
     def stage(self, queue: str, name: str, position: int, data: bytes) -> Ticket:
         """Put bytes into a staged file, at a position. `queue` is where its messages shall go."""
-        self.shard.begin_push()
+        self.shard.require_open()
+        self.shard.check_space()
         self.staging.write(name, position, data)
         return 0
 
@@ -358,7 +364,7 @@ class Session(TaskMethods):
 
     def compact(self) -> Freed:
         """Apply retention now and rewrite files that are mostly empty; what it gave back."""
-        self.shard.begin()
+        self.shard.require_open()
         return Freed() if self._keeper is None else self._keeper.compact()
 
     def seal(self) -> int:

@@ -122,7 +122,7 @@ class TaskMethods:
 
     def told(self, waiter: TaskWaiter, view: TaskView) -> TaskView | None:
         """The final task, when whoever woke the waiter told it; to be told on with the waiter's ticket."""
-        self.shard.begin()  # a closed one wakes everybody
+        self.shard.require_open()  # a closed one wakes everybody
         return waiter.final(view)
 
     # changing
@@ -218,7 +218,7 @@ class TaskMethods:
         registry.listen(checked, turn.release)
         try:
             while True:
-                self.shard.begin()
+                self.shard.require_open()
                 news = registry.news(checked)
                 left = deadline - clock.monotonic()
                 if news.cancelled or left <= 0:
@@ -235,7 +235,7 @@ class TaskMethods:
 
     def workers(self) -> tuple[list[WorkerView], Ticket]:
         """Who works here, and who did until lately."""
-        self.shard.begin()
+        self.shard.require_open()
         self.desk.tick()
         return self.desk.registry.workers(), 0
 

@@ -70,6 +70,9 @@ class Journal(Protocol):
     def free_bytes(self) -> int | None:
         """Free space where the files are; None when there are none."""
 
+    def fail(self, error: BaseException) -> None:
+        """Stop for good, as after a failed write: whoever appends or waits is told so. Does nothing when it has."""
+
     def close(self) -> None:
         """Make everything durable and let go; it may be called twice."""
 

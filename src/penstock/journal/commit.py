@@ -2,7 +2,11 @@
 
 Threads: the first to wait leads. It syncs for everyone who has appended by then; those who come meanwhile queue up,
 each behind a lock of its own. When the sync is done, those who have their answer are woken, and one of the rest is
-promoted. There is never more than one leader, and never none while someone waits.
+promoted. There is never none that leads while someone waits.
+
+A leader may vanish: an exception, Ctrl-C say, may hit it anywhere. So whoever has waited for a second looks for
+itself, and takes over if nobody has begun to lead meanwhile. One that is only slow does not mind: to sync twice is no
+harm.
 
 They wake in a chain, each the next one: only one thread can run Python at a time, and threads woken together would
 only fall asleep again before the interpreter's lock. The new leader is in the middle of the chain, so that its sync
@@ -19,9 +23,12 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
+from typing import Final
 
 from penstock.errors import Closed, PenstockError
 from penstock.journal import Journal, outcome_unknown
+
+PATIENCE_SECONDS: Final = 1.0  # how long a leader may take before one of those who wait leads too
 
 _Futures = list[tuple[int, "asyncio.Future[None]"]]
 
@@ -56,6 +63,7 @@ class GroupCommit:
         self.around: Callable[[Callable[[], None]], None] = _call  # how the leader syncs: with a stopwatch, say
         self._lock = threading.Lock()
         self._is_led = False  # a thread leads, or has been promoted and is about to
+        self._leads = 0  # how often somebody has begun to lead
         self._waiters: list[_Waiter] = []
         self._futures: dict[asyncio.AbstractEventLoop, _Futures] = {}
         self._work = threading.Lock()  # released when there is something for the committer
@@ -70,7 +78,7 @@ class GroupCommit:
         waiter = self._queue_up(sequence)
         if waiter is None or self._is_promoted(waiter):
             self._lead(sequence)
-        elif self._journal.durable_sequence < sequence:
+        if self._journal.durable_sequence < sequence:
             raise self._failure()
 
     def future(self, sequence: int, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
@@ -107,15 +115,20 @@ class GroupCommit:
         with self._lock:
             if not self._is_led:
                 self._is_led = True
+                self._leads += 1
                 return None
             waiter = _Waiter(sequence)
             self._waiters.append(waiter)
             return waiter
 
     def _is_promoted(self, waiter: _Waiter) -> bool:
-        """Block until woken."""
+        """Block until woken, or until it is this one's turn to take over; whether it is to lead."""
         try:
-            waiter.turn.acquire()
+            seen = self._leads
+            while not waiter.turn.acquire(timeout=PATIENCE_SECONDS):
+                if self._takes_over(waiter, seen):
+                    break
+                seen = self._leads
             if waiter.next is not None:
                 waiter.next.wake()
         except BaseException:
@@ -123,11 +136,28 @@ class GroupCommit:
             raise
         return waiter.leads
 
+    def _takes_over(self, waiter: _Waiter, seen: int) -> bool:
+        """Nobody has woken this one for a while: whether it need not wait any more, be it that it leads now."""
+        with self._lock:
+            if waiter.leads or self._journal.durable_sequence >= waiter.sequence or self._journal.failed is not None:
+                # Woken by somebody who vanished in the chain, or about to be.
+                self._forget(waiter)
+                return True
+            if self._leads != seen:
+                return False  # somebody has begun meanwhile
+            self._forget(waiter)
+            self._leads += 1
+            self._is_led = waiter.leads = True
+            return True
+
+    def _forget(self, waiter: _Waiter) -> None:
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
+
     def _leave(self, waiter: _Waiter) -> None:
         """Ctrl-C. Whoever goes must break no chain and not take the lead along."""
         with self._lock:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
+            self._forget(waiter)
         if waiter.next is not None:
             waiter.next.wake()
         if waiter.leads:
@@ -153,6 +183,7 @@ class GroupCommit:
             if self._waiters:
                 heir = self._waiters.pop(0)
                 heir.leads = True
+                self._leads += 1
                 chain.insert(len(chain) // 2, heir)
             for waiter, after in pairwise(chain):
                 waiter.next = after

@@ -152,7 +152,10 @@ class FileJournal:
     def remove_file(self, file: JournalFile) -> None:
         if not self._full or self._full[0] != file:
             raise ValueError(f"{file.name} is not the oldest full file: removing it would leave a gap")
-        self._disk.remove(file.name)
+        with self._syncing:
+            self._close_retired()
+        if self._disk.exists(file.name):  # else it was removed before, by somebody who was interrupted
+            self._disk.remove(file.name)
         self._disk.sync_directory(files.DIRECTORY)
         del self._full[0]
 
@@ -323,17 +326,15 @@ class FileJournal:
         self._full.append(full)
         self.on_rotate()
         self.disk_full = self.disk_full or self._guard.check()
-        if self._syncing.acquire(blocking=False):
-            try:
-                self._close_retired()
-            finally:
-                self._syncing.release()
 
     def _close_retired(self) -> None:
         while self._retired:
             self._retired.pop().close()
 
     # Refusing.
+
+    def fail(self, error: BaseException) -> None:
+        self._fail(error)
 
     def _fail(self, error: BaseException) -> PenstockError:
         self._refusing = True

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from penstock.errors import Closed, Damaged
-from penstock.journal import JournalFile
+from penstock.journal import JournalFile, outcome_unknown
 from penstock.journal.following import MemoryReader
 from penstock.storage.frames import ENTRIES_BYTES_MAX
 
@@ -31,6 +31,8 @@ class MemoryJournal:
         self._closed = False
 
     def append(self, entries: bytes, batch: bytes | memoryview = b"") -> int:
+        if self.failed is not None:
+            raise outcome_unknown(self.failed)
         if self._closed:
             raise Closed("the journal is closed")
         frame = b"".join((entries, batch))
@@ -87,11 +89,18 @@ class MemoryJournal:
     def free_bytes(self) -> int | None:
         return None
 
+    def fail(self, error: BaseException) -> None:
+        if self.failed is None:
+            self.failed = error
+            self.on_fail()
+
     def close(self) -> None:
-        if not self._closed:
+        if not self._closed and self.failed is None:
             self.sync()
             self._closed = True
 
     def _refuse_if_closed(self) -> None:
+        if self.failed is not None:
+            raise outcome_unknown(self.failed)
         if self._closed and self.durable_sequence < self.sequence:
             raise Closed("the journal is closed")

@@ -187,6 +187,7 @@ def _restart_journal(disk: Disk, examination: Examination, salvaged: Salvaged, a
 def _prove(disk: Disk, salvaged: Salvaged, clock: Clock, rng: random.Random, file_bytes: int) -> None:
     shard, keeper = open_on_disk(disk, clock, rng, journal_file_bytes=file_bytes)
     with shard.lock:
+        shard.check()
         for loss in salvaged.losses:
             _record(shard, loss)
     close_on_disk(shard, keeper, disk)

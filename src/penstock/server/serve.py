@@ -88,7 +88,7 @@ class Server:
             with suppress(RuntimeError):  # the loop is closed: it is over anyway
                 loop.call_soon_threadsafe(self.over.set)
 
-        session.shard.journal.on_fail = failed
+        session.shard.on_fail.append(failed)
 
     async def wait(self) -> None:
         """Until it is over; raises when the journal failed."""

@@ -53,12 +53,12 @@ class CurrentManifest:
         before = self._stored_crc32c()
         try:
             self._disk.write_whole(manifests.NAME, manifests.encode(new))
+            self.manifest = new  # in here: interrupted just before it, nobody would know that it is in force
         except BaseException as error:
             if self._stored_crc32c() != before:
                 self._failed = error
                 self.check()
             raise
-        self.manifest = new
 
     def trim(self, new: Manifest) -> None:
         """Put `new` in force, without the files and names that nothing in it needs, if that is any different."""

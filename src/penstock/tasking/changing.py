@@ -55,20 +55,22 @@ def cancel(shard: Shard, place: MessageId | None, task_id: str) -> tuple[Ticket,
             held = shard.core.tasks.held.get(task)
             if held is None:
                 raise Moved
-            return commit(shard, (), [cancelled(held.queue, task, WHY, now)], now, shard.durability), ""
+            return commit(shard, [cancelled(held.queue, task, WHY, now)], now, shard.durability), ""
         progress = _progress_of(shard, place)
-        entries, worker = _decide_cancel(shard, progress, place.offset, now)
+        entries, chosen = _decide_cancel(shard, progress, place.offset, now)
+        worker = chosen[0].lease.consumer if chosen else ""
         partition, queue = progress.partition, progress.partition.queue
         attempt = entries[0].spans[0].attempt if entries[0].leased_at else 0
         note = Note(task, partition.id, place.offset, attempt, Note.CANCELLED, WHY.encode())
         noted = TasksNoted(queue.id, now, worker, [note])
-        return commit(shard, (), [*entries, noted], now, queue.options.durability or shard.durability), worker
+        level = queue.options.durability or shard.durability
+        return commit(shard, [*entries, noted], now, level, chosen), worker
 
     return shard.run(operation)
 
 
-def _decide_cancel(shard: Shard, progress: Progress, offset: int, now: int) -> tuple[list[Settled], str]:
-    """The end of one message, also when it is in somebody's hands; the lease lets go of it."""
+def _decide_cancel(shard: Shard, progress: Progress, offset: int, now: int) -> tuple[list[Settled], list[Chosen]]:
+    """The end of one message, also when it is in somebody's hands: then also the delivery that ends with it."""
     phase = progress.state_of(offset)
     if phase == SETTLED:
         raise Moved
@@ -76,10 +78,9 @@ def _decide_cancel(shard: Shard, progress: Progress, offset: int, now: int) -> t
     chosen = _delivery_of(group, progress, offset) if phase == LEASED else None
     if chosen is not None:
         ended = settle_rules.decide_settle(shard.core, [chosen], Settling(Outcome.CANCELLED, error=WHY), now, shard.rng)
-        settle_rules.close_chosen(shard.core, [chosen])
-        return [each for each in ended if isinstance(each, Settled)], chosen.lease.consumer
+        return [each for each in ended if isinstance(each, Settled)], [chosen]
     span = span_of(partition.id, range(offset, offset + 1))
-    return [Settled(partition.queue.id, group.id, int(Outcome.CANCELLED), now, 0, "", WHY, [span])], ""
+    return [Settled(partition.queue.id, group.id, int(Outcome.CANCELLED), now, 0, "", WHY, [span])], []
 
 
 def _delivery_of(group: Group, progress: Progress, offset: int) -> Chosen | None:
@@ -122,7 +123,7 @@ def retry(
             partition = _progress_of(shard, place).partition
             where = partition.queue.id, partition.id, place.offset
         entries += decide_revived(shard.core, task_id, where, known, now)
-        return commit(shard, (), entries, now, shard.durability)
+        return commit(shard, entries, now, shard.durability)
 
     return shard.run(operation)
 

@@ -110,8 +110,7 @@ def _finish(
     letters = sum(len(each.batch) for each in entries if isinstance(each, Push))
     if letters > ROOM - FRAME_BYTES and len(found) > 1:
         raise TooLarge("these finishes do not fit into one frame")
-    settle_rules.close_chosen(shard.core, [chosen for chosen, _ in pairs])
-    return answers, commit(shard, (), entries, now, _level(shard, found))
+    return answers, commit(shard, entries, now, _level(shard, found), [chosen for chosen, _ in pairs])
 
 
 def _checked(finish: Finish) -> Checked | PenstockError:
@@ -225,7 +224,8 @@ def note_progress(shard: Shard, receipt: Receipt, task_id: str, progress: bytes)
         lease, take, _ = _delivery_of(shard, receipt, task, task_id)
         partition = take.progress.partition
         note = Note(task, partition.id, receipt.offset, receipt.attempt, Note.PROGRESS, progress)
-        shard.commit_frame([], [TasksNoted(partition.queue.id, now, lease.consumer, [note])], "os")
+        shard.commit_frame([TasksNoted(partition.queue.id, now, lease.consumer, [note])], "os")
+        shard.changing = False
         return 0
 
     return shard.run(operation)
@@ -255,11 +255,10 @@ def _end_some(shard: Shard, consumer: str, how: Settling) -> Ticket | None:
     for lease in [each for each in shard.core.leases.values() if each.consumer == consumer and each.group.id == GROUP]:
         chosen = [Chosen(lease, take, held) for take, held in _held_of(lease)]
         if not chosen:
-            shard.core.let_go(lease, lease.count)  # what is left of it was purged under its holder's hands
+            shard.drop_lease(lease)
             continue
         entries, done = settle_rules.decide_what_fits(shard.core, chosen, how, now, shard.rng)
-        settle_rules.close_chosen(shard.core, done)
-        return commit(shard, (), entries, now, lease.group.queue.options.durability or shard.durability)
+        return commit(shard, entries, now, lease.group.queue.options.durability or shard.durability, done)
     return None
 
 

@@ -160,6 +160,7 @@ def _known(shard: Shard, operation_id: str) -> OperationSet:
 def running(shard: Shard) -> list[OperationSet]:
     """Operations that are to be worked on."""
     with shard.lock:
+        shard.check()
         return shard.core.tasks.operations.running()
 
 
@@ -174,6 +175,7 @@ def advance(shard: Shard, operation_id: str, **changes: object) -> bool:
 
     shard.change(decide)
     with shard.lock:
+        shard.check()
         known = shard.core.tasks.operations.known.get(operation_id)
         return known is not None and known.state == OperationSet.RUNNING
 
@@ -238,8 +240,7 @@ class _Taking:
                 purged=known.purged + self._purged_count,
             )
         )
-        settle_rules.close_chosen(self._core, self._chosen)
-        ticket = commit(shard, (), entries, now, shard.durability)
+        ticket = commit(shard, entries, now, shard.durability, self._chosen)
         shard.on_unreported()
         return Step(self._cancelled, self._purged_count, self._workers), ticket
 

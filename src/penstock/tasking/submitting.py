@@ -12,13 +12,14 @@ from typing import Final, NamedTuple
 
 from penstock import limits
 from penstock.batch import Batch
+from penstock.delivery.admin import queue_to_push
 from penstock.delivery.core import Delivery
 from penstock.delivery.dedup import digest
 from penstock.delivery.entries import Entry, Parent, TaskHeld, UniqueTaken, entry_bytes
 from penstock.delivery.freeing import ROOM, cancelled
 from penstock.delivery.log import Queue
 from penstock.delivery.push import check_allowed, decide_push
-from penstock.delivery.rates import charge
+from penstock.delivery.rates import Bill, decide_bill
 from penstock.delivery.tasks import HELD, Place, id_text, is_settled
 from penstock.engine import Ticket
 from penstock.envelopes import task_message, tasks_batch
@@ -82,6 +83,8 @@ class _Submission:
         self._waits: dict[bytes, list[Parent | bytes]] = {}  # bytes: a task of this call
         self._doomed: dict[bytes, Lost] = {}
         self._places: dict[bytes, Place] = {}  # of those that are pushed
+        self._queues: dict[str, Queue] = {}  # of those that are new; queues that are made as they will be
+        self._bill: Bill = {}
 
     def run(self) -> tuple[list[Submitted], Ticket]:
         shard, core = self._shard, self._core
@@ -94,16 +97,14 @@ class _Submission:
         if not new:
             return self._answers(), shard.read_ticket
         created: list[Entry] = []
-        try:
-            for name in dict.fromkeys(each.task.queue for each in new):
-                created += shard.queue_for_push(name, self._now)[1]
-            entries = self._entries(new)
-        except BaseException:
-            shard.undo_create(created)
-            raise
-        queues = {core.by_name[each.task.queue] for each in new}
-        level = safest({queue.options.durability or shard.durability for queue in queues})
-        return self._answers(), commit(shard, created, entries, self._now, level)
+        made = 0
+        for name in dict.fromkeys(each.task.queue for each in new):
+            self._queues[name], entries = queue_to_push(core, name, self._now, core.queue_id_next + made)
+            made += bool(entries)
+            created += entries
+        entries = created + self._entries(new)
+        level = safest({queue.options.durability or shard.durability for queue in self._queues.values()})
+        return self._answers(), commit(shard, entries, self._now, level, bill=self._bill)
 
     def _answers(self) -> list[Submitted]:
         answers = [(each.place, self._there.get(each.task_id), each.task_id) for each in self._wanted]
@@ -193,11 +194,11 @@ class _Submission:
         entries = self._pushes([each for each in new if each.task_id not in self._waits])
         waiting = [each for each in new if each.task_id in self._waits]
         for each in waiting:
-            entries.append(self._held(each, self._core.by_name[each.task.queue]))
+            entries.append(self._held(each, self._queues[each.task.queue]))
         entries += [self._key(each) for each in new if each.task.unique_key is not None]
         for each in waiting:
             if each.task_id in self._doomed:
-                queue, lost = self._core.by_name[each.task.queue], self._doomed[each.task_id]
+                queue, lost = self._queues[each.task.queue], self._doomed[each.task_id]
                 entries.append(cancelled(queue.id, each.task_id, lost.why, self._now, lost.parent))
         self._check_room(entries, waiting)
         return entries
@@ -206,7 +207,7 @@ class _Submission:
         """One push for each queue. None of them is a duplicate: those were found before."""
         by_queue: dict[Queue, list[Wanted]] = {}
         for each in pushed:
-            by_queue.setdefault(self._core.by_name[each.task.queue], []).append(each)
+            by_queue.setdefault(self._queues[each.task.queue], []).append(each)
         entries: list[Entry] = []
         pushes = []
         for queue, some in by_queue.items():
@@ -217,7 +218,7 @@ class _Submission:
                 self._places[each.task_id] = (queue.id, partition, offset)
             entries += decided.entries
             pushes.append((queue, decided.push))
-        charge(pushes, self._client, self._now)
+        self._bill = decide_bill(pushes, self._client, self._now)
         return entries
 
     def _held(self, each: Wanted, queue: Queue) -> TaskHeld:
@@ -231,7 +232,7 @@ class _Submission:
         return TaskHeld(queue.id, each.task_id, self._now, parents, policy, message)
 
     def _key(self, each: Wanted) -> UniqueTaken:
-        task, queue = each.task, self._core.by_name[each.task.queue]
+        task, queue = each.task, self._queues[each.task.queue]
         assert task.unique_key is not None
         until = 0 if task.unique_seconds is None else self._now + round(task.unique_seconds * 1_000_000)
         _, partition, offset = self._places.get(each.task_id, (queue.id, HELD, HELD))
