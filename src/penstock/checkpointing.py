@@ -199,7 +199,7 @@ class Checkpointer:
 
 def restore(core: Delivery, checkpoint: Checkpoint) -> None:
     """Put the state of a checkpoint into an empty core."""
-    core.sequence = checkpoint.sequence
+    core.sequence = core.swept = checkpoint.sequence
     for name in checkpoint.parts:
         if name == SHARD_PART:
             spare = snapshot.decode_shard(checkpoint.parts[name])

@@ -9,12 +9,13 @@ the time that it takes. It is opened when it is first used.
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from penstock import limits
-from penstock.catalogue import forgetting, queries, store
+from penstock.catalogue import forgetting, queries, single, store
 from penstock.catalogue.follower import Follower
 from penstock.catalogue.listeners import Among, Listener, Listeners
 from penstock.catalogue.queries import Cursor, Names
@@ -25,12 +26,15 @@ from penstock.model_tasks import TaskFilter, TaskPage, TaskView
 from penstock.requests import ParentFound, Target
 from penstock.shard import Shard
 from penstock.storage.disk import Disk, RealDisk
+from penstock.storage.task_names import Known
 from penstock.storage.task_rows import Identity, Key
 from penstock.storage.task_states import id_bytes, id_text
 
 logger: Final = logging.getLogger("penstock.catalogue")
 
 T = TypeVar("T")
+NEAR: Final = 256  # frames: a catalogue that is no further behind catches up
+FEW: Final = 64  # tasks that are worth looking for in the journal
 
 
 class Catalogue:
@@ -72,11 +76,7 @@ class Catalogue:
         follower = self._follower
         if sequence is not None and follower is not None and follower.position >= sequence:
             return follower.position
-        target, ticket = self._shard.look(lambda now: self._shard.journal.sequence)
-        # What is followed may be told: frames up to here that must be durable first are so after this.
-        self._shard.confirm(ticket)
-        if self._shard.journal.written_sequence < target:
-            self._shard.journal.write()
+        target = self._durable()
         with self._following:
             changed = self._follow(target, between)
         try:
@@ -84,6 +84,14 @@ class Catalogue:
                 self._listeners.tell(changed, lambda ids: self._views(asked, ids))
         except DatabaseBroken as error:
             raise self._unusable(error) from error
+        return target
+
+    def _durable(self) -> int:
+        """The last frame by now. What is read up to there may be told: what must be durable first is so after this."""
+        target, ticket = self._shard.look(lambda now: self._shard.journal.sequence)
+        self._shard.confirm(ticket)
+        if self._shard.journal.written_sequence < target:
+            self._shard.journal.write()
         return target
 
     def _follow(self, target: int, between: Callable[[], None]) -> set[bytes]:
@@ -172,43 +180,91 @@ class Catalogue:
     def is_listened_to(self) -> bool:
         return self._listeners.are_there()
 
-    # Asking: `catch_up` first. The answer is of the last look at the journal.
+    # Asking for some tasks: as they are now, however far the catalogue is behind.
 
     def find(self, task_id: str) -> TaskView | None:
         """One task, with its runs."""
-        wanted = _id(task_id)
 
-        def ask(asked: Follower) -> TaskView | None:
-            with asked.store.reading() as connection:
-                for row in queries.rows_of(connection, [wanted] if wanted else []):
-                    runs = queries.runs_of(connection, row, self._names(asked))
-                    return queries.view(row, self._names(asked), self._shard.clock.now(), runs)
+        def question(connection: sqlite3.Connection, names: Names, ids: Sequence[bytes]) -> TaskView | None:
+            for row in queries.rows_of(connection, ids):
+                return queries.view(row, names, self._shard.clock.now(), queries.runs_of(connection, row, names))
             return None
 
-        return self._ask(ask)
+        return self._now([task_id], question)
 
     def places(self, ids: Iterable[str]) -> dict[str, ParentFound]:
         """Where some tasks are, and how they stand; those that are not known are left out."""
-        wanted = [found for each in ids if (found := _id(each))]
 
-        def ask(asked: Follower) -> dict[str, ParentFound]:
-            with asked.store.reading() as connection:
-                names, now = self._names(asked), self._shard.clock.now()
-                return {id_text(row[1]): queries.found(row, names, now) for row in queries.rows_of(connection, wanted)}
+        def question(connection: sqlite3.Connection, names: Names, ids: Sequence[bytes]) -> dict[str, ParentFound]:
+            now = self._shard.clock.now()
+            return {id_text(row[1]): queries.found(row, names, now) for row in queries.rows_of(connection, ids)}
 
-        return self._ask(ask)
+        return self._now(ids, question)
 
     def views(self, ids: Iterable[str]) -> list[TaskView]:
         """Some tasks, without their runs, in no order; those that are not known are left out."""
-        wanted = [found for each in ids if (found := _id(each))]
-        return self._ask(lambda asked: self._views(asked, wanted))
+
+        def question(connection: sqlite3.Connection, names: Names, ids: Sequence[bytes]) -> list[TaskView]:
+            now = self._shard.clock.now()
+            return [queries.view(row, names, now) for row in queries.rows_of(connection, ids)]
+
+        return self._now(ids, question)
+
+    def _now(self, ids: Iterable[str], question: Callable[[sqlite3.Connection, Names, Sequence[bytes]], T]) -> T:
+        wanted = [found for each in dict.fromkeys(ids) if (found := _id(each))]
+        target, follower = self._durable(), self._follower
+        if follower is not None and target - follower.position > NEAR and 0 < len(wanted) <= FEW:
+            try:
+                return self._ahead(follower, target, wanted, question)
+            except (DatabaseBroken, Damaged, FileNotFoundError, _Unknown):
+                pass  # a look at everything finds out
+        self.catch_up(target)
+
+        def ask(asked: Follower) -> T:
+            with asked.store.reading() as connection:
+                return question(connection, self._names(asked.known), wanted)
+
+        return self._ask(ask)
+
+    def _ahead(
+        self,
+        follower: Follower,
+        target: int,
+        wanted: Sequence[bytes],
+        question: Callable[[sqlite3.Connection, Names, Sequence[bytes]], T],
+    ) -> T:
+        """Answer from what the journal says of these tasks after the catalogue."""
+        with follower.store.reading() as connection:
+            found = single.seen(connection, wanted)
+        with self._shard.lock:
+            is_unchanged = single.are_unchanged(self._shard, found, wanted)
+        scratch = single.Scratch(found, wanted)
+        try:
+            if not is_unchanged:
+                scratch.follow(self._shard.journal.reader().read(found.position, target))
+            return scratch.ask(lambda connection: self._complete(connection, found.known, wanted, question))
+        finally:
+            scratch.close()
+
+    def _complete(
+        self,
+        connection: sqlite3.Connection,
+        known: Known,
+        wanted: Sequence[bytes],
+        question: Callable[[sqlite3.Connection, Names, Sequence[bytes]], T],
+    ) -> T:
+        if sum(1 for _ in queries.rows_of(connection, wanted)) < len(wanted):
+            raise _Unknown
+        return question(connection, self._names(known), wanted)
+
+    # Asking for others: `catch_up` first. The answer is of the last look at the journal.
 
     def page(self, wanted: TaskFilter) -> TaskPage:
         """One page of those that match."""
 
         def ask(asked: Follower) -> TaskPage:
             with asked.store.reading() as connection:
-                return queries.page(connection, wanted, self._names(asked), self._shard.clock.now())
+                return queries.page(connection, wanted, self._names(asked.known), self._shard.clock.now())
 
         return self._ask(ask)
 
@@ -217,7 +273,7 @@ class Catalogue:
 
         def ask(asked: Follower) -> list[Target]:
             with asked.store.reading() as connection:
-                names, now = self._names(asked), self._shard.clock.now()
+                names, now = self._names(asked.known), self._shard.clock.now()
                 return queries.targets(connection, wanted, names, now, cursor, limit)
 
         return self._ask(ask)
@@ -227,7 +283,7 @@ class Catalogue:
 
         def ask(asked: Follower) -> int:
             with asked.store.reading() as connection:
-                return queries.count(connection, wanted, self._names(asked), self._shard.clock.now())
+                return queries.count(connection, wanted, self._names(asked.known), self._shard.clock.now())
 
         return self._ask(ask)
 
@@ -243,7 +299,7 @@ class Catalogue:
 
     def _views(self, asked: Follower, ids: Sequence[bytes]) -> list[TaskView]:
         with asked.store.reading() as connection:
-            names, now = self._names(asked), self._shard.clock.now()
+            names, now = self._names(asked.known), self._shard.clock.now()
             return [queries.view(row, names, now) for row in queries.rows_of(connection, ids)]
 
     def _ask(self, question: Callable[[Follower], T]) -> T:
@@ -264,8 +320,7 @@ class Catalogue:
                 self.catch_up()
         raise Closed("the catalogue is closed")
 
-    def _names(self, asked: Follower) -> Names:
-        known = asked.known
+    def _names(self, known: Known) -> Names:
         return Names(known.texts, known.words, known.queues, known.partitions, self._attempts_max)
 
     def _attempts_max(self, queue: str) -> int:
@@ -295,7 +350,7 @@ class Catalogue:
 
         def ask(asked: Follower) -> dict[Key, Identity]:
             with asked.store.reading() as connection:
-                return queries.identify(connection, keys, self._names(asked))
+                return queries.identify(connection, keys, self._names(asked.known))
 
         return self._ask(ask)
 
@@ -321,6 +376,10 @@ class Catalogue:
         return StorageError(
             f"the catalogue of tasks cannot be used: {error}", hint=f"remove {store.NAME} and try again"
         )
+
+
+class _Unknown(Exception):
+    """Not all of the tasks were found without a look at everything."""
 
 
 def _id(task_id: str) -> bytes | None:

@@ -61,7 +61,7 @@ class Follower:
         is_over = True
         try:
             with self.store.writing() as connection:
-                sink = _Sink(connection, self.known, self.touched if self.watches else None, remembers=self.remembers)
+                sink = Sink(connection, self.known, self.touched if self.watches else None, remembers=self.remembers)
                 for sequence, crc, frame in frames:
                     take_frame(fold, sequence, frame, sink)
                     position, checksum = sequence, crc
@@ -79,7 +79,7 @@ class Follower:
         return not is_over
 
 
-def take_frame(fold: Fold, sequence: int, frame: memoryview, sink: _Sink) -> None:
+def take_frame(fold: Fold, sequence: int, frame: memoryview, sink: Sink) -> None:
     """One frame. Entries that are about no task cost a look at their kind."""
     fold.begin_frame(sequence)
     number = sequence << ROW_BITS
@@ -112,7 +112,7 @@ _TAKE: Final[dict[type, Callable[[Fold, Any], None]]] = {
 }
 
 
-class _Sink:
+class Sink:
     """Stores what was folded, within a transaction."""
 
     def __init__(
@@ -202,9 +202,14 @@ def store_names(connection: sqlite3.Connection, known: Known) -> None:
 def load_known(store: Store) -> Known:
     """The names that are stored."""
     with store.reading() as connection:
-        queues = connection.execute("SELECT id, name, has_tasks FROM queues").fetchall()
-        words = dict(connection.execute("SELECT word, id FROM words").fetchall())
-        partitions = connection.execute("SELECT queue, id, name FROM partitions").fetchall()
+        return known_of(connection)
+
+
+def known_of(connection: sqlite3.Connection) -> Known:
+    """The names that a database holds."""
+    queues = connection.execute("SELECT id, name, has_tasks FROM queues").fetchall()
+    words = dict(connection.execute("SELECT word, id FROM words").fetchall())
+    partitions = connection.execute("SELECT queue, id, name FROM partitions").fetchall()
     return Known(
         {id: name for id, name, _ in queues},
         {id for id, _, has_tasks in queues if has_tasks},

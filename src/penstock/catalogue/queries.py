@@ -29,12 +29,12 @@ LIMIT_MAX: Final = limits.task_page_max
 IDS_AT_ONCE: Final = 500
 Cursor = tuple[int, int]  # the instant of submission and the number of the last task that was shown
 
-_COLUMNS: Final = (
+COLUMNS: Final = (
     "number", "task_id", "type", "queue", "partition", "position", "state", "priority", "max_attempts", "attempt",
     "worker", "submitted_at", "due_at", "started_at", "finished_at", "outcome", "args", "kwargs", "result", "progress",
     "error", "timeout_seconds", "depends_on", "workflow", "schedule", "message_key", "trace",
 )  # fmt: skip
-SELECT: Final = f"SELECT {', '.join(_COLUMNS)} FROM tasks"
+SELECT: Final = f"SELECT {', '.join(COLUMNS)} FROM tasks"
 _STATES: Final = {
     Code.BLOCKED: TaskState.BLOCKED,
     Code.RUNNING: TaskState.RUNNING,
@@ -116,7 +116,7 @@ def _message_id(names: Names, queue: int, partition: int, position: int) -> Mess
 
 def runs_of(connection: sqlite3.Connection, row: Sequence[Any], names: Names) -> tuple[Run, ...]:
     """All attempts at a task, oldest first."""
-    task = dict(zip(_COLUMNS, row, strict=True))
+    task = dict(zip(COLUMNS, row, strict=True))
     found = connection.execute(
         "SELECT attempt, worker, started_at, ended_at, outcome, error FROM runs WHERE number = ? ORDER BY started_at",
         (task["number"],),

@@ -64,6 +64,7 @@ class Delivery(Indexes):
         self.tasks = Tasks()
         self.sequence = 0  # of the last frame applied
         self.replaying = False
+        self.swept = 0  # sequence of the last frame that reached back to what was settled, or to many messages at once
         self.leases: dict[int, Lease] = {}
         self.deadlines: list[tuple[int, int]] = []  # heap of (deadline, nonce); stale ones are skipped
         self.rosters = Rosters()
@@ -86,7 +87,7 @@ class Delivery(Indexes):
             entry.SinkCommitted: lambda committed: self.sinks.learn(committed, self.sequence),
             entry.TasksNoted: lambda noted: None,  # for those who are told of tasks; the state is in what was settled
             entry.OperationSet: lambda change: self.tasks.operations.set(change, self.sequence),
-            entry.TasksPurged: lambda purged: self.tasks.purge(purged, self.sequence),
+            entry.TasksPurged: self._tasks_purged,
             entry.TaskHeld: lambda held: self.tasks.hold(held, self.sequence),
             entry.TaskFreed: lambda freed: self.tasks.free(freed, self.sequence),
             entry.UniqueTaken: lambda taken: self.tasks.take_key(taken, self.sequence),
@@ -230,7 +231,12 @@ class Delivery(Indexes):
             for lease in list(group.leases.values()):
                 self.let_go(lease, lease.count)
 
+    def _tasks_purged(self, purged: entry.TasksPurged) -> None:
+        self.swept = self.sequence
+        self.tasks.purge(purged, self.sequence)
+
     def _revived(self, revived: entry.Revived) -> None:
+        self.swept = self.sequence
         for progress, span in self._spans(revived.queue, revived.group, revived.spans):
             progress.group.backlog += progress.revive(span, revived.was)
             if not self.replaying:
@@ -271,6 +277,7 @@ class Delivery(Indexes):
                     group.offer_all(progress)
 
     def _queue_deleted(self, deleted: entry.QueueDeleted) -> None:
+        self.swept = self.sequence
         self.tasks.drop_queue(deleted.queue, self.sequence)
         queue = self.queues.pop(deleted.queue, None)
         if queue is None:
@@ -297,6 +304,8 @@ class Delivery(Indexes):
         if queue is None:
             return
         group = queue.groups.get(change.group)
+        if group is not None and change.starts:
+            self.swept = self.sequence
         if group is None:
             group = queue.groups[change.group] = Group(
                 change.group, change.name, queue, latest=change.latest, observes=change.observes

@@ -43,7 +43,7 @@ class Desk:
         self.shard = shard
         self.waiters = TaskWaiters()
         self.registry = Registry()
-        self.looks = Looks(lambda ids: self.caught_up().views(ids))
+        self.looks = Looks(self._views)
         self._disk = disk
         self._retention_seconds = retention_seconds
         self._opening = threading.Lock()
@@ -158,6 +158,9 @@ class Desk:
         """A lease ran out, a queue was purged: if somebody waits, the catalogue finds out at once if it matters."""
         if self.waiters and self.clerk is not None:
             self.clerk.wake()
+
+    def _views(self, ids: Iterable[str]) -> list[TaskView]:
+        return self.catalogue.views(ids)
 
     def _pause(self) -> None:
         self._is_closed.wait(PAUSE_SECONDS)

@@ -61,7 +61,7 @@ class TaskMethods:
                 return tasking.submit_tasks(self.shard, checked, {}, client)
 
         def submit() -> tuple[list[Submitted], Ticket]:
-            return tasking.submit_tasks(self.shard, checked, self.desk.caught_up().places(parents), client)
+            return tasking.submit_tasks(self.shard, checked, self.desk.catalogue.places(parents), client)
 
         return self._again_if_moved(submit, "depends_on")
 
@@ -86,7 +86,7 @@ class TaskMethods:
         return self.desk.caught_up().page(checked), 0
 
     def _task(self, task_id: str) -> TaskView:
-        found = self.desk.caught_up().find(task_id)
+        found = self.desk.catalogue.find(task_id)
         if found is None:
             raise not_found(task_id)
         return found
@@ -148,7 +148,7 @@ class TaskMethods:
 
         def retry() -> None:
             asked = tasking.kin(self.shard, checked)
-            known = tasking.Kin(asked, self.desk.caught_up().places(asked) if asked else {})
+            known = tasking.Kin(asked, self.desk.catalogue.places(asked) if asked else {})
             view = self._task(checked)
             self.desk.registry.revived(checked)
             tasking.retry(self.shard, _place(view), checked, view.state, view.finished_at, known)

@@ -1,0 +1,163 @@
+"""One task is answered as it is now, however far the catalogue is behind, and without its catching up."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.batch import Batch
+from penstock.catalogue import catalogue as module
+from penstock.catalogue.follower import Follower
+from penstock.clock import ManualClock
+from penstock.envelopes import tasks_batch
+from penstock.errors import TaskNotFound
+from penstock.model_tasks import TaskFilter
+from tests.test_tasks_table import Archive
+
+
+@pytest.fixture
+def office(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "NEAR", 10)
+    made = Archive(tmp_path / "data", ManualClock())
+    yield made
+    made.ps.close()
+
+
+def backlog(office: Archive, count: int = 30) -> None:
+    """Many other tasks, each in a frame of its own, that the catalogue has not looked at."""
+    for _ in range(count):
+        office.enqueue("other")
+
+
+def position(office: Archive) -> int:
+    follower = office.session.desk.catalogue._follower
+    assert isinstance(follower, Follower)
+    return follower.position
+
+
+def look(office: Archive, task_id: str) -> str:
+    """The state of a task; the catalogue stays where it is."""
+    before = position(office)
+    state = office.state(task_id)
+    assert position(office) == before
+    return state
+
+
+def caught_up(office: Archive) -> None:
+    office.told(office.session.tasks(TaskFilter()))
+
+
+def test_what_has_not_changed_is_read_from_its_row(office, monkeypatch):
+    pending = office.enqueue(priority=9)
+    (blocked,) = office.submit(office.new("child", depends_on=(pending,)))
+    other = office.enqueue(delay_seconds=60)
+    caught_up(office)
+    backlog(office)
+    monkeypatch.setattr(
+        office.session.shard.journal, "reader", lambda: pytest.fail("the journal need not be read for this")
+    )
+
+    assert look(office, pending) == "pending"
+    assert look(office, blocked) == "blocked"
+    assert look(office, other) == "scheduled"
+
+
+def test_a_final_task_is_read_from_its_row(office, monkeypatch):
+    task_id = office.enqueue()
+    office.lease_one().finish(result=1)
+    caught_up(office)
+    backlog(office)
+    monkeypatch.setattr(
+        office.session.shard.journal, "reader", lambda: pytest.fail("the journal need not be read for this")
+    )
+
+    assert look(office, task_id) == "completed"
+
+
+def test_its_own_entries_are_found_in_the_journal(office):
+    task_id = office.enqueue(priority=0, max_attempts=3)
+    caught_up(office)
+    backlog(office)
+    run = next(run for run in office.lease(100, worker="w7") if run.task_id == task_id)
+    backlog(office)
+    assert look(office, task_id) == "running"
+    assert office.task(task_id).worker == "w7"
+
+    run.finish("failed", error="boom", delay_seconds=5)
+    backlog(office)
+    view = office.task(task_id)
+    assert (view.state, view.error, view.attempt, len(view.runs)) == ("failed", "boom", 1, 1)
+
+    office.cancel(task_id)
+    assert look(office, task_id) == "cancelled"
+    caught_up(office)
+    assert office.task(task_id) == office.task(task_id)
+
+
+def test_a_task_that_the_catalogue_does_not_know_yet_is_found(office):
+    caught_up(office)
+    backlog(office)
+    task_id = office.enqueue(args=b'["new"]')
+    (child,) = office.submit(office.new("child", depends_on=(task_id,)))
+    backlog(office)
+
+    assert look(office, task_id) == "pending"
+    assert office.task(task_id).args == b'["new"]'
+    assert look(office, child) == "blocked"
+
+
+def test_one_that_is_nowhere_is_not_found(office):
+    caught_up(office)
+    backlog(office)
+
+    with pytest.raises(TaskNotFound):
+        office.task(office.new().task_id)
+
+
+@pytest.mark.parametrize("how", ["purge", "retry", "seek", "delete"])
+def test_what_reaches_back_is_seen(office, how):
+    task_id = office.enqueue()
+    office.lease_one().finish("dead", error="x")
+    caught_up(office)
+    backlog(office)
+    if how == "purge":
+        office.told(office.session.purge_tasks(TaskFilter(states=("dead",))))  # type: ignore[arg-type]
+    elif how == "retry":
+        office.retry(task_id)
+    elif how == "seek":
+        office.ps.queue("mail").seek("default", "earliest")
+    else:
+        office.ps.delete_queue("mail")
+        caught_up(office)
+    if how == "purge":
+        with pytest.raises(TaskNotFound):
+            office.task(task_id)
+        return
+    seen = office.task(task_id)
+    caught_up(office)
+    assert office.task(task_id) == seen
+    assert seen.state == ("dead" if how == "delete" else "pending")
+
+
+def test_submitting_and_cancelling_do_not_wait_for_the_catalogue(office):
+    parent = office.enqueue()
+    caught_up(office)
+    backlog(office)
+    before = position(office)
+
+    (child,) = office.submit(office.new("child", depends_on=(parent,)))
+    office.cancel(child)
+
+    assert position(office) == before
+    assert look(office, child) == "cancelled"
+
+
+def test_a_compressed_batch_is_looked_into(office):
+    caught_up(office)
+    backlog(office)
+    tasks = [office.new(args=b'["' + b"x" * 500 + b'"]') for _ in range(50)]
+    batch = Batch(tasks_batch(tasks).encode(compress=True))
+    assert batch.compressed
+    office.told(office.session.push("mail", batch, None, None))
+    backlog(office)
+
+    assert look(office, tasks[25].task_id) == "pending"
