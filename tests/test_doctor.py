@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from penstock.clock import ManualClock
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, StorageError
 from penstock.model import MessageId
 from penstock.repair import Loss, Report, diagnose, repair
 from penstock.storage.doctor import examine
@@ -192,6 +192,32 @@ def test_a_repair_that_the_power_cuts_short_is_finished_by_the_next(where):
         else:
             assert operation > 10
             return
+
+
+def test_a_directory_of_a_newer_format_is_left_alone():
+    whole = image(True)
+    disk = disk_of(whole, 1)
+    marker = msgspec.json.decode(disk.read("PENSTOCK"))
+    newer = msgspec.json.encode(marker | {"format": 1_000})
+    disk.write_whole("PENSTOCK", newer)
+
+    with pytest.raises(StorageError, match="format 1000 is not known"):
+        diagnose(disk, whole.now)
+
+    assert disk.read("PENSTOCK") == newer
+
+
+@pytest.mark.parametrize("version", ["two", 0, None])
+def test_a_marker_that_names_no_format_is_damaged_and_repaired(version):
+    whole = image(True)
+    disk = disk_of(whole, 1)
+    marker = msgspec.json.decode(disk.read("PENSTOCK"))
+    disk.write_whole("PENSTOCK", msgspec.json.encode(marker | {"format": version}))
+
+    found = diagnose(disk, whole.now)
+    repair(disk, found, ManualClock(whole.now), random.Random(3), journal_file_bytes=FILE_BYTES)
+
+    assert msgspec.json.decode(disk.read("PENSTOCK")) == marker
 
 
 def check_finished(whole: Image, disk: ForgetfulDisk, first: Report, what: str) -> None:

@@ -143,6 +143,38 @@ def test_a_queue_may_let_unread_messages_go(ps, way, clock):
         held.ack()
 
 
+def test_the_leases_of_what_retention_evicts_are_closed_and_their_room_is_free(ps, way, clock):
+    queue = ps.create_queue("mail", retention_seconds=60, retention_drops_unread=True, max_in_flight=3)
+    push_sealed(queue, way, *numbered(2))
+    queue.lease(2, consumer="ann", lease_seconds=1000)
+    clock.advance(100)
+    push_sealed(queue, way, b"2", b"3", b"4", b"5")
+    mixed = queue.lease(1, consumer="ann", lease_seconds=1000)
+
+    ps.compact()
+
+    assert queue.stats().groups["default"].leased == 1
+    assert take(queue, consumer="ann") == [b"3", b"4"]
+    mixed.ack()
+
+
+def test_a_lease_keeps_what_retention_leaves_of_it(ps, way, clock):
+    queue = ps.create_queue("mail", retention_messages=2, retention_drops_unread=True, max_in_flight=4, **FOREVER)
+    push_sealed(queue, way, *numbered(2))
+    push_sealed(queue, way, b"2", b"3")
+    leased = queue.lease(4, lease_seconds=1000)
+    deliveries = list(leased)
+
+    ps.compact()
+
+    with pytest.raises(LeaseLost):
+        deliveries[0].ack()
+    deliveries[2].nack(delay=0)
+    leased.ack()
+    stats = queue.stats().groups["default"]
+    assert (stats.acked, stats.ready, stats.leased, stats.dropped_by) == (1, 1, 0, {"evicted": 2})
+
+
 def test_dead_letters_and_their_origins_stay_until_they_are_dealt_with(ps, way, clock):
     queue = ps.create_queue("mail", retention_seconds=60)
     push_sealed(queue, way, *numbered(3))

@@ -70,9 +70,10 @@ def _check_leases(core: Delivery, group: Group, where: str) -> None:
     held: list[tuple[int, int]] = []
     for lease in group.leases.values():
         assert core.leases.get(lease.nonce) is lease, f"{where}: lease {lease.nonce:x} is only half known"
+        assert lease.count == sum(take.open for take in lease.takes), f"{where}: lease {lease.nonce:x} miscounts"
         for take, indexes in lease.open_takes():
             offsets = [take.offsets[index] for index in indexes]
-            held += [(take.progress.partition.id, o) for o in offsets if take.progress.state_of(o) == LEASED]
+            held += [(take.progress.partition.id, offset) for offset in offsets]
     leased = [
         (progress.partition.id, progress.base + index)
         for progress in group.progress

@@ -28,7 +28,7 @@ from penstock.delivery.progress import Progress
 from penstock.delivery.rosters import Rosters
 from penstock.delivery.sinks import Sinks
 from penstock.delivery.tasks import GROUP, Tasks
-from penstock.model import Outcome, queue_options_decode
+from penstock.model import queue_options_decode
 
 DEFAULT_BIT = BIT[DEFAULT]
 STALE_MAX = 10_000  # deadlines of leases that are gone, kept before they are swept out
@@ -219,17 +219,27 @@ class Delivery(Indexes):
         group = spans[0][0].group
         group.upheavals += not settled.leased_at
         is_indexed = not self.replaying and (after != SETTLED or group.queue.ordered)
+        ended: list[Progress] = []
         for progress, span in spans:
+            leased = progress.leased
             group.backlog -= progress.settle(span, settled.outcome, settled.leased_at or settled.at)
+            if not settled.leased_at and progress.leased < leased:
+                ended.append(progress)
             group.outcomes[settled.outcome] += span.count
             if is_indexed:
                 self.index_settled(progress, span, after, settled.at)
             if group.gate is not None:
                 group.gate.settled(progress, span, settled.at)
-        if settled.outcome == Outcome.PURGED:
-            # Nothing is left to settle: consumers get their room in flight back.
-            for lease in list(group.leases.values()):
-                self.let_go(lease, lease.count)
+        if ended:
+            self._close_ended(group, set(ended))
+
+    def _close_ended(self, group: Group, where: set[Progress]) -> None:
+        """Deliveries ended under their holders' hands: the leases close them, and consumers get their room back."""
+        for lease in list(group.leases.values()):
+            closed = sum(take.close_ended() for take in lease.takes if take.open and take.progress in where)
+            if closed:
+                lease.is_whole = False
+                self.let_go(lease, closed)
 
     def _tasks_purged(self, purged: entry.TasksPurged) -> None:
         self.swept = self.sequence

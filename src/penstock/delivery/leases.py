@@ -17,6 +17,7 @@ import msgspec
 
 from penstock.delivery.entries import Span
 from penstock.delivery.group import Group
+from penstock.delivery.phases import LEASED
 from penstock.delivery.progress import Progress
 
 
@@ -59,6 +60,16 @@ class Take(msgspec.Struct, gc=False):
         for index in indexes:
             self.done[index] = 1
         self.open -= len(indexes)
+
+    def close_ended(self) -> int:
+        """Close the deliveries whose messages are no longer leased; how many."""
+        indexes = self.open_indexes()
+        progress, offsets = self.progress, self.offsets
+        if progress.all_leased(offsets if len(indexes) == len(offsets) else [offsets[index] for index in indexes]):
+            return 0
+        ended = [index for index in indexes if progress.state_of(offsets[index]) != LEASED]
+        self.close(ended)
+        return len(ended)
 
 
 class Lease(msgspec.Struct):

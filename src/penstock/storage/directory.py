@@ -88,6 +88,8 @@ def _decode(data: bytes, path: str) -> tuple[int, bytes]:
         version, shard_id = marker["format"], bytes.fromhex(marker["shard"])
     except (ValueError, KeyError, TypeError):
         raise Damaged(f"{path} cannot be read") from None
+    if not isinstance(version, int) or version < min(FORMATS):
+        raise Damaged(f"{path}: {version!r} is not a format")
     if version not in FORMATS:
         raise StorageError(
             f"{path}: format {version} is not known to this version", hint="open it with a newer Penstock"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from penstock.errors import Damaged, NotADataDirectory, StorageError
+from penstock.errors import Damaged, NotADataDirectory
 from penstock.storage.checkpoint import MANIFEST
 from penstock.storage.checkpoint_check import CheckpointCheck, check_checkpoint
 from penstock.storage.current import DIRECTORIES
@@ -89,8 +89,7 @@ def _check_marker(disk: Disk) -> tuple[bytes, list[Finding]]:
         shard_id = read_marker(disk)
     except FileNotFoundError:
         what = "the marker is missing; the journal says which shard this is"
-    except StorageError:
-        # A newer format would be in the headers of the journal too.
+    except Damaged:
         what = "the marker cannot be read; the journal says which shard this is"
     else:
         if likely is None or shard_id in headers:
