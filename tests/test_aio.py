@@ -236,6 +236,22 @@ async def test_a_due_time_wakes_whoever_waits():
         assert (await task).payloads() == [b"later"]
 
 
+@pytest.mark.parametrize("turns", range(5))
+@on_a_loop
+async def test_a_wait_that_is_cancelled_while_it_is_being_woken_is_cancelled_all_the_same(turns):
+    async with aio.open_in_memory() as ps:
+        queue = await ps.create_queue("a")
+        waiting = asyncio.create_task(queue.lease(wait=SECONDS))
+        await until(lambda: session_of(ps).shard.waiters)
+        await queue.push(b"x")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+        if waiting.cancel():
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+
+
 @on_a_loop
 async def test_a_cancelled_wait_passes_its_turn_on(opened):
     async with opened as ps:

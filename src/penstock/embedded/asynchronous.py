@@ -149,7 +149,8 @@ class AsyncSession(AsyncTaskMethods):
                 reply, ticket = await taking.run()
                 if not reply.count:
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(woken.wait(), max(0.0, deadline - loop.time()))
+                        async with asyncio.timeout(max(0.0, deadline - loop.time())):
+                            await woken.wait()
                     reply, ticket = await taking.run()
             finally:
                 session.unwatch(waiter, served=reply is not None and bool(reply.count))

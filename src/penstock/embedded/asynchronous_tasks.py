@@ -93,7 +93,8 @@ class AsyncTaskMethods:
                 if view.is_final or left <= 0:
                     return view
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(woken.wait(), left)
+                    async with asyncio.timeout(left):
+                        await woken.wait()
                 final = self.session.told(waiter, view)
                 await self.shard.confirmed(waiter.ticket)
                 if final is not None:
@@ -166,7 +167,8 @@ class AsyncTaskMethods:
                 if news.cancelled or left <= 0:
                     return news
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(woken.wait(), left)
+                    async with asyncio.timeout(left):
+                        await woken.wait()
         finally:
             registry.unlisten(checked, wake)
 

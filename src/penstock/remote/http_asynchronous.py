@@ -128,7 +128,8 @@ class AsyncSession(AsyncWaits, Operations):
             return await self._send(step)
         if isinstance(step, Pause):
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), step.seconds)
+                async with asyncio.timeout(step.seconds):
+                    await self._closing.wait()
         else:
             await self.answered()
         self._check_open()

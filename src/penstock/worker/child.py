@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 from structlog.contextvars import bind_contextvars
 
+from penstock.clock import SystemClock
 from penstock.envelopes import parse_envelope
 from penstock.errors import PenstockError
 from penstock.model_tasks import TaskView
@@ -30,7 +31,7 @@ from penstock.tasks.endings import Ending
 from penstock.tasks.running import run_one
 from penstock.worker.forks import close_in_forks
 from penstock.worker.loading import load_app
-from penstock.worker.pipes import LENGTH, Done, Failed, Hello, Job, Progressed, Ready, Word, packed, unpacked
+from penstock.worker.pipes import LENGTH, Done, Failed, Hello, Job, NotBegun, Progressed, Ready, Word, packed, unpacked
 
 _view = msgspec.json.Decoder(TaskView)
 
@@ -108,7 +109,9 @@ def main(fd: int) -> None:
             pipe.send(_run(app, job, pipe))
 
 
-def _run(app: Any, job: Job, pipe: Pipe) -> Done:
+def _run(app: Any, job: Job, pipe: Pipe) -> Done | NotBegun:
+    if SystemClock().monotonic() >= job.sure_until:
+        return NotBegun(job.run)  # this process stood still, or the machine did
     envelope = parse_envelope(job.envelope)
     context = TaskContext(
         envelope,

@@ -22,7 +22,8 @@ import structlog
 from penstock.tasks.endings import Ending
 from penstock.worker.forks import close_in_forks
 from penstock.worker.guarding import Guardian
-from penstock.worker.pipes import Done, Failed, Frames, Hello, Job, Progressed, Ready, Word, packed
+from penstock.worker.lane import NOT_BEGUN
+from penstock.worker.pipes import Done, Failed, Frames, Hello, Job, NotBegun, Progressed, Ready, Word, packed
 from penstock.worker.process_watch import end_group, exit_words, watch
 
 log: Any = structlog.stdlib.get_logger("penstock.worker")
@@ -150,19 +151,19 @@ class ChildProcess:
         return True
 
     def _take(self, word: Word) -> None:
-        if isinstance(word, Progressed | Done):
+        if isinstance(word, Progressed | Done | NotBegun):
             if word.run != self._run:
                 self._drop(word)
             elif isinstance(word, Progressed):
                 self._on_progress(word.data)
             elif self._reply is not None and not self._reply.done():
-                self._reply.set_result(Ending(word.outcome, word.result, word.error, word.delay_seconds))
+                self._reply.set_result(_ending(word))
                 self._run = 0  # what comes after its end is not part of it
         elif isinstance(word, Ready | Failed) and not self._ready.done():
             self.problem = word.error if isinstance(word, Failed) else ""
             self._ready.set_result(isinstance(word, Ready))
 
-    def _drop(self, word: Progressed | Done) -> None:
+    def _drop(self, word: Progressed | Done | NotBegun) -> None:
         if word.run not in self._dropped:  # once for each: a thread that was left behind may be busy
             self._dropped.add(word.run)
             log.warning("dropped: it names another run", what=type(word).__name__, run=word.run, pid=self.pid)
@@ -185,3 +186,9 @@ class ChildProcess:
         if self._reply is not None and not self._reply.done():
             self._reply.set_result(None)
         self._on_end(self, how)
+
+
+def _ending(word: Done | NotBegun) -> Ending:
+    if isinstance(word, NotBegun):
+        return NOT_BEGUN
+    return Ending(word.outcome, word.result, word.error, word.delay_seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client.session import AsyncSession
 from penstock.clock import Clock
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from penstock.tasks.app import App
 
 
+CANCEL_SECONDS: Final = 1.0  # then a task that was cancelled is cancelled again
+
+
 class Crew:
     """Made on the loop on which the worker runs."""
 
@@ -52,16 +55,26 @@ class Crew:
         self._spawner = Spawner()
         self._ticker = Ticker(clock)
         self._progress = Progress(session, self._spawner)
-        self._on_loop = LoopLane(settings.concurrency, self._ended)
-        self._in_threads = ThreadLane(settings.threads, self._ended)
+        self._on_loop = LoopLane(settings.concurrency, self._ended, self._may_begin)
+        self._in_threads = ThreadLane(settings.threads, self._ended, self._may_begin)
         self._in_processes: ProcessLane | None = None
         if settings.processes:
             self._in_processes = ProcessLane(
-                settings.processes, hello, self._ended, self._began, self._progress, self._spawner
+                settings.processes,
+                hello,
+                self._ended,
+                self._may_begin,
+                clock,
+                self._began,
+                self._progress,
+                self._spawner,
             )
         self.finishing = Finishing(session, self._spawner, rng, self._progress)
         self.desk = Desk(settings, clock, app.tasks, self._lane_of, self.finishing, self._begin)
-        self._extending = Extending(session, clock, self._ticker, self._spawner, settings.lease_seconds, self.desk.lost)
+        self._extending = Extending(
+            session, clock, self._ticker, self._spawner, settings.lease_seconds, self.desk.lost, self.desk.pump
+        )
+        self.desk.confirm = self._extending.confirm
         self._deadlines = Deadlines(self.desk, self._ticker)
         self._aging = Aging(self.desk, self._ticker)
         self.heartbeat = Heartbeat(
@@ -115,6 +128,9 @@ class Crew:
         self._extending.watch(lease)
         self._aging.watch(self._clock.monotonic())
 
+    def _may_begin(self, run: Run) -> bool:
+        return run.lease.holds(self._clock.monotonic())
+
     def _ended(self, run: Run, ending: Ending | None) -> None:
         self.desk.ended(run, ending)
 
@@ -153,6 +169,7 @@ class Crew:
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:
-    """Break a task off; what it died of is told elsewhere."""
-    task.cancel()
-    await asyncio.wait([task])
+    """Break a task off; what it died of is told elsewhere. Something that it awaits may swallow a cancellation."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=CANCEL_SECONDS)

@@ -2,7 +2,7 @@
 
 Everything here happens on the event loop, between two awaits. A lane runs what it is given and calls `ended` once for
 each; what is told about a run goes to `Finishing`. How much is buffered is a matter of `Pace`; what has waited for a
-second even so is given back.
+second even so is given back. Nothing begins whose lease may be over: the lease is extended first.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from penstock.model import Receipt
 from penstock.replies import LeaseReply, Piece
 from penstock.tasks.endings import Ending
 from penstock.tasks.running import unknown
+from penstock.worker.extending import sure_us
 from penstock.worker.finishing import Finishing
-from penstock.worker.lane import Lane
+from penstock.worker.lane import NOT_BEGUN, Lane
 from penstock.worker.pace import Pace
 from penstock.worker.runs import Lease, Run, Stage, Why
 from penstock.worker.settings import Settings
@@ -67,10 +68,16 @@ class Desk:
         self.changed = asyncio.Event()  # a run is over, or has begun: there may be room
         finishing.told = self.changed.set
         self.hurry: Callable[[int], None] = lambda at: None  # somebody has less time than all before
+        self.confirm: Callable[[Lease], None] = lambda lease: None  # a lease may be over: extend it, then `pump`
         self.pace = Pace(settings.concurrency, settings.prefetch_max)
         self._is_pumping = False
+        self._sure_us = sure_us(settings.lease_seconds)
 
     # room
+
+    def now(self) -> int:
+        """The worker's monotonic clock, µs."""
+        return self._clock.monotonic()
 
     def wanted(self, queue: str) -> int:
         """How many tasks of a queue there is room for."""
@@ -100,9 +107,9 @@ class Desk:
 
     # in
 
-    def accept(self, reply: LeaseReply, pieces: Iterable[Piece]) -> Lease:
-        """Take what was leased, and start what can be started."""
-        lease = Lease(reply.queue, reply.nonce, reply.count)
+    def accept(self, reply: LeaseReply, pieces: Iterable[Piece], asked_at: int) -> Lease:
+        """Take what was leased, and start what can be started. `asked_at` is when the lease was asked for."""
+        lease = Lease(reply.queue, reply.nonce, reply.count, asked_at + self._sure_us)
         now = self._clock.monotonic()
         for piece in pieces:
             for index, payload in enumerate(piece.payloads()):
@@ -146,12 +153,20 @@ class Desk:
         lanes.append(lanes.pop(0))  # so that none is always last
         limit = self._settings.concurrency
         left = max(limit, PUMPED_MAX)  # what never waits may be over at once: others want their turn too
+        doubtful: list[Run] = []
         for lane in lanes:
             while lane.waiting and lane.running < lane.size and self.running < limit and left:
                 run = lane.waiting.popleft()
-                if run.stage is Stage.BUFFERED:
-                    left -= 1
-                    self._start(lane, run)
+                if run.stage is not Stage.BUFFERED:
+                    continue
+                if not run.lease.holds(self._clock.monotonic()):
+                    doubtful.append(run)
+                    continue
+                left -= 1
+                self._start(lane, run)
+        for run in reversed(doubtful):
+            self._lane_of[run.envelope.task_type].waiting.appendleft(run)
+            self.confirm(run.lease)
         self.changed.set()
 
     def _start(self, lane: Lane, run: Run) -> None:
@@ -178,6 +193,9 @@ class Desk:
         lane = self._lane_of[run.envelope.task_type]
         lane.running -= 1
         self.running -= 1
+        if ending is NOT_BEGUN:
+            self._put_back(lane, run)
+            return
         self.pace.note(self._clock.monotonic() - run.since)
         run.stage = Stage.OVER
         run.handle = run.context = None  # they know the run, and would keep it until the next garbage collection
@@ -186,9 +204,25 @@ class Desk:
             log.warning("a run that had been given up is over", **run.fields())
         else:
             self._settle(run, ending)
+        self._pump_soon()
+
+    def _pump_soon(self) -> None:
         if not self._is_pumping:
             self._is_pumping = True
             asyncio.get_running_loop().call_soon(self.pump)
+
+    def _put_back(self, lane: Lane, run: Run) -> None:
+        """It was to begin, and its lease may be over."""
+        run.stage = Stage.BUFFERED
+        run.handle = run.context = None
+        lane.waiting.appendleft(run)
+        lane.buffered += 1
+        self.buffered += 1
+        if run.is_told:
+            self._drop(run)
+        elif run.why is not None or not self.is_open:
+            self.break_off(run, run.why or Why.STOPPING)
+        self._pump_soon()
 
     def _settle(self, run: Run, ending: Ending | None) -> None:
         if run.why is Why.TIMED_OUT:
@@ -291,6 +325,7 @@ class Desk:
         self.runs.discard(run)
         self._lane_of[run.envelope.task_type].buffered -= 1
         self.buffered -= 1
+        self.changed.set()  # whoever waits for room would not hear of it otherwise: nothing ended here
 
 
 def timed_out(run: Run) -> Ending:

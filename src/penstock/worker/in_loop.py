@@ -15,7 +15,7 @@ from structlog.contextvars import bind_contextvars
 
 from penstock.tasks.endings import Ending, error_text
 from penstock.tasks.running import arun_one
-from penstock.worker.lane import Ended
+from penstock.worker.lane import NOT_BEGUN, Ended, MayBegin
 from penstock.worker.runs import Run
 
 _EAGER: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
@@ -24,12 +24,13 @@ _EAGER: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3,
 class LoopLane:
     """See the module's rules."""
 
-    def __init__(self, size: int, ended: Ended) -> None:
+    def __init__(self, size: int, ended: Ended, may_begin: MayBegin) -> None:
         self.size = size
         self.running = 0
         self.buffered = 0
         self.waiting: deque[Run] = deque()
         self._ended = ended
+        self._may_begin = may_begin
         self._loop = asyncio.get_running_loop()
 
     def start(self, run: Run) -> None:
@@ -44,6 +45,9 @@ class LoopLane:
 
     async def _run(self, run: Run) -> None:
         assert run.context is not None
+        if not self._may_begin(run):
+            self._ended(run, NOT_BEGUN)
+            return
         bind_contextvars(**run.fields())
         try:
             ending: Ending | None = await arun_one(run.task, run.envelope, run.context)

@@ -16,14 +16,15 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from penstock.clock import Clock, SystemClock
 from penstock.tasks.endings import Ending
 from penstock.worker.child_process import ChildProcess
 from penstock.worker.guarding import Guardian
-from penstock.worker.lane import Ended
+from penstock.worker.lane import NOT_BEGUN, Ended, MayBegin
 from penstock.worker.pipes import Hello, Job
 from penstock.worker.progress import Progress
 from penstock.worker.runs import Run
-from penstock.worker.ticking import Spawner
+from penstock.worker.ticking import NEVER, Spawner
 
 log: Any = structlog.stdlib.get_logger("penstock.worker")
 
@@ -38,6 +39,8 @@ class ProcessLane:
         size: int,
         hello: Hello,
         ended: Ended,
+        may_begin: MayBegin,
+        clock: Clock,
         began: Callable[[Run], None],
         progress: Progress,
         spawner: Spawner,
@@ -48,6 +51,8 @@ class ProcessLane:
         self.waiting: deque[Run] = deque()
         self._hello = hello
         self._ended = ended
+        self._may_begin = may_begin
+        self._has_real_time = isinstance(clock, SystemClock)  # the same in other processes
         self._began = began
         self._progress = progress
         self._spawner = spawner
@@ -125,17 +130,21 @@ class ProcessLane:
 
     async def _answered(self, run: Run, child: ChildProcess) -> Ending | None:
         """How the run ended; None when the process did."""
+        if not self._may_begin(run):
+            return NOT_BEGUN
         self._began(run)
-        return await child.run(_job(next(self._numbers), run), partial(self._progress.note_anywhere, run))
+        sure_until = run.lease.sure_until if self._has_real_time else NEVER
+        return await child.run(_job(next(self._numbers), run, sure_until), partial(self._progress.note_anywhere, run))
 
 
-def _job(number: int, run: Run) -> Job:
+def _job(number: int, run: Run, sure_until: int) -> Job:
     context = run.context
     assert context is not None
     return Job(
         number,
         msgspec.json.encode(run.envelope),
         run.attempt,
+        sure_until,
         context.queue,
         context.worker,
         context.key,

@@ -17,19 +17,20 @@ from structlog.contextvars import bind_contextvars
 
 from penstock.tasks.endings import Ending, error_text
 from penstock.tasks.running import run_one
-from penstock.worker.lane import Ended
+from penstock.worker.lane import NOT_BEGUN, Ended, MayBegin
 from penstock.worker.runs import Run
 
 
 class ThreadLane:
     """See the module's rules. Threads are started when they are needed, and are no reason to stay alive."""
 
-    def __init__(self, size: int, ended: Ended) -> None:
+    def __init__(self, size: int, ended: Ended, may_begin: MayBegin) -> None:
         self.size = size
         self.running = 0
         self.buffered = 0
         self.waiting: deque[Run] = deque()
         self._ended = ended
+        self._may_begin = may_begin
         self._loop = asyncio.get_running_loop()
         self._jobs: SimpleQueue[Run | None] = SimpleQueue()
         self._done: deque[tuple[Run, Ending]] = deque()
@@ -52,7 +53,8 @@ class ThreadLane:
 
     def _work(self) -> None:
         while (run := self._jobs.get()) is not None:
-            self._done.append((run, contextvars.Context().run(_ending_of, run)))
+            ending = contextvars.Context().run(_ending_of, run) if self._may_begin(run) else NOT_BEGUN
+            self._done.append((run, ending))
             if not self._is_signalled:
                 self._is_signalled = True
                 with suppress(RuntimeError):  # the loop is closed: nobody waits for it any more

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from penstock.tasks.endings import Ending
 from penstock.worker.runs import Run
 
+MayBegin = Callable[[Run], bool]  # whether its lease still holds; asked right before a run begins, in any thread
+NOT_BEGUN: Final = Ending("released")  # told of a run that might not begin any more
 Ended = Callable[[Run, Ending | None], None]  # told once of every run, on the loop; None: it was broken off
 
 

@@ -48,6 +48,8 @@ class Leasing:
         self._rng = rng
         self._taken = taken
         self._pause = PAUSE_SECONDS
+        # A lease is counted from when it was asked for: one that was waited for must still be worth something.
+        self._wait_seconds = min(WAIT_SECONDS, settings.lease_seconds / 2)
 
     async def run(self) -> None:
         """Until it is cancelled; or, when draining, until there is nothing left to do. Raises what cannot be mended."""
@@ -61,7 +63,7 @@ class Leasing:
     async def _serve_one(self, queue: str) -> None:
         while True:
             await self._room([queue])
-            await self._patiently(self._ask(queue, self._desk.wanted(queue), WAIT_SECONDS), queue)
+            await self._patiently(self._ask(queue, self._desk.wanted(queue), self._wait_seconds), queue)
 
     async def _serve_many(self) -> None:
         """Queues that may have something, in the order of their turns; each of the others is waited for."""
@@ -69,7 +71,7 @@ class Leasing:
             ready = deque(self._settings.queues)
 
             async def wait_for(queue: str) -> None:
-                await self._patiently(self._ask(queue, max(1, self._desk.wanted(queue)), WAIT_SECONDS), queue)
+                await self._patiently(self._ask(queue, max(1, self._desk.wanted(queue)), self._wait_seconds), queue)
                 ready.append(queue)
                 self._desk.changed.set()
 
@@ -123,13 +125,14 @@ class Leasing:
         if not wanted:
             return False
         request = LeaseRequest(wanted, self._settings.lease_seconds, self._settings.worker_id)
+        asked_at = self._desk.now()
         try:
             reply = await self._session.lease(queue, DEFAULT_GROUP, request, waits)
         except QueueNotFound:
             await self._make(queue)
             return False
         if reply.count:
-            self._taken(self._desk.accept(reply, self._session.loaded(reply.pieces)))
+            self._taken(self._desk.accept(reply, self._session.loaded(reply.pieces), asked_at))
         return bool(reply.count)
 
     async def _make(self, queue: str) -> None:

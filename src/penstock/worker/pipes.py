@@ -33,6 +33,7 @@ class Job(msgspec.Struct, frozen=True, tag=True, array_like=True):
     run: int
     envelope: bytes  # JSON
     attempt: int
+    sure_until: int  # its lease may be over then, by the monotonic clock of this machine, in µs
     queue: str
     worker: str
     key: str | None
@@ -57,6 +58,12 @@ class Done(msgspec.Struct, frozen=True, tag=True, array_like=True):
     delay_seconds: float | None
 
 
+class NotBegun(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The job came too late: its lease may be over."""
+
+    run: int
+
+
 class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The app is loaded."""
 
@@ -67,7 +74,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     error: str
 
 
-Word = Hello | Ready | Job | Progressed | Done | Failed
+Word = Hello | Ready | Job | Progressed | Done | NotBegun | Failed
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decoder: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(Word)

@@ -36,15 +36,26 @@ class Why(Enum):
 
 
 class Lease:
-    """A lease, held until every run of it is told. It is extended as a whole."""
+    """A lease, held until every run of it is told. It is extended as a whole.
 
-    __slots__ = ("is_lost", "left", "nonce", "queue")
+    It surely lasts until `sure_until`, on the worker's monotonic clock: counted from when the worker asked for it,
+    since nobody knows how long the answer was on its way, and less a margin: a rest too short to matter is no use.
+    """
 
-    def __init__(self, queue: str, nonce: int, count: int) -> None:
+    __slots__ = ("due", "is_extending", "is_lost", "left", "nonce", "queue", "sure_until")
+
+    def __init__(self, queue: str, nonce: int, count: int, sure_until: int = 0) -> None:
         self.queue = queue
         self.nonce = nonce
         self.left = count  # runs of it that are not told
         self.is_lost = False
+        self.is_extending = False
+        self.due = 0  # when it is extended next
+        self.sure_until = sure_until
+
+    def holds(self, now: int) -> bool:
+        """Whether nobody else can have its tasks yet."""
+        return now < self.sure_until
 
 
 class Run:

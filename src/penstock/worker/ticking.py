@@ -57,7 +57,8 @@ class Ticker:
             left = (self._waits_until - self._clock.monotonic()) / 1e6
             if left > 0:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._woken.wait(), min(left, 3600.0))
+                    async with asyncio.timeout(min(left, 3600.0)):
+                        await self._woken.wait()
             else:
                 await asyncio.sleep(0)
             self._waits_until = 0

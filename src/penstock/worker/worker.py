@@ -103,7 +103,8 @@ class Worker:
                     raise
                 log.warning("no broker answers yet", error=str(error))
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopped.wait(), pause * self._rng.uniform(0.5, 1.0))
+                async with asyncio.timeout(pause * self._rng.uniform(0.5, 1.0)):
+                    await self._stopped.wait()
             pause = min(pause * 2, PAUSE_SECONDS_MAX)
         return None
 
