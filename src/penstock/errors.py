@@ -52,7 +52,36 @@ Each class has a `code` that stays the same over every protocol, and a `hint` th
 
 from __future__ import annotations
 
-from typing import ClassVar
+import re
+from typing import ClassVar, Final
+
+MESSAGE_LENGTH: Final = 400  # what is longer repeats values that are cut
+ECHO_LENGTH_MAX: Final = 100  # of such a value
+_HEAD_LENGTH: Final = 2000
+_TAIL_LENGTH: Final = 500
+_LETTER: Final = r"""(?:[^'"`\\]|\\.)"""  # of a quoted value
+_LONG: Final = re.compile(rf"""(['"`])({_LETTER}{{{ECHO_LENGTH_MAX}}}){_LETTER}+|(\S{{{ECHO_LENGTH_MAX}}})\S+""")
+
+
+def printable(text: str) -> str:
+    """Text with escapes in place of what a terminal, or a reader of logs, would obey rather than show."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else ascii(letter)[1:-1] for letter in text)
+
+
+def shown(value: object) -> str:
+    """A value as an error repeats it: what is long is cut before anything is made of it."""
+    if isinstance(value, str | bytes) and len(value) > ECHO_LENGTH_MAX:
+        return f"{value[:ECHO_LENGTH_MAX]!r}…"
+    return repr(value)
+
+
+def _cut(message: str) -> str:
+    """A message whose values are no longer than they may be."""
+    if len(message) > _HEAD_LENGTH + _TAIL_LENGTH:
+        message = f"{message[:_HEAD_LENGTH]}…{message[-_TAIL_LENGTH:]}"
+    return _LONG.sub(lambda found: f"{found[1] or ''}{found[2] or found[3]}…", message)
 
 
 class PenstockError(Exception):
@@ -60,8 +89,12 @@ class PenstockError(Exception):
 
     code: ClassVar[str] = "error"
     hint_default: ClassVar[str] = ""
+    repeats_values: ClassVar[bool] = False  # those of the request, which may be of any length
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
+        if self.repeats_values and len(message) > MESSAGE_LENGTH:
+            message = _cut(message)
+        message = printable(message)
         super().__init__(message)
         self.message = message
         self.hint = self.hint_default if hint is None else hint
@@ -74,6 +107,7 @@ class InputError(PenstockError):
     """The request itself is wrong; nothing was changed."""
 
     code = "bad_input"
+    repeats_values = True
 
 
 class InvalidName(InputError):
@@ -128,6 +162,7 @@ class BadSettings(InputError):
     """Settings that a broker cannot start with; every line of the message is one problem."""
 
     code = "bad_settings"
+    repeats_values = False  # they are those of whoever starts the broker
     hint_default = "docs/configuration.md lists every setting"
 
 
@@ -135,6 +170,7 @@ class StateError(PenstockError):
     """A well-formed request that the present state does not allow."""
 
     code = "conflict"
+    repeats_values = True
 
 
 class QueueNotFound(StateError):

@@ -16,9 +16,10 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from penstock import limits
-from penstock.errors import BadReceipt, InvalidField, InvalidName, UnknownOption
+from penstock.errors import BadReceipt, InvalidField, InvalidName, UnknownOption, shown
 
 DLQ_SUFFIX: Final = ".dlq"
+SUGGESTION_LENGTH_MAX: Final = 64  # comparing longer names costs more than a suggestion is worth
 DEFAULT_GROUP: Final = "default"
 ARCHIVE_GROUP: Final = "archive"  # its progress says how far a queue is archived
 DEFAULT_PARTITION: Final = "0"
@@ -88,7 +89,7 @@ class MessageId(NamedTuple):
         queue, _, rest = text.partition("/") if isinstance(text, str) else ("", "", "")
         partition, _, offset = rest.partition("/")
         if not (queue and partition and offset.isascii() and offset.isdigit()):
-            raise InvalidField(f"id: {text!r} is not a message id", hint="an id reads queue/partition/offset")
+            raise InvalidField(f"id: {shown(text)} is not a message id", hint="an id reads queue/partition/offset")
         return cls(queue, partition, int(offset))
 
 
@@ -106,12 +107,12 @@ class Receipt(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Receipt:
-        parts = text.split(":") if isinstance(text, str) else []
+        parts = text.split(":", 5) if isinstance(text, str) else []
         try:
             queue, partition, offset, attempt, nonce = parts
             return cls(queue, partition, int(offset), int(attempt), int(nonce, 16))
         except ValueError:
-            raise BadReceipt(f"{text!r} is not a receipt") from None
+            raise BadReceipt(f"{shown(text)} is not a receipt") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +256,7 @@ def queue_options_decode(data: bytes) -> QueueOptions:
 
 def suggestion(name: str, known: tuple[str, ...]) -> str:
     """A hint for a misspelt name: the closest known one, or all of them."""
-    close = difflib.get_close_matches(name, known, n=1)
+    close = difflib.get_close_matches(name, known, n=1) if len(name) <= SUGGESTION_LENGTH_MAX else []
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
 
 
@@ -263,7 +264,7 @@ def check_name(name: Any, what: str = "queue") -> str:
     """`name` itself when it is a legal name; `InvalidName` otherwise."""
     # The dead letters of a queue with the longest of names have a longer one.
     if not isinstance(name, str) or not _NAME.match(name.removesuffix(DLQ_SUFFIX) if what == "queue" else name):
-        raise InvalidName(f"{what}: {name!r} is not a valid name")
+        raise InvalidName(f"{what}: {shown(name)} is not a valid name")
     return name
 
 

@@ -26,6 +26,7 @@ from penstock.broker.events import Events
 from penstock.broker.folding import Content, Folder, Kind, Producer
 from penstock.broker.leasing import Pending
 from penstock.broker.listening import ALL_TASKS, QUEUES, Listener, TasksWanted, Topic
+from penstock.broker.settling import SettleEach
 from penstock.broker.streaming import Stream, StreamRequest
 from penstock.broker.tasks import BEGUN, Tasks
 from penstock.broker.waits import Wait, stopping
@@ -216,24 +217,7 @@ class Broker(Awaited):
 
     def settle_each(self, client: Client, receipts: Sequence[Receipt], how: Settling, told: Told) -> None:
         """End deliveries, each by itself when not all of them can be; `told([None or PenstockError, …])`."""
-        answers: list[PenstockError | None] = [None] * len(receipts)
-        left = len(receipts)
-
-        def one(index: int, answer: PenstockError | None) -> None:
-            nonlocal left
-            answers[index] = answer
-            left -= 1
-            if not left:
-                told(answers)
-
-        def all_of_them(answer: PenstockError | None) -> None:
-            if answer is None or len(receipts) == 1:
-                told([answer] * len(receipts))
-                return
-            for index, receipt in enumerate(receipts):
-                self.settle(client, (receipt,), how, partial(one, index))
-
-        self.settle(client, receipts, how, all_of_them)
+        SettleEach(self, client, receipts, how, told).start()
 
     def extend(self, client: Client, nonce: int, seconds: float, told: Told) -> None:
         """Hold a lease longer; `told(when it expires now)`."""

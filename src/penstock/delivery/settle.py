@@ -39,7 +39,7 @@ class Chosen(msgspec.Struct):
 
 def find_receipts(core: Delivery, receipts: Iterable[Receipt]) -> list[Chosen]:
     """The deliveries behind some receipts; refuses all of them when one is stale, forged or named twice."""
-    chosen: dict[int, tuple[Lease, Take, list[int]]] = {}
+    chosen: dict[int, tuple[Lease, Take, set[int]]] = {}
     for receipt in receipts:
         lease = core.leases.get(receipt.nonce)
         found = lease.find(receipt.partition, receipt.offset) if lease is not None else None
@@ -48,10 +48,10 @@ def find_receipts(core: Delivery, receipts: Iterable[Receipt]) -> list[Chosen]:
         take, index = found
         if take.attempt_of(index) != receipt.attempt or not _is_held(take, index):
             raise LeaseLost(f"receipt {receipt} was settled already or belongs to another attempt")
-        indexes = chosen.setdefault(id(take), (lease, take, []))[2]
+        indexes = chosen.setdefault(id(take), (lease, take, set()))[2]
         if index in indexes:
             raise LeaseLost(f"receipt {receipt} is named twice in one call")
-        indexes.append(index)
+        indexes.add(index)
     return [Chosen(lease, take, sorted(indexes)) for lease, take, indexes in chosen.values()]
 
 

@@ -14,6 +14,7 @@ from msgspec import inspect
 
 from penstock.errors import BadRequest, InputError, InvalidField
 from penstock.model import suggestion
+from penstock.wire import json_pieces
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -21,6 +22,7 @@ M = TypeVar("M")
 _PLACED: Final = re.compile(r"(?P<what>.*) - at `(?:key in )?\$\.?(?P<place>.*)`", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL)
+_TEXT_LENGTH_MAX: Final = 1000
 _ITEM: Final = re.compile(r"item (\d+): ")
 
 
@@ -29,7 +31,7 @@ class Reader(Generic[T]):
 
     def __init__(self, kind: type[T]) -> None:
         self.kind = kind
-        self._decode = msgspec.json.Decoder(kind).decode
+        self._decode_whole = msgspec.json.Decoder(kind).decode
         self._names = tuple(dict.fromkeys(_field_names(inspect.type_info(kind), set())))
 
     def read(self, body: bytes) -> T:
@@ -37,7 +39,7 @@ class Reader(Generic[T]):
         try:
             # Strings that are only passed on are not looked into by the decoder.
             if not body.isascii():
-                body.decode()
+                json_pieces.check_utf8(body)
             return self._decode(body)
         except msgspec.ValidationError as error:
             raise self.refusal(error) from None
@@ -50,10 +52,19 @@ class Reader(Generic[T]):
                 f"body: {_lower(str(error))}" if body else "body: it is empty, and JSON is wanted"
             ) from None
 
+    def _decode(self, body: bytes) -> T:
+        if len(body) <= json_pieces.PIECE_BYTES:
+            return self._decode_whole(body)
+        decoded: T = json_pieces.decode(self.kind, body)
+        return decoded
+
     def refusal(self, error: msgspec.ValidationError) -> InputError:
         """The same error in our words, with its place."""
-        found = _PLACED.fullmatch(str(error))
-        what, place = (found["what"], found["place"]) if found else (str(error), "")
+        text = str(error)
+        if len(text) > _TEXT_LENGTH_MAX:  # it repeats a name of any length
+            text = f"{text[: _TEXT_LENGTH_MAX // 2]}…{text[-_TEXT_LENGTH_MAX // 2 :]}"
+        found = _PLACED.fullmatch(text)
+        what, place = (found["what"], found["place"]) if found else (text, "")
         if unknown := _UNKNOWN.fullmatch(what):
             name = unknown["name"]
             # Python's names for durations are the likeliest mistake.

@@ -102,7 +102,7 @@ class Lease(Request):
     lease_ms: LeaseMs | None = None
     group: str = DEFAULT_GROUP
     consumer: str = ""
-    partitions: list[Partition] | None = None
+    partitions: Annotated[list[Partition], Meta(max_length=limits.partitions_max)] | None = None
     auto_ack: bool = False
     member: str = ""
     generation: Id63 = 0
@@ -233,7 +233,7 @@ class MemberHeartbeat(Request):
     """A member that stays, and the partitions that it still works on."""
 
     generation: Id63
-    held: list[str] = []
+    held: Annotated[list[str], Meta(max_length=limits.partitions_max)] = []
 
 
 class NewProducer(Request):
@@ -251,7 +251,7 @@ class LetterChoice(Request):
     key: str | None = None
     since: Instant | None = None
     until: Instant | None = None
-    ids: list[str] | None = None
+    ids: Annotated[list[str], Meta(max_length=limits.lease_messages_max)] | None = None
     limit: Annotated[int, Meta(ge=1, le=2**62)] = 1_000_000
     from_offset: Offset = 0
 

@@ -20,6 +20,7 @@ from penstock.batch.sealing import seal_columns
 from penstock.errors import InputError, InvalidField
 from penstock.model import CONTENT_TYPE_NAMES, ContentType, Durability, to_micros
 from penstock.requests import PartitionChoice
+from penstock.wire import json_pieces
 from penstock.wire.json_errors import Reader, placed
 from penstock.wire.json_models import NewMessage, PlainPush, ProducerSequence, Push
 
@@ -27,6 +28,7 @@ _plain: Final = msgspec.json.Decoder(PlainPush).decode
 _full: Final = Reader(Push)
 _CONTENT_TYPES: Final = {name: kind for kind, name in CONTENT_TYPE_NAMES.items()}
 
+_FREED_MAX: Final = 20_000
 Producer = tuple[int, int, int]
 
 
@@ -44,10 +46,18 @@ def read_push(body: bytes, trace: str | None = None) -> PushRequest:
     plain = read_plain(body) if trace is None else None
     if plain is not None and plain.messages:
         batch = _plain_batch([message.payload for message in plain.messages])
+        free(plain.messages)
         return PushRequest(batch, producer=producer_of(plain.producer))
     push = _full.read(body)
     batch = batch_of(push.messages, "messages", trace)
+    free(push.messages)
     return PushRequest(batch, batch.partitions, push.durability, producer_of(push.producer))
+
+
+def free(items: list[Any]) -> None:
+    """Empty a list a few items at a time: to free a million of them at once takes long, and nobody else runs then."""
+    while len(items) > _FREED_MAX:
+        del items[-_FREED_MAX:]
 
 
 def producer_of(given: ProducerSequence | None) -> Producer | None:
@@ -58,7 +68,7 @@ def producer_of(given: ProducerSequence | None) -> Producer | None:
 def read_plain(body: bytes) -> PlainPush | None:
     """A push of messages that are nothing but JSON; None when there is more to them, or something is wrong."""
     try:
-        plain = _plain(body)
+        plain = _plain(body) if len(body) <= json_pieces.PIECE_BYTES else json_pieces.decode(PlainPush, body)
     except (msgspec.DecodeError, RecursionError):
         return None  # the full reader finds out what it is
     return plain if body.isascii() or _is_utf8(body) else None
@@ -66,7 +76,7 @@ def read_plain(body: bytes) -> PlainPush | None:
 
 def _is_utf8(body: bytes) -> bool:
     try:
-        body.decode()
+        json_pieces.check_utf8(body)
     except UnicodeDecodeError:
         return False
     return True

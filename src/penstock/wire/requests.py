@@ -10,10 +10,11 @@ A sequence numbers the pushes of the connection's producer, so that one that is 
 from __future__ import annotations
 
 import struct
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
+from penstock import limits
 from penstock.errors import BadRequest
 from penstock.model import ContentType, Durability, Receipt
 from penstock.wire.frames import Buffer
@@ -52,6 +53,9 @@ class PushHead(msgspec.Struct, array_like=True, gc=False):
     partition: PartitionOnWire = None
 
 
+Partitions = Annotated[list[int | str], msgspec.Meta(max_length=limits.partitions_max)]
+
+
 class Lease(msgspec.Struct, array_like=True, gc=False):
     """Hand messages out; with `wait_seconds`, wait for the first one."""
 
@@ -61,7 +65,7 @@ class Lease(msgspec.Struct, array_like=True, gc=False):
     wait_seconds: float = 0.0
     lease_seconds: float | None = None
     consumer: str = ""
-    partitions: list[int | str] | None = None
+    partitions: Partitions | None = None
     auto_ack: bool = False
     member: str = ""
     generation: int = 0
@@ -74,7 +78,7 @@ class Settle(msgspec.Struct, array_like=True, gc=False):
     delay_seconds: float | None = None
     error: str = ""
     lease: int = 0
-    receipts: list[Receipt] = []
+    receipts: Annotated[list[Receipt], msgspec.Meta(max_length=limits.batch_messages_max)] = []
 
 
 class Extend(msgspec.Struct, array_like=True, gc=False):
@@ -100,7 +104,7 @@ class OpenStream(msgspec.Struct, array_like=True):
     batch: int = 100
     lease_seconds: float | None = None
     consumer: str = ""
-    partitions: list[int | str] | None = None
+    partitions: Partitions | None = None
     auto_ack: bool = False
 
 

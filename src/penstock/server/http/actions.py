@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -170,12 +171,15 @@ def _messages(found: list[Message]) -> views.MessagesView:
 
 async def transact(asked: Asked) -> views.TransactionView:
     """POST /api/v1/transactions."""
-    steps: list[calls.PushStep | calls.SettleStep] = []
-    for index, part in enumerate(asked.body.operations):
-        steps += _steps(part, f"operations[{index}]")
+    steps = await asyncio.to_thread(_all_steps, asked.body.operations)
     producer = producer_of(asked.body.producer)
     ids = iter(await asked.broker.transacted(asked.client, calls.Transact(steps), producer))
-    return views.TransactionView([_result(part, ids) for part in asked.body.operations])
+    results = await asyncio.to_thread(lambda: [_result(part, ids) for part in asked.body.operations])
+    return views.TransactionView(results)
+
+
+def _all_steps(parts: Sequence[models.Part]) -> list[calls.PushStep | calls.SettleStep]:
+    return [step for index, part in enumerate(parts) for step in _steps(part, f"operations[{index}]")]
 
 
 def _steps(part: models.Part, place: str) -> list[calls.PushStep | calls.SettleStep]:
@@ -273,7 +277,7 @@ async def search_dead_letters(asked: Asked) -> views.MessagesView:
 
 async def replace_letters(asked: Asked) -> None:
     """POST /api/v1/queues/{queue}/dlq/replace."""
-    batch = batch_of(asked.body.messages, "messages")
+    batch = await asyncio.to_thread(batch_of, asked.body.messages, "messages")
     await asked.call("replace_letters", calls.ReplaceLetters(asked.queue, asked.body.ids, bytes(batch.data)))
 
 

@@ -31,6 +31,7 @@ from penstock.telemetry import Metrics
 from penstock.telemetry.logs import context, log_request
 from penstock.wire import trace
 from penstock.wire.json_errors import OneOrMany, Reader
+from penstock.wire.json_pieces import LARGE_BYTES
 from penstock.wire.json_replies import encode, error_body
 
 logger: Final = logging.getLogger("penstock.http")
@@ -144,7 +145,10 @@ class Resource:
         body = None
         if route.body is not None:
             given = await request.body()
-            body = self._bodies[route.method].read(given or b"{}" if route.is_body_optional else given)
+            given = given or b"{}" if route.is_body_optional else given
+            read = self._bodies[route.method].read
+            # A large body takes long to read, and the loop has others to serve.
+            body = await asyncio.to_thread(read, given) if len(given) > LARGE_BYTES else read(given)
         parent = trace.carried(request.headers.get("traceparent"))
         path = {name: unquote(part) for name, part in request.path_params.items()}
         return Asked(self._site.broker, client, path, query, body, self._metrics, parent)
@@ -238,6 +242,6 @@ def _page(media: str, content: Callable[[Routes], bytes], routes: Routes) -> Cal
     """A page that is made when it is first asked for."""
 
     async def page(request: Request) -> Response:
-        return Response(content(routes), media_type=media)
+        return Response(await asyncio.to_thread(content, routes), media_type=media)
 
     return page

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker import Client, Pending
 from penstock.errors import Internal, PenstockError, TooLarge
+from penstock.replies import LeaseReply, PushReply
 from penstock.server.http.site import refusal
 from penstock.telemetry.logs import log_request
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from penstock.server.http.connection import HttpConnection
 
 logger: Final = logging.getLogger("penstock.http")
+LARGE: Final = (LeaseReply, PushReply)  # replies that may be
+LARGE_COUNT: Final = 2000  # messages whose reply takes some milliseconds to write
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 JOINED_BYTES_MAX: Final = 16_384  # a small body goes out in one piece with its headers
 
@@ -105,8 +109,12 @@ class Exchange:
         """The request is whole and it is its turn."""
         self.is_started = True
         self._started = self.site.broker.clock.monotonic()
+        self.attempt(lambda: self._run(self))
+
+    def attempt(self, work: Callable[[], None]) -> None:
+        """Do something for the request; whatever it raises is the answer."""
         try:
-            self._run(self)
+            work()
         except PenstockError as error:
             self.fail(error)
         except Exception:  # a fault in one request must not take the connection down without an answer
@@ -134,7 +142,20 @@ class Exchange:
         if isinstance(told, PenstockError):
             self.fail(told)
         elif not self.response_complete:
-            self.reply(status, encode(told))
+            self.reply_with(status, lambda: encode(told), told.count if isinstance(told, LARGE) else 1)
+
+    def reply_with(self, status: int, write: Callable[[], bytes], count: int) -> None:
+        """Answer with what `write` makes of `count` things: in a thread when they are many, for the loop's sake."""
+        if count <= LARGE_COUNT:
+            self.reply(status, write())
+        else:
+            self.site.broker.in_thread(write, partial(self._written, status))
+
+    def _written(self, status: int, body: Any) -> None:
+        if isinstance(body, PenstockError):
+            self.fail(body)
+        else:
+            self.reply(status, body)
 
     def fail(self, error: PenstockError) -> None:
         """Answer with an error."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 import httptools
@@ -24,7 +24,8 @@ from penstock.wire import json_models as models
 from penstock.wire import trace
 from penstock.wire.errors import http_status
 from penstock.wire.json_errors import Reader
-from penstock.wire.json_push import producer_of, read_plain, read_push
+from penstock.wire.json_pieces import LARGE_BYTES
+from penstock.wire.json_push import PushRequest, producer_of, read_plain, read_push
 from penstock.wire.json_replies import (
     encode,
     error_fields,
@@ -40,6 +41,7 @@ QUEUES: Final = b"/api/v1/queues/"
 ROUTES_KEPT_MAX: Final = 4096
 FOLDED_BYTES_MAX: Final = 4096  # a small body may hold a single message, which is pushed together with others
 
+T = TypeVar("T")
 Run = Callable[[Exchange], None]
 Match = tuple[Run, str]
 
@@ -56,14 +58,37 @@ def push(exchange: Exchange) -> None:
             placed = partial(exchange.answer, status=201, encode=partial(push_one_reply, exchange.queue))
             broker.push_one(exchange.client, exchange.queue, payload, producer, placed, ContentType.JSON)
             return
-    asked = read_push(body, traced)
+    _read_and_do(exchange, lambda: read_push(body, traced), _push)
+
+
+def _push(exchange: Exchange, asked: PushRequest) -> None:
     told = partial(exchange.answer, status=201, encode=push_reply)
-    broker.push(exchange.client, exchange.queue, asked.batch, asked.partition, asked.durability, asked.producer, told)
+    exchange.site.broker.push(
+        exchange.client, exchange.queue, asked.batch, asked.partition, asked.durability, asked.producer, told
+    )
+
+
+def _read_and_do(exchange: Exchange, read: Callable[[], T], do: Callable[[Exchange, T], None]) -> None:
+    """Do what a body asks for. A large one is read in a thread: it takes long, and the loop has others to serve."""
+    if len(exchange.body) <= LARGE_BYTES:
+        do(exchange, read())
+        return
+
+    def done(answer: Any) -> None:
+        if isinstance(answer, PenstockError):
+            exchange.fail(answer)
+        elif not exchange.disconnected:
+            exchange.attempt(lambda: do(exchange, answer))
+
+    exchange.site.broker.in_thread(read, done)
 
 
 def lease(exchange: Exchange) -> None:
     """POST /api/v1/queues/{queue}/lease."""
-    asked = _lease.read(exchange.body or b"{}")
+    _read_and_do(exchange, lambda: _lease.read(exchange.body or b"{}"), _lease_asked)
+
+
+def _lease_asked(exchange: Exchange, asked: models.Lease) -> None:
     seconds = None if asked.lease_ms is None else asked.lease_ms / 1000
     request = arguments.lease_request(asked.max, seconds, asked.consumer, asked.partitions, asked.auto_ack)
     client = exchange.client
@@ -99,17 +124,20 @@ def _ignore(told: object) -> None:
 def _settler(model: type[models.Settle], how: Callable[[Any], Settling]) -> Run:
     reader = Reader(model)
 
-    def run(exchange: Exchange) -> None:
+    def read(exchange: Exchange) -> tuple[Any, int | None, list[Receipt]]:
         asked = reader.read(exchange.body)
-        broker, client = exchange.site.broker, exchange.client
         nonce = lease_of(asked)
+        return asked, nonce, receipts_of(asked.receipts or ()) if nonce is None else []
+
+    def settle(exchange: Exchange, given: tuple[Any, int | None, list[Receipt]]) -> None:
+        asked, nonce, proofs = given
+        broker, client = exchange.site.broker, exchange.client
         if nonce is not None:
             broker.settle_lease(client, nonce, how(asked), partial(_lease_settled, exchange, nonce))
-            return
-        receipts = asked.receipts or []
-        broker.settle_each(client, receipts_of(receipts), how(asked), partial(_settled, exchange, receipts))
+        else:
+            broker.settle_each(client, proofs, how(asked), partial(_settled, exchange, asked.receipts))
 
-    return run
+    return lambda exchange: _read_and_do(exchange, lambda: read(exchange), settle)
 
 
 def lease_of(asked: models.Settle) -> int | None:
@@ -139,7 +167,7 @@ def _settled(exchange: Exchange, receipts: Sequence[str], told: Any) -> None:
         return
     errors = [error for error in told if error is not None]
     status = http_status(errors[0].code) if len(errors) == len(told) else 200
-    exchange.reply(status, settle_reply(receipts, told))
+    exchange.reply_with(status, lambda: settle_reply(receipts, told), len(receipts))
 
 
 def _lease_settled(exchange: Exchange, nonce: int, told: Any) -> None:
@@ -154,8 +182,17 @@ _extend: Final = Reader(models.Extend)
 
 def extend(exchange: Exchange) -> None:
     """POST /api/v1/extend."""
-    asked = _extend.read(exchange.body)
+    _read_and_do(exchange, lambda: _read_extend(exchange.body), _extend_asked)
+
+
+def _read_extend(body: bytes) -> tuple[models.Extend, int | None, list[int]]:
+    asked = _extend.read(body)
     nonce = lease_of(asked)
+    return asked, nonce, [receipt.nonce for receipt in receipts_of(asked.receipts or ())] if nonce is None else []
+
+
+def _extend_asked(exchange: Exchange, given: tuple[models.Extend, int | None, list[int]]) -> None:
+    asked, nonce, nonces = given
     seconds = asked.lease_ms / 1000
     if nonce is not None:
         told = _extended(exchange, nonce, seconds)
@@ -164,16 +201,16 @@ def extend(exchange: Exchange) -> None:
         exchange.reply(200, encode({"results": [{"lease_id": asked.lease_id, **_extension(told)}]}))
         return
     receipts = asked.receipts or []
-    nonces = [receipt.nonce for receipt in receipts_of(receipts)]
     answers = {each: _extended(exchange, each, seconds) for each in dict.fromkeys(nonces)}
-    results = [
-        {"receipt": receipt, **_extension(answers[each])} for receipt, each in zip(receipts, nonces, strict=True)
-    ]
     errors = [answer for answer in answers.values() if isinstance(answer, PenstockError)]
-    if len(errors) < len(answers):
-        exchange.reply(200, encode({"results": results}))
-    else:
-        exchange.reply(http_status(errors[0].code), encode({"error": error_fields(errors[0]), "results": results}))
+    is_refused = len(errors) == len(answers)
+
+    def written() -> bytes:
+        told = {nonce: _extension(answer) for nonce, answer in answers.items()}
+        results = [{"receipt": receipt, **told[nonce]} for receipt, nonce in zip(receipts, nonces, strict=True)]
+        return encode({"error": error_fields(errors[0]), "results": results} if is_refused else {"results": results})
+
+    exchange.reply_with(http_status(errors[0].code) if is_refused else 200, written, len(receipts))
 
 
 def _extended(exchange: Exchange, nonce: int, seconds: float) -> Any:

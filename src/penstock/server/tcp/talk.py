@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 from penstock.broker import Broker, Client
 from penstock.broker.answers import awaited_answer_of
@@ -19,8 +19,20 @@ from penstock.wire import calls, json_frames
 from penstock.wire import json_task_views as views
 from penstock.wire import json_tasks as models
 from penstock.wire.frames import JsonType
+from penstock.wire.json_pieces import LARGE_BYTES
 from penstock.wire.json_replies import encode, error_body, error_fields
 from penstock.wire.json_views import ErrorFields
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Readable(Protocol[T_co]):
+    """What decodes a body."""
+
+    def read(self, body: bytes) -> T_co:
+        """The value, or an `InputError`."""
+        ...
+
 
 Answer = Callable[[int, bytes, int], None]  # (type, body, bytes of the request)
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
@@ -82,23 +94,28 @@ def _ack(view: Any) -> Handled:
     return JsonType.ACK, encode(view)
 
 
+async def _read(reader: Readable[T_co], body: bytes) -> T_co:
+    """The value of a body. A large one takes long to read, and the loop has others to serve."""
+    return await asyncio.to_thread(reader.read, body) if len(body) > LARGE_BYTES else reader.read(body)
+
+
 async def _submit(broker: Broker, client: Client, body: bytes) -> Handled:
-    return _ack(await tasks.submit(broker, client, models.submission.read(body)))
+    return _ack(await tasks.submit(broker, client, await _read(models.submission, body)))
 
 
 async def _claim(broker: Broker, client: Client, body: bytes) -> Handled:
-    return _ack(await claiming.claim(broker, client, json_frames.claim.read(body)))
+    return _ack(await claiming.claim(broker, client, await _read(json_frames.claim, body)))
 
 
 async def _result(broker: Broker, client: Client, body: bytes) -> Handled:
-    view, error = await tasks.finish(broker, client, models.finished.read(body))
+    view, error = await tasks.finish(broker, client, await _read(models.finished, body))
     if error is None:
         return _ack(view)
     return JsonType.NACK, error_body(error)[:-1] + b"," + encode(view)[1:]
 
 
 async def _heartbeat(broker: Broker, client: Client, body: bytes) -> Handled:
-    given = json_frames.heartbeat.read(body)
+    given = await _read(json_frames.heartbeat, body)
     held = [_held(receipt, await claiming.hold(broker, client, receipt, given.lease_ms)) for receipt in given.receipts]
     noted = [await awaited_answer_of(tasks.progress(broker, client, each)) for each in given.progress]
     results = views.finish_results([each.task_id for each in given.progress], noted).results
@@ -116,17 +133,17 @@ def _held(receipt: str, answer: Any) -> json_frames.Held:
 
 
 async def _query(broker: Broker, client: Client, body: bytes) -> Handled:
-    given = json_frames.query.read(body)
+    given = await _read(json_frames.query, body)
     return _ack(views.task_view(await tasks.task(broker, client, given.task_id, given.wait_ms)))
 
 
 async def _cancel(broker: Broker, client: Client, body: bytes) -> Handled:
-    task_id = json_frames.cancel.read(body).task_id
+    task_id = (await _read(json_frames.cancel, body)).task_id
     return _ack(views.task_view(await broker.call(client, "cancel_task", calls.CancelTask(task_id))))
 
 
 async def _list(broker: Broker, client: Client, body: bytes) -> Handled:
-    return _ack(await tasks.tasks(broker, client, models.filter_of(json_frames.search.read(body or b"{}"))))
+    return _ack(await tasks.tasks(broker, client, models.filter_of(await _read(json_frames.search, body or b"{}"))))
 
 
 _HANDLERS: Final[dict[int, Callable[[Broker, Client, bytes], Awaitable[Handled]]]] = {

@@ -12,9 +12,11 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from penstock.batch import Batch
 from penstock.broker import Broker, Client, Stream, StreamRequest
+from penstock.broker.answers import answer_of
 from penstock.broker.fitting import size_of, split
 from penstock.broker.listening import Listener, TasksWanted
 from penstock.errors import Internal, InvalidField, PenstockError
@@ -23,6 +25,7 @@ from penstock.server.outbox import Outbox
 from penstock.server.websocket.socket import Disconnected, Socket
 from penstock.server.websocket.words import HOW, by_lease, event_json, extension, id_of, proofs_of, read, unknown
 from penstock.wire import json_stream as stream
+from penstock.wire.json_pieces import LARGE_BYTES
 from penstock.wire.json_push import batch_of
 from penstock.wire.json_replies import encode, error_fields, lease_reply, push_reply, settle_reply
 
@@ -35,6 +38,23 @@ EVENT_BYTES: Final = 1024  # about
 GOING_AWAY: Final = 1001
 
 _Told = Callable[[Any], None]
+
+
+class _Push(NamedTuple):
+    """A push that has been read, messages and all."""
+
+    said: stream.Push
+    batch: Batch
+
+    @property
+    def id(self) -> stream.Id:
+        return self.said.id
+
+
+def _read(received: bytes | None) -> stream.Said | _Push:
+    """What the client said. Of a push, its messages as a batch: of both it is this that takes long."""
+    said = read(received)
+    return _Push(said, batch_of(said.messages, "messages")) if isinstance(said, stream.Push) else said
 
 
 class Conversation:
@@ -57,7 +77,7 @@ class Conversation:
             stream.GiveCredit: self._credit,
             stream.Events: self._events,
             stream.Unsubscribe: self._unsubscribe,
-            stream.Push: self._push,
+            _Push: self._push,
             stream.Extend: self._extend,
             stream.Ping: lambda said: self._answer("pong", said.id, b""),
             **dict.fromkeys(HOW, self._settle),
@@ -103,16 +123,22 @@ class Conversation:
         while True:
             await self._outbox.room()
             await self._has_few.wait()
-            self._take(await self._socket.receive())
+            received = await self._socket.receive()
+            is_large = received is not None and len(received) > LARGE_BYTES
+            if is_large:  # it takes long to read, and the loop has others to serve
+                self._take(received, await asyncio.to_thread(answer_of, partial(_read, received)))
+            else:
+                self._take(received, answer_of(partial(_read, received)))
 
-    def _take(self, received: bytes | None) -> None:
-        id = None
+    def _take(self, received: bytes | None, said: Any) -> None:
+        if isinstance(said, PenstockError):
+            self._refuse(said, id_of(received))
+            return
+        id = said.id
         try:
-            said = read(received)
-            id = said.id
             self._handlers[type(said)](said)
         except PenstockError as error:
-            self._refuse(error, id_of(received) if id is None else id)
+            self._refuse(error, id)
         except Exception:  # a fault in one message must not end the others
             logger.exception("a fault in a WebSocket")
             self._refuse(Internal("the broker failed"), id)
@@ -208,8 +234,8 @@ class Conversation:
 
     # pushing and settling
 
-    def _push(self, said: stream.Push) -> None:
-        batch = batch_of(said.messages, "messages")
+    def _push(self, given: _Push) -> None:
+        said, batch = given
         told = self._begin(partial(self._pushed, said.id))
         self._broker.push(self._client, said.queue, batch, batch.partitions, said.durability, None, told)
 

@@ -1,0 +1,66 @@
+"""Ending deliveries each by itself: together while all can be, one by one where some cannot.
+
+The loop has others to serve, so a turn of it ends a number of them at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.broker.access import Client
+from penstock.errors import PenstockError
+from penstock.model import Receipt
+from penstock.requests import Settling
+
+if TYPE_CHECKING:
+    from penstock.broker.answers import Told
+    from penstock.broker.broker import Broker
+
+TOGETHER_MAX: Final = 5_000  # deliveries that are ended by one entry
+SINGLE_MAX: Final = 100  # that are ended one by one in a turn of the loop
+
+
+class SettleEach:
+    """Ends some deliveries; `told([None or PenstockError, …])` when all have their answer."""
+
+    def __init__(self, broker: Broker, client: Client, receipts: Sequence[Receipt], how: Settling, told: Told) -> None:
+        self._broker = broker
+        self._client = client
+        self._receipts = receipts
+        self._how = how
+        self._told = told
+        self._answers: list[PenstockError | None] = [None] * len(receipts)
+        self._left = len(receipts)
+
+    def start(self) -> None:
+        """Begin; what is few is done within the call."""
+        self._together(0)
+
+    def _together(self, first: int) -> None:
+        end = min(first + TOGETHER_MAX, len(self._receipts))
+        part = self._receipts[first:end]
+        self._broker.settle(self._client, part, self._how, partial(self._settled, first, end))
+        if end < len(self._receipts):
+            self._broker.loop.call_soon(self._together, end)
+
+    def _settled(self, first: int, end: int, answer: Any) -> None:
+        if answer is None or end - first <= 1:
+            self._answer(first, [answer] * (end - first))
+        else:
+            self._singly(first, end)
+
+    def _singly(self, first: int, end: int) -> None:
+        stop = min(first + SINGLE_MAX, end)
+        for index in range(first, stop):
+            receipt = self._receipts[index]
+            self._broker.settle(self._client, (receipt,), self._how, partial(self._settled, index, index + 1))
+        if stop < end:
+            self._broker.loop.call_soon(self._singly, stop, end)
+
+    def _answer(self, first: int, answers: list[PenstockError | None]) -> None:
+        self._answers[first : first + len(answers)] = answers
+        self._left -= len(answers)
+        if not self._left:
+            self._told(self._answers)

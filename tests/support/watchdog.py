@@ -1,0 +1,94 @@
+"""How long an event loop is held: the processor time of its own thread in each callback, which no neighbour adds to."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from asyncio import events
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from penstock.broker import Broker
+from penstock.embedded import Session
+from penstock.server.http.serve import HttpServer, start_http
+from penstock.server.http.site import HttpSettings
+from penstock.server.tcp import start_tcp
+from penstock.server.tcp.listener import TcpServer
+from penstock.server.websocket import WebSockets
+from penstock.telemetry import Metrics
+
+T = TypeVar("T")
+SECONDS = 100  # nothing here takes that long
+
+
+class Watched:
+    """A broker on every port but that of gRPC, on a loop in a thread of its own, each of whose callbacks is timed."""
+
+    broker: Broker
+    http: HttpServer
+    tcp: TcpServer
+
+    def __init__(self, session: Session, **settings: Any) -> None:
+        self.session = session
+        self.longest = 0.0
+        self.culprit = ""
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="broker", daemon=True)
+        self._thread.start()
+        self.run(self._start(settings))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(SECONDS)
+
+    def forget(self) -> None:
+        self.longest, self.culprit = 0.0, ""
+
+    def timed(self, handle: Any, original: Any) -> None:
+        if threading.current_thread() is not self._thread:
+            original(handle)
+            return
+        began = time.thread_time()
+        original(handle)
+        seconds = time.thread_time() - began
+        if seconds > self.longest:
+            self.longest, self.culprit = seconds, repr(handle)[:200]
+
+    async def _start(self, settings: dict[str, Any]) -> None:
+        self.broker = Broker(self.session)
+        metrics = Metrics(self.session, self.broker.meter)
+        sockets = WebSockets(self.broker)
+        self.http = await start_http(
+            self.broker, HttpSettings(port=0, **settings), metrics=metrics, stream=sockets.serve
+        )
+        self.tcp = await start_tcp(self.broker, "127.0.0.1", 0)
+
+    def stop(self) -> None:
+        self.run(self._stop())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(SECONDS)
+        self.loop.close()
+
+    async def _stop(self) -> None:
+        await self.http.close()
+        await self.tcp.close()
+        await self.broker.drain()
+        self.broker.close()
+
+
+@contextmanager
+def watched(session: Session, **settings: Any) -> Iterator[Watched]:
+    """A watched broker for a while."""
+    original = events.Handle._run
+    made = Watched(session, **settings)
+
+    def run(handle: Any) -> None:
+        made.timed(handle, original)
+
+    events.Handle._run = run  # type: ignore[assignment]
+    try:
+        yield made
+    finally:
+        events.Handle._run = original  # type: ignore[method-assign]
+        made.stop()

@@ -1,0 +1,72 @@
+"""Errors repeat what was sent: shortened, and without anything that a terminal would obey."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import InvalidField, LeaseLost, TaskDied
+from penstock.model import suggestion
+from penstock.wire import json_models as models
+from penstock.wire.json_errors import Reader
+from penstock.wire.json_push import read_push
+from tests.support.steps import StepLimit
+
+HUGE = 2 << 20
+
+
+@pytest.mark.parametrize("value", ["x" * HUGE, "x y " * HUGE, "'" * HUGE, '"\\' * HUGE, "\x1b[2J" * HUGE])
+def test_values_that_errors_repeat_are_short(value):
+    for message in (f"name: {value!r} is not a name", f"{value}: there is no such field", value):
+        for kind in (InvalidField, LeaseLost):
+            assert len(kind(message).message) < 3000
+    assert len(InvalidField(f"name: {('x' * HUGE)!r} is not a name").message) < 300
+
+
+def test_words_around_a_long_value_stay():
+    refused = InvalidField(f"queue: {'x' * 5000!r} is not a valid name")
+
+    assert refused.message == f"queue: '{'x' * 100}…' is not a valid name"
+    assert InvalidField("words " * 60).message == "words " * 60
+    assert TaskDied("x" * 5000).message == "x" * 5000  # what a task said is the caller's own
+
+
+@given(st.text())
+def test_nothing_that_a_terminal_obeys_is_in_a_message(text):
+    message = InvalidField(f"{text}: there is no such field").message
+
+    assert all(letter.isprintable() or letter in "\t\n" for letter in message)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"%b":1}' % (b"a" * HUGE),
+        b'{"%b_seconds":1}' % (b"a" * HUGE),
+        b'{"messages":[{"%b":1}]}' % (b"a" * HUGE),
+        b'{"messages":[{"payload":1,"%b":1}]}' % (b"a b` - at `$.x`" * HUGE),
+        b'{"messages":[{"payload":1,"content_type":"%b"}]}' % (b"a" * HUGE),
+    ],
+)
+def test_a_field_of_any_length_that_is_unknown_costs_and_repeats_little(body):
+    with pytest.raises(InvalidField) as refused:
+        read_push(body)
+
+    assert len(refused.value.message) + len(refused.value.hint) < 1500
+
+
+def test_suggestions_are_for_names_that_somebody_may_have_misspelt():
+    assert suggestion("leas_seconds", ("lease_seconds",)) == "did you mean 'lease_seconds'?"
+    assert suggestion("lease_seconds" + "x" * 60, ("lease_seconds",)) == "known: lease_seconds"
+
+
+def test_comparing_names_takes_few_steps_however_long_they_are():
+    reader = Reader(models.Lease)
+    limit = StepLimit(500)
+    limit.start()
+    try:
+        with pytest.raises(InvalidField):
+            reader.read(b'{"%b":1}' % (b"a" * 100_000))
+    finally:
+        limit.stop()

@@ -1,0 +1,144 @@
+"""No request within limits holds the event loop for long: requests of maximal size, of every shape, on every port."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import msgspec
+import pytest
+from websockets.sync.client import connect
+
+from penstock import limits
+from penstock.embedded import Session
+from penstock.server.http.routes import ROUTES
+from penstock.wire import calls
+from penstock.wire.frames import BINARY_FROM, PROTOCOL_VERSION, JsonType, Type, frame, json_frame
+from penstock.wire.json_errors import OneOrMany
+from penstock.wire.requests import Hello, encode
+from tests.support.dose import dose
+from tests.support.http import RawClient, request
+from tests.support.watchdog import SECONDS, Watched, watched
+
+LIMIT_SECONDS = 0.1
+ATTEMPTS = 3  # the processor has other work: the best of them counts
+BODY_BYTES = limits.frame_bytes_max - 4096
+PATHS = sorted({route.path for route in ROUTES if route.body is not None})
+UNITS = ('"a",', "1,", "{},", '{"payload":1},', '{"payload":1,"headers":{"a":"b"}},', "[[]],", '"\\u0001",', "é")
+JSON = 0  # one of the types of tasks
+SPECIAL = (Type.PUSH_ONE, Type.PUSH_TYPED)
+BINARY = [kind for kind in Type if BINARY_FROM <= kind < Type.OK and kind not in SPECIAL]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Watched]:
+    with closing(Session(None)) as session, watched(session) as made:
+        yield made
+
+
+def names_of(kind: Any) -> list[str]:
+    kinds = kind.kinds if isinstance(kind, OneOrMany) else (kind,)
+    return [name for each in kinds for name in getattr(each, "__struct_fields__", ())]
+
+
+def json_body(draw: random.Random, names: list[str], length: int = BODY_BYTES, head: str = "") -> bytes:
+    """An object that is as large as it may be, by one field that is."""
+    name, unit = draw.choice([*names, "unknown"]), draw.choice(UNITS)
+    many = unit * (length // len(unit.encode()))
+    value = draw.choice(
+        (
+            "[" + many.rstrip(",") + "]" if unit != "é" else f'"{many}"',
+            '"' + "a" * length + '"',
+            '"' + "\\u0001" * (length // 6) + '"',
+            "{" + '"a":"b",' * (length // 8) + '"a":"b"}',
+            "[" * 500 + "]" * 500,
+            "1" * length,
+        )
+    )
+    if name == "unknown":
+        name = "a" * draw.choice((length, 100))
+        value = "1" if len(name) == length else value
+    return f'{{{head}"{name}":{value}}}'.encode()
+
+
+def packed(draw: random.Random, length: int = BODY_BYTES) -> bytes:
+    """MessagePack that is as large as it may be: lists, maps and texts that are long, short or nested."""
+    filler = draw.choice((b"\x01", b"\xa0", b"\x90", b"\xc0", b"\xa1a", b"\x91\x01"))
+    count = length // len(filler) - 10
+    long = b"\xdd" + count.to_bytes(4) + filler * count
+    text = b"\xdb" + (length - 10).to_bytes(4) + b"a" * (length - 10)
+    pairs = b"\xdf" + (length // 4).to_bytes(4) + b"\xa1a\xa1b" * (length // 4)
+    value = draw.choice((long, text, pairs, b"\x91" * 900 + b"\x01"))
+    fields = [b"\xa4mail", b"\xa7default", b"\x01", b"\x00", b"\xc0", b"\xa0", b"\xc0"][: draw.randrange(8)]
+    return bytes((0x91 + len(fields),)) + b"".join(fields) + value
+
+
+def holds(broker: Watched, send: Any) -> None:
+    """Fail when the loop is held for too long by what `send` sends and waits for."""
+    seen = []
+    for _ in range(ATTEMPTS):
+        broker.forget()
+        send()
+        seen.append((broker.longest, broker.culprit))
+        if broker.longest <= LIMIT_SECONDS:
+            return
+    pytest.fail(f"the loop was held for {min(seen)}")
+
+
+@pytest.mark.parametrize("seed", range(dose(12, 400)))
+def test_no_http_request_holds_the_loop(broker, seed):
+    draw = random.Random(seed)
+    route = draw.choice([route for route in ROUTES if route.body is not None])
+    path = route.path.format_map(dict.fromkeys(("queue", "group", "member", "worker", "schedule", "task_id"), "mail"))
+    body = json_body(draw, names_of(route.body))
+
+    def send() -> None:
+        with RawClient(broker.http.port) as client:
+            client.send(request(route.method, path, body))
+            assert client.answer().status < 600
+
+    holds(broker, send)
+
+
+@pytest.mark.parametrize("seed", range(dose(4, 100)))
+def test_no_websocket_message_holds_the_loop(broker, seed):
+    draw = random.Random(seed)
+    kind = draw.choice(("push", "ack", "subscribe", "events", "extend", "nack"))
+    body = json_body(draw, ["messages", "receipts", "queue", "queues", "partitions", "id"], head=f'"type":"{kind}",')
+
+    def send() -> None:
+        with connect(f"ws://127.0.0.1:{broker.http.port}/api/v1/stream", max_size=None, compression=None) as link:
+            link.send(body.decode())
+            link.recv(SECONDS)
+
+    holds(broker, send)
+
+
+@pytest.mark.parametrize("seed", range(dose(8, 300)))
+def test_no_tcp_frame_holds_the_loop(broker, seed):
+    draw = random.Random(seed)
+    kind = draw.choice([*map(int, BINARY), int(Type.CALL), JSON, JSON])
+    if kind == JSON:
+        names = ["task_type", "tasks", "receipts", "finishes", "task_ids", "queues"]
+        frames = json_frame(draw.choice(list(JsonType)[:7]), json_body(draw, names))
+    elif kind == Type.CALL:
+        name = draw.choice(sorted(calls.CALLS))
+        frames = frame(kind, 2, msgspec.msgpack.encode([name, packed(draw, BODY_BYTES - 100)]))
+    else:
+        frames = frame(kind, 2, packed(draw))
+    hello = b"" if kind == JSON else frame(Type.HELLO, 1, encode(Hello(PROTOCOL_VERSION, "test")))
+
+    def send() -> None:
+        with socket.create_connection(("127.0.0.1", broker.tcp.port), timeout=SECONDS) as client:
+            try:
+                client.sendall(hello + frames)
+                client.shutdown(socket.SHUT_WR)
+                while client.recv(1 << 16):
+                    pass
+            except ConnectionError:
+                pass  # refused while it was sent
+
+    holds(broker, send)
