@@ -113,7 +113,9 @@ def test_every_column_is_documented_with_its_type(kind):
     assert documented == expected
 
 
-def test_the_examples_in_the_documentation_run(tmp_path, frames, monkeypatch, capsys):
+@pytest.mark.parametrize("layer_max", [1, 4_096])
+def test_the_examples_in_the_documentation_run(tmp_path, frames, monkeypatch, capsys, layer_max):
+    monkeypatch.setattr("penstock.storage.current.TOP_MAX", layer_max)
     disk = RealDisk(tmp_path / "data")
     disk.make_directory("")
     names = Names({1: ("orders", {}), 2: ("other", {})}, {})

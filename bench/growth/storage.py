@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.growth.cost import Cost, Setting, Work
+from bench.growth.cost import CONSTANT, Cost, Setting, Work
 from penstock import Message
 
 SEALS = 8
@@ -30,6 +30,15 @@ def seal_partitions(setting: Setting, partitions: int) -> Work:
     return setting.session.seal
 
 
+def seal_beside(setting: Setting, extents: int) -> Work:
+    """A few messages, when much is sealed."""
+    for _ in range(SEALS):
+        _spread(setting, extents // SEALS, "history")
+        setting.session.seal()
+    setting.ps.queue("mail").push_many([b"x"] * 100)
+    return setting.session.seal
+
+
 def checkpoint_untouched(setting: Setting, queues: int) -> Work:
     """Nothing has changed since the last checkpoint but one queue."""
     for number in range(queues):
@@ -52,6 +61,15 @@ def retain_nothing(setting: Setting, extents: int) -> Work:
 COSTS = [
     Cost("compaction: rewrite a file", "extents in it", compact, sizes=(500, 2_000, 8_000), steps_at=(600, 4_800)),
     Cost("sealing", "partitions", seal_partitions, sizes=(1_000, 4_000, 16_000), steps_at=(2_000, 8_000)),
+    Cost(
+        "sealing 100 messages",
+        "extents sealed before",
+        seal_beside,
+        sizes=(8_000, 32_000, 128_000),
+        steps_at=(800, 12_800),
+        exponent_max=CONSTANT,
+        repeats=1,
+    ),
     Cost(
         "checkpoint of one queue",
         "untouched queues",

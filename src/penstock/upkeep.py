@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from typing import Final
@@ -248,15 +248,8 @@ class Storekeeper:
         assert store is not None
         if file.end_sequence - 1 <= store.sealed_sequence:
             return
-        names, starts = self._names_and_starts()
         frames = shard.journal.read_file(file)
-        new = store.seal(
-            frames,
-            file.end_sequence,
-            names,
-            lambda queue, number: starts.get((queue, number), 0),
-            self.identify_tasks,
-        )
+        new = store.seal(frames, file.end_sequence, self._names(), self._start, self.identify_tasks)
         sequence = file.end_sequence - 1
         self._place(new, lambda partition, run: partition.reseal(run, sequence))
         release_memory()
@@ -283,17 +276,19 @@ class Storekeeper:
                         put(queue.partitions[number], run)
                 self._shard.changing = False
 
-    def _names_and_starts(self) -> tuple[Names, dict[tuple[int, int], int]]:
-        """Of all queues there are now. What is made meanwhile is not in the file that is sealed; starts only grow."""
+    def _names(self) -> Names:
+        """Of all queues there are now. Partitions and groups are looked up when somebody wants to know their names."""
         with self._shard.lock:
             self._shard.check()
-            queues = list(self._shard.core.queues.values())
-        parts = {queue: (list(queue.partitions), list(queue.groups.values())) for queue in queues}
-        names = Names(
-            {queue.id: (queue.name, {p.id: p.name for p in partitions}) for queue, (partitions, _) in parts.items()},
-            {(queue.id, group.id): group.name for queue, (_, groups) in parts.items() for group in groups},
+            queues = dict(self._shard.core.queues)
+        return Names(
+            {id: (queue.name, PartitionNames(queue.partitions)) for id, queue in queues.items()}, GroupNames(queues)
         )
-        return names, {(queue.id, p.id): p.start for queue, (partitions, _) in parts.items() for p in partitions}
+
+    def _start(self, queue_id: int, number: int) -> int:
+        """The oldest offset that is kept. It only grows."""
+        queue = self._shard.core.queues.get(queue_id)
+        return 0 if queue is None or number >= len(queue.partitions) else queue.partitions[number].start
 
     def _rotated(self) -> None:
         self._file_since = self._shard.clock.monotonic()
@@ -401,6 +396,40 @@ class Storekeeper:
     def _relocate(self, moved: list[SealedExtent]) -> None:
         """Compaction moved rows to another file: learn the new places."""
         self._place(moved, Partition.relocate)
+
+
+class PartitionNames(Mapping[int, str]):
+    """The names of a queue's partitions, which are never fewer and never called otherwise."""
+
+    def __init__(self, partitions: Sequence[Partition]) -> None:
+        self._partitions = partitions
+
+    def __getitem__(self, number: int) -> str:
+        if number >= len(self._partitions):
+            raise KeyError(number)
+        return self._partitions[number].name
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self._partitions)))
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+
+class GroupNames(Mapping[tuple[int, int], str]):
+    """The names of groups, by queue and group."""
+
+    def __init__(self, queues: dict[int, Queue]) -> None:
+        self._queues = queues
+
+    def __getitem__(self, place: tuple[int, int]) -> str:
+        return self._queues[place[0]].groups[place[1]].name
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return ((id, number) for id, queue in self._queues.items() for number in list(queue.groups))
+
+    def __len__(self) -> int:
+        return sum(len(queue.groups) for queue in self._queues.values())
 
 
 class SealedOf:

@@ -27,7 +27,7 @@ from penstock.history.tail import Tail
 from penstock.storage import checkpoint as checkpoints
 from penstock.storage import manifest as manifests
 from penstock.storage.directory import read_marker
-from penstock.storage.manifest import Manifest, SegmentFile
+from penstock.storage.manifest import Layer, Manifest, Part, SegmentFile
 from penstock.storage.parquet import SegmentReader
 
 TRIES = 8
@@ -50,6 +50,7 @@ class History:
         self._tail: Tail | None = None
         self._catalogue = Catalogue()
         self._manifest = Manifest()
+        self._manifest_parts: dict[Part, Layer] = {}
         self._starts: list[int] = []
 
     def look(self, *, fresh: bool = False) -> Moment:
@@ -76,7 +77,7 @@ class History:
         """What the manifest says about a file; `FileNotFoundError` when it does not name it any more."""
         file = self._manifest.files.get(name)
         if file is None:
-            self._manifest = manifests.read(self.files) or Manifest()
+            self._manifest = self._read_manifest()
             file = self._manifest.files.get(name)
         if file is None:
             raise FileNotFoundError(name)
@@ -112,7 +113,7 @@ class History:
             raise FileNotFoundError
         if tail.starts != self._starts:
             # Files came or went: something may have been sealed.
-            self._manifest = manifests.read(self.files) or Manifest()
+            self._manifest = self._read_manifest()
             self._starts = tail.starts
             tail.forget(self._manifest.sealed_sequence)
         views = tuple(
@@ -120,8 +121,11 @@ class History:
         )
         return Moment(tail.sequence, self._catalogue.seen(), self._manifest, views, self._catalogue.names())
 
+    def _read_manifest(self) -> Manifest:
+        return manifests.read(self.files, self._manifest_parts) or Manifest()
+
     def _begin(self) -> None:
-        self._manifest = manifests.read(self.files) or Manifest()
+        self._manifest = self._read_manifest()
         self._starts = []
         checkpoint = checkpoints.read(self.files)
         self._catalogue = Catalogue(checkpoint)

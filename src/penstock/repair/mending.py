@@ -92,7 +92,8 @@ def _mend_segments(disk: Disk, segments: SegmentCheck, aside: Aside) -> None:
     """New files for what can be read of damaged ones; then the manifest; then the damaged ones go."""
     if not segments.findings:
         return
-    aside.keep(manifests.NAME)
+    for name in (manifests.NAME, *manifests.part_files(disk)):
+        aside.keep(name)
     for name in segments.unlisted_files:
         aside.move(name)
     manifest = segments.manifest
@@ -109,7 +110,8 @@ def _mend_segments(disk: Disk, segments: SegmentCheck, aside: Aside) -> None:
 
 def _replace(disk: Disk, manifest: Manifest, segments: SegmentCheck, name: str) -> Manifest:
     file, sound = manifest.files[name], segments.sound_extents[name]
-    rewritten = compaction.rewrite(disk, SegmentReader(disk), manifest, file, sound) if sound else ([], [])
+    oldest = compaction.queues_with_history(manifest)
+    rewritten = compaction.rewrite(disk, SegmentReader(disk), oldest, file, sound) if sound else ([], [])
     written, extents = rewritten if file.table == MESSAGES else ([], [])
     return msgspec.structs.replace(
         manifest,

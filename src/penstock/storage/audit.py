@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from penstock import limits
 from penstock.errors import Damaged
-from penstock.storage.compaction import extents_of
+from penstock.storage.compaction import extents_in
 from penstock.storage.disk import Disk
 from penstock.storage.extent import Extent
 from penstock.storage.manifest import Manifest, SegmentFile
@@ -36,8 +36,9 @@ def verify(disk: Disk, manifest: Manifest, on_progress: Progress | None = None) 
     problems: list[Problem] = []
     total = sum(file.bytes for file in manifest.files.values())
     checked = 0
+    extents_of = extents_in(manifest, manifest.files)
     for file in manifest.files.values():
-        extents = extents_of(manifest, file.name)
+        extents = extents_of[file.name]
         problems += [Problem(file.name, message, extents) for message in _check(disk, file, extents)]
         checked += file.bytes
         if on_progress is not None:

@@ -7,7 +7,7 @@ their place in a file: whoever holds one finds it again by its first offset.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -29,10 +29,15 @@ Live = Callable[[Extent], bool]
 FOREVER: Final = limits.instant_us_max
 
 
-def extents_of(manifest: Manifest, name: str) -> list[Extent]:
-    """The extents in one file, in the order of its rows."""
-    found = [extent for extent in manifest.extents if extent.file == name]
-    return sorted(found, key=lambda extent: (extent.row_group, extent.row))
+def extents_in(manifest: Manifest, names: Iterable[str]) -> dict[str, list[Extent]]:
+    """The extents in some files, those of each in the order of its rows."""
+    found: dict[str, list[Extent]] = {name: [] for name in names}
+    for extent in manifest.extents:
+        if extent.file in found:
+            found[extent.file].append(extent)
+    for extents in found.values():
+        extents.sort(key=lambda extent: (extent.row_group, extent.row))
+    return found
 
 
 def queues_with_history(manifest: Manifest) -> dict[int, int]:
@@ -74,14 +79,17 @@ def worth_rewriting(manifest: Manifest, live: Live, since: int = FOREVER) -> lis
 def rewrite(
     disk: Disk,
     reader: SegmentReader,
-    manifest: Manifest,
+    oldest: dict[int, int],
     file: SegmentFile,
     kept: Sequence[Extent],
     since: int = FOREVER,
 ) -> tuple[list[SegmentFile], list[Extent]]:
-    """Write what is left of `file` to a new one, if anything is: the file, and the extents of `kept` in it."""
+    """Write what is left of `file` to a new one, if anything is: the file, and the extents of `kept` in it.
+
+    `oldest` is what `queues_with_history` says.
+    """
     if file.table in HAPPENINGS:
-        queues = needed_events(file, queues_with_history(manifest), since)
+        queues = needed_events(file, oldest, since)
         return (_rewrite_happenings(disk, reader, file, queues) if queues else []), []
     if not kept:
         return [], []

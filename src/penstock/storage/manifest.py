@@ -1,17 +1,23 @@
 """The manifest: which segment files count, and where every sealed message lies in them.
 
-`segments/manifest.arrow` is an Arrow IPC file with one row per extent. Its schema metadata holds two texts:
-`penstock.manifest`, JSON with the files, their sizes and checksums, the names of the queues and how far the journal is
-sealed; and `penstock.check`, the CRC32C of the whole manifest, computed with the eight digits as zeros.
+    segments/manifest.arrow            the top layer, and which parts lie below it
+    segments/manifest-<number>.arrow   a part: a layer that is never altered
 
-A manifest is replaced whole or not at all, so it is the moment at which a seal, a removal or a compaction happens:
-files that it names are complete and synced before it is written, files that it no longer names go after.
+A layer adds files and extents to those below it, and says which of theirs are gone. It is an Arrow IPC file with one
+row per extent. Its schema metadata holds two texts: `penstock.manifest`, JSON with the files, their sizes and
+checksums, the names of the queues, and in the top layer how far the journal is sealed and what the parts are; and
+`penstock.check`, the CRC32C of the whole file, computed with the eight digits as zeros.
+
+The top layer is replaced whole or not at all, so that is the moment at which a seal, a removal or a compaction happens:
+files that it names are complete and synced before it is written, files that it no longer names go after. When it has
+grown it becomes a part; parts of about the same size are made one. So a change costs what it changes, however much is
+sealed. As long as there are no parts, the format is 1, as it was before there were any.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -19,11 +25,13 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from penstock.errors import Damaged
-from penstock.storage.disk import ReadableDisk
+from penstock.storage.disk import TEMPORARY_SUFFIX, ReadableDisk
 from penstock.storage.extent import Extent
-from penstock.storage.schema import FORMAT
 
 NAME: Final = "segments/manifest.arrow"
+PART_NAME: Final = re.compile(r"manifest-(\d{20})\.arrow")
+FORMAT: Final = 1
+FORMAT_OF_PARTS: Final = 2
 
 _META: Final = b"penstock.manifest"
 _CHECK: Final = re.compile(rb"crc32c=([0-9a-f]{8})")
@@ -71,13 +79,44 @@ class SegmentFile(msgspec.Struct, frozen=True):
         return self.row_groups[-1].end if self.row_groups else 0
 
 
-class _Meta(msgspec.Struct, frozen=True):
-    """The JSON beside the extents."""
+class Gone(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a layer takes away from those below it."""
 
-    format: int
-    sealed_sequence: int
-    queues: dict[int, str]
-    files: list[SegmentFile]
+    files: list[str] = []  # with all their extents
+    queues: list[int] = []  # with all that they have
+    starts: list[tuple[int, int, int]] = []  # queue, partition, and the offset up to which extents are gone
+
+    def __len__(self) -> int:
+        return len(self.files) + len(self.queues) + len(self.starts)
+
+
+class Layer(msgspec.Struct, frozen=True):
+    """Files and extents, with the names of their queues. Extents are sorted."""
+
+    queues: dict[int, str] = {}
+    files: dict[str, SegmentFile] = {}
+    extents: list[Extent] = []
+    gone: Gone = Gone()
+
+    def __len__(self) -> int:
+        """How much there is to write."""
+        return len(self.extents) + len(self.files) + len(self.gone)
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """A layer in a file of its own: its name, the length of the layer, and the checksum that its file must have."""
+
+    file: str
+    length: int
+    crc32c: int
+
+
+class Root(msgspec.Struct, frozen=True):
+    """What manifest.arrow holds: the top layer over the parts, which are named from the lowest upwards."""
+
+    sealed_sequence: int = 0
+    top: Layer = Layer()
+    parts: list[Part] = []
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -89,37 +128,150 @@ class Manifest(msgspec.Struct, frozen=True):
     extents: list[Extent] = []
 
 
+class _Meta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The JSON beside the extents."""
+
+    format: int
+    sealed_sequence: int
+    queues: dict[int, str]
+    files: list[SegmentFile]
+    gone: Gone | None = None
+    parts: list[Part] = []
+
+
+def over(below: Layer, above: Layer, *, is_lowest: bool) -> Layer:
+    """Two layers as one. What is gone need not be told when there is nothing below from which it could go."""
+    files, queues = set(above.gone.files), set(above.gone.queues)
+    starts = {(queue, partition): start for queue, partition, start in above.gone.starts}
+    stays = [
+        extent
+        for extent in below.extents
+        if extent.file not in files
+        and extent.queue not in queues
+        and extent.end_offset > starts.get((extent.queue, extent.partition), 0)
+    ]
+    return Layer(
+        queues={id: name for id, name in below.queues.items() if id not in queues} | above.queues,
+        files={name: file for name, file in below.files.items() if name not in files} | above.files,
+        extents=sorted([*stays, *above.extents]) if stays else above.extents,
+        gone=Gone() if is_lowest else _both(below.gone, above.gone),
+    )
+
+
+def _both(older: Gone, newer: Gone) -> Gone:
+    starts: dict[tuple[int, int], int] = {}
+    for queue, partition, start in [*older.starts, *newer.starts]:
+        starts[queue, partition] = max(start, starts.get((queue, partition), 0))
+    return Gone(
+        files=[*dict.fromkeys([*older.files, *newer.files])],
+        queues=[*dict.fromkeys([*older.queues, *newer.queues])],
+        starts=[(*place, start) for place, start in starts.items()],
+    )
+
+
 def encode(manifest: Manifest) -> bytes:
-    """The bytes of a manifest."""
-    meta = _Meta(FORMAT, manifest.sealed_sequence, manifest.queues, list(manifest.files.values()))
+    """The bytes of a manifest in one layer."""
+    return encode_root(Root(manifest.sealed_sequence, Layer(manifest.queues, manifest.files, manifest.extents)))
+
+
+def encode_root(root: Root) -> bytes:
+    """The bytes of manifest.arrow."""
+    return _encode(root.top, root.sealed_sequence, root.parts, FORMAT_OF_PARTS if root.parts else FORMAT)
+
+
+def encode_part(layer: Layer) -> bytes:
+    """The bytes of a part."""
+    return _encode(layer, 0, [], FORMAT_OF_PARTS)
+
+
+def _encode(layer: Layer, sealed_sequence: int, parts: list[Part], version: int) -> bytes:
+    meta = _Meta(version, sealed_sequence, layer.queues, list(layer.files.values()), layer.gone or None, parts)
     schema = _SCHEMA.with_metadata({_META: msgspec.json.encode(meta), b"penstock.check": _CHECK_EMPTY})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_batch(_rows(manifest.extents, schema))
+        writer.write_batch(_rows(layer.extents, schema))
     data: bytes = sink.getvalue().to_pybytes()
     return data.replace(_CHECK_EMPTY, b"crc32c=%08x" % crc32c(data))
 
 
 def decode(data: bytes) -> Manifest:
     """The inverse of `encode`; `Damaged` when a single bit is not as it was written."""
+    return whole(decode_root(data), [])
+
+
+def decode_root(data: bytes, name: str = NAME) -> Root:
+    """The inverse of `encode_root`, and of `encode_part`, whose layer is the top."""
     found = set(_CHECK.findall(data))
     if len(found) != 1 or crc32c(_CHECK.sub(_CHECK_EMPTY, data)) != int(found.pop(), 16):
-        raise Damaged(f"{NAME} does not match its checksum")
+        raise Damaged(f"{name} does not match its checksum")
     with pa.ipc.open_file(pa.BufferReader(data)) as reader:
         table = reader.read_all()
     meta = msgspec.json.decode(table.schema.metadata[_META], type=_Meta)
-    if meta.format != FORMAT:
-        raise Damaged(f"{NAME} has format {meta.format}, not {FORMAT}", hint="it was written by another version")
-    files = {file.name: file for file in meta.files}
-    return Manifest(meta.sealed_sequence, meta.queues, files, _extents(table))
+    if meta.format not in (FORMAT, FORMAT_OF_PARTS):
+        expected = f"not {FORMAT} or {FORMAT_OF_PARTS}"
+        raise Damaged(f"{name} has format {meta.format}, {expected}", hint="it was written by another version")
+    layer = Layer(meta.queues, {file.name: file for file in meta.files}, _extents(table), meta.gone or Gone())
+    return Root(meta.sealed_sequence, layer, meta.parts)
 
 
-def read(disk: ReadableDisk) -> Manifest | None:
-    """The manifest of a data directory, None when there is none yet. Needs no lock: any process may look."""
+def whole(root: Root, parts: Iterable[Layer]) -> Manifest:
+    """All layers together."""
+    layers = [*parts, root.top]
+    found = layers[0]
+    for layer in layers[1:]:
+        found = over(found, layer, is_lowest=True)
+    return Manifest(root.sealed_sequence, found.queues, found.files, found.extents)
+
+
+def read_part(disk: ReadableDisk, part: Part) -> Layer:
+    """A part, which must be the one that is meant."""
     try:
-        return decode(disk.read(NAME))
+        data = disk.read(part.file)
+    except FileNotFoundError:
+        raise Damaged(f"{part.file} is missing") from None
+    if crc32c(data) != part.crc32c:
+        raise Damaged(f"{part.file} does not match its checksum")
+    return decode_root(data, part.file).top
+
+
+def read_root(disk: ReadableDisk) -> Root | None:
+    """The top layer, None when there is none yet."""
+    try:
+        return decode_root(disk.read(NAME))
     except FileNotFoundError:
         return None
+
+
+def part_files(disk: ReadableDisk) -> list[str]:
+    """All parts that are there, needed or not."""
+    directory = NAME.rpartition("/")[0]
+    try:
+        names = disk.list(directory)
+    except FileNotFoundError:
+        return []
+    return [f"{directory}/{name}" for name in names if PART_NAME.fullmatch(name.removesuffix(TEMPORARY_SUFFIX))]
+
+
+def read(disk: ReadableDisk, known: dict[Part, Layer] | None = None) -> Manifest | None:
+    """The manifest of a data directory, None when there is none yet. Needs no lock: any process may look.
+
+    Parts that are in `known` are not read again; afterwards it has those that count.
+    """
+    before: Root | None = None
+    parts = {} if known is None else known
+    while (root := read_root(disk)) is not None:
+        try:
+            layers = {part: parts.get(part) or read_part(disk, part) for part in root.parts}
+        except Damaged:
+            # A part may have gone since the layer that names it was read.
+            if root == before:
+                raise
+            before = root
+        else:
+            parts.clear()
+            parts.update(layers)
+            return whole(root, layers.values())
+    return None
 
 
 def _rows(extents: Sequence[Extent], schema: pa.Schema) -> pa.RecordBatch:

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from operator import attrgetter
 from typing import Final, TypeVar
 
 import msgspec
@@ -32,7 +30,7 @@ from penstock.storage.current import CurrentManifest
 from penstock.storage.disk import Disk
 from penstock.storage.extent import Extent
 from penstock.storage.gather import Keep
-from penstock.storage.manifest import Manifest, SegmentFile
+from penstock.storage.manifest import Gone, Layer, Manifest, SegmentFile
 from penstock.storage.memory import release_memory
 from penstock.storage.names import Names
 from penstock.storage.parquet import SegmentReader
@@ -45,7 +43,6 @@ Read = TypeVar("Read")
 
 READ_TRIES: Final = 5
 
-_PLACE: Final = attrgetter("queue", "partition", "first_offset")
 _log = logging.getLogger(__name__)
 
 
@@ -69,25 +66,25 @@ class SegmentStore:
     @property
     def sealed_sequence(self) -> int:
         """Journal frames up to this one are in segments."""
-        return self.manifest.sealed_sequence
+        return self._current.sealed_sequence
 
     @property
     def extents(self) -> list[Extent]:
-        """All extents, sorted. The list is replaced by changes, never altered."""
-        return self.manifest.extents
+        """All extents, sorted."""
+        return list(self._current.extents)
 
     def files(self) -> list[SegmentFile]:
         """All files that count."""
-        return list(self.manifest.files.values())
+        return list(self._current.files.values())
 
     def queues(self) -> set[int]:
         """Queues of which something is sealed."""
-        return {extent.queue for extent in self.extents}
+        return self._current.extents.queues()
 
     def bytes_by_queue(self) -> dict[int, int]:
         """Payload bytes of each queue."""
         sizes: defaultdict[int, int] = defaultdict(int)
-        for extent in self.extents:
+        for extent in self._current.extents:
             sizes[extent.queue] += extent.bytes
         return dict(sizes)
 
@@ -114,16 +111,11 @@ class SegmentStore:
 
     def of_partition(self, queue: int, partition: int) -> list[Extent]:
         """The extents of one partition, in order."""
-        extents = self.extents
-        first = bisect_left(extents, (queue, partition, 0), key=_PLACE)
-        end = bisect_left(extents, (queue, partition + 1, 0), key=_PLACE)
-        return extents[first:end]
+        return list(self._current.extents.of_partition(queue, partition))
 
     def find(self, queue: int, partition: int, offset: int) -> Extent | None:
         """The extent that holds `offset`, or else the next one after it."""
-        run = self.of_partition(queue, partition)
-        index = bisect_left(run, offset + 1, key=attrgetter("end_offset"))
-        return run[index] if index < len(run) else None
+        return self._current.extents.find(queue, partition, offset)
 
     def offset_at(self, queue: int, partition: int, at: int) -> int | None:
         """The first offset that was pushed at `at` or later; None when no sealed one was."""
@@ -163,37 +155,27 @@ class SegmentStore:
         """
         with self._changing:
             self._current.check()
-            now = self.manifest
+            now = self._current
             if end_sequence <= now.sealed_sequence + 1:
                 return []
-            tasks = TaskRows(names, identify, _task_queues(now))
+            tasks = TaskRows(names, identify, now.task_queues)
             sealed = Sealer(self._disk, names, keep, now.sealed_sequence + 1, end_sequence, tasks).run(frames)
-            sealed.extents.sort(key=_PLACE)
+            sealed.extents.sort()
             about = {extent.queue for extent in sealed.extents}
             about |= {events.queue for file in sealed.files for events in file.events}
-            self._current.swap(
-                Manifest(
-                    sealed_sequence=end_sequence - 1,
-                    queues={**now.queues, **{queue: names.queues[queue][0] for queue in about}},
-                    files={**now.files, **{file.name: file for file in sealed.files}},
-                    extents=sorted([*now.extents, *sealed.extents], key=_PLACE),
-                )
+            layer = Layer(
+                {queue: names.queues[queue][0] for queue in about},
+                {file.name: file for file in sealed.files},
+                sealed.extents,
             )
+            now.change(layer, sealed_sequence=end_sequence - 1)
         release_memory()
         return sealed.extents
 
     def remove(self, starts: Mapping[tuple[int, int], int], gone_queues: Iterable[int] = ()) -> Freed:
         """Forget extents wholly below the start of their partition, and everything of queues that are gone."""
-        gone = set(gone_queues)
         with self._changing:
-            now = self.manifest
-            kept = [
-                extent
-                for extent in now.extents
-                if extent.queue not in gone and extent.end_offset > starts.get((extent.queue, extent.partition), 0)
-            ]
-            removed = sum(extent.count for extent in now.extents) - sum(extent.count for extent in kept)
-            self._current.trim(msgspec.structs.replace(now, extents=kept))
+            removed = self._current.trim(starts, set(gone_queues))
             return self._sweep() + Freed(messages_removed=removed)
 
     def compact(self, live: compaction.Live = lambda extent: True, moved: Moved | None = None) -> Freed:
@@ -203,43 +185,48 @@ class SegmentStore:
         extents from before can still be read, only less quickly.
         """
         freed = Freed()
-        for name in compaction.worth_rewriting(self.manifest, live, self._current.tasks_since()):
+        manifest = self.manifest
+        oldest, since = compaction.queues_with_history(manifest), self._current.tasks_since()
+        found = compaction.worth_rewriting(manifest, live, since)
+        extents_in = compaction.extents_in(manifest, found)
+        for name in found:
             # One file at a time and `moved` without the lock: sealing need not wait for all of it.
             with self._changing:
-                new, done = self._rewrite(name, live)
+                new, done = self._rewrite(name, extents_in[name], live, oldest, since)
             if moved is not None and new:
                 moved(new)
             freed += done
         with self._changing:
+            self._current.trim()
             freed += self._sweep()
         release_memory()
         return msgspec.structs.replace(freed, bytes_freed=max(0, freed.bytes_freed))
 
-    def _rewrite(self, name: str, live: compaction.Live) -> tuple[list[Extent], Freed]:
+    def _rewrite(
+        self, name: str, extents: list[Extent], live: compaction.Live, oldest: dict[int, int], since: int
+    ) -> tuple[list[Extent], Freed]:
         """Swap one file for a smaller one: the extents that were kept, in their new place, and what was freed."""
-        now = self.manifest
+        now = self._current
         file = now.files.get(name)
         if file is None:
             return [], Freed()
-        old = compaction.extents_of(now, name)
+        old = [extent for extent in extents if now.extents.has(extent)]
         kept = [extent for extent in old if live(extent)]
         try:
-            since = self._current.tasks_since()
-            written, new = compaction.rewrite(self._disk, self._reader, now, file, kept, since)
+            written, new = compaction.rewrite(self._disk, self._reader, oldest, file, kept, since)
         except Damaged as error:
             _log.warning("compaction leaves a damaged file as it is: %s", error)
             return [], Freed()
-        files = {other: entry for other, entry in now.files.items() if other != name}
-        files |= {entry.name: entry for entry in written}
-        extents = sorted([*(extent for extent in now.extents if extent.file != name), *new], key=_PLACE)
-        self._current.trim(msgspec.structs.replace(now, files=files, extents=extents))
+        files = {entry.name: entry for entry in written}
+        gone = sorted(extent for extent in old if not live(extent))
+        now.change(Layer(files=files, extents=sorted(new), gone=Gone(files=[name])), gone)
         removed = sum(extent.count for extent in old) - sum(extent.count for extent in kept)
         size = sum(entry.bytes for entry in written)
         return new, Freed(files_rewritten=len(written), bytes_freed=-size, messages_removed=removed)
 
     def _sweep(self) -> Freed:
         files, size = self._current.sweep()
-        named = self.manifest.files
+        named = self._current.files
         self._batches.drop(lambda key: key[0] not in named)
         self._columns.drop(lambda key: key[0] not in named)
         self._reader.forget(lambda name: name not in named)
@@ -248,13 +235,13 @@ class SegmentStore:
     def _read(self, extent: Extent, read: Callable[[Extent, SegmentFile], Read]) -> Read:
         """Read where the messages of `extent` are now: compaction may move them at any time, even while we look."""
         for _ in range(READ_TRIES):
-            present = extent if extent.file in self.manifest.files else self._present(extent)
-            file = self.manifest.files.get(present.file)
+            present = extent if extent.file in self._current.files else self._present(extent)
+            file = self._current.files.get(present.file)
             try:
                 if file is not None:
                     return read(present, file)
             except FileNotFoundError as error:
-                if present.file in self.manifest.files:
+                if present.file in self._current.files:
                     raise Damaged(f"{present.file} is missing") from error
         raise _gone(extent)
 
@@ -283,11 +270,6 @@ class SegmentStore:
 
         whole = self._columns.get((file.name, extent.row_group, name), make)
         return whole[extent.row : extent.row + extent.count]
-
-
-def _task_queues(manifest: Manifest) -> set[int]:
-    """Queues that had tasks."""
-    return {about.queue for file in manifest.files.values() if file.table == TASKS for about in file.events}
 
 
 def _gone(extent: Extent) -> MessageNotFound:

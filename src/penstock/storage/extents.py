@@ -1,0 +1,94 @@
+"""All extents that count, by the place of their messages.
+
+One thread at a time changes it, others may look meanwhile: a run grows at its end and is otherwise replaced, so that
+whoever has begun to look at one sees it as it was. Changes cost what they change, however many extents there are.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import chain, groupby
+from operator import attrgetter
+from typing import Final
+
+from penstock.storage.extent import Extent
+
+_PLACE: Final = attrgetter("queue", "partition")
+_FIRST: Final = attrgetter("first_offset")
+_END: Final = attrgetter("end_offset")
+
+
+class Extents:
+    """See the module's rules."""
+
+    def __init__(self, extents: Iterable[Extent] = ()) -> None:
+        self._runs: dict[int, dict[int, list[Extent]]] = {}  # queue → partition → in order of offset
+        self.add(extents)
+
+    def __iter__(self) -> Iterator[Extent]:
+        """All of them, sorted."""
+        for _, partitions in sorted(self._runs.items()):
+            for _, run in sorted(partitions.items()):
+                yield from list(run)
+
+    def __len__(self) -> int:
+        return sum(len(run) for partitions in list(self._runs.values()) for run in list(partitions.values()))
+
+    def queues(self) -> set[int]:
+        """Queues that have any."""
+        return set(self._runs)
+
+    def of_queue(self, queue: int) -> Iterator[Extent]:
+        """Those of a queue, in no order of its partitions."""
+        return chain.from_iterable(list(self._runs.get(queue, {}).values()))
+
+    def of_partition(self, queue: int, partition: int) -> list[Extent]:
+        """Those of one partition, in order. Not to be altered."""
+        return self._runs.get(queue, {}).get(partition, [])
+
+    def find(self, queue: int, partition: int, offset: int) -> Extent | None:
+        """The one that holds `offset`, or else the next one after it."""
+        run = self.of_partition(queue, partition)
+        index = bisect_right(run, offset, key=_END)
+        return run[index] if index < len(run) else None
+
+    def has(self, extent: Extent) -> bool:
+        """Whether it counts, where it says that it lies."""
+        return self.find(extent.queue, extent.partition, extent.first_offset) == extent
+
+    def below(self, queue: int, partition: int, start: int) -> list[Extent]:
+        """Those of a partition that lie wholly below an offset."""
+        run = self.of_partition(queue, partition)
+        return run[: bisect_right(run, start, key=_END)]
+
+    def add(self, extents: Iterable[Extent]) -> None:
+        """New ones, sorted; where one begins where another did, it takes its place."""
+        for (queue, partition), some in groupby(extents, _PLACE):
+            run = self._runs.setdefault(queue, {}).setdefault(partition, [])
+            for extent in some:
+                if not run or extent.first_offset > run[-1].first_offset:
+                    run.append(extent)
+                    continue
+                place = bisect_left(run, extent.first_offset, key=_FIRST)
+                if run[place].first_offset == extent.first_offset:
+                    run[place] = extent
+                else:
+                    run = self._runs[queue][partition] = [*run[:place], extent, *run[place:]]
+
+    def remove(self, extents: Iterable[Extent]) -> None:
+        """Those that lie where these say, and no longer elsewhere; sorted."""
+        for (queue, partition), some in groupby(extents, _PLACE):
+            gone, run = set(some), self.of_partition(queue, partition)
+            first = next((place for place, extent in enumerate(run) if extent not in gone), len(run))
+            kept = run[first:] if first == len(gone) else [extent for extent in run if extent not in gone]
+            self._replace(queue, partition, kept)
+
+    def _replace(self, queue: int, partition: int, run: list[Extent]) -> None:
+        partitions = self._runs.get(queue, {})
+        if run:
+            partitions[partition] = run
+        else:
+            partitions.pop(partition, None)
+        if not partitions:
+            self._runs.pop(queue, None)
