@@ -138,6 +138,7 @@ class Checkpointer:
         lock, window = self._shard.lock, queue.dedup
         while window is not None:
             with lock:
+                self._shard.check()
                 pair = window.mergeable()
                 if pair is None:
                     return
@@ -145,6 +146,7 @@ class Checkpointer:
                 left_behind_at = self._shard.clock.now() - window.window
             run = merged(older, newer, left_behind_at)
             with lock:
+                self._shard.check()
                 if window.runs.get(pair[0]) is older and window.runs.get(pair[1]) is newer:
                     window.merge(pair, run)
 

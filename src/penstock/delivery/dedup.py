@@ -178,11 +178,11 @@ class DedupWindow:
     def merge(self, pair: tuple[int, int], run: Run) -> None:
         """Put what was merged in the place of a pair, under the newer one's number: numbers stay in order of age."""
         older, newer = pair
-        del self.runs[older]
         if run:
-            self.runs[newer] = run
+            self.runs[newer] = run  # before the older one goes: interrupted in between, no key is missing
         else:
             del self.runs[newer]
+        del self.runs[older]
 
     def forget(self, now: int) -> None:
         """Drop runs that the window has left behind, and what is over the limit."""
