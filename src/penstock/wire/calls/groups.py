@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.wire.calls.arguments import Arguments
-
-PositionOnWire = str | int | dict[str, int]
+from penstock.wire.requests import PositionOnWire
 
 
 class CreateGroup(Arguments):
@@ -47,6 +46,7 @@ class Join(Arguments):
     group: str
     member: str
     session_seconds: float = 10.0
+    start: PositionOnWire | None = None
 
 
 class Heartbeat(Arguments):
