@@ -28,7 +28,7 @@ FUNCTION_LINES_MAX = 60
 
 # Who may import whom, from the bottom up. A name covers what is inside it; the most specific name that fits a module
 # decides for it. Within one layer everything may import everything.
-BASE = {"errors", "limits", "clock", "model", "model_tasks", "cron", "version", "words"}
+BASE = {"errors", "limits", "forks", "clock", "model", "model_tasks", "cron", "version", "words"}
 FORMATS = BASE | {"batch", "envelopes", "task_fields", "delivery.entries"}
 CORE = FORMATS | {"delivery", "storage", "journal", "waiting", "requests", "replies"}
 SHARD = {
@@ -44,6 +44,7 @@ LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "limits": set(),
     "version": set(),
+    "forks": {"errors"},
     "words": {"errors"},
     "clock": {"errors", "limits"},
     "model": {"errors", "limits"},
@@ -108,8 +109,8 @@ PURE = {
 }
 
 # The lock beside the door takes flock, and notes the wall time for people to read. A worker has no data directory: it
-# looks at /proc for its memory, and at source files to notice changes.
-DISK_DOOR = ("storage.disk", "storage.lock", "worker.usage", "worker.reload")
+# looks at /proc for its memory, and at source files to notice changes. Forks put /dev/null in place of descriptors.
+DISK_DOOR = ("storage.disk", "storage.lock", "forks", "worker.usage", "worker.reload")
 CLOCKS = ("clock", "storage.lock")
 
 CLOCK_READS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"}

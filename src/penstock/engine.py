@@ -30,6 +30,7 @@ from penstock.delivery.log import FOREVER, Extent, Need
 from penstock.delivery.settle import Chosen, may_make_ready
 from penstock.delivery.timers import TICK_BITS
 from penstock.errors import Closed, PenstockError
+from penstock.forks import refuse_in_forks
 from penstock.journal import Journal, outcome_unknown
 from penstock.journal.commit import GroupCommit
 from penstock.model import Durability, Outcome
@@ -85,6 +86,7 @@ class Engine:
         self.sync_at: int | None = None  # when upkeep must sync; None while nothing waits for it
         self._must_sync = 0  # last frame that must be durable before anyone is told of it
         clock.on_jump(self._time_jumped)
+        refuse_in_forks(self)
 
     def is_over(self) -> bool:
         """Whether nothing can be done here any more: closed, or its journal failed."""

@@ -18,6 +18,7 @@ from penstock.batch import Batch, encode_one
 from penstock.embedded.asynchronous_tasks import AsyncTaskMethods
 from penstock.embedded.session import Pipeline, Session
 from penstock.errors import PenstockError
+from penstock.forks import refuse_in_forks
 from penstock.model import (
     Durability,
     Freed,
@@ -89,6 +90,7 @@ class AsyncSession(AsyncTaskMethods):
         self.session = session
         self.shard = session.shard
         self.loaded = session.loaded
+        refuse_in_forks(self)
 
     async def start(self) -> None:
         """An embedded session is ready when it is made."""

@@ -26,6 +26,7 @@ from penstock.embedded.files import StoredFiles
 from penstock.embedded.tasks import TaskMethods
 from penstock.engine import Ticket
 from penstock.errors import LeaseLost, QueueExists
+from penstock.forks import refuse_in_forks
 from penstock.model import (
     DEFAULT_GROUP,
     Durability,
@@ -126,6 +127,7 @@ class Session(TaskMethods):
         if self.shard.store is not None:
             self.shard.store.keep_tasks(clock, task_retention_seconds)
         self._closing = threading.Lock()
+        refuse_in_forks(self)
         if background:
             self.timekeeper.start()
             if self._keeper is not None:

@@ -19,6 +19,7 @@ from typing import Any, Final
 from penstock import limits
 from penstock.batch import Batch, encode_one
 from penstock.errors import Closed, LeaseLost, PenstockError, RateLimited, Unavailable
+from penstock.forks import refuse_in_forks
 from penstock.model import Durability, MessageId, Outcome, Receipt
 from penstock.remote import request as asking
 from penstock.remote.connecting import Connector
@@ -58,6 +59,12 @@ class AsyncSession(AsyncWaits, Operations):
         self._connector = Connector(self)
         linger = settings.linger_seconds
         self._gatherer = None if linger is None else Gatherer(self, linger, settings.batch_max)
+        refuse_in_forks(self)
+
+    def descriptors(self) -> list[int]:
+        """For forks."""
+        found = None if self._transport is None else self._transport.get_extra_info("socket")
+        return [] if found is None or found.fileno() < 0 else [found.fileno()]
 
     async def start(self) -> None:
         """Connect, or say why not."""

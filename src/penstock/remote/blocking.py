@@ -14,6 +14,7 @@ from typing import Any, Final
 from penstock import limits
 from penstock.batch import Batch, encode_one
 from penstock.errors import Closed, LeaseLost, PenstockError, RateLimited
+from penstock.forks import refuse_in_forks
 from penstock.model import Durability, MessageId, Receipt
 from penstock.remote import request as asking
 from penstock.remote.gathering_threads import Gatherer
@@ -41,6 +42,7 @@ class Session(Waits, Operations):
         self._leaving: list[Line] = []  # free too; their broker has said goodbye
         self._busy: set[Line] = set()
         self._gatherer = None if settings.linger_seconds is None else Gatherer(settings, self._push_payloads)
+        refuse_in_forks(self)
         with self.line() as line:
             line.open(self._shared.micros(settings.connect_seconds))
 

@@ -11,12 +11,14 @@ from collections import deque
 from collections.abc import Awaitable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final
+from weakref import WeakSet
 
 import httpx
 
 from penstock import limits
 from penstock.batch import Batch, encode_one
 from penstock.errors import Closed, LeaseLost, PenstockError
+from penstock.forks import refuse_in_forks
 from penstock.model import Durability, MessageId, Outcome, Receipt
 from penstock.remote import http_request as asking
 from penstock.remote import http_tasks
@@ -59,10 +61,22 @@ class AsyncSession(AsyncWaits, Operations):
         self._sending: set[asyncio.Task[Any]] = set()
         self._pushes = 0  # under way
         self._answered: asyncio.Future[None] | None = None
+        self._streams: WeakSet[Any] = WeakSet()  # connections
+        refuse_in_forks(self)
         linger = settings.linger_seconds
         self._gatherer = (
             None if linger is None else Gatherer(self, linger, settings.batch_max, asking.push, asking.push_one)
         )
+
+    def descriptors(self) -> list[int]:
+        """For forks."""
+        found = [stream.get_extra_info("socket") for stream in list(self._streams)]
+        return [each.fileno() for each in found if each is not None and each.fileno() >= 0]
+
+    async def _note(self, event: str, about: dict[str, Any]) -> None:
+        """Called by httpx as a request goes on."""
+        if event == "connection.connect_tcp.complete":
+            self._streams.add(about["return_value"])
 
     async def start(self) -> None:
         """Make sure that a broker is there, or say why not."""
@@ -140,7 +154,7 @@ class AsyncSession(AsyncWaits, Operations):
         assert task is not None
         self._sending.add(task)
         try:
-            response = await self._http.handle_async_request(http_request(step, self._headers))
+            response = await self._http.handle_async_request(http_request(step, self._headers, trace=self._note))
             body = await response.aread()
         except httpx.TransportError as error:
             self._check_open()

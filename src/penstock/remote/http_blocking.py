@@ -14,6 +14,7 @@ import httpx
 from penstock import limits
 from penstock.batch import Batch, encode_one
 from penstock.errors import Closed, LeaseLost, PenstockError
+from penstock.forks import refuse_in_forks
 from penstock.model import Durability, MessageId, Receipt
 from penstock.remote import http_request as asking
 from penstock.remote import http_tasks
@@ -47,6 +48,7 @@ class Session(Waits, Operations):
         self._sending = 0  # requests under way
         self._noting = threading.Lock()
         self._gatherer = None if settings.linger_seconds is None else Gatherer(settings, self._push_payloads)
+        refuse_in_forks(self)
         try:
             self.ask(call(calls.Info()), settings.connect_seconds)
             self._exchange.producer = self._producer(settings)
@@ -58,6 +60,11 @@ class Session(Waits, Operations):
         if not settings.producer:
             return SharedProducer(settings.rng.getrandbits(62) + 1, 1)
         return SharedProducer(*self.ask(call(calls.InitProducer(settings.producer))))
+
+    def descriptors(self) -> list[int]:
+        """For forks."""
+        found = [stream.get_extra_info("socket") for stream in list(self._streams)]
+        return [each.fileno() for each in found if each is not None and each.fileno() >= 0]
 
     def confirm(self, ticket: int) -> None:
         """What a broker answers is confirmed already."""

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from penstock.errors import BadRequest, Closed, PenstockError, Unavailable
+from penstock.forks import refuse_in_forks
 from penstock.remote import request as asking
 from penstock.remote.exchange import Exchange, Garbled, tell
 from penstock.remote.producer import Producer, SharedProducer, nameless
@@ -51,6 +52,11 @@ class Line:
         self._poll = select.poll()
         own = shared.producer if self._settings.producer else nameless(self._settings.rng)
         self.exchange = Exchange(own)
+        refuse_in_forks(self)
+
+    def descriptors(self) -> list[int]:
+        """For forks."""
+        return [] if self._socket is None else [self._socket.fileno()]
 
     def ask(self, request: Request, deadline: int) -> Any:
         """The answer; its error, if it is one, is raised."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.errors import DiskFull, DiskReadOnly, NotADataDirectory, PenstockError, StorageError
+from penstock.forks import close_in_forks
 from penstock.storage.lock import DirectoryLock
 
 if TYPE_CHECKING:  # loading Arrow takes a tenth of a second, and a command line's help needs a disk but no Arrow
@@ -165,13 +166,14 @@ _allocate: Final[Callable[[int, int, int], None] | None] = getattr(os, "posix_fa
 class RealFile:
     """A file of the operating system."""
 
-    __slots__ = ("_fd", "_path", "name")
+    __slots__ = ("__weakref__", "_fd", "_path", "name")
 
     def __init__(self, path: Path, name: str, *, create_bytes: int | None = None) -> None:
         self._path = path
         self.name = name
         flags = os.O_RDWR | os.O_CLOEXEC | (0 if create_bytes is None else os.O_CREAT)
         self._fd = os.open(path, flags, 0o644)
+        close_in_forks(self)
         if create_bytes is not None:
             self._preallocate(create_bytes)
 

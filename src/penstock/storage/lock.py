@@ -12,11 +12,11 @@ import json
 import os
 import socket
 import time
-import weakref
 from pathlib import Path
 from typing import Any
 
 from penstock.errors import DirectoryInUse
+from penstock.forks import close_in_forks
 
 
 class DirectoryLock:
@@ -40,7 +40,7 @@ class DirectoryLock:
             os.close(fd)
             raise
         self._fd = fd
-        _held.add(self)
+        close_in_forks(self)
 
     def share(self) -> None:
         """Hold the directory as it is while looking at it, together with others who look. Writes nothing."""
@@ -55,25 +55,15 @@ class DirectoryLock:
             os.close(fd)
             raise DirectoryInUse(f"{self.path.parent} is held by {_describe(owner)}") from None
         self._fd = fd
-        _held.add(self)
+        close_in_forks(self)
 
     def release(self) -> None:
         """Let go; nothing happens when the lock is not held."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
-        _held.discard(self)
 
-
-_held: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
-
-
-def _release_all() -> None:
-    for lock in list(_held):
-        lock.release()
-
-
-os.register_at_fork(after_in_child=_release_all)
+    close = release
 
 
 def _write_owner(fd: int) -> None:

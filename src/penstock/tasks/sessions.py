@@ -1,7 +1,8 @@
 """Sessions of an app: opened when first needed, shared by all threads, one for each event loop.
 
 A directory is held by one session, whoever asks; the asyncio ones are faces of it. To a broker every loop has its own
-connection. A process that was forked opens its own: connections do not survive that.
+connection. A process that was forked opens its own, since connections do not survive that; a directory or memory that
+its parent holds it cannot have.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from weakref import WeakKeyDictionary
 
 from penstock.clock import Clock
 from penstock.errors import Closed
+from penstock.forks import inherited
 from penstock.model import Durability
 from penstock.remote.urls import spelt_out
 
@@ -115,13 +117,17 @@ class Sessions:
             return self._asynchronous[loop]
 
     def _check(self) -> None:
-        if self._pid != os.getpid():  # the locks too may be held by threads that were not forked
-            self._forget()
+        if self._pid != os.getpid():
+            if self._blocking is not None and not self._place.is_remote:
+                raise inherited("what this App keeps its tasks in")  # a directory that is held, or memory
+            self._forget()  # the locks too may be held by threads that were not forked
         if self._is_closed:
             raise Closed("this App is closed", hint="make a new App")
 
     def close(self) -> None:
         """Close the session for threads, and with a directory all of them."""
+        if self._pid != os.getpid():
+            self._forget()
         with self._lock:
             self._is_closed = True
             found, self._blocking = self._blocking, None

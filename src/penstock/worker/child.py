@@ -25,11 +25,11 @@ from structlog.contextvars import bind_contextvars
 from penstock.clock import SystemClock
 from penstock.envelopes import parse_envelope
 from penstock.errors import PenstockError
+from penstock.forks import close_in_forks
 from penstock.model_tasks import TaskView
 from penstock.tasks.context import TaskContext
 from penstock.tasks.endings import Ending
 from penstock.tasks.running import run_one
-from penstock.worker.forks import close_in_forks
 from penstock.worker.loading import load_app
 from penstock.worker.pipes import LENGTH, Done, Failed, Hello, Job, NotBegun, Progressed, Ready, Word, packed, unpacked
 

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import structlog
 
+from penstock.forks import close_in_forks
 from penstock.tasks.endings import Ending
-from penstock.worker.forks import close_in_forks
 from penstock.worker.guarding import Guardian
 from penstock.worker.lane import NOT_BEGUN
 from penstock.worker.pipes import Done, Failed, Frames, Hello, Job, NotBegun, Progressed, Ready, Word, packed

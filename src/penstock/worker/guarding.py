@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import structlog
 
-from penstock.worker.forks import close_in_forks
+from penstock.forks import close_in_forks
 from penstock.worker.process_watch import end_group, exit_words, watch
 
 log: Any = structlog.stdlib.get_logger("penstock.worker")

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from penstock.worker.forks import close_in_forks
+from penstock.forks import close_in_forks
 
 
 def watch(process: subprocess.Popen[bytes], on_end: Callable[[], None]) -> None:
