@@ -14,10 +14,12 @@ from penstock.broker.health import readyz
 from penstock.client.sync import Penstock
 from penstock.embedded import Session
 from penstock.model import ContentType, Message
+from penstock.storage.extent import Extent
+from penstock.storage.prefetch import Prefetcher
 from penstock.telemetry import Metrics
 from penstock.telemetry.meter import Meter
 from penstock.upkeep import RETRY_SECONDS_MAX, Sleeper
-from tests.support.serving import broker_on, on_uvloop
+from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
 
 PATIENCE = 60.0
 
@@ -107,6 +109,56 @@ def test_pushes_go_on_and_other_duties_are_done_while_sealing_fails(tmp_path, mo
 
         assert session.shard.journal.full_files() == []
         assert len(ps.queue("mail").read(0, offset=0, limit=1000)) == 2 * (limits.journal_files_unsealed_max + 3)
+
+
+def test_what_else_time_brings_is_done_while_a_part_of_it_fails(tmp_path, monkeypatch):
+    session = Session(tmp_path / "data", durability="interval")
+    with Penstock(session) as ps:
+        keeper, failing, role = session.timekeeper, Round(KeyError("time")), Round(None)
+        monkeypatch.setattr(keeper, "_let_time_happen", failing)
+        keeper.roles.append(role)  # type: ignore[arg-type] # which answers that it wants nothing more
+        synced = session.shard.journal.durable_sequence
+        ps.queue("mail").push(b"x")
+        for _ in range(2):
+            assert failing.failed.acquire(timeout=PATIENCE)
+            assert role.done.acquire(timeout=PATIENCE)
+        assert keeper.sleeper.problem == "KeyError: 'time'"
+        session.confirm(session.shard.journal.sequence)
+        assert session.shard.journal.durable_sequence > synced
+
+
+def test_reading_ahead_goes_on_after_an_error_that_nobody_foresaw():
+    looked = threading.Semaphore(0)
+
+    class Store:
+        def find(self, *place: int) -> None:
+            looked.release()
+            raise IndexError("no")
+
+    prefetcher = Prefetcher(Store())  # type: ignore[arg-type]
+    for number in range(3):
+        prefetcher.after(Extent(1, number, 0, 1, 0, 0, "f", 0, 0, 0, 0, 0, 0))
+        assert looked.acquire(timeout=PATIENCE)
+    prefetcher.close()
+
+
+@on_uvloop
+async def test_pushes_are_answered_although_waiting_for_their_sync_failed_at_first(tmp_path, monkeypatch):
+    async with broker_on(tmp_path) as broker:
+        wait, failures = broker.shard.commit.wait, [MemoryError(), IndexError("no")]
+
+        def failing(ticket: int) -> None:
+            if failures:
+                raise failures.pop()
+            wait(ticket)
+
+        monkeypatch.setattr(broker.shard.commit, "wait", failing)
+        answers: list[object] = []
+        broker.push_one(SOMEONE, "mail", b"a", None, answers.append)
+        await until(lambda: answers)
+
+        assert failures == []
+        assert not isinstance(answers[0], Exception)
 
 
 @on_uvloop

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
-from typing import Final
+from typing import Final, TypeVar
 
 from penstock import limits
 from penstock.batch import layout
@@ -36,12 +36,28 @@ from penstock.storage.retention import counts_messages, new_starts
 from penstock.storage.staging import Staging
 from penstock.storage.task_rows import Identify
 
+T = TypeVar("T")
+
 logger: Final = logging.getLogger("penstock")
 
 HOUSEKEEPING_SECONDS: Final = 10.0
 RETRY_SECONDS_MIN: Final = 0.1
 RETRY_SECONDS_MAX: Final = 10.0
 PLACES_SLICE: Final = 256  # partitions that learn of new places while the shard is held
+
+
+def do_all(duties: Sequence[Callable[[], T]]) -> list[T]:
+    """Do one duty after the other, also when one fails: the others must not wait for it. The first failure is told."""
+    done: list[T] = []
+    failed: list[Exception] = []
+    for duty in duties:
+        try:
+            done.append(duty())
+        except Exception as error:  # noqa: BLE001 - raised below
+            failed.append(error)
+    if failed:
+        raise failed[0]
+    return done
 
 
 class Sleeper:
@@ -133,9 +149,7 @@ class Timekeeper:
     def tick(self) -> float | None:
         """Do what is due; returns seconds until there may be more."""
         shard = self._shard
-        self._sync_if_due()
-        self._let_time_happen()
-        instants = [role() for role in self.roles]
+        instants = do_all([self._sync_if_due, self._let_time_happen, *self.roles])
         with shard.lock:
             shard.check()
             now = shard.clock.now()
@@ -153,7 +167,11 @@ class Timekeeper:
             if is_due:
                 shard.sync_at = None  # what is appended from here on may miss this sync
         if is_due:
-            shard.journal.sync()
+            try:
+                shard.journal.sync()
+            except Exception:
+                shard.sync_at = shard.clock.now()  # it is still due
+                raise
 
     def _let_time_happen(self) -> None:
         self._shard.look(lambda now: None)
@@ -191,14 +209,7 @@ class Storekeeper:
 
     def tick(self) -> float:
         """One round of housekeeping."""
-        failed: list[Exception] = []
-        for duty in (self._watch_journal, self._seal_full, self._refill_delays, self.sweep_staged, self._make_room):
-            try:
-                duty()
-            except Exception as error:  # noqa: BLE001 - the others must not wait for it
-                failed.append(error)
-        if failed:
-            raise failed[0]
+        do_all([self._watch_journal, self._seal_full, self._refill_delays, self.sweep_staged, self._make_room])
         return HOUSEKEEPING_SECONDS
 
     def _watch_journal(self) -> None:

@@ -7,17 +7,22 @@ tells the loop once per sync. Tickets come in rising order, so whoever came firs
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from penstock.broker.answers import Told, resolve
 from penstock.errors import PenstockError
 from penstock.journal import outcome_unknown
 from penstock.shard import Shard
+
+logger: Final = logging.getLogger("penstock")
+
+RETRY_SECONDS: Final = 0.1
 
 
 class Confirmer:
@@ -34,6 +39,7 @@ class Confirmer:
         self._work = threading.Lock()  # released when there is something for the thread; a semaphore costs more
         self._work.acquire()
         self._stopping = False
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-confirm", daemon=True)
         self._thread.start()
 
@@ -63,6 +69,7 @@ class Confirmer:
     def end(self) -> None:
         """End the thread, from any thread; it may be in the middle of a sync."""
         self._stopping = True
+        self._ended.set()
         self._hand_over()
         self._thread.join()
 
@@ -87,8 +94,14 @@ class Confirmer:
         while not self._stopping:
             self._work.acquire()
             # A failure shows in the journal's state, where the loop finds it.
-            with suppress(PenstockError):
+            try:
                 self._shard.commit.wait(self._wanted)
+            except PenstockError:
+                pass
+            except Exception:
+                logger.exception("waiting for a sync failed, and is tried again")
+                self._ended.wait(RETRY_SECONDS)
+                self._hand_over()
             # Also when there was nothing to wait for: another thread may have synced, or failed, in between.
             with suppress(RuntimeError):  # the loop is closed: nobody is left to tell
                 self._loop.call_soon_threadsafe(self._tell)

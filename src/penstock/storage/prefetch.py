@@ -9,7 +9,6 @@ import queue
 import threading
 from contextlib import suppress
 
-from penstock.errors import PenstockError
 from penstock.storage.extent import Extent
 from penstock.storage.segments import SegmentStore
 
@@ -51,7 +50,7 @@ class Prefetcher:
     def _run(self) -> None:
         while (extent := self._wanted.get()) is not _STOP:
             # Whoever needs it will meet the same error, and be told.
-            with suppress(PenstockError):
+            with suppress(Exception):
                 following = self._store.find(extent.queue, extent.partition, extent.end_offset)
                 if following is not None:
                     self._store.load(following)
