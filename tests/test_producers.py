@@ -17,7 +17,7 @@ from penstock.batch import Batch
 from penstock.checkpointing import Checkpointer
 from penstock.delivery.entries import Answered, Produced, ProducerSet, Push, decode, decode_push_one, encode
 from penstock.delivery.producers import ROW, Producers
-from penstock.errors import InvalidField, LeaseLost, ProducerFenced, QueueFull, TooLarge
+from penstock.errors import InvalidField, LeaseLost, ProducerFenced, QueueFull, StateError, TooLarge
 from penstock.model import Message, MessageId, Outcome, Receipt
 from penstock.repair import Report, diagnose, repair
 from penstock.requests import LeaseRequest, Producer, PushOperation, SettleOperation, Settling
@@ -53,6 +53,39 @@ def prepared(system):
     return system
 
 
+OTHERS: dict[str, Callable[[System], object]] = {
+    "a batch": lambda system: system.push([b"a", b"x"], (ME, 0, 0)),
+    "one message": lambda system: system.push([b"x"], (ME, 0, 0)),
+    "a fold": lambda system: system.fold([b"a", b"b", b"x"], [(ME, 0, 0), None, (8, 3, 5)]),
+    "a batch with dedup keys": lambda system: system.push([b"a"], (ME, 0, 0)),
+    "keys over partitions": lambda system: system.push(
+        [Message(payload=key.encode(), key=key) for key in "abcdefgx"], (ME, 0, 0), "spread"
+    ),
+    "named partitions": lambda system: system.push([b"x", b"b"], (ME, 0, 0), "named", ["x", "y"]),
+}
+
+
+@pytest.mark.parametrize("push", PUSHES)
+def test_other_messages_under_a_sequence_that_was_used_are_refused_and_not_stored(prepared, push):
+    first = PUSHES[push](prepared)
+    stored = {queue: prepared.session.stats(queue)[0].messages for queue in prepared.session.queues()[0]}
+
+    for _ in range(2):
+        with pytest.raises(StateError, match="for a push of other messages") as refused:
+            OTHERS[push](prepared)
+        assert refused.value.code == "conflict"
+
+    assert {queue: prepared.session.stats(queue)[0].messages for queue in stored} == stored
+    assert PUSHES[push](prepared) == first
+
+
+def test_other_messages_under_one_sequence_in_one_fold_are_refused(system):
+    with pytest.raises(StateError, match="for a push of other messages"):
+        system.fold([b"a", b"b"], [(ME, 0, 0), (ME, 0, 0)])
+
+    assert len(set(system.fold([b"a", b"a"], [(ME, 0, 0), (ME, 0, 0)]))) == 1
+
+
 @pytest.mark.parametrize("push", PUSHES)
 def test_a_push_that_is_repeated_gets_the_same_answer(prepared, push):
     first = PUSHES[push](prepared)
@@ -77,7 +110,8 @@ def test_what_came_after_a_checkpoint_is_known_too(system, how):
     system.push([b"b"], (ME, 0, 1))
     system.reopen(how)
 
-    assert [system.push([b"x"], (ME, 0, sequence))[0].offset for sequence in (0, 1, 2)] == [0, 1, 2]
+    again = enumerate((b"a", b"b", b"x"))
+    assert [system.push([payload], (ME, 0, sequence))[0].offset for sequence, payload in again] == [0, 1, 2]
     assert system.lease() == [b"a", b"b", b"x"]
 
 

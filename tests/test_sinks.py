@@ -14,6 +14,7 @@ from penstock import Message, sinking
 from penstock.batch import Batch
 from penstock.clock import ManualClock
 from penstock.delivery.entries import SinkCommitted, decode
+from penstock.delivery.sinks import Sinks, encode_sinks, restore_sinks, take_sinks
 from penstock.embedded import Session
 from penstock.errors import BadBatch, InvalidField, InvalidName, QueueFull, RateLimited, SinkConflict, StorageError
 from penstock.repair import diagnose
@@ -343,20 +344,31 @@ def test_any_history_of_commits_replays_and_restarts_stores_each_batch_once(seed
 # who counts
 
 
-def test_a_sink_of_another_queue_or_another_query_is_refused_unless_it_is_reset(session):
+def test_a_sink_of_another_query_is_refused_unless_it_is_reset(session):
     committed(session, 4, staged(session, [b"a"]), origin="one")
     with pytest.raises(SinkConflict, match="another query has used it up to batch 4"):
         step(session, 0, (), origin="two")
     with pytest.raises(SinkConflict, match="it is at batch 4, and this is batch 0"):
         step(session, 0, ())
-    with pytest.raises(SinkConflict, match="it belongs to queue 'q'"):
-        session.commit_sink(SinkCommit("other", "s", 5, ()))
-    assert session.queues()[0] == ["q"]
 
     committed(session, 0, staged(session, [b"b"]), origin="two", is_reset=True)
     committed(session, 0, staged(session, [b"b"]), origin="two", is_reset=True)
 
     assert payloads(session) == Counter([b"a", b"b"])
+
+
+def test_the_same_name_in_another_queue_is_another_sink_across_checkpoints_too(session):
+    committed(session, 4, staged(session, [b"a"]))
+    theirs = staged(session, [b"theirs"], queue="other")
+    committed(session, 5, staged(session, [b"b"]))  # which sweeps what its own attempts have left
+    committed(session, 0, theirs, queue="other")
+    restored = Sinks()
+    restore_sinks(restored, encode_sinks(take_sinks(session.shard.core.sinks, 7)))
+
+    assert session.sink_state("q", "s")[0] == SinkState(5)
+    assert session.sink_state("other", "s")[0] == SinkState(0)
+    assert session.sink_state("nowhere", "s")[0] == SinkState()
+    assert restored.known == session.shard.core.sinks.known
 
 
 def test_a_sink_whose_queue_was_deleted_goes_on_in_the_new_one(session):
@@ -374,7 +386,7 @@ def test_a_sink_that_is_used_once_is_forgotten_after_a_day_and_others_are_not(se
     clock.advance(DAY + 1)
     committed(session, 0, (), sink="new")
 
-    assert set(session.shard.core.sinks.known) == {"often", "new"}
+    assert {name for _, name in session.shard.core.sinks.known} == {"often", "new"}
 
 
 @pytest.mark.parametrize(
@@ -385,8 +397,8 @@ def test_a_sink_that_is_used_once_is_forgotten_after_a_day_and_others_are_not(se
         ({"sink": "x" * 257}, InvalidField, "sink: it has more than 256 bytes"),
         ({"batch": -1}, InvalidField, "batch: -1"),
         ({"staged": ("../../etc/passwd",)}, InvalidField, "not the name of a staged file"),
-        ({"staged": (name_for("s", 0, 0, bytes(10)),)}, StorageError, "is gone.*stage the batch again"),
-        ({"staged": (name_for("s", 0, 0, bytes(10)),) * 2}, InvalidField, "named twice"),
+        ({"staged": (name_for("q", "s", 0, 0, bytes(10)),)}, StorageError, "is gone.*stage the batch again"),
+        ({"staged": (name_for("q", "s", 0, 0, bytes(10)),) * 2}, InvalidField, "named twice"),
     ],
 )
 def test_a_commit_that_makes_no_sense_is_refused(session, change, error, message):
@@ -401,7 +413,7 @@ def test_a_commit_that_makes_no_sense_is_refused(session, change, error, message
 
 def test_a_file_is_staged_by_position_and_the_same_bytes_again_do_no_harm(session):
     data = b"".join(encode_staged(Batch.build([b"a", b"b"])))
-    name = name_for("s", 1, 0, bytes(10))
+    name = name_for("q", "s", 1, 0, bytes(10))
     for _ in range(2):
         session.stage("q", name, 40, data[40:])
         session.stage("q", name, 0, data[:40])
@@ -420,7 +432,7 @@ def test_a_name_that_leads_elsewhere_is_refused(session, name):
 
 
 def test_a_file_that_is_too_large_or_not_sound_is_refused(session):
-    name = name_for("s", 1, 0, bytes(10))
+    name = name_for("q", "s", 1, 0, bytes(10))
     with pytest.raises(InvalidField, match="position"):
         session.stage("q", name, 24 << 20, b"x")
     data = bytearray(b"".join(encode_staged(Batch.build([Message(payload=b"a", partition="1")]))))

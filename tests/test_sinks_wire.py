@@ -78,7 +78,7 @@ def test_batches_are_staged_and_committed_over_tcp(session, broker):
 def test_the_asyncio_session_does_the_same(session, broker):
     async def write() -> SinkState:
         remote = AsyncSession(settings(broker.url))
-        name = name_for("s", 0, SystemClock().now(), bytes(10))
+        name = name_for("q", "s", 0, SystemClock().now(), bytes(10))
         local = staged(session, [b"a"])
         await remote.stage("q", name, 0, session._disk.read(f"staging/{local[0]}"))
         state: SinkState = await remote.commit_sink(SinkCommit("q", "s", 3, (name,)))
@@ -117,7 +117,7 @@ def test_who_may_not_push_to_the_queue_may_do_nothing_here(session):
     async def attempt() -> None:
         broker = Broker(session, authorise=authorise)
         client = Client(ANONYMOUS, "test", "nowhere", "tcp")
-        name = name_for("s", 0, 0, bytes(10))
+        name = name_for("q", "s", 0, 0, bytes(10))
         asked = [
             calls.Stage("q", name, 0, b""),
             calls.DiscardStaged("q", [name]),

@@ -18,6 +18,7 @@ from penstock.delivery.log import SPECIAL, Queue
 from penstock.delivery.producers import NOBODY, answer_bytes_max, answered, check_producer, ids_of
 from penstock.delivery.push import Decided, decide_push
 from penstock.delivery.rates import Bill, decide_bill, pay
+from penstock.delivery.same import COMPARED_MAX, check_same, used_otherwise
 from penstock.engine import Engine, Ticket
 from penstock.errors import DiskFull, TooLarge
 from penstock.model import ContentType, Durability, MessageId
@@ -52,7 +53,7 @@ class Pushing(Engine):
     ) -> tuple[PushReply, Ticket]:
         now = self.begin_push()
         if producer is not None:
-            known = self._pushed_before(name, check_producer(producer))
+            known = self._pushed_before(name, check_producer(producer), batch)
             if known is not None:
                 return known, self._must_sync
         queue, created = queue_to_push(self.core, name, now)
@@ -71,7 +72,7 @@ class Pushing(Engine):
         entries = [*created, *decided.entries] if created else decided.entries
         return reply, self._commit_push(queue, entries, durability, batch.count, bill, now) or read
 
-    def _pushed_before(self, name: str, producer: Producer) -> PushReply | None:
+    def _pushed_before(self, name: str, producer: Producer, batch: Batch) -> PushReply | None:
         """What a producer was told when it pushed the same before."""
         queue = self.core.by_name.get(name)
         answer = self.core.producers.find(producer, 0 if queue is None else queue.id)
@@ -79,10 +80,18 @@ class Pushing(Engine):
             return None
         if answer.pushes:
             ids = [id for push in answer.pushes for id in ids_of(push)]
+            if len(ids) != batch.count:  # some of them are duplicates, so there is nothing else to compare
+                raise used_otherwise(producer)
             return PushReply(name, len(ids), (), dict(enumerate(ids)))
         rows = answer.row_array()
         push = Push(queue.id, 0, answer.parts, b"", rows)
         count = answer.parts[0][1] if rows is None else len(rows)
+        if count != batch.count:
+            raise used_otherwise(producer)
+        compared = min(count, COMPARED_MAX)
+        partitions, offsets = push.places(count)
+        places = list(zip(partitions[:compared].tolist(), offsets[:compared].tolist(), strict=True))
+        check_same(queue, producer, places, [batch.payload(row) for row in range(compared)])
         return PushReply(name, count, _named_parts(queue, push, ()), {})
 
     def push_folded(

@@ -49,9 +49,9 @@ def commit_sink(shard: Shard, staging: Staging, wanted: SinkCommit, client: str 
             return _commit(shard, staging, wanted, client)
 
 
-def sink_state(shard: Shard, sink: str) -> tuple[SinkState, Ticket]:
-    """How far a sink is."""
-    return shard.look(lambda now: _state(shard, sink))
+def sink_state(shard: Shard, queue: str, sink: str) -> tuple[SinkState, Ticket]:
+    """How far a sink of a queue is."""
+    return shard.look(lambda now: _state(shard, queue, sink))
 
 
 def discard_staged(shard: Shard, staging: Staging, names: Sequence[str]) -> None:
@@ -61,7 +61,7 @@ def discard_staged(shard: Shard, staging: Staging, names: Sequence[str]) -> None
 
 
 def _commit(shard: Shard, staging: Staging, wanted: SinkCommit, client: str) -> tuple[SinkState, Ticket]:
-    (todo, state), ticket = shard.look(lambda now: (_todo(shard, wanted), _state(shard, wanted.sink)))
+    (todo, state), ticket = shard.look(lambda now: (_todo(shard, wanted), _state(shard, wanted.queue, wanted.sink)))
     if todo is None:
         shard.confirm(ticket)  # before they go: what was told to be in must be
         discard_staged(shard, staging, wanted.staged)
@@ -73,7 +73,7 @@ def _commit(shard: Shard, staging: Staging, wanted: SinkCommit, client: str) -> 
         _reading(shard, wanted, todo, lambda: staging.sync(todo.staged))
     ticket = shard.run(lambda: _put(shard, wanted, todo, batches, client))
     if end < len(todo.staged):
-        return shard.look(lambda now: _state(shard, wanted.sink))
+        return shard.look(lambda now: _state(shard, wanted.queue, wanted.sink))
     shard.confirm(ticket)
     staging.remove(todo.staged if todo.batch != wanted.batch else {*todo.staged, *wanted.staged})
     _sweep(shard, staging, wanted, todo.staged)
@@ -83,15 +83,15 @@ def _commit(shard: Shard, staging: Staging, wanted: SinkCommit, client: str) -> 
 def _sweep(shard: Shard, staging: Staging, wanted: SinkCommit, staged: Sequence[str]) -> None:
     """Remove what earlier attempts of the sink have left, now that a batch with these files is in."""
     needed, _ = shard.look(lambda now: shard.core.sinks.needed())
-    staging.sweep_before(wanted.sink, staged, {*needed, *wanted.staged})
+    staging.sweep_before(wanted.queue, wanted.sink, staged, {*needed, *wanted.staged})
 
 
 def _todo(shard: Shard, wanted: SinkCommit) -> Todo | None:
-    return shard.core.sinks.todo(wanted, shard.core.queues)
+    return shard.core.sinks.todo(wanted, shard.core.by_name.get(wanted.queue))
 
 
-def _state(shard: Shard, sink: str) -> SinkState:
-    known = shard.core.sinks.known.get(sink)
+def _state(shard: Shard, queue: str, sink: str) -> SinkState:
+    known = shard.core.sinks.find(shard.core.by_name.get(queue), sink)
     return SinkState() if known is None else SinkState(known.batch, known.done, len(known.staged))
 
 

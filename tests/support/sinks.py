@@ -28,7 +28,7 @@ def staged(
     names = []
     for task, each in enumerate(items):
         made_at = SystemClock().now() if at is None else at  # an old one would be removed under our hands
-        name = name_for(sink, task, made_at, _rng.randbytes(10))
+        name = name_for(queue, sink, task, made_at, _rng.randbytes(10))
         session.stage(queue, name, 0, b"".join(encode_staged(Batch.build(each))))
         names.append(name)
     return tuple(names)

@@ -12,7 +12,9 @@ from penstock.batch import Alike, Batch, encode_plain
 from penstock.delivery.core import Delivery
 from penstock.delivery.entries import Entry, Produced
 from penstock.delivery.log import Queue
+from penstock.delivery.producers import NOBODY
 from penstock.delivery.push import decide_push
+from penstock.delivery.same import check_same, used_otherwise
 from penstock.errors import InvalidField
 from penstock.model import ContentType
 from penstock.requests import Producer
@@ -39,6 +41,11 @@ def decide_folded(
         return _fresh(core, queue, payloads, now, content)
     places = core.producers.find_rows(producers, queue.id)
     repeats = _repeats(producers)
+    for row, place in places.items():
+        check_same(queue, producers[row] or NOBODY, [place], [payloads[row]])
+    for row, first in repeats.items():
+        if payloads[row] != payloads[first]:
+            raise used_otherwise(producers[row] or NOBODY)
     if not places and not repeats:
         return _with_producers(_fresh(core, queue, payloads, now, content), queue.id, producers, now)
     rows = [row for row in range(len(payloads)) if row not in places and row not in repeats]

@@ -6,8 +6,9 @@ from entries, and so survives a restart.
 - A batch up to the last one changes nothing.
 - A batch too large for one frame is remembered with the files that were staged for it first, and how many of them are
   in. Whoever comes with it again goes on with those, never with others: they may hold the same rows in another order.
-- A sink belongs to one queue, and to one origin if that is told: where its numbers come from, such as a query. Another
-  one, or a number 0 after others, means that somebody counts anew; that is refused unless it is asked for.
+- A sink is known by its queue and its name: the same name in another queue is another sink. It belongs to one origin if
+  that is told: where its numbers come from, such as a query. Another one, or a number 0 after others, means that
+  somebody counts anew; that is refused unless it is asked for.
 - A sink that is used once is forgotten after a day, when the next one comes, and of too many the one silent longest.
 """
 
@@ -25,7 +26,7 @@ from penstock.model import check_name
 from penstock.requests import SinkCommit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from penstock.delivery.log import Queue
 
@@ -55,29 +56,30 @@ class Todo(NamedTuple):
 
 
 class Sinks:
-    """All sinks of a shard, by name."""
+    """All sinks of a shard, by queue and name."""
 
     def __init__(self) -> None:
-        self.known: dict[str, Known] = {}
+        self.known: dict[tuple[int, str], Known] = {}
         self.touched = 0  # sequence of the last frame that changed something here
         self.applied = 0  # replay: the sequence at which a checkpoint took them
         self.look_at = 0  # when to look next for those that are used once
 
-    def todo(self, wanted: SinkCommit, queues: Mapping[int, Queue]) -> Todo | None:
+    def find(self, queue: Queue | None, sink: str) -> Known | None:
+        """What is known of a sink; nothing when there is no such queue."""
+        return None if queue is None else self.known.get((queue.id, sink))
+
+    def todo(self, wanted: SinkCommit, queue: Queue | None) -> Todo | None:
         """What a commit has to do, None when it is done already. What an unfinished batch lacks comes first."""
-        known = self.known.get(wanted.sink)
-        if known is None or self._begins_anew(known, wanted, queues):
+        known = self.find(queue, wanted.sink)
+        if known is None or self._begins_anew(known, wanted):
             return Todo(wanted.batch, wanted.staged, 0)
         if known.staged and wanted.batch >= known.unfinished:
             return Todo(known.unfinished, known.staged, known.done)
         return None if wanted.batch <= max(known.batch, known.unfinished) else Todo(wanted.batch, wanted.staged, 0)
 
-    def _begins_anew(self, known: Known, wanted: SinkCommit, queues: Mapping[int, Queue]) -> bool:
-        queue = queues.get(known.queue)
+    def _begins_anew(self, known: Known, wanted: SinkCommit) -> bool:
         last = max(known.batch, known.unfinished)
-        if queue is not None and queue.name != wanted.queue:
-            what = f"it belongs to queue {queue.name!r}"
-        elif wanted.origin and known.origin and wanted.origin != known.origin:
+        if wanted.origin and known.origin and wanted.origin != known.origin:
             what = f"another query has used it up to batch {last}"
         elif wanted.batch == 0 and last > 0:
             what = f"it is at batch {last}, and this is batch 0"
@@ -95,7 +97,8 @@ class Sinks:
         """A batch went in, or a part of it."""
         if frame <= self.applied:
             return
-        known = self.known.get(entry.sink)
+        place = entry.queue, entry.sink
+        known = self.known.get(place)
         if known is None and (entry.at >= self.look_at or len(self.known) >= limits.sinks_max):
             self._forget(entry.at)
         if entry.done < len(entry.staged):
@@ -104,18 +107,18 @@ class Sinks:
             learnt = Known(entry.queue, before, entry.at, entry.origin, entry.is_once, *left)
         else:
             learnt = Known(entry.queue, entry.batch, entry.at, entry.origin, entry.is_once)
-        self.known[entry.sink] = learnt
+        self.known[place] = learnt
         self.touched = frame
 
     def _forget(self, now: int) -> None:
-        over = [name for name, each in self.known.items() if each.is_once and each.at <= now - ONCE]
-        for name in over:
-            del self.known[name]
+        over = [place for place, each in self.known.items() if each.is_once and each.at <= now - ONCE]
+        for place in over:
+            del self.known[place]
         if len(self.known) >= limits.sinks_max:
             many = 1 + limits.sinks_max // 100  # so that not every newcomer has to look at all
-            idle = [name for name, each in self.known.items() if not each.staged]
-            for name in nsmallest(many, idle, key=lambda name: self.known[name].at):
-                del self.known[name]
+            idle = [place for place, each in self.known.items() if not each.staged]
+            for place in nsmallest(many, idle, key=lambda place: self.known[place].at):
+                del self.known[place]
         self.look_at = now + ONCE // 24
 
 
@@ -138,16 +141,19 @@ def check_commit(wanted: SinkCommit) -> SinkCommit:
 
 
 class SinksPart(msgspec.Struct, array_like=True):
-    """All sinks in a checkpoint, taken at `sequence`."""
+    """All sinks in a checkpoint, taken at `sequence`. `more` has those whose name another queue has used too."""
 
     sequence: int
     look_at: int
     known: dict[str, Known]
+    more: list[tuple[str, Known]] = []
 
 
 def take_sinks(sinks: Sinks, sequence: int) -> SinksPart:
     """The sinks as they are now."""
-    return SinksPart(sequence, sinks.look_at, dict(sinks.known))
+    known: dict[str, Known] = {}
+    more = [(name, each) for (_, name), each in sinks.known.items() if known.setdefault(name, each) is not each]
+    return SinksPart(sequence, sinks.look_at, known, more)
 
 
 def encode_sinks(part: SinksPart) -> bytes:
@@ -158,4 +164,5 @@ def encode_sinks(part: SinksPart) -> bytes:
 def restore_sinks(sinks: Sinks, data: bytes) -> None:
     """Put the sinks of a checkpoint back; what it includes is not learnt again from the journal."""
     part = msgspec.msgpack.decode(data, type=SinksPart)
-    sinks.applied, sinks.look_at, sinks.known = part.sequence, part.look_at, part.known
+    sinks.applied, sinks.look_at = part.sequence, part.look_at
+    sinks.known = {(each.queue, name): each for name, each in [*part.known.items(), *part.more]}

@@ -264,7 +264,7 @@ class Session(TaskMethods):
 
     def sink_state(self, queue: str, sink: str) -> tuple[SinkState, Ticket]:
         """How far a sink is."""
-        return sinking.sink_state(self.shard, sink)
+        return sinking.sink_state(self.shard, queue, sink)
 
     # browsing
 

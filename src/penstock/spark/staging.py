@@ -110,7 +110,7 @@ class Target(msgspec.Struct, frozen=True):
         with self._staging() as (put, remove):
             try:
                 for batch in batches:
-                    names.append(name_for(sink, task, clock.now(), os.urandom(10)))
+                    names.append(name_for(self.queue, sink, task, clock.now(), os.urandom(10)))
                     put(names[-1], batch)
                     rows += batch.count
             except BaseException:
@@ -130,7 +130,7 @@ class Target(msgspec.Struct, frozen=True):
     def _seen(self, session: Any, sink: str) -> list[str]:
         place = Place(self.url)
         disk = _own_directory(session) if place.is_broker else RealDisk(place.url)
-        return Staging(disk).of_sink(sink) if sink else []
+        return Staging(disk).of_sink(self.queue, sink) if sink else []
 
     def commit(self, wanted: SinkCommit) -> None:
         """Commit a batch, in as many steps as it takes."""

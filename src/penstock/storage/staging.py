@@ -38,14 +38,14 @@ _NAME: Final = re.compile(r"[0-9a-f]{16}-[0-9]{1,9}-[0-9a-f]{32}")
 _partitions: Final = msgspec.msgpack.Decoder(tuple[list[str | None], bytes])
 
 
-def name_for(sink: str, task: int, now: int, salt: bytes) -> str:
+def name_for(queue: str, sink: str, task: int, now: int, salt: bytes) -> str:
     """A name that nobody else uses; `salt` is 10 random bytes."""
-    return f"{sink_digest(sink)}-{task}-{now // 1000:012x}{salt.hex()}"
+    return f"{sink_digest(queue, sink)}-{task}-{now // 1000:012x}{salt.hex()}"
 
 
-def sink_digest(sink: str) -> str:
+def sink_digest(queue: str, sink: str) -> str:
     """What the names of a sink's files begin with."""
-    return hashlib.blake2b(sink.encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(f"{queue}\0{sink}".encode(), digest_size=8).hexdigest()
 
 
 def check_staged(name: str) -> str:
@@ -140,9 +140,9 @@ class Staging:
             with suppress(FileNotFoundError):
                 self._disk.remove(_path(name))
 
-    def of_sink(self, sink: str) -> list[str]:
+    def of_sink(self, queue: str, sink: str) -> list[str]:
         """Every file of a sink, whoever staged it."""
-        return [name for name in self._names() if name.startswith(f"{sink_digest(sink)}-")]
+        return [name for name in self._names() if name.startswith(f"{sink_digest(queue, sink)}-")]
 
     def sweep(self, now: int, needed: Collection[str]) -> int:
         """Remove what is old and not needed; how many files that were."""
@@ -151,13 +151,13 @@ class Staging:
         self.remove(gone)
         return len(gone)
 
-    def sweep_before(self, sink: str, staged: Collection[str], needed: Collection[str]) -> None:
+    def sweep_before(self, queue: str, sink: str, staged: Collection[str], needed: Collection[str]) -> None:
         """Remove what a sink staged before all of the files `staged` and nobody needs: what attempts that failed left.
 
         Tasks may go on writing for a while after their job has failed, and nobody is told what they staged.
         """
         first = min(map(_made_at_ms, staged), default=0)
-        self.remove([name for name in self.of_sink(sink) if _made_at_ms(name) < first and name not in needed])
+        self.remove([name for name in self.of_sink(queue, sink) if _made_at_ms(name) < first and name not in needed])
 
     def _names(self) -> list[str]:
         disk = self._disk_or_none

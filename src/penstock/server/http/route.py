@@ -11,7 +11,7 @@ Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 # What any route may answer with.
 COMMON: Final = ("bad_request", "not_authorised", "too_large", "internal", "unavailable")
-PUSHING: Final = ("invalid_field", "queue_full", "rate_limited", "producer_fenced", "disk_full")
+PUSHING: Final = ("invalid_field", "queue_full", "rate_limited", "producer_fenced", "conflict", "disk_full")
 SETTLING: Final = ("bad_receipt", "lease_lost")
 IN_QUEUE: Final = ("queue_not_found",)
 IN_GROUP: Final = ("queue_not_found", "group_not_found")

@@ -217,7 +217,7 @@ OF_DEAD_LETTERS: Final = (
     Route(
         *("POST", f"{_QUEUE}/dlq/replace", "Push edited messages in place of dead letters", actions.replace_letters),
         body=models.LetterReplacement,
-        errors=(*IN_QUEUE, *PUSHING, "message_not_found", "conflict"),
+        errors=(*IN_QUEUE, *PUSHING, "message_not_found"),
     ),
     Route("DELETE", f"{_QUEUE}/dlq", "Throw the dead letters away", actions.purge_dead_letters, errors=IN_QUEUE),
 )

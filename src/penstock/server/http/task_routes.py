@@ -23,7 +23,7 @@ OF_TASKS: Final = (
     Route(
         *("POST", _TASKS, "Submit a task, or many: all of them or none", actions.submit, models.submission),
         result=views.SubmittedTasks,
-        errors=(*PUSHING, "invalid_name", "conflict", "task_conflict"),
+        errors=(*PUSHING, "invalid_name", "task_conflict"),
         status=201,
     ),
     Route(
