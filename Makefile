@@ -1,6 +1,6 @@
 # `make help` lists the commands; CI runs exactly these.
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check format proto bench nightly clean
+.PHONY: help setup run demo test check format proto bench mutants nightly clean
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -57,7 +57,10 @@ proto: setup ## compile protos/ after a change
 bench: setup ## measure, beside the raw limits of this machine
 	$(BIN)/python -m bench
 
-nightly: check ## the tests in their long doses
+mutants: setup ## test the tests: plant deliberate faults one at a time, and show which test catches each
+	$(BIN)/python -m tests.mutants.run
+
+nightly: check ## the tests in their long doses, with all mutants
 	PENSTOCK_DOSE=nightly $(BIN)/python -m pytest --timeout 7200
 
 clean: ## remove what the commands above made

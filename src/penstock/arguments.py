@@ -7,13 +7,11 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
-import msgspec
-
 from penstock import limits
 from penstock.batch import encode_one_with, values
 from penstock.errors import InvalidField
-from penstock.model import MessageId, Outcome, Position, check_name, check_seconds, to_micros
-from penstock.requests import LeaseRequest, Settling, check_start
+from penstock.model import MessageId, Outcome, check_name, check_seconds, to_micros
+from penstock.requests import LeaseRequest, Settling
 
 PushOptions = tuple[
     str | None,  # key
@@ -56,7 +54,6 @@ def lease_request(
     auto_ack: bool,
     member: str = "",
     generation: int = 0,
-    start: Position | None = None,
 ) -> LeaseRequest:
     """What a lease asks for."""
     if isinstance(max, bool) or not isinstance(max, int) or not 1 <= max <= limits.lease_messages_max:
@@ -67,10 +64,7 @@ def lease_request(
         check_name(consumer, "consumer")
     if member:
         check_name(member, "member")
-    request = LeaseRequest(
-        max, lease_seconds, consumer or "", _some_partitions(partitions), auto_ack, member, generation
-    )
-    return request if start is None else msgspec.structs.replace(request, start=check_start(start))
+    return LeaseRequest(max, lease_seconds, consumer or "", _some_partitions(partitions), auto_ack, member, generation)
 
 
 def _some_partitions(value: Any) -> tuple[int | str, ...] | None:

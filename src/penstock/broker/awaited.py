@@ -51,14 +51,7 @@ class Awaited:
     ) -> LeaseReply:
         """`lease`, awaited; cancelling it gives back what was leased meanwhile."""
         future: asyncio.Future[Any] = self.loop.create_future()
-
-        def told(answer: Any) -> None:
-            if future.done():  # cancelled, and the caller has not run since
-                self._give_back(client, answer)
-            else:
-                resolve(future, answer)
-
-        pending = self.lease(client, queue, group, request, wait_seconds, told)
+        pending = self.lease(client, queue, group, request, wait_seconds, partial(resolve, future))
         try:
             reply: LeaseReply = raised(await future)
         except asyncio.CancelledError:

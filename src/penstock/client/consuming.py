@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from penstock import limits
 from penstock.client.settlings import ACK, LEFT, RELEASE
 from penstock.errors import StateError, Unavailable
-from penstock.model import Position
 
 if TYPE_CHECKING:
     from penstock.client.sync import Queue
@@ -23,7 +22,6 @@ def consume(
     queue: Queue,
     group: str,
     batch: int,
-    start: Position | None,
     lease_seconds: float | None,
     consumer: str | None,
     idle_seconds: float | None,
@@ -34,8 +32,7 @@ def consume(
     wait = patience if idle_seconds is None else min(patience, idle_seconds)
     idle = 0.0
     while stop is None or not stop.is_set():
-        leased = queue.lease(batch, wait, lease_seconds, group, consumer, start=start)
-        start = None  # a group that is deleted from now on stays deleted
+        leased = queue.lease(batch, wait, lease_seconds, group, consumer)
         idle = 0.0 if leased else idle + wait
         if idle_seconds is not None and idle >= idle_seconds:
             return

@@ -135,9 +135,8 @@ class Subscription:
     def _join(self) -> None:
         place = self._place
         with self._asking:
-            joined = self._session.join(place.queue, place.group, place.member, place.session_seconds, place.start)
+            joined = self._session.join(place.queue, place.group, place.member, place.session_seconds)
             place.membership, ticket = joined
-            place.start = None  # a group that is deleted from now on stays deleted
         self._session.confirm(ticket)
 
     def _heartbeat(self) -> None:

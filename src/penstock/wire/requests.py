@@ -23,7 +23,6 @@ S = TypeVar("S")
 PUSH_ONE_HEAD: Final = struct.Struct(">QB")
 PUSH_HEAD_LENGTH: Final = struct.Struct(">I")
 
-PositionOnWire = str | int | dict[str, int]
 PartitionOnWire = int | str | list[int | str | None] | None
 
 
@@ -70,7 +69,6 @@ class Lease(msgspec.Struct, array_like=True, gc=False):
     auto_ack: bool = False
     member: str = ""
     generation: int = 0
-    start: PositionOnWire | None = None  # where the group begins if it is not there
 
 
 class Settle(msgspec.Struct, array_like=True, gc=False):
@@ -108,7 +106,6 @@ class OpenStream(msgspec.Struct, array_like=True):
     consumer: str = ""
     partitions: Partitions | None = None
     auto_ack: bool = False
-    start: PositionOnWire | None = None
 
 
 class Credit(msgspec.Struct, array_like=True, gc=False):

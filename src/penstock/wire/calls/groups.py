@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from penstock.wire.calls.arguments import Arguments
-from penstock.wire.requests import PositionOnWire
+
+PositionOnWire = str | int | dict[str, int]
 
 
 class CreateGroup(Arguments):
@@ -46,7 +47,6 @@ class Join(Arguments):
     group: str
     member: str
     session_seconds: float = 10.0
-    start: PositionOnWire | None = None
 
 
 class Heartbeat(Arguments):
