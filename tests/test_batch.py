@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
-from penstock.batch import Batch, encode_one, encode_one_with, layout
+from penstock.batch import Batch, encode_one, encode_one_with
 from penstock.model import ContentType, Message
 
 PAGE = Path(__file__).parent.parent / "docs" / "formats" / "batch.md"
@@ -209,7 +209,7 @@ def test_options_at_their_default_take_no_room():
     defaults = Message(payload=b"a", priority="normal", delay=0, headers={}, content_type=ContentType.BYTES)
 
     assert Batch.build([Message(payload=b"a")] * 3).data == Batch.build([b"a"] * 3).data
-    assert Batch.build([defaults]).flags == layout.PRIORITY  # a named priority is looked at, not guessed
+    assert Batch.build([defaults]).flags == 0
     assert Batch.build([Message(payload=b"a", priority=128, headers={})]).flags == 0
 
 

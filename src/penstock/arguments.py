@@ -10,8 +10,8 @@ from typing import Any, Final
 from penstock import limits
 from penstock.batch import encode_one_with, values
 from penstock.errors import InvalidField
-from penstock.model import MessageId, Outcome, check_name, check_seconds, to_micros
-from penstock.requests import LeaseRequest, Settling
+from penstock.model import MessageId, Outcome, Position, check_name, check_seconds, to_micros
+from penstock.requests import LeaseRequest, LetterFilter, Settling
 
 PushOptions = tuple[
     str | None,  # key
@@ -24,6 +24,7 @@ PushOptions = tuple[
     int | None,  # max_attempts
     str | None,  # trace
 ]
+_OFFSET_MAX: Final = 2**62
 PLAIN: Final[PushOptions] = (None, limits.priority_default, 0, None, None, None, None, None, None)
 
 
@@ -58,12 +59,13 @@ def lease_request(
     """What a lease asks for."""
     if isinstance(max, bool) or not isinstance(max, int) or not 1 <= max <= limits.lease_messages_max:
         raise InvalidField(f"max: {max!r} is outside 1 to {limits.lease_messages_max}")
-    if lease_seconds is not None and not check_seconds(lease_seconds, "lease_seconds", limits.lease_seconds_max):
-        raise InvalidField("lease_seconds: 0 would end the lease before it begins")
+    if lease_seconds is not None:
+        _lease_length(lease_seconds, "lease_seconds")
     if consumer:
         check_name(consumer, "consumer")
     if member:
         check_name(member, "member")
+    flag(auto_ack, "auto_ack")
     return LeaseRequest(max, lease_seconds, consumer or "", _some_partitions(partitions), auto_ack, member, generation)
 
 
@@ -77,14 +79,77 @@ def _some_partitions(value: Any) -> tuple[int | str, ...] | None:
 
 def partition(value: Any, name: str = "partition") -> int | str:
     """A partition by number or by name; whether there is one the queue knows."""
-    if isinstance(value, bool) or not isinstance(value, int | str) or (isinstance(value, int) and value < 0):
+    if isinstance(value, str):
+        return check_name(value, name)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
         raise InvalidField(f"{name}: {value!r} is neither a number from 0 nor a name")
     return value
 
 
-def message_id(value: MessageId | str) -> MessageId:
+def message_id(value: Any) -> MessageId:
     """An id, or its text."""
-    return value if isinstance(value, MessageId) else MessageId.parse(value)
+    found = value if isinstance(value, MessageId) else MessageId.parse(value)
+    check_name(found.queue)
+    check_name(found.partition, "partition")
+    if isinstance(found.offset, bool) or not isinstance(found.offset, int) or not 0 <= found.offset <= _OFFSET_MAX:
+        raise InvalidField(f"id: {found.offset!r} is not an offset", hint="an id reads queue/partition/offset")
+    return found
+
+
+def position(value: Any, name: str) -> Position:
+    """A place in a queue: a word, an offset, an instant, or an offset for each partition."""
+    if isinstance(value, str):
+        if value not in ("earliest", "begin", "latest", "end"):
+            to_micros(value, name)
+        return value
+    if isinstance(value, datetime):
+        to_micros(value, name)
+        return value
+    if isinstance(value, Mapping) and value:
+        return {str(partition(each, name)): _position_offset(offset, name) for each, offset in value.items()}
+    return _position_offset(value, name)
+
+
+def _position_offset(value: Any, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _OFFSET_MAX:
+        hint = "use earliest, latest, an offset, a time, or an offset for each partition"
+        raise InvalidField(f"{name}: {value!r} is not a position", hint=hint)
+    return value
+
+
+def flag(value: Any, name: str) -> bool:
+    """True or False, and nothing that may pass for it."""
+    if not isinstance(value, bool):
+        raise InvalidField(f"{name}: {value!r} is neither True nor False")
+    return value
+
+
+def letter_filter(
+    limit: int,
+    *,
+    ids: Iterable[MessageId | str] | None = None,
+    since: datetime | str | None = None,
+    until: datetime | str | None = None,
+    **texts: str | None,
+) -> LetterFilter:
+    """Which dead letters are meant; `texts` are group, reason, error_contains and key."""
+    for name, value in texts.items():
+        if value is not None:
+            _text(value, name)
+    if isinstance(ids, str | MessageId) or not isinstance(ids, Iterable | None):
+        raise InvalidField(f"ids: {ids!r} is not a list of ids", hint="pass the ids of dead letters in a list")
+    chosen = None if ids is None else frozenset(map(message_id, ids))
+    return LetterFilter(limit=limit, ids=chosen, since=since, until=until, **texts)  # type: ignore[arg-type]
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidField(f"{name}: {value!r} is not text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidField(f"{name}: {value!r} is not valid text: {error.reason}") from None
+    return value
 
 
 @lru_cache(maxsize=64, typed=True)
@@ -126,18 +191,27 @@ def redrive_limit(value: int) -> int:
 
 def per_second(value: float | None) -> float | None:
     """A rate."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value <= 0):
-        raise InvalidField(f"rate: {value!r} is not a number of messages per second above 0")
+    least, greatest = limits.per_second_min, limits.per_second_max
+    if value is not None and (
+        isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= greatest
+    ):
+        raise InvalidField(f"rate: {value!r} is not a number of messages per second from {least:g} to {greatest:g}")
     return value
 
 
 def offset(value: int | None) -> int | None:
     """An offset to read from."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-        raise InvalidField(f"offset: {value!r} is not a whole number from 0")
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _OFFSET_MAX):
+        raise InvalidField(f"offset: {value!r} is not a whole number from 0 to 2⁶²")
     return value
 
 
 def extension(value: float) -> float:
     """How long to hold a lease from now."""
-    return check_seconds(value, "seconds", limits.lease_seconds_max)
+    return _lease_length(value, "seconds")
+
+
+def _lease_length(value: Any, name: str) -> float:
+    if check_seconds(value, name, limits.lease_seconds_max) < limits.lease_seconds_min:
+        raise InvalidField(f"{name}: {value!r} is under {limits.lease_seconds_min:g}, too short to be of use")
+    return float(value)

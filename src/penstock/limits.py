@@ -35,6 +35,7 @@ compression_saving_min: Final = 0.05
 # Delivery.
 lease_messages_max: Final = 100_000
 lease_seconds_default: Final = 30.0
+lease_seconds_min: Final = 0.001
 lease_seconds_max: Final = 12 * 3600.0
 wait_seconds_max: Final = 60.0
 max_attempts_default: Final = 5

@@ -194,7 +194,7 @@ RATES: Final = tuple(name.removesuffix("_per_second") for name in OPTION_NAMES i
 # field: (least, greatest); both ends belong to the range
 OPTION_RANGES: Final[dict[str, tuple[float, float]]] = {
     "starvation_seconds": (0, 86_400),
-    "lease_seconds": (0.001, limits.lease_seconds_max),
+    "lease_seconds": (limits.lease_seconds_min, limits.lease_seconds_max),
     "max_attempts": (1, limits.attempts_max),
     "backoff_base_seconds": (0, 86_400),
     "backoff_multiplier": (1, 100),
@@ -220,13 +220,23 @@ OPTION_RANGES: Final[dict[str, tuple[float, float]]] = {
 
 def queue_options(changes: Mapping[str, Any], base: QueueOptions | None = None) -> QueueOptions:
     """Options from keyword arguments, over `base`; every refusal names the option."""
+    options = check_option_values(changes, base)
+    _check_limits(options)
+    return options
+
+
+def check_option_values(changes: Mapping[str, Any], base: QueueOptions | None = None) -> QueueOptions:
+    """Every value that is given is one for its option; whether they go together, `queue_options` knows."""
     for name in changes:
         if name not in OPTION_NAMES:
-            raise UnknownOption(f"{name!r} is not a queue option", hint=suggestion(name, OPTION_NAMES))
+            raise UnknownOption(f"{name!r} is not a queue option", hint=suggestion(str(name), OPTION_NAMES))
     known = msgspec.structs.asdict(base or QueueOptions())
     try:
         options = msgspec.convert({**known, **changes}, QueueOptions)
     except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `$.")
+        raise InvalidField(f"{place.rstrip('`') or 'queue options'}: {what}") from None
+    except (UnicodeEncodeError, OverflowError) as error:
         raise InvalidField(f"queue options: {error}") from None
     for name, (least, greatest) in OPTION_RANGES.items():
         value = getattr(options, name)
@@ -234,7 +244,6 @@ def queue_options(changes: Mapping[str, Any], base: QueueOptions | None = None) 
             raise InvalidField(f"{name}: {value!r} is outside {least:g} to {greatest:g}")
     if options.partitions != "named" and not 1 <= options.partitions <= limits.partitions_max:
         raise InvalidField(f"partitions: {options.partitions!r} is outside 1 to {limits.partitions_max}, or 'named'")
-    _check_limits(options)
     return options
 
 

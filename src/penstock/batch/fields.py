@@ -62,7 +62,8 @@ def priorities(items: list[Any]) -> Field:
         return ABSENT
     if set(map(type, items)) == {int} and min(items) >= 0 and max(items) <= limits.priority_max:
         return fixed(layout.PRIORITY, np.array(items, np.uint8))
-    return fixed(layout.PRIORITY, np.array(each(check_priority, items), np.uint8))
+    numbers = each(check_priority, items)
+    return ABSENT if _all(numbers, limits.priority_default) else fixed(layout.PRIORITY, np.array(numbers, np.uint8))
 
 
 def delays(items: list[Any]) -> Field:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from types import TracebackType
@@ -33,6 +33,8 @@ from penstock.model import (
     Reason,
     check_durability,
     check_name,
+    check_option_values,
+    queue_options,
 )
 from penstock.replies import Member
 from penstock.requests import LetterFilter
@@ -46,20 +48,19 @@ class DeadLetters:
         self._queue = queue
 
     async def list(self, *, limit: int = 100, **filters: Any) -> list[Message]:
-        wanted = LetterFilter(limit=arguments.read_limit(limit), **filters)
+        wanted = arguments.letter_filter(arguments.read_limit(limit), **filters)
         return await self._session.dead_letters(self._queue, wanted)
 
     async def redrive(
         self,
         *,
-        ids: Sequence[MessageId] | None = None,
+        ids: Iterable[MessageId | str] | None = None,
+        limit: int = 1_000_000,
         rate: float | None = None,
         edit: Edit | None = None,
         **filters: Any,
     ) -> int:
-        if "limit" in filters:
-            arguments.redrive_limit(filters["limit"])
-        wanted = LetterFilter(ids=None if ids is None else frozenset(ids), **filters)
+        wanted = arguments.letter_filter(arguments.redrive_limit(limit), ids=ids, **filters)
         rate = arguments.per_second(rate)
         if edit is not None:
             return await self._replace(wanted, rate, edit)
@@ -175,7 +176,7 @@ class Queue:
         return Subscription(self._session, place, on_assigned, on_revoked, stop).run()
 
     async def members(self, group: str = DEFAULT_GROUP) -> list[Member]:
-        return await self._session.members(self.name, group)
+        return await self._session.members(self.name, check_name(group, "group"))
 
     async def read(
         self,
@@ -185,19 +186,22 @@ class Queue:
         limit: int = 100,
     ) -> list[Message]:
         place = (arguments.offset(offset), arguments.timestamp_micros(timestamp), arguments.read_limit(limit))
-        return await self._session.read(self.name, partition, *place)
+        return await self._session.read(self.name, arguments.partition(partition), *place)
 
     async def peek(self, limit: int = 1) -> list[Message]:
         return await self._session.peek(self.name, arguments.read_limit(limit))
 
     async def create_group(self, name: str, start: Position = "earliest", *, observes: bool = False) -> None:
-        await self._session.create_group(self.name, check_name(name, "group"), start, observes=observes)
+        check_name(name, "group")
+        start, observes = arguments.position(start, "start"), arguments.flag(observes, "observes")
+        await self._session.create_group(self.name, name, start, observes=observes)
 
     async def delete_group(self, name: str) -> None:
-        await self._session.delete_group(self.name, name)
+        await self._session.delete_group(self.name, check_name(name, "group"))
 
     async def seek(self, group: str, to: Position, partition: int | str | None = None) -> None:
-        await self._session.seek(self.name, group, to, partition)
+        where = None if partition is None else arguments.partition(partition)
+        await self._session.seek(self.name, check_name(group, "group"), arguments.position(to, "to"), where)
 
     async def groups(self) -> dict[str, list[PartitionLag]]:
         return await self._session.groups(self.name)
@@ -251,14 +255,19 @@ class Penstock:
         return await self._session.queues()
 
     async def create_queue(self, name: str, *, exist_ok: bool = False, **options: Any) -> Queue:
+        queue = Queue(self._session, name)
+        queue_options(options)
+        arguments.flag(exist_ok, "exist_ok")
         await self._session.create_queue(name, options, exist_ok=exist_ok)
-        return Queue(self._session, name)
+        return queue
 
     async def update_queue(self, name: str, **changes: Any) -> None:
+        check_name(name)
+        check_option_values(changes)
         await self._session.update_queue(name, changes)
 
     async def delete_queue(self, name: str) -> None:
-        await self._session.delete_queue(name)
+        await self._session.delete_queue(check_name(name))
 
     def transaction(self) -> AsyncTransaction:
         return AsyncTransaction(self._session)

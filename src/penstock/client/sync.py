@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -33,6 +33,8 @@ from penstock.model import (
     Reason,
     check_durability,
     check_name,
+    check_option_values,
+    queue_options,
 )
 from penstock.replies import Member
 from penstock.requests import LetterFilter
@@ -60,15 +62,8 @@ class DeadLetters:
         limit: int = 100,
     ) -> list[Message]:
         """Dead letters, oldest first; their headers say where they come from and why they died."""
-        wanted = LetterFilter(
-            group=group,
-            reason=reason,
-            error_contains=error_contains,
-            key=key,
-            since=since,
-            until=until,
-            limit=arguments.read_limit(limit),
-        )
+        texts = {"group": group, "reason": reason, "error_contains": error_contains, "key": key}
+        wanted = arguments.letter_filter(arguments.read_limit(limit), since=since, until=until, **texts)
         found, ticket = self._session.dead_letters(self._queue, wanted)
         self._session.confirm(ticket)
         return found
@@ -76,7 +71,7 @@ class DeadLetters:
     def redrive(
         self,
         *,
-        ids: Sequence[MessageId] | None = None,
+        ids: Iterable[MessageId | str] | None = None,
         group: str | None = None,
         reason: str | None = None,
         error_contains: str | None = None,
@@ -91,17 +86,9 @@ class DeadLetters:
 
         With `edit` the changed messages are pushed as new ones, for all groups.
         """
-        chosen = None if ids is None else frozenset(ids)
-        wanted = LetterFilter(
-            group=group,
-            reason=reason,
-            error_contains=error_contains,
-            key=key,
-            since=since,
-            until=until,
-            ids=chosen,
-            limit=arguments.redrive_limit(limit),
-        )
+        texts = {"group": group, "reason": reason, "error_contains": error_contains, "key": key}
+        limit = arguments.redrive_limit(limit)
+        wanted = arguments.letter_filter(limit, ids=ids, since=since, until=until, **texts)
         rate = arguments.per_second(rate)
         if edit is not None:
             return self._replace(wanted, rate, edit)
@@ -196,8 +183,9 @@ class Queue:
         request = arguments.lease_of(max) if options == _NO_OPTIONS else arguments.lease_request(max, *options)
         if group is not DEFAULT_GROUP:
             check_name(group, "group")
-        if wait:
+        if type(wait) is not int or wait:
             arguments.wait_seconds(wait)
+        if wait:
             reply, ticket = session.lease_waiting(self.name, group, request, wait)
         else:
             reply, ticket = session.lease(self.name, group, request)
@@ -245,7 +233,7 @@ class Queue:
 
     def members(self, group: str = DEFAULT_GROUP) -> list[Member]:
         """Who is in a group, and which partitions they own."""
-        return self._told(self._session.members(self.name, group))
+        return self._told(self._session.members(self.name, check_name(group, "group")))
 
     def read(
         self,
@@ -258,7 +246,7 @@ class Queue:
         return self._told(
             self._session.read(
                 self.name,
-                partition,
+                arguments.partition(partition),
                 arguments.offset(offset),
                 arguments.timestamp_micros(timestamp),
                 arguments.read_limit(limit),
@@ -275,14 +263,17 @@ class Queue:
         One that `observes` marks how far somebody has read the log, by `seek`. It may be late without being load: it
         does not count for `max_length`, and no message dies of waiting for it.
         """
-        self._done(self._session.create_group(self.name, check_name(name, "group"), start, observes=observes))
+        check_name(name, "group")
+        start, observes = arguments.position(start, "start"), arguments.flag(observes, "observes")
+        self._done(self._session.create_group(self.name, name, start, observes=observes))
 
     def delete_group(self, name: str) -> None:
-        self._done(self._session.delete_group(self.name, name))
+        self._done(self._session.delete_group(self.name, check_name(name, "group")))
 
     def seek(self, group: str, to: Position, partition: int | str | None = None) -> None:
         """Move a group to earliest, latest, an offset or a time; what it had leased is lost to its holders."""
-        self._done(self._session.seek(self.name, group, to, partition))
+        where = None if partition is None else arguments.partition(partition)
+        self._done(self._session.seek(self.name, check_name(group, "group"), arguments.position(to, "to"), where))
 
     def groups(self) -> dict[str, list[PartitionLag]]:
         """Where each group stands in each partition."""
@@ -351,16 +342,21 @@ class Penstock:
 
     def create_queue(self, name: str, *, exist_ok: bool = False, **options: Any) -> Queue:
         """Make a queue with options (docs/options.md). With `exist_ok`, one with the same options is fine."""
+        queue = Queue(self._session, name)
+        queue_options(options)
+        arguments.flag(exist_ok, "exist_ok")
         self._session.confirm(self._session.create_queue(name, options, exist_ok=exist_ok))
-        return Queue(self._session, name)
+        return queue
 
     def update_queue(self, name: str, **changes: Any) -> None:
         """Change options; partitions can be added, not taken away."""
+        check_name(name)
+        check_option_values(changes)
         self._session.confirm(self._session.update_queue(name, changes))
 
     def delete_queue(self, name: str) -> None:
         """The queue, its messages and its dead letters."""
-        self._session.confirm(self._session.delete_queue(name))
+        self._session.confirm(self._session.delete_queue(check_name(name)))
 
     def transaction(self) -> Transaction:
         """Settle and push over any queues, all or nothing, when the `with` block ends without an error."""

@@ -144,7 +144,8 @@ class Delivery(Indexes):
             return
         batch = push.columns or Batch.parse(push.batch, validate=False)
         self._place(queue, push, batch, self.sequence)
-        queue.pushes += 1
+        if len(queue.partitions) > 1:  # with one, the short way does not count either
+            queue.pushes += 1
         if batch.flags & layout.DEDUP_KEY:
             queue.dedup = queue.dedup or DedupWindow(queue.options.dedup_seconds)
             queue.dedup.learn(push, batch)

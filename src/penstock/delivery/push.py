@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from penstock import limits
 from penstock.batch import Batch, layout
 from penstock.delivery.core import Delivery
 from penstock.delivery.dedup import digests
@@ -116,14 +117,24 @@ def decide_push(
     return _decided(queue, batch, now, entries, rows, parts, producer, {}, is_promised, ahead)
 
 
+_UNORDERED: Final = (  # column, its name, and the value that says nothing
+    (layout.PRIORITY, "priority", limits.priority_default),
+    (layout.DELAY, "delay", 0),
+    (layout.DELIVER_AT, "deliver_at", 0),
+)
+
+
 def check_allowed(queue: Queue, batch: Batch) -> None:
-    """Per-message priority and delay make no sense where order is promised."""
-    if queue.ordered and batch.flags & (DUE | layout.PRIORITY):
-        field = "priority" if batch.flags & layout.PRIORITY else "delay"
-        raise InvalidField(
-            f"{field}: queue {queue.name!r} is ordered by {queue.options.ordering}, so its messages cannot have one",
-            hint="use a queue with ordering='none', or set delay_seconds on the queue",
-        )
+    """Per-message priority and delay make no sense where order is promised. A column of defaults says nothing."""
+    if not queue.ordered or not batch.flags & (DUE | layout.PRIORITY):
+        return
+    for flag, field, default in _UNORDERED:
+        column = batch.fixed(flag)
+        if column is not None and (column != default).any():
+            raise InvalidField(
+                f"{field}: queue {queue.name!r} is ordered by {queue.options.ordering}, so its messages have none",
+                hint="use a queue with ordering='none', or set delay_seconds on the queue",
+            )
 
 
 def _decided(

@@ -235,8 +235,6 @@ class AsyncSession(AsyncWaits, Operations):
     async def push(
         self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None
     ) -> PushReply:
-        if not batch.count:
-            return PushReply(queue, 0, (), {})
         reply: PushReply = await self.ask(asking.push(queue, batch, partition, durability))
         return reply
 

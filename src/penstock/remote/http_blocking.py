@@ -163,8 +163,6 @@ class Session(Waits, Operations):
     def push(
         self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None
     ) -> tuple[PushReply, int]:
-        if not batch.count:
-            return PushReply(queue, 0, (), {}), 0
         return self._told(asking.push(queue, batch, partition, durability))
 
     def _push_payloads(self, queue: str, payloads: list[bytes]) -> Sequence[MessageId]:

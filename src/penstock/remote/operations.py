@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import structs
 
 from penstock.batch import Batch
-from penstock.model import Durability, MessageId, Position, Receipt, queue_options
+from penstock.model import Durability, MessageId, Position, Receipt, check_option_values, queue_options
 from penstock.remote import request as tcp_requests
 from penstock.remote.request import Request, call, instant, position
 from penstock.remote.task_operations import TaskOperations
@@ -92,7 +92,7 @@ class Operations(TaskOperations):
         return self._done(self._call(calls.CreateQueue(name, dict(options), exist_ok)))
 
     def update_queue(self, name: str, changes: Mapping[str, Any]) -> Any:
-        queue_options(changes)
+        check_option_values(changes)  # whether they go with the others, only the broker knows
         return self._done(self._call(calls.UpdateQueue(name, dict(changes))))
 
     def delete_queue(self, name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from typing import Any, Final
@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.batch import Batch, typed_one
-from penstock.errors import InvalidField, PenstockError
+from penstock.errors import PenstockError
 from penstock.model import Durability, MessageId, Position, Receipt, to_datetime
 from penstock.model_tasks import Finish, Submitted, TaskSubmission
 from penstock.remote.producer import Producer
@@ -246,18 +246,8 @@ def _call_body(name: str, given: calls.Arguments) -> bytes:
 def position(to: Position) -> calls.PositionOnWire:
     """A place in a queue as it travels."""
     if isinstance(to, datetime):
-        if to.tzinfo is None:
-            raise InvalidField(f"to: {to!r} is not a time with a zone", hint="use datetime.now(timezone.utc)")
         return to.isoformat()
-    if isinstance(to, str) or (isinstance(to, int) and not isinstance(to, bool)):
-        return to
-    try:
-        found = dict(to)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        found = {}
-    if not found or not all(isinstance(each, int) and not isinstance(each, bool) for each in found.values()):
-        raise InvalidField(f"to: {to!r} is not a position", hint="use earliest, latest, an offset or a time")
-    return {str(name): offset for name, offset in found.items()}
+    return dict(to) if isinstance(to, Mapping) else to
 
 
 def instant(micros: int | None) -> str | None:

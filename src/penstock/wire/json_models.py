@@ -64,7 +64,7 @@ class NewMessage(Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
 
 Messages = Annotated[
     list[Annotated[NewMessage, Meta(extra_json_schema=ONE_PAYLOAD)]],
-    Meta(min_length=1, max_length=limits.batch_messages_max),
+    Meta(max_length=limits.batch_messages_max),
 ]
 
 

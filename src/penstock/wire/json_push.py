@@ -18,7 +18,7 @@ from penstock.batch import Batch, encode_one_with, fields, layout
 from penstock.batch.layout import PADS, Buffer
 from penstock.batch.sealing import seal_columns
 from penstock.errors import InputError, InvalidField
-from penstock.model import CONTENT_TYPE_NAMES, ContentType, Durability, to_micros
+from penstock.model import CONTENT_TYPE_NAMES, ContentType, Durability
 from penstock.requests import PartitionChoice
 from penstock.wire import json_pieces
 from penstock.wire.json_errors import Reader, placed
@@ -102,7 +102,7 @@ def batch_of(messages: Sequence[NewMessage], within: str, trace: str | None = No
         columns = [
             fields.priorities([message.priority for message in messages]),
             fields.delays([message.delay_ms / 1000 for message in messages]),
-            _deliver_ats(messages),
+            fields.deliver_ats([message.deliver_at for message in messages]),
             _ttls(messages),
             fields.max_attempts([message.max_attempts for message in messages]),
             fields.fixed(layout.CONTENT_TYPE, kinds),
@@ -153,14 +153,6 @@ def _content(message: NewMessage, row: int) -> tuple[Any, ContentType]:
             raise InvalidField(f"item {row}: content_type: a payload of JSON is application/json")
         return message.payload, kind
     return message.payload_base64, _CONTENT_TYPES[message.content_type or CONTENT_TYPE_NAMES[ContentType.BYTES]]
-
-
-def _deliver_ats(messages: Sequence[NewMessage]) -> fields.Field:
-    column = [message.deliver_at for message in messages]
-    for row, instant in enumerate(column):
-        if instant is not None and to_micros(instant, "deliver_at") > limits.instant_us_max:
-            raise InvalidField(f"item {row}: deliver_at: {instant} is after the year 9999")
-    return fields.deliver_ats(column)
 
 
 def _ttls(messages: Sequence[NewMessage]) -> fields.Field:

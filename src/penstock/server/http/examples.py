@@ -17,6 +17,7 @@ NAMES: Final = {
     "task_id": TASK,
     "worker": "worker-1",
     "schedule": "nightly",
+    "operation": TASK,
 }
 
 BODIES: Final[dict[str, Any]] = {

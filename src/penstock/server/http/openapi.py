@@ -25,6 +25,7 @@ PARAMETERS: Final = {
     "task_id": ("The id of a task.", {"type": "string", "format": "uuid"}),
     "worker": ("The id of a worker: the `consumer` of its leases.", NAME),
     "schedule": ("The name of a schedule.", NAME),
+    "operation": ("The id of an operation.", {"type": "string"}),
     "offset": ("The offset of a message in its partition.", {"type": "integer", "minimum": 0}),
 }
 DESCRIPTION: Final = """\

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.arguments import partition, position
 from penstock.wire.calls.arguments import Arguments
 
 PositionOnWire = str | int | dict[str, int]
@@ -16,6 +17,10 @@ class CreateGroup(Arguments):
     group: str
     start: PositionOnWire = "earliest"
     observes: bool = False
+
+    def check(self) -> None:
+        super().check()
+        position(self.start, "start")
 
 
 class DeleteGroup(Arguments):
@@ -32,6 +37,12 @@ class Seek(Arguments):
     group: str
     to: PositionOnWire
     partition: int | str | None = None
+
+    def check(self) -> None:
+        super().check()
+        position(self.to, "to")
+        if self.partition is not None:
+            partition(self.partition)
 
 
 class Groups(Arguments):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.model import MessageId, check_name
+from penstock.arguments import message_id
 from penstock.wire.calls.arguments import Arguments
 from penstock.wire.requests import PartitionOnWire
 
@@ -39,9 +39,7 @@ class OfMessage(Arguments):
     id: str
 
     def check(self) -> None:
-        id = MessageId.parse(self.id)
-        check_name(id.queue)
-        check_name(id.partition, "partition")
+        message_id(self.id)
 
 
 class Cancel(OfMessage):
