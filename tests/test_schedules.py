@@ -13,6 +13,9 @@ from penstock import limits, tasking
 from penstock.clock import ManualClock
 from penstock.cron import next_tick
 from penstock.delivery import admin
+from penstock.delivery.entries import ScheduleFired, ScheduleSet
+from penstock.delivery.log import FOREVER
+from penstock.delivery.schedules import Schedules
 from penstock.envelopes import parse_envelope
 from penstock.errors import InvalidField, InvalidName, QueueFull, ScheduleNotFound, TooLarge
 from penstock.model import queue_options, to_micros
@@ -302,3 +305,21 @@ def test_ticks_happen_once_across_restarts(checkpointed):
     assert len(seen) == len(set(seen))
     assert seen == sorted(seen)
     assert len(seen) == 9
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_one_that_comes_first_is_known_whatever_is_set_paused_fired_and_deleted(seed):
+    rng = random.Random(seed)
+    schedules = Schedules()
+    for frame in range(1, 1_500):
+        name, at = f"s{rng.randrange(30)}", rng.choice([0, rng.randrange(1, 1_000)])
+        if rng.random() < 0.5:
+            schedules.set(ScheduleSet(name, b"{}", at, 0, rng.random() < 0.2), frame)
+        elif (first := schedules.due(FOREVER)) is not None:
+            schedules.fire(ScheduleFired(first, schedules.next_at, at, b""), frame)
+        ticks = [(each.next_at, name) for name, each in schedules.known.items() if each.next_at]
+
+        assert schedules.next_at == min(ticks, default=(FOREVER, ""))[0]
+        assert schedules.due(FOREVER) == (min(ticks)[1] if ticks else None)
+        assert schedules.due(schedules.next_at - 1) is None
+        assert len(schedules._ticks) <= 2 * 30 + 101

@@ -15,8 +15,10 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice
 from typing import Any, Final, TypeVar
 
+from penstock import limits
 from penstock.clock import Clock
 from penstock.delivery import delays, firing
 from penstock.delivery import settle as settle_rules
@@ -299,23 +301,27 @@ class Engine:
                 delays.shrink(self.core, queues[number])
 
     def _fire(self, now: int) -> int:
-        """Schedules whose time has come; each tick is a frame."""
-        core, did = self.core, 0
+        """Schedules whose time has come, some at a time; each tick is a frame. The rest comes with the next tick."""
+        schedules, did, did_max = self.core.tasks.schedules, 0, limits.schedule_ticks_max
         if self.journal.disk_full:
-            core.tasks.schedules.postpone(now + FULL_DISK_US)
+            schedules.postpone(now + FULL_DISK_US)
             return 0
-        for name in firing.due(core, now):
-            schedule = core.tasks.schedules.known[name]
-            for tick in firing.ticks(schedule, now):
-                try:
-                    entries = firing.decide_fired(core, name, tick, now)
-                except PenstockError as error:
-                    logger.warning("schedule %r: its tick is passed over: %s", name, error)
-                    entries = firing.passed_over(name, tick)
-                self.commit_frame(entries, self.durability)
-                self.changed(entries)
+        while did < did_max and (name := schedules.due(now)) is not None:
+            for tick in islice(firing.ticks(schedules.known[name], now), did_max - did):
+                self._fire_one(name, tick, now)
                 did += 1
+        if schedules.next_at <= now:
+            self.on_deadline(schedules.next_at)
         return did
+
+    def _fire_one(self, name: str, tick: firing.Tick, now: int) -> None:
+        try:
+            entries = firing.decide_fired(self.core, name, tick, now)
+        except PenstockError as error:
+            logger.warning("schedule %r: its tick is passed over: %s", name, error)
+            entries = firing.passed_over(name, tick)
+        self.commit_frame(entries, self.durability)
+        self.changed(entries)
 
     def take_away(self, group: Group, member: str, partitions: Collection[int], how: Settling, now: int) -> None:
         """End what a member holds of some partitions, before they move. The caller holds the lock."""

@@ -89,7 +89,7 @@ operations_running_max: Final = 16
 operations_kept: Final = 100  # that are over
 schedule_bytes_max: Final = 64 * KIB
 schedule_grace_seconds: Final = 60.0  # a tick that is no later than this still runs, although ticks are skipped
-schedule_ticks_max: Final = 1_000  # that are made up for at one look
+schedule_ticks_max: Final = 20  # in one hold of the lock; the rest comes with the next look
 
 # Batches of sinks, on their way.
 staged_batch_bytes: Final = 8 * MIB  # that who stages aims at

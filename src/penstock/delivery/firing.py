@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
@@ -44,22 +45,14 @@ def spec_of(schedule: Schedule) -> ScheduleSpec:
     return _decoder.decode(schedule.spec)
 
 
-def due(core: Delivery, now: int) -> list[str]:
-    """Schedules that have a tick behind them, the one that waits longest first."""
-    found = [(each.next_at, name) for name, each in core.tasks.schedules.known.items() if 0 < each.next_at <= now]
-    return [name for _, name in sorted(found)]
-
-
 def ticks(schedule: Schedule, now: int) -> Iterator[Tick]:
-    """What to do about a schedule that is due."""
+    """What to do about a schedule that is due, as far as the caller goes."""
     spec = spec_of(schedule)
     at = schedule.next_at
     if spec.missed == "catch_up":
-        for _ in range(limits.schedule_ticks_max):
+        while 0 < at <= now:
             next_at = _after(spec, at)
             yield Tick(at, next_at, True)
-            if not 0 < next_at <= now:
-                return
             at = next_at
         return
     if at < now - GRACE:
@@ -74,8 +67,13 @@ def ticks(schedule: Schedule, now: int) -> Iterator[Tick]:
 
 def _after(spec: ScheduleSpec, at: int) -> int:
     """The next tick; 0 when there is none, as for one that is paused."""
+    return _tick_after(spec.cron, spec.timezone, at)
+
+
+@lru_cache(maxsize=1_000)  # many schedules share their times
+def _tick_after(cron: str, timezone: str, at: int) -> int:
     try:
-        return next_tick(spec.cron, spec.timezone, at)
+        return next_tick(cron, timezone, at)
     except InvalidField:
         return 0
 

@@ -1,0 +1,54 @@
+"""Tasks: the state of one while the catalogue is behind, and operations on many."""
+
+from __future__ import annotations
+
+from bench.growth.cost import CONSTANT, LINEAR, Cost, Setting, Work
+from penstock.envelopes import new_task_id, tasks_batch
+from penstock.model_tasks import TaskFilter, TaskState, TaskSubmission
+
+BATCH = 100
+
+
+def _enqueue(setting: Setting, count: int) -> list[str]:
+    ids = [new_task_id(setting.clock.now()) for _ in range(count)]
+    tasks = [TaskSubmission(task_id=task_id, task_type="t", queue="mail", args=b'["a@b.c"]') for task_id in ids]
+    for start in range(0, count, BATCH):
+        setting.session.push("mail", tasks_batch(tasks[start : start + BATCH]), None, None)
+    return ids
+
+
+def status_behind(setting: Setting, tasks: int) -> Work:
+    """One that was there before, when many came after it; each in a frame of its own."""
+    (old,) = _enqueue(setting, 1)
+    setting.session.tasks(TaskFilter())
+    for _ in range(tasks):
+        _enqueue(setting, 1)
+    return lambda: setting.session.task(old)
+
+
+def purge_waiting(setting: Setting, tasks: int) -> Work:
+    """All that wait are cancelled and forgotten."""
+    _enqueue(setting, tasks)
+    setting.session.tasks(TaskFilter())
+    return lambda: setting.session.purge_tasks(TaskFilter(states=(TaskState.PENDING,)))
+
+
+COSTS = [
+    Cost(
+        "tasks: the state of one",
+        "tasks that the catalogue has not seen",
+        status_behind,
+        sizes=(2_000, 8_000, 32_000),
+        steps_at=(400, 3_200),
+        exponent_max=CONSTANT,
+    ),
+    Cost(
+        "tasks: purge all",
+        "tasks that wait",
+        purge_waiting,
+        sizes=(10_000, 40_000, 160_000),
+        steps_at=(4_000, 16_000),
+        exponent_max=LINEAR,
+        repeats=1,
+    ),
+]
