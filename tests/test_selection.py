@@ -333,3 +333,24 @@ def test_a_lease_ends_where_a_repair_gave_up_the_last_messages(ordering, limit):
 
         assert [delivery.payload for delivery in queue.lease(10)] == [b"x"]
         assert not queue.lease(10)
+
+
+def test_a_partition_that_waits_is_offered_again_although_a_column_had_to_be_loaded():
+    clock = ManualClock()
+    session = open_on(ForgetfulDisk(1), clock)
+    with Penstock(session) as ps:
+        queue = ps.create_queue("q", partitions=2, delay_seconds=10.0)
+        queue.push(b"a", partition=1)
+        clock.advance(8)
+        queue.push(b"b", partition=1)
+        ps.seal()
+        assert not queue.lease(10)
+        clock.advance(1)
+        queue.push(b"c", partition=0)
+        clock.advance(2)
+
+        # Partition 0 is asked first, and is not due; what partition 1 has by now is in a column of its segment.
+        assert [delivery.payload for delivery in queue.lease(10)] == [b"a"]
+
+        clock.advance(10)
+        assert sorted(delivery.payload for delivery in queue.lease(10)) == [b"b", b"c"]

@@ -382,11 +382,12 @@ class Engine:
 
     def with_columns(self, need: Need, operation: Callable[[], T]) -> T:
         """Make a decision again until it has all the columns it needs; they are let go of afterwards."""
-        fetched: list[Need] = []
+        fetched: list[tuple[Extent, str]] = []
         try:
             while True:
-                need.extent.load(need.column, self.column(need.extent, need.column))
-                fetched.append(need)
+                for extent, column in need.wanted:
+                    extent.load(column, self.column(extent, column))
+                    fetched.append((extent, column))
                 try:
                     with self.lock:
                         return operation()
@@ -396,8 +397,8 @@ class Engine:
             self.notice()
             raise
         finally:
-            for each in fetched:
-                each.extent.unload(each.column)
+            for extent, column in fetched:
+                extent.unload(column)
 
     def column(self, extent: Extent, name: str) -> Any:
         """A column of a sealed extent, or the whole row group that it lies in, from its file."""

@@ -123,7 +123,7 @@ def _letter(queue: Queue, corpse: Corpse) -> Message:
     extent = progress.partition.extent_at(offset)
     batch = extent.batch or (extent.columns or {}).get("batch")
     if batch is None:
-        raise Need(extent, "batch")
+        raise Need((extent, "batch"))
     row = extent.row_of(offset) if extent.batch is not None else extent.sealed.row + offset - extent.first
     tried = (progress.attempts or {}).get(offset)
     headers = {

@@ -21,6 +21,7 @@ from penstock import limits
 from penstock.delivery.buckets import Buckets
 from penstock.delivery.entries import Span
 from penstock.delivery.keys import key_of
+from penstock.delivery.log import ask_each
 from penstock.delivery.phases import LEASED
 from penstock.delivery.progress import Progress
 
@@ -83,8 +84,9 @@ class KeyGate:
         if self.held_max is None or self._holders is not None:
             return
         places = [(progress, offset) for progress in self._group.progress for offset in _leased(progress)]
-        holders = {(progress.partition.id, offset): key_of(progress.partition, offset) for progress, offset in places}
-        self._holders = {place: key for place, key in holders.items() if key}
+        keys = ask_each(lambda place: key_of(place[0].partition, place[1]), places)
+        named = zip(places, keys, strict=True)
+        self._holders = {(progress.partition.id, offset): key for (progress, offset), key in named if key}
         for key in self._holders.values():
             self.held[key] = self.held.get(key, 0) + 1
 

@@ -13,7 +13,7 @@ from collections import deque
 
 import numpy as np
 
-from penstock.delivery.log import Partition
+from penstock.delivery.log import Partition, ask_each
 from penstock.delivery.phases import FRESH, READY, SETTLED
 from penstock.delivery.progress import Progress
 
@@ -25,8 +25,9 @@ def recall(progress: Progress) -> None:
     keys: dict[int, int] = {}
     parked: dict[int, deque[int]] = {}
     # A retry goes before a dead letter that was brought back: its attempts say that it had the key first.
-    for offset in sorted(_touched(progress), key=lambda offset: (progress.attempt_next(offset) == 1, offset)):
-        key = key_of(progress.partition, offset)
+    touched = sorted(_touched(progress), key=lambda offset: (progress.attempt_next(offset) == 1, offset))
+    hashes = ask_each(lambda offset: key_of(progress.partition, offset), touched)
+    for offset, key in zip(touched, hashes, strict=True):
         if key and key not in parked:
             keys[offset] = key
             parked[key] = deque()

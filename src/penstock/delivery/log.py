@@ -9,9 +9,9 @@ hands it over with `Extent.load`, and asks again. Nothing has changed in between
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from penstock.delivery.dedup import DedupWindow
     from penstock.delivery.group import Group
 
+A = TypeVar("A")
+T = TypeVar("T")
 DUE: Final = layout.DELAY | layout.DELIVER_AT
 # Columns that decide who gets a message and when; without any of them an extent is a plain run.
 FOREVER: Final = 2**62
@@ -33,12 +35,28 @@ SPECIAL: Final = DUE | layout.PRIORITY | layout.TTL
 
 
 class Need(Exception):
-    """A column of a sealed extent must be loaded before the question can be answered."""
+    """Columns of sealed extents must be loaded before the question can be answered."""
 
-    def __init__(self, extent: Extent, column: str) -> None:
-        super().__init__(f"{column} of {extent.sealed}")
-        self.extent = extent
-        self.column = column
+    def __init__(self, *wanted: tuple[Extent, str]) -> None:
+        super().__init__(", ".join(f"{column} of {extent.sealed}" for extent, column in wanted[:3]))
+        self.wanted = wanted
+
+
+def ask_each(question: Callable[[A], T], of: Iterable[A]) -> list[T]:
+    """Answers to the same question about many things. If columns are needed, all of them are named at once.
+
+    Named one by one, every one of them would mean to ask all questions again.
+    """
+    answers: list[T] = []
+    wanted: dict[tuple[int, str], tuple[Extent, str]] = {}
+    for each in of:
+        try:
+            answers.append(question(each))
+        except Need as need:
+            wanted.update(((id(extent), column), (extent, column)) for extent, column in need.wanted)
+    if wanted:
+        raise Need(*wanted.values())
+    return answers
 
 
 class Extent(msgspec.Struct, eq=False, gc=False):
@@ -132,7 +150,7 @@ class Extent(msgspec.Struct, eq=False, gc=False):
         if self.columns is not None and name in self.columns:
             return self.columns[name]
         if self.batch is None:
-            raise Need(self, name)
+            raise Need((self, name))
         self.load(name, _COLUMNS[name](self))
         return self.columns[name] if self.columns else None
 
@@ -261,7 +279,9 @@ class Partition:
     def pushed_time(self, offset: int) -> int:
         """When one message was pushed. May raise `Need`."""
         extent = self.extent_at(offset)
-        return extent.pushed_at if extent.sealed is None else int(extent.pushed_times()[offset - extent.first])
+        if extent.sealed is None or offset == extent.first or extent.sealed.pushed_last_at == extent.pushed_at:
+            return extent.pushed_at
+        return int(extent.pushed_times()[offset - extent.first])
 
     def trim(self, start: int) -> None:
         """Retention: forget what lies wholly under `start`."""

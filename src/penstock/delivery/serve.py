@@ -39,6 +39,8 @@ def select(group: Group, count_max: int, now: int, reached: int, only: Collectio
         serve(selection, count_max)
     except Need:
         if not selection.count and not selection.expired:
+            for _, progress in selection.wakes:
+                group.offer_all(progress)  # its timer is not set: the question is asked again
             raise
     return selection
 

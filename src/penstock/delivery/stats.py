@@ -6,7 +6,7 @@ from collections import Counter
 from datetime import datetime
 
 from penstock.delivery.group import Group
-from penstock.delivery.log import DUE, Extent
+from penstock.delivery.log import DUE, Extent, ask_each
 from penstock.delivery.phases import FRESH, SETTLED
 from penstock.delivery.progress import Progress
 from penstock.model import GroupStats, Outcome, PartitionLag, to_datetime
@@ -20,7 +20,7 @@ def group_stats(group: Group, reached: int) -> GroupStats:
     progresses = group.progress
     messages = sum(p.partition.end - p.start for p in progresses)
     leased = sum(p.leased for p in progresses)
-    waiting = sum(p.waiting + delayed(p, reached) for p in progresses)
+    waiting = sum(p.waiting for p in progresses) + sum(ask_each(lambda p: delayed(p, reached), progresses))
     acked, dead = sum(p.acked for p in progresses), sum(p.dead for p in progresses)
     dropped: Counter[str] = Counter()
     for progress in progresses:
@@ -49,7 +49,7 @@ def delayed(progress: Progress, reached: int) -> int:
     if not (progress.start or partition.start or progress.dropped or progress.dead):
         return partition.delayed  # the group has them all before it
     first = max(progress.base, partition.start)
-    return sum(_delayed_in(progress, extent, first, reached) for extent in partition.extents_from(first))
+    return sum(ask_each(lambda e: _delayed_in(progress, e, first, reached), partition.extents_from(first)))
 
 
 def _delayed_in(progress: Progress, extent: Extent, first: int, reached: int) -> int:
@@ -84,5 +84,11 @@ def count_phases(group: Group) -> Counter[int]:
 
 
 def _oldest(group: Group) -> datetime | None:
-    oldest = [p.partition.pushed_time(offset) for p in group.progress if (offset := p.oldest_offset()) is not None]
-    return to_datetime(min(oldest)) if oldest else None
+    oldest = ask_each(_oldest_of, group.progress)
+    instants = [instant for instant in oldest if instant is not None]
+    return to_datetime(min(instants)) if instants else None
+
+
+def _oldest_of(progress: Progress) -> int | None:
+    offset = progress.oldest_offset()
+    return None if offset is None else progress.partition.pushed_time(offset)

@@ -17,7 +17,7 @@ from penstock.delivery.dead import Corpse, decide_dead
 from penstock.delivery.entries import Entry, GroupDeleted, Settled
 from penstock.delivery.group import Group
 from penstock.delivery.leases import Lease, Take
-from penstock.delivery.log import FOREVER, Extent, Queue
+from penstock.delivery.log import FOREVER, Extent, Queue, ask_each
 from penstock.delivery.phases import FRESH, LEASED, READY, WAITING
 from penstock.delivery.progress import Progress, span_of
 from penstock.delivery.settle import Chosen, decide_what_fits
@@ -151,11 +151,8 @@ def next_look(core: Delivery, now: int) -> int:
 
 
 def _evict_from(core: Delivery, queue: Queue, group: Group, since: int, now: int) -> list[Entry]:
-    found: list[tuple[Progress, list[int]]] = []
-    for progress in group.progress:
-        late = _late(progress, since)
-        if late:
-            found.append((progress, late))
+    lates = ask_each(lambda progress: _late(progress, since), group.progress)
+    found = [(progress, late) for progress, late in zip(group.progress, lates, strict=True) if late]
     if not found:
         return []
     if queue.options.max_wait_action == "drop":

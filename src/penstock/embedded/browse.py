@@ -11,7 +11,7 @@ from penstock import limits
 from penstock.delivery import admin
 from penstock.delivery.core import Delivery
 from penstock.delivery.entries import Entry
-from penstock.delivery.log import DUE, Partition, Queue
+from penstock.delivery.log import DUE, Partition, Queue, ask_each
 from penstock.delivery.phases import SETTLED
 from penstock.delivery.preview import preview
 from penstock.delivery.progress import Progress
@@ -151,6 +151,7 @@ def stats(shard: Shard, name: str) -> tuple[QueueStats, Ticket]:
 
     def question(now: int) -> QueueStats:
         queue = admin.queue_named(shard.core, name)
+        groups, reached = queue.groups.values(), shard.core.wheel.reached
         sealed = sum(e.sealed.bytes for p in queue.partitions for e in p.extents if e.sealed is not None)
         tail = sum(e.batch.nbytes for p in queue.partitions for e in p.extents if e.batch is not None)
         return QueueStats(
@@ -159,7 +160,7 @@ def stats(shard: Shard, name: str) -> tuple[QueueStats, Ticket]:
             partitions=len(queue.partitions),
             bytes_stored=sealed + tail,
             paused=queue.paused,
-            groups={group.name: group_stats(group, shard.core.wheel.reached) for group in queue.groups.values()},
+            groups={each.name: each for each in ask_each(lambda group: group_stats(group, reached), groups)},
         )
 
     return shard.look(question)
@@ -202,7 +203,8 @@ def _start(queue: Queue, to: Position, partition: int | str | None) -> admin.Sta
     if isinstance(to, int) and not isinstance(to, bool):
         return {p.id: _offset(to) for p in chosen}
     instant = to_micros(to, "to")
-    return {p.id: p.offset_at(instant) for p in chosen}
+    offsets = ask_each(lambda p: p.offset_at(instant), chosen)
+    return {p.id: offset for p, offset in zip(chosen, offsets, strict=True)}
 
 
 def _offset(value: object) -> int:
