@@ -102,8 +102,8 @@ def test_keys_whose_hashes_begin_alike_are_told_apart():
 
 def test_a_batch_asks_each_run_once_and_new_keys_need_their_hashes_alone(monkeypatch):
     window = DedupWindow(SECONDS)
-    for start in range(0, 30_000, 10_000):
-        learn(window, [f"old-{number}" for number in range(start, start + 10_000)], start, 1)
+    for start in range(0, 15_000, 5_000):
+        learn(window, [f"old-{number}" for number in range(start, start + 5_000)], start, 1)
         window.freeze()
     asked: list[int] = []
     whole = Run.candidates

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +27,12 @@ from penstock.delivery.entries import Push
 if TYPE_CHECKING:
     from penstock.batch import Batch
 
-HOT_MAX: Final = 16_384
+HOT_MAX: Final = 8_192
 AT_ONCE_MAX: Final = 8 * HOT_MAX  # keys that are merged while the shard is held: some milliseconds
 RUN_MAX: Final = limits.dedup_keys_max // 16
 ENTRY: Final = np.dtype([("high", "<u8"), ("low", "<u8"), ("at", "<i8"), ("offset", "<i8"), ("partition", "<i4")])
+
+_WHOLE: Final = np.dtype((np.void, ENTRY.itemsize))
 
 Records = NDArray[np.void]
 Hashes = NDArray[np.uint64]
@@ -215,9 +217,13 @@ def run_of(hot: dict[bytes, Place]) -> Records:
 
 def merged(older: Run, newer: Run, left_behind_at: int) -> Run:
     """One run of two; of a key that both have the newer place, and none that the window has left behind."""
-    records: Any = np.concatenate([older.records, newer.records])
-    records = records[records["at"] > left_behind_at]
-    records = records[np.argsort(records["high"], kind="stable")]  # two sorted halves: this only merges
-    twins = np.flatnonzero(records["high"][1:] == records["high"][:-1])
-    replaced = twins[records["low"][twins] == records["low"][twins + 1]]
-    return Run(np.delete(records, replaced) if len(replaced) else records)
+    records = np.concatenate([older.records.view(_WHOLE), newer.records.view(_WHOLE)])
+    hashes = np.concatenate([older.hashes, newer.hashes])
+    # Two sorted halves: this only merges. `take` copies whole records, which an index does field by field.
+    order = np.argsort(hashes, kind="stable")
+    run, hashes = records.take(order).view(ENTRY), hashes.take(order)
+    twins = np.flatnonzero(hashes[1:] == hashes[:-1])
+    replaced = twins[run["low"][twins] == run["low"][twins + 1]]
+    gone = run["at"] <= left_behind_at
+    gone[replaced] = True
+    return Run(run[~gone] if gone.any() else run)
