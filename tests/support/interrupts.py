@@ -18,6 +18,7 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 import penstock
+from penstock.errors import OutcomeUnknown
 
 PACKAGE: Final = str(Path(penstock.__file__).parent)
 Where = tuple[str, int]  # file within the package, and line
@@ -46,7 +47,7 @@ class Interruption:
         sys.settrace(self._called)
         try:
             yield
-        except (CtrlC, Late):
+        except (CtrlC, Late, OutcomeUnknown):  # or what was made of it: nobody knows how far it came
             pass
         finally:
             sys.settrace(None)

@@ -237,6 +237,7 @@ class Catalogue:
         with follower.store.reading() as connection:
             found = single.seen(connection, wanted)
         with self._shard.lock:
+            self._shard.check()
             is_unchanged = single.are_unchanged(self._shard, found, wanted)
         scratch = single.Scratch(found, wanted)
         try:
