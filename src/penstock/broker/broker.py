@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -62,7 +63,7 @@ class Broker(Awaited):
         self.events = Events(session)
         self.is_draining = False
         self._folder = Folder(
-            self.loop, self.shard.push_folded, self._after_fold, self.confirmer.is_syncing, self._stored
+            self.loop, self.shard.push_folded, self._after_fold, self.confirmer.is_syncing, self._stored, self.count
         )
         self.confirmer.on_sync = self._folder.flush
         self._held: deque[Callable[[], None]] = deque()  # pushes while the sealer is behind
@@ -226,7 +227,8 @@ class Broker(Awaited):
             if refused is not None:
                 told(refused)
                 return
-        told(answer_of(partial(self.session.extend, nonce, seconds)))
+        answer = answer_of(partial(self.session.extend, nonce, seconds))
+        told(self.count("", answer) if isinstance(answer, PenstockError) else answer)
 
     def _queues_of(self, nonce: int) -> set[str]:
         lease = self.shard.core.leases.get(nonce)
@@ -236,7 +238,8 @@ class Broker(Awaited):
 
     async def call(self, client: Client, name: str, given: Arguments) -> Any:
         """One of the operations of wire/calls.py."""
-        given.check()
+        with self.counting(""):
+            given.check()
         if name == "info":
             return self._info()
         if isinstance(given, Transact):
@@ -255,26 +258,25 @@ class Broker(Awaited):
         if refused is not None:
             raise refused
         self.flush()
-        try:
+        with self.counting(handler.queue(given)):
             answer = await asyncio.to_thread(handler.run, self.session, given)
-        except PenstockError as error:
-            self.count(handler.queue(given), error)
-            raise
         result, ticket = answer if handler.answers else (None, answer)
         await self.confirmer.confirmed(ticket)
         return result
 
     async def transacted(self, client: Client, given: Transact, producer: Producer | None) -> Any:
         """Pushes and settles, all or nothing; the ids of each push."""
-        wanted = calls.queues_of(given)
+        with self.counting(""):
+            wanted = calls.queues_of(given)
         finishes = any(action is Action.SETTLE for action, _ in wanted)  # what was begun before the drain
         for action, queue in wanted:
             refused = self.refused(client, action, queue, even_draining=finishes)
             if refused is not None:
                 raise refused
         self.flush()
-        operations = calls.operations(given.operations)
-        ids, ticket = await asyncio.to_thread(transact, self.shard, operations, producer, client.identity)
+        with self.counting(min((queue for _, queue in wanted), default="")):
+            operations = calls.operations(given.operations)
+            ids, ticket = await asyncio.to_thread(transact, self.shard, operations, producer, client.identity)
         await self.confirmer.confirmed(ticket)
         return ids
 
@@ -284,7 +286,8 @@ class Broker(Awaited):
             raise refused
         self.flush()
         wanted = calls.sink_commit(given)
-        state, ticket = await asyncio.to_thread(self.session.commit_sink, wanted, client.identity)
+        with self.counting(given.queue):
+            state, ticket = await asyncio.to_thread(self.session.commit_sink, wanted, client.identity)
         await self.confirmer.confirmed(ticket)
         return state
 
@@ -355,6 +358,15 @@ class Broker(Awaited):
         """Tell, and note how long it took."""
         self.meter.took(operation, (self.clock.monotonic() - started) / 1e6)
         told(answer)
+
+    @contextmanager
+    def counting(self, queue: str) -> Iterator[None]:
+        """Note a refusal that is raised within."""
+        try:
+            yield
+        except PenstockError as error:
+            self.count(queue, error)
+            raise
 
     def count(self, queue: str, error: PenstockError) -> PenstockError:
         """Note that a request was refused."""

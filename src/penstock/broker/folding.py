@@ -50,12 +50,14 @@ class Folder:
         after: Callable[[int, Told, Any], None],
         is_syncing: Callable[[], bool],
         stored: Callable[[Kind, int, int], None],
+        refused: Callable[[str, PenstockError], PenstockError],
     ) -> None:
         self._loop = loop
         self._push = push
         self._after = after
         self._is_syncing = is_syncing
         self._stored = stored  # told of each fold that was: its kind, messages, bytes
+        self._refused = refused  # counts the refusal of one message
         self._count = 0  # of messages gathered
         self._folds: dict[Kind, _Fold] = {}
 
@@ -97,7 +99,7 @@ class Folder:
             self._stored(kind, len(fold.told), sum(map(len, fold.payloads)))
             self._after(ticket, partial(_tell, fold.told, placed), None)
         elif len(fold.told) == 1:
-            fold.told[0](answer)
+            fold.told[0](self._refused(queue, answer))
         else:
             self._push_singly(kind, fold)
 
