@@ -206,6 +206,7 @@ async def test_many_tasks_share_their_syncs(tmp_path, monkeypatch):
 async def test_a_push_wakes_whoever_waits(opened):
     async with opened as ps:
         queue = await ps.create_queue("mail")
+        await queue.create_group("other")
         waiting = [asyncio.create_task(queue.lease(1, wait=SECONDS, group=group)) for group in ("default", "other")]
         await until(lambda: waiters(ps) == 2)
         await queue.push(b"a")

@@ -197,5 +197,5 @@ async def test_in_the_broker_what_comes_in_the_turn_of_the_cancellation_is_given
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert not session.shard.core.leases
+        await until(lambda: not session.shard.core.leases)
         assert session.lease("jobs", "default", request)[0].pieces[0].attempt(0) == 1

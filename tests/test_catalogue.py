@@ -295,6 +295,30 @@ def test_filters_are_met_together(scene):
 
 
 @pytest.mark.parametrize(
+    ("kwargs", "argument"),
+    [
+        (b'{"a":{"7":"x"}}', "kwargs.a.7=x"),
+        (b'{"a":[{"0":{"1":[5,"x"]}}]}', "kwargs.a.0.0.1.1=x"),
+        (b'{"7":"x"}', "kwargs.7=x"),
+        (b'{"a":"1\\u002B2"}', "1+2"),
+        (b'{"a":"1\\u002B2"}', "kwargs.a=1+2"),
+        (b'{"a":"\\u0061\\u0040b.c"}', "a@b.c"),
+        (b'{"na\\u006De":"x"}', "kwargs.name=x"),
+        (b'{"say \\"hi\\"":"x"}', 'kwargs.say "hi"=x'),
+        (b'{"a":"a\\/b"}', "kwargs.a=a/b"),
+        (b'{"a":"line\\nnext \\\\ \\"end\\""}', 'line\nnext \\ "end"'),
+        ('{"caf\u00e9":"x"}'.encode(), "kwargs.caf\u00e9=x"),
+        (b'{"caf\\u00e9":"x"}', "kwargs.caf\u00e9=x"),
+    ],
+)
+def test_numeric_names_at_any_depth_and_escaped_characters_are_found(scene, kwargs, argument):
+    scene.submit(kwargs=b'{"a":{"8":"x"},"b":"1-2"}')
+    (wanted,) = scene.submit(kwargs=kwargs)
+
+    assert scene.ids(argument=argument) == [wanted]
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "b.c",

@@ -254,7 +254,9 @@ async def test_groups_are_made_moved_listed_and_deleted():
 async def test_members_join_are_assigned_partitions_and_leave():
     async with serving() as stub:
         await stub.CreateQueue(pb.CreateQueueRequest(queue="q", options=options(partitions=2)))
-        joined = await stub.Join(pb.JoinRequest(queue="q", group="g", member="m", session_ms=5000))
+        joined = await stub.Join(
+            pb.JoinRequest(queue="q", group="g", member="m", session_ms=5000, start=pb.Position(earliest=True))
+        )
         kept = await stub.Heartbeat(
             pb.HeartbeatRequest(queue="q", group="g", member="m", generation=joined.generation, held=joined.assigned)
         )

@@ -102,7 +102,7 @@ def test_reading_seeking_and_new_groups_pass_over_what_is_lost_after_any_restart
             q.seek("default", "earliest")
             assert [d.offset for d in q.lease(10)] == [0, 1, 3, 4]
             q.create_group("new")
-            assert [d.offset for d in q.lease(10, group="new")] == [0, 1, 3, 4]
+            assert [d.offset for d in q.lease(10, group="new", start="earliest")] == [0, 1, 3, 4]
             q.delete_group("new")
             ps._session.seal()
 

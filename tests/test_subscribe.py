@@ -53,7 +53,9 @@ def serving(directory, port=0):
 
 @pytest.fixture
 def queue(ps):
-    return ps.create_queue("orders", partitions=4, ordering="partition")
+    queue = ps.create_queue("orders", partitions=4, ordering="partition")
+    queue.create_group(GROUP)
+    return queue
 
 
 @pytest.fixture
@@ -341,6 +343,7 @@ def test_after_a_restart_of_the_broker_members_join_again_by_themselves(tmp_path
         with serving(tmp_path / "data", port) as broker:
             ps = penstock.connect(broker.url)
             queue = ps.create_queue("orders", partitions=4)
+            queue.create_group(GROUP)
             queue.push_many([Message(payload=b"a", partition=0), Message(payload=b"b", partition=0)])
             deliveries: Any = queue.subscribe(GROUP, "one", batch=1)
             assert next(deliveries).payload == b"a"
@@ -355,6 +358,7 @@ def test_after_a_restart_of_the_broker_members_join_again_by_themselves(tmp_path
 def test_a_lost_connection_is_not_the_end_of_a_membership(tmp_path):
     with serving(tmp_path / "data") as broker, penstock.connect(broker.url) as ps:
         queue = ps.create_queue("orders")
+        queue.create_group(GROUP)
         queue.push_many([b"a", b"b"])
         subscribed: Any = queue.subscribe(GROUP, "one", batch=1)
         with closing(subscribed) as deliveries:
@@ -380,6 +384,7 @@ def opened(request, tmp_path):
 async def test_tasks_share_the_partitions(opened):
     async with opened as ps:
         queue = await ps.create_queue("orders", partitions=4, ordering="partition")
+        await queue.create_group(GROUP)
         owners: dict[str, str] = {}
         seen: dict[str, list[int]] = {partition: [] for partition in "0123"}
         shared, stop = asyncio.Event(), asyncio.Event()
@@ -419,6 +424,7 @@ async def test_tasks_share_the_partitions(opened):
 async def test_a_zombie_task_is_fenced_and_joins_again(opened):
     async with opened as ps:
         queue = await ps.create_queue("orders", partitions=2)
+        await queue.create_group(GROUP)
         await queue.push(b"a", partition=0)
         async with aclosing(queue.subscribe(GROUP, "one")) as deliveries:
             first = await anext(deliveries)
@@ -436,6 +442,7 @@ async def test_a_zombie_task_is_fenced_and_joins_again(opened):
 async def test_a_cancelled_task_leaves_the_group(opened):
     async with opened as ps:
         queue = await ps.create_queue("orders")
+        await queue.create_group(GROUP)
         await queue.push_many([b"a", b"b"])
         begun = asyncio.Event()
 

@@ -182,7 +182,9 @@ def test_one_push_of_many_wakes_as_many(ps, pool, waiting):
 
 def test_a_push_wakes_every_group(ps, pool, waiting):
     queue = ps.create_queue("mail")
-    futures = [pool.submit(queue.lease, 1, SECONDS, group=name) for name in ("a", "b", "c", "default")]
+    futures = [
+        pool.submit(queue.lease, 1, SECONDS, group=name, start="earliest") for name in ("a", "b", "c", "default")
+    ]
     waiting.wait_for(4)
 
     queue.push(b"x")

@@ -136,7 +136,7 @@ async def test_several_subscriptions_share_a_socket_and_end_by_themselves():
         await push(broker, "a", b"a")
         await push(broker, "b", b"b")
         await client.say("subscribe", subscription="one", queue="a", credit=10)
-        await client.say("subscribe", subscription="two", queue="b", credit=10, group="g", batch=1)
+        await client.say("subscribe", subscription="two", queue="b", credit=10, group="g", start="earliest", batch=1)
         heard = {}
         for _ in range(2):
             delivery = await client.hear("delivery")
@@ -148,6 +148,16 @@ async def test_several_subscriptions_share_a_socket_and_end_by_themselves():
         assert reply.pieces[0].attempt(0) == 1  # given back, not counted
         assert await client.refusal("unsubscribe", id=9, subscription="one") == (9, "invalid_field")
         assert await client.refusal("subscribe", id=8, subscription="two", queue="a") == (8, "invalid_field")
+
+
+@on_uvloop
+async def test_a_subscription_to_a_group_that_is_not_there_is_refused():
+    async with serving() as (broker, _, talk), talk() as client:
+        await push(broker, "a", b"a")
+        await client.say("subscribe", subscription="one", queue="a", credit=10, group="g")
+
+        refused = await client.hear("error")
+        assert (refused["subscription"], refused["error"]["code"]) == ("one", "group_not_found")
 
 
 def _one():

@@ -54,7 +54,9 @@ class Recommendations:
         """Consume until all clicks have been seen; how many were learnt from, and refused."""
         learnt = refused = 0
         with penstock.connect(self._url, client=name) as ps:
-            for delivery in ps.queue("clicks").consume(group="recommendations", batch=BATCH, stop=self._done):
+            for delivery in ps.queue("clicks").consume(
+                group="recommendations", start="earliest", batch=BATCH, stop=self._done
+            ):
                 if delivery.json()["agent"] == "crawler":
                     delivery.reject("crawlers buy nothing")
                     refused += 1

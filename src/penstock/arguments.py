@@ -7,11 +7,13 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
+import msgspec
+
 from penstock import limits
 from penstock.batch import encode_one_with, values
 from penstock.errors import InvalidField
 from penstock.model import MessageId, Outcome, Position, check_name, check_seconds, to_micros
-from penstock.requests import LeaseRequest, LetterFilter, Settling
+from penstock.requests import LeaseRequest, LetterFilter, Settling, check_start
 
 PushOptions = tuple[
     str | None,  # key
@@ -55,6 +57,7 @@ def lease_request(
     auto_ack: bool,
     member: str = "",
     generation: int = 0,
+    start: Position | None = None,
 ) -> LeaseRequest:
     """What a lease asks for."""
     if isinstance(max, bool) or not isinstance(max, int) or not 1 <= max <= limits.lease_messages_max:
@@ -66,7 +69,10 @@ def lease_request(
     if member:
         check_name(member, "member")
     flag(auto_ack, "auto_ack")
-    return LeaseRequest(max, lease_seconds, consumer or "", _some_partitions(partitions), auto_ack, member, generation)
+    request = LeaseRequest(
+        max, lease_seconds, consumer or "", _some_partitions(partitions), auto_ack, member, generation
+    )
+    return request if start is None else msgspec.structs.replace(request, start=check_start(start))
 
 
 def _some_partitions(value: Any) -> tuple[int | str, ...] | None:

@@ -2,14 +2,17 @@
 
 Expressions have five fields, or six with seconds first, or are one of `@hourly` and the like. Where the hour is given,
 they mean times of day: one that a change of clocks skips runs once at the first instant after the gap, one that comes
-twice runs the first time. Where the hour begins with `*`, they mean intervals and follow the instants themselves.
+twice runs the first time. Where the hour begins with `*`, they mean intervals and follow the instants themselves: every
+instant at which the clock of the place shows a time that matches.
+
+The library behind it is asked about times of day only, never about zones: it moves in whole hours, and clocks do not.
 
 The time zones are those of the machine, or of the package `tzdata` where it has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Final
@@ -29,7 +32,10 @@ NAMED: Final = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
+NONE: Final = timedelta(0)
+SECOND: Final = timedelta(seconds=1)
 MINUTE: Final = timedelta(minutes=1)
+DAY: Final = timedelta(days=1)
 
 
 def next_tick(expression: str, zone: str, after: int) -> int:
@@ -37,9 +43,9 @@ def next_tick(expression: str, zone: str, after: int) -> int:
     where = _zone(zone)
     fields = _fields(expression)
     try:
-        for tick in _ticks(fields, where, to_datetime(after).astimezone(where)):
-            if tick > after:
-                return tick
+        found = _next(fields, where, to_datetime(after).astimezone(where))
+        if found is not None:
+            return to_micros(found, "cron")
     except (CronSimError, AssertionError, ValueError, TypeError) as error:
         hint = "five fields, minute hour day month weekday, such as '30 2 * * *'; or six, with seconds first"
         raise InvalidField(f"cron: {expression!r} is no schedule: {error}", hint=hint) from None
@@ -50,11 +56,20 @@ def next_tick(expression: str, zone: str, after: int) -> int:
 
 def _fields(expression: str) -> str:
     if not expression.startswith("@"):
-        return expression
+        # The library takes 53-53/5 for 53/5, which goes on to the end of the hour.
+        return _ONE_STEP.sub(lambda term: term[1] if _is_one(term[1], term[2]) else term[0], expression)
     found = NAMED.get(expression.lower())
     if found is None:
         raise InvalidField(f"cron: {expression!r} is not one of {', '.join(NAMED)}")
     return found
+
+
+_ONE_STEP: Final = re.compile(r"(?<![^\s,])([A-Za-z0-9]+)-([A-Za-z0-9]+)/0*[1-9][0-9]*(?![^\s,])")
+
+
+def _is_one(first: str, last: str) -> bool:
+    """Whether a range has one value."""
+    return first.upper() == last.upper() or (first.isdecimal() and last.isdecimal() and int(first) == int(last))
 
 
 @lru_cache(maxsize=1_000)
@@ -68,25 +83,64 @@ def _zone(name: str) -> tzinfo:
         raise InvalidField(f"timezone: there is no time zone {name!r}", hint=hint) from None
 
 
-def _ticks(fields: str, zone: tzinfo, start: datetime) -> Iterator[int]:
+def _next(fields: str, zone: tzinfo, after: datetime) -> datetime | None:
+    """The first tick after an instant; None when there is none."""
     parts = fields.split()
-    if zone is UTC or (len(parts) in (5, 6) and parts[-4].startswith("*")):
-        for moment in CronSim(fields, start):
-            yield to_micros(moment, "cron")
-        return
-    for local in CronSim(fields, start.replace(tzinfo=None)):
-        yield to_micros(_first_after_gap(local, zone), "cron")
+    is_interval = len(parts) in (5, 6) and parts[-4].startswith("*")
+    instants = _instants if is_interval else _first_after_gap
+    local = after.replace(tzinfo=None, fold=0)
+    found = next(
+        (each for time in CronSim(fields, local) for each in instants(time, zone) if _is_after(each, after)), None
+    )
+    if found is None or not is_interval:
+        return found
+    return _after_turning_back(fields, zone, after, min(found, after + DAY, key=_instant)) or found
 
 
-def _first_after_gap(local: datetime, zone: tzinfo) -> datetime:
+def _instant(moment: datetime) -> datetime:
+    """To be compared: within one zone Python compares what the clocks show."""
+    return moment.astimezone(UTC)
+
+
+def _is_after(moment: datetime, other: datetime) -> bool:
+    return _instant(moment) > _instant(other)
+
+
+def _instants(local: datetime, zone: tzinfo) -> list[datetime]:
+    """When the clock of a place shows a time: once, twice, or never."""
+    both = [local.replace(tzinfo=zone, fold=fold) for fold in (0, 1)]
+    return [moment for moment in both if not _is_skipped(moment)]
+
+
+def _after_turning_back(fields: str, zone: tzinfo, after: datetime, until: datetime) -> datetime | None:
+    """A tick before `until` that only comes because the clocks were turned back, to a time that was passed already."""
+    offset, early, late = after.utcoffset(), _instant(after), _instant(until)
+    if _offset_at(late, zone) >= (offset or NONE):
+        return None
+    while late - early > SECOND:
+        middle = early + (late - early) / 2
+        early, late = (middle, late) if _offset_at(middle, zone) == offset else (early, middle)
+    turned = late.replace(microsecond=0).astimezone(zone)
+    shown = turned.replace(tzinfo=None, fold=0)
+    for time in CronSim(fields, shown - SECOND):
+        moment = (_instant(turned) + (time - shown)).astimezone(zone)
+        return moment if _instant(after) < _instant(moment) < _instant(until) else None
+    return None
+
+
+def _offset_at(instant: datetime, zone: tzinfo) -> timedelta:
+    return instant.astimezone(zone).utcoffset() or NONE
+
+
+def _first_after_gap(local: datetime, zone: tzinfo) -> list[datetime]:
     """The instant of a time of day; the end of the gap when there is no such time on that day."""
     moment = local.replace(tzinfo=zone)
     if not _is_skipped(moment):
-        return moment
+        return [moment]
     moment = moment.replace(second=0)
     while _is_skipped(moment):
         moment += MINUTE
-    return moment
+    return [moment]
 
 
 def _is_skipped(moment: datetime) -> bool:

@@ -191,7 +191,7 @@ class GroupNotFound(StateError):
     """The queue has no group of this name."""
 
     code = "group_not_found"
-    hint_default = "create it, or lease with it once"
+    hint_default = "create_group makes it, and so does start= in lease, consume or subscribe"
 
 
 class GroupExists(StateError):

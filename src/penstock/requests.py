@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import msgspec
 from penstock import limits
 from penstock.batch import Batch
 from penstock.errors import InvalidField
-from penstock.model import Message, MessageId, Outcome, Receipt, check_seconds, to_datetime, to_micros
+from penstock.model import Message, MessageId, Outcome, Position, Receipt, check_seconds, to_datetime, to_micros
 from penstock.model_tasks import TaskState
 
 PartitionChoice = int | str | Sequence[int | str | None] | None
@@ -60,6 +60,11 @@ class LeaseRequest(msgspec.Struct, frozen=True, gc=False):
     member: str = ""  # of the group: takes only from partitions it owns
     generation: int = 0  # the last that the member was told of
     client: str = ""  # who asks, for limits by client
+    start: Position | None = None  # where the group begins if this lease makes it; None: it must exist
+
+    def in_existing_group(self) -> LeaseRequest:
+        """The same once the group is there: one that is deleted meanwhile is not made again."""
+        return self if self.start is None else msgspec.structs.replace(self, start=None)
 
 
 def check_session_seconds(value: Any) -> float:
@@ -68,6 +73,20 @@ def check_session_seconds(value: Any) -> float:
     if seconds < limits.session_seconds_min:
         raise InvalidField(f"session_seconds: {value!r} is under {limits.session_seconds_min:g}")
     return seconds
+
+
+def check_start(value: Any) -> Position:
+    """Where a group begins: earliest, latest, an offset, a time, or an offset for each partition."""
+    if isinstance(value, str | datetime):
+        if value not in ("earliest", "begin", "latest", "end"):
+            to_micros(value, "start")
+    else:
+        offsets = list(value.values()) if isinstance(value, Mapping) else [value]
+        if not offsets or any(isinstance(each, bool) or not isinstance(each, int) or each < 0 for each in offsets):
+            hint = "use earliest, latest, an offset, a time, or an offset for each partition"
+            raise InvalidField(f"start: {value!r} is not a position", hint=hint)
+    position: Position = value
+    return position
 
 
 class Settling(msgspec.Struct, frozen=True, gc=False):

@@ -24,7 +24,7 @@ from penstock.delivery.settle import Chosen
 from penstock.engine import Ticket
 from penstock.errors import LeaseLost
 from penstock.materialise import load, pieces_of_takes, sealed_extents
-from penstock.model import DLQ_SUFFIX, Durability, Outcome, Receipt
+from penstock.model import DLQ_SUFFIX, Durability, Outcome, Position, Receipt
 from penstock.pushing import Pushing
 from penstock.replies import LeaseReply, Piece
 from penstock.requests import LeaseRequest, Settling
@@ -75,7 +75,7 @@ class Shard(Pushing):
         self.tick(now, monotonic)
         queue = core.by_name.get(name) or admin.queue_named(core, name)
         number = queue.group_ids.get(group_name)
-        group = queue.groups[number] if number is not None else self._new_group(queue, group_name, now)
+        group = queue.groups[number] if number is not None else self.group_of_use(queue, group_name, request.start, now)
         group.active_at = now
         read = self._must_sync
         room, nonce = decide_room(group, request, now), self._nonce()
@@ -102,11 +102,12 @@ class Shard(Pushing):
         self.changing = False
         return LeaseReply(name, group_name, nonce, expires_at, pieces_of_takes(lease.takes), lease.count), read
 
-    def _new_group(self, queue: Queue, name: str, now: int) -> Group:
-        """A group first named in a lease starts at the oldest message kept."""
-        entries = admin.decide_create_group(queue, name, "earliest", now)
-        self.commit_frame(entries, queue.options.durability or self.durability)
-        self.changing = False
+    def group_of_use(self, queue: Queue, name: str, start: Position | None, now: int) -> Group:
+        """A group that somebody wants to use: made where `start` says, if it is not there and a start is given."""
+        entries = admin.decide_group_of_use(queue, name, start, now)
+        if entries:
+            self.commit_frame(entries, queue.options.durability or self.durability)
+            self.changing = False
         return queue.groups[queue.group_ids[name]]
 
     def _nonce(self) -> int:

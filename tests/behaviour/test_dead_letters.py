@@ -80,7 +80,7 @@ def test_every_group_has_dead_letters_of_its_own(ps):
     queue = ps.queue("mail")
     queue.push(b"a")
     kill(queue, reason="mine")
-    kill(queue, reason="theirs", group="billing")
+    kill(queue, reason="theirs", group="billing", start="earliest")
 
     assert [letter.headers["penstock-group"] for letter in queue.dlq.list()] == ["default", "billing"]
     assert queue.dlq.redrive(group="billing") == 1

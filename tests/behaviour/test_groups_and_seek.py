@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
@@ -35,16 +36,100 @@ def test_groups_read_the_same_messages_each_for_itself(ps, clock):
     assert (stats.groups["billing"].acked, stats.groups["billing"].dead) == (1, 1)
 
 
-def test_a_group_first_named_in_a_lease_starts_at_the_oldest_message(ps):
+def test_a_group_that_was_never_created_is_refused_with_a_suggestion(ps):
+    queue = ps.create_queue("events")
+    queue.create_group("billing")
+    queue.push(b"a")
+
+    for wait in (0, 5):
+        with pytest.raises(GroupNotFound) as refused:
+            queue.lease(group="biling", wait=wait)
+        assert "did you mean 'billing'?" in refused.value.hint
+        assert "start=" in refused.value.hint
+    for consuming in (queue.consume("biling"), queue.subscribe("biling")):
+        with pytest.raises(GroupNotFound):
+            next(consuming)
+    assert set(queue.groups()) == {"default", "billing"}
+
+
+STARTS = [("earliest", [0, 1, 2, 3]), ("latest", [3]), (2, [2, 3]), (99, [3]), ({"0": 1}, [1, 2, 3])]
+
+
+@pytest.mark.parametrize(("start", "expected"), STARTS)
+def test_a_start_in_a_lease_makes_the_group_there(ps, start, expected):
     queue = ps.queue("events")
     queue.push_many(numbered(3))
     drain(queue)
 
-    assert drain(queue, group="late") == numbered(3)
+    first = queue.lease(10, group="late", start=start).payloads()
+    queue.push(b"3")
+
+    assert [*first, *take(queue, group="late")] == [str(number).encode() for number in expected]
     assert set(queue.groups()) == {"default", "late"}
 
 
-@pytest.mark.parametrize(("start", "expected"), [("earliest", [0, 1, 2, 3]), ("latest", [3]), (2, [2, 3]), (99, [3])])
+def test_a_start_does_nothing_to_a_group_that_is_there(ps):
+    queue = ps.queue("events")
+    queue.push_many(numbered(3))
+    queue.create_group("billing", start="latest")
+
+    assert queue.lease(group="billing", start="earliest").payloads() == []
+    assert queue.lease(start="latest").payloads() == [b"0"]
+
+
+def test_a_start_may_be_a_time(ps, way, clock):
+    queue = ps.queue("events")
+    queue.push(b"old")
+    clock.advance(10)
+    since = to_datetime(clock.now())
+    queue.push(b"new")
+    way.seal()
+
+    assert take(queue, group="late", start=since) == [b"new"]
+    assert take(queue, group="text", start=since.isoformat()) == [b"new"]
+
+
+@pytest.mark.parametrize("start", ["yesterday", -1, 1.5, True, {}, {"0": -1}, [], "2030-01-01T00:00:00"])
+def test_a_start_that_is_none_is_refused_although_the_group_is_there(ps, start):
+    queue = ps.create_queue("events")
+    queue.create_group("billing")
+
+    for call in (queue.lease, queue.consume, queue.subscribe):
+        with pytest.raises(InvalidField, match="start"):
+            next(iter(call(group="billing", start=start)))
+
+
+def test_consume_and_subscribe_make_their_group_where_they_are_told(ps):
+    queue = ps.queue("events")
+    queue.push_many(numbered(2))
+
+    for consuming, payload in (
+        (queue.consume("reader", start=1), b"1"),
+        (queue.subscribe("member", start="earliest"), b"0"),
+    ):
+        with closing(consuming):
+            assert next(consuming).payload == payload
+    assert set(queue.groups()) == {"default", "reader", "member"}
+
+
+def test_a_group_that_is_deleted_under_its_consumers_stays_deleted(ps):
+    queue = ps.queue("events")
+    queue.push_many(numbered(2))
+    consumers = [queue.consume("reader", start="earliest"), queue.subscribe("member", start="earliest")]
+    for consumer in consumers:
+        assert next(consumer).payload == b"0"
+
+    queue.delete_group("reader")
+    queue.delete_group("member")
+
+    for consumer in consumers:
+        with pytest.raises(GroupNotFound):
+            for _ in consumer:
+                pass
+    assert set(queue.groups()) == {"default"}
+
+
+@pytest.mark.parametrize(("start", "expected"), STARTS)
 def test_a_group_starts_where_it_is_told(ps, start, expected):
     queue = ps.queue("events")
     queue.push_many(numbered(3))
@@ -110,14 +195,15 @@ def test_a_group_is_made_once(ps):
 def test_a_deleted_group_is_forgotten(ps):
     queue = ps.queue("events")
     queue.push(b"a")
-    held = lease_one(queue, group="billing")
+    held = lease_one(queue, group="billing", start="earliest")
 
     queue.delete_group("billing")
 
     assert set(queue.groups()) == {"default"}
     with pytest.raises(LeaseLost):
         held.ack()
-    assert take(queue, group="billing") == [b"a"]
+    with pytest.raises(GroupNotFound):
+        take(queue, group="billing")
 
 
 def test_the_default_group_cannot_be_deleted(ps):
@@ -242,7 +328,7 @@ def test_seek_moves_one_group_only(ps):
     queue = ps.queue("events")
     queue.push_many(numbered(2))
     drain(queue)
-    drain(queue, group="billing")
+    drain(queue, group="billing", start="earliest")
 
     queue.seek("billing", "earliest")
 
@@ -324,12 +410,29 @@ def test_a_group_that_nobody_uses_is_forgotten(ps, way, clock):
 def test_a_group_that_holds_a_lease_is_not_forgotten(ps, way, clock):
     queue = ps.create_queue("events", group_expiry_seconds=60)
     queue.push(b"a")
-    held = lease_one(queue, group="slow", lease_seconds=3600)
+    held = lease_one(queue, group="slow", start="earliest", lease_seconds=3600)
 
     clock.advance(1000)
     way.let_time_happen()
 
     held.ack()
+
+
+def test_a_group_for_which_somebody_waits_is_not_forgotten(ps, way, clock):
+    queue = ps.create_queue("events", group_expiry_seconds=60)
+    queue.create_group("patient")
+    watch = way.session.watch("events", lambda: None, "patient")
+
+    clock.advance(1000)
+    way.let_time_happen()
+    assert "patient" in queue.groups()
+    way.session.unwatch(watch, served=False)
+    clock.advance(50)
+    way.let_time_happen()
+    assert "patient" in queue.groups()
+    clock.advance(50)
+    way.let_time_happen()
+    assert "patient" not in queue.groups()
 
 
 def test_a_group_that_is_moved_now_and_then_is_not_forgotten(ps, way, clock):

@@ -28,7 +28,7 @@ class Worker:
         self.join(seconds)
 
     def join(self, seconds=SESSION):
-        self.told, ticket = self.session.join(self.queue, GROUP, self.name, seconds)
+        self.told, ticket = self.session.join(self.queue, GROUP, self.name, seconds, "earliest")
         self.session.confirm(ticket)
 
     def beat(self, *held):
@@ -220,7 +220,7 @@ def test_a_lease_needs_to_know_what_it_owns(ps, queue):
 
 
 def test_while_a_group_has_members_it_is_closed_to_others(ps, queue):
-    plain = queue.lease(1, group=GROUP)
+    plain = queue.lease(1, group=GROUP, start="earliest")
     one = Worker(ps, "one")
 
     refuse(MemberFenced, lambda: queue.lease(1, group=GROUP), GROUP)
@@ -311,14 +311,16 @@ def test_a_group_with_members_is_in_use_although_nothing_comes(ps, clock, way):
 def test_a_deleted_group_or_queue_has_no_members(ps, queue):
     one = Worker(ps, "one")
     queue.delete_group(GROUP)
-    refuse(MemberFenced, one.beat)
+    refuse(GroupNotFound, one.beat, GROUP)
+    refuse(GroupNotFound, one.leave, GROUP)
+    refuse(GroupNotFound, lambda: one.session.join("orders", GROUP, "one", SESSION), GROUP)
     before = one.told.generation
     one.join()
     assert one.told.generation > before
     ps.delete_queue("orders")
     refuse(QueueNotFound, one.beat)
     ps.create_queue("orders", partitions=2)
-    refuse(MemberFenced, one.beat)
+    refuse(GroupNotFound, one.beat)
 
 
 def test_wrong_names_and_times_are_refused(ps, queue):

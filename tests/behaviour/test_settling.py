@@ -275,7 +275,7 @@ def test_the_text_of_an_error_may_be_anything(ps, clock):
 def test_settling_through_another_group_is_refused(ps, way):
     queue = ps.queue("mail")
     queue.push(b"a")
-    mine, theirs = lease_one(queue), lease_one(queue, group="audit")
+    mine, theirs = lease_one(queue), lease_one(queue, group="audit", start="earliest")
 
     mine.ack()
 

@@ -180,7 +180,7 @@ def test_groups_are_made_listed_moved_and_deleted(shop, run, no_time_passes):
 
 def test_members_of_a_group_are_listed(ps, run, no_time_passes):
     queue = ps.create_queue("orders", partitions=2)
-    ps._session.join("orders", "workers", "w1", 30)
+    ps._session.join("orders", "workers", "w1", 30, "earliest")
     assert lines(run("groups", "members", "orders", "workers").out)[1].split() == ["w1", "12s", "0,", "1"]
     (member,) = run("groups", "members", "orders", "workers", "--json").json
     assert member["partitions"] == ["0", "1"]

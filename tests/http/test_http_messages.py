@@ -246,7 +246,19 @@ def test_auto_ack_leaves_nothing_to_settle(server):
 def test_two_groups_lease_the_same_messages(server):
     server.push("mail", 1)
 
-    assert len(server.lease("mail", group="a")) == len(server.lease("mail", group="b", consumer="me")) == 1
+    first = server.lease("mail", group="a", start="earliest")
+    assert len(first) == len(server.lease("mail", group="b", start=0, consumer="me")) == 1
+
+
+def test_a_group_that_is_not_there_is_404_with_a_suggestion(server):
+    server.push("mail", 1)
+    server.lease("mail", group="billing", start="latest")
+
+    for path, body in (("lease", {"group": "biling"}), ("groups/biling/members", {"member": "m"})):
+        refused = server.http.post(f"/api/v1/queues/mail/{path}", json=body)
+        assert refused.status_code == 404
+        assert refused.json()["error"]["code"] == "group_not_found"
+        assert "billing" in refused.json()["error"]["hint"]
 
 
 def test_a_lease_that_is_too_large_for_one_response_gives_the_rest_back(serve):

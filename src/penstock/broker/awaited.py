@@ -51,7 +51,14 @@ class Awaited:
     ) -> LeaseReply:
         """`lease`, awaited; cancelling it gives back what was leased meanwhile."""
         future: asyncio.Future[Any] = self.loop.create_future()
-        pending = self.lease(client, queue, group, request, wait_seconds, partial(resolve, future))
+
+        def told(answer: Any) -> None:
+            if future.done():  # cancelled, and the caller has not run since
+                self._give_back(client, answer)
+            else:
+                resolve(future, answer)
+
+        pending = self.lease(client, queue, group, request, wait_seconds, told)
         try:
             reply: LeaseReply = raised(await future)
         except asyncio.CancelledError:

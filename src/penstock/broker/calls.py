@@ -168,7 +168,7 @@ HANDLERS: Final[Mapping[str, Handler]] = {
     "join": _told(
         LEASE,
         "queue",
-        lambda session, given: session.join(given.queue, given.group, given.member, given.session_seconds),
+        lambda session, given: session.join(given.queue, given.group, given.member, given.session_seconds, given.start),
     ),
     "heartbeat": _told(
         LEASE,

@@ -28,10 +28,10 @@ from penstock.materialise import sealed_extents
 from penstock.model import Outcome
 from penstock.replies import LeaseReply
 from penstock.requests import LeaseRequest, Settling
-from penstock.waiting import Waiter
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
+    from penstock.embedded.session import Watch
 
 _RELEASE = Settling(Outcome.RELEASED)
 _ACK = Settling(Outcome.ACKED)
@@ -66,7 +66,7 @@ class Pending:
         self._wait = wait
         self._told = told
         self._started = broker.clock.monotonic()
-        self._waiter: Waiter | None = None
+        self._waiter: Watch | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_answered = False  # there is an answer, which may not be durable yet
         self.is_over = False
@@ -118,7 +118,7 @@ class Pending:
             self._over(*self._fitted(*answer))
         elif not self._wait:
             self._over(*answer)
-        elif self._waiter is None or self._waiter.woken:
+        elif self._waiter is None or self._waiter[0].woken:
             self._watch()
 
     def _fitted(self, reply: LeaseReply, ticket: int) -> tuple[LeaseReply, int]:
@@ -134,11 +134,12 @@ class Pending:
     def _watch(self) -> None:
         """Get in line, and ask once more: something may have come since the last time."""
         self._leave(served=False)
+        self._request = self._request.in_existing_group()
         if self._timer is None:
             self._broker.waiting.add(self)
             self._timer = self._broker.loop.call_later(self._wait, self.finish)
         try:
-            self._waiter = self._broker.session.watch(self._queue, self._wake)
+            self._waiter = self._broker.session.watch(self._queue, self._wake, self._group)
         except PenstockError as error:
             self._over(error, 0)
             return

@@ -15,7 +15,7 @@ import msgspec
 from penstock import arguments, limits
 from penstock.broker.access import Client
 from penstock.errors import InvalidField, PenstockError
-from penstock.model import DEFAULT_GROUP, Outcome
+from penstock.model import DEFAULT_GROUP, Outcome, Position
 from penstock.replies import LeaseReply
 from penstock.requests import Settling
 
@@ -37,6 +37,7 @@ class StreamRequest(msgspec.Struct, frozen=True):
     consumer: str = ""
     partitions: tuple[int | str, ...] | None = None
     auto_ack: bool = False
+    start: Position | None = None  # where the group begins if it is not there
 
 
 class Stream:
@@ -59,8 +60,11 @@ class Stream:
         self._is_paused = False
         self._is_over = False
         self._pending: Pending | None = None
+        self._start = request.start
         self._held: list[int] = []  # nonces of leases that may have something unsettled
-        arguments.lease_request(request.batch, request.lease_seconds, request.consumer, request.partitions, False)
+        arguments.lease_request(
+            request.batch, request.lease_seconds, request.consumer, request.partitions, False, start=request.start
+        )
 
     def credit(self, messages: int) -> None:
         """Allow so many messages more."""
@@ -102,8 +106,14 @@ class Stream:
             return
         asked = self._asked
         request = arguments.lease_request(
-            min(asked.batch, self._credit), asked.lease_seconds, asked.consumer, asked.partitions, asked.auto_ack
+            min(asked.batch, self._credit),
+            asked.lease_seconds,
+            asked.consumer,
+            asked.partitions,
+            asked.auto_ack,
+            start=self._start,
         )
+        self._start = None  # a group that is deleted later is not made again
         pending = self._broker.lease(
             self._client, asked.queue, asked.group, request, limits.wait_seconds_max, self._leased
         )

@@ -5,13 +5,17 @@
     args.0=7
 
 The value is compared as a number when it is one, and as text too, so that `7` finds 7, 7.0 and "7" (but `7.0` not 7:
-rows that do not hold the text at all are passed over before their JSON is read).
+rows that do not hold the text at all are passed over before their JSON is read). JSON may write any character as
+a number with u before it: rows that do so are read.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+import sqlite3
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -19,9 +23,29 @@ from penstock import limits
 from penstock.errors import InvalidField
 
 LENGTH_MAX: Final = limits.task_filter_bytes_max
+MATCHES: Final = "argument_matches"  # an SQL function: whether some JSON holds an argument
 _PLAIN: Final = re.compile(r"[A-Za-z0-9 _.@:+-]+")
-_WORDS: Final = frozenset({"true", "false", "null"})
+_WORDS: Final[dict[str, object]] = {"true": True, "false": False, "null": None}
 _PATH: Final = re.compile(r"(args|kwargs)((?:\.[^.=]+)+)=(.*)", re.DOTALL)
+_decode: Final = msgspec.json.Decoder().decode
+
+
+class _Wanted(NamedTuple):
+    """What is looked for."""
+
+    column: str  # args or kwargs; empty: both
+    path: tuple[str, ...]
+    text: str
+    number: int | float | None
+
+
+@lru_cache(maxsize=64)
+def _parsed(argument: str) -> _Wanted:
+    match = _PATH.fullmatch(argument)
+    if match is None:
+        return _Wanted("", (), argument, _number(argument))
+    column, path, text = match.groups()
+    return _Wanted(column, tuple(path[1:].split(".")), text, _number(text))
 
 
 def argument_terms(argument: str) -> tuple[str, dict[str, Any]]:
@@ -31,67 +55,80 @@ def argument_terms(argument: str) -> tuple[str, dict[str, Any]]:
             f"argument: must have from 1 to {LENGTH_MAX} characters, not {len(argument)}",
             hint="a value, or a path and a value such as kwargs.to=a@b.c or args.0=7",
         )
-    match = _PATH.fullmatch(argument)
-    if match is None:
-        return _anywhere(argument)
-    column, path, value = match.groups()
-    values = {
-        "path": _json_path(path, column),
-        "argument": value,
-        "argument_json": _scalar(value),
-        "glimpse": _glimpse(value),
-    }
-    at = f"json_extract({column}, :path)"
-    typed = f"json_type({column}, :path)"
-    return f"(instr({column}, :glimpse) > 0 AND json_valid({column}) AND {_same(at, typed)})", values
+    wanted = _parsed(argument)
+    values = {"argument": argument, "glimpse": _glimpse(wanted.text), "escape": "\\u"}
+    columns = (wanted.column,) if wanted.column else ("args", "kwargs")
+    terms = [
+        f"((instr({column}, :glimpse) > 0 OR instr({column}, :escape) > 0) AND {MATCHES}({column}, :argument))"
+        for column in columns
+    ]
+    return f"({' OR '.join(terms)})", values
 
 
-def _anywhere(value: str) -> tuple[str, dict[str, Any]]:
-    """The value of any leaf."""
-    values = {"argument": value, "argument_json": _scalar(value), "glimpse": _glimpse(value)}
-    term = "(" + " OR ".join(
-        f"(instr({column}, :glimpse) > 0 AND json_valid({column}) AND EXISTS"
-        f" (SELECT 1 FROM json_tree({column}) AS leaf WHERE {_same('leaf.atom', 'leaf.type')}))"
-        for column in ("args", "kwargs")
-    )
-    return term + ")", values
+def install(connection: sqlite3.Connection) -> None:
+    """Make the SQL function known to a connection."""
+    connection.create_function(MATCHES, 2, _matches, deterministic=True)
 
 
-def _same(value: str, typed: str) -> str:
-    """SQLite has 1 for true: types are compared too where that matters."""
-    return (
-        f"(({typed} = 'text' AND {value} = :argument)"
-        f" OR ({typed} IN ('integer', 'real') AND {value} = :argument_json)"
-        f" OR ({typed} IN ('true', 'false', 'null') AND {typed} = :argument))"
-    )
+def _matches(json: str, argument: str) -> bool:
+    wanted = _parsed(argument)
+    try:
+        value = _decode(json)
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    values = _at(value, wanted.path) if wanted.column else _leaves(value)
+    return any(_is_same(found, wanted) for found in values)
 
 
-def _scalar(text: str) -> int | float | None:
+def _at(value: Any, path: tuple[str, ...]) -> Iterator[Any]:
+    """The value at a path: a number is a position in a list, and a name in an object."""
+    for step in path:
+        if isinstance(value, dict) and step in value:
+            value = value[step]
+        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return
+    yield value
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    todo = [value]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, dict):
+            todo += value.values()
+        elif isinstance(value, list):
+            todo += value
+        else:
+            yield value
+
+
+def _is_same(value: Any, wanted: _Wanted) -> bool:
+    if isinstance(value, str):
+        return value == wanted.text
+    if value is None or isinstance(value, bool):
+        return wanted.text in _WORDS and value is _WORDS[wanted.text]
+    return wanted.number is not None and isinstance(value, int | float) and value == wanted.number
+
+
+def _number(text: str) -> int | float | None:
     """The number that a text stands for."""
     try:
-        value = msgspec.json.decode(text.encode())
-    except (msgspec.MsgspecError, UnicodeEncodeError):
+        value = _decode(text.encode())
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
         return None
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if is_number and abs(value) < 1 << 63 else None
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _glimpse(value: str) -> str:
-    """A piece of JSON that every such value has, however it is escaped: the longest run of plain characters in it.
+    """A piece of JSON that every such value has, unless it is escaped: the longest run of plain characters in it.
 
     The quotes of a text belong to it, so that few rows are looked into in vain.
     """
     run = max(_PLAIN.finditer(value), key=lambda run: len(run[0]), default=None)
     if run is None:
         return ""
-    if value in _WORDS or _scalar(value) is not None:
+    if value in _WORDS or _number(value) is not None:
         return run[0]  # it may stand there without quotes
     return '"' * (run.start() == 0) + run[0] + '"' * (run.end() == len(value))
-
-
-def _json_path(dotted: str, column: str) -> str:
-    steps = []
-    for index, step in enumerate(dotted[1:].split(".")):
-        is_position = step.isdigit() and (column == "args" or index > 0)
-        steps.append(f"[{int(step)}]" if is_position else '."' + step.replace('"', "") + '"')
-    return "$" + "".join(steps)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from penstock.catalogue import schema
+from penstock.catalogue import arguments, schema
 from penstock.errors import DiskFull
 from penstock.storage.disk import Disk
 
@@ -65,6 +65,7 @@ class Store:
     def _connect(self, cache_kib: int) -> sqlite3.Connection:
         connection = sqlite3.connect(self._path, check_same_thread=False, isolation_level=None, cached_statements=64)
         try:
+            arguments.install(connection)
             connection.executescript(f"{_PRAGMAS} PRAGMA cache_size = -{cache_kib};")
         except sqlite3.Error:
             connection.close()

@@ -34,7 +34,7 @@ INTERRUPTED: Final = 130
 HINTS: Final[dict[type[PenstockError], str]] = {
     QueueNotFound: "'penstock queues' lists them; a push or 'penstock queues create' makes one",
     QueueExists: "'penstock queues update' changes its options",
-    GroupNotFound: "'penstock groups list' lists them; 'penstock groups create' makes one",
+    GroupNotFound: "'penstock groups list' lists them; 'penstock groups create', or --start, makes one",
     GroupExists: "'penstock seek' moves it",
     TaskNotFound: "'penstock tasks list' lists them; final ones are kept for 7 days",
     Unavailable: "check that the broker runs ('penstock serve') and the address is right (--url, PENSTOCK_URL)",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from penstock.cli import human, output, shapes
 from penstock.cli.exits import CommandError, nothing_there
+from penstock.cli.groups import POSITION_HELP
 from penstock.cli.options import AsJson, ContextOption, Group, PayloadOnly, QueueName, Url, seconds_option
 from penstock.cli.target import address, is_directory, opened
 from penstock.model import DEFAULT_GROUP
@@ -25,6 +26,12 @@ def lease(
     max: Annotated[int, typer.Option("--max", "-n", min=1, max=100_000, help="How many at most.")] = 1,
     wait: Annotated[float, seconds_option("--wait", "-w", about="Wait so long for the first one, 60s at most.")] = 0.0,
     group: Group = DEFAULT_GROUP,
+    start: Annotated[
+        Any,
+        typer.Option(
+            "--start", parser=human.position, metavar="POSITION", help=f"Make the group there: {POSITION_HELP}"
+        ),
+    ] = None,
     lease_seconds: Annotated[
         float | None,
         seconds_option("--lease-seconds", about="How long the lease lasts; as the queue says if not given."),
@@ -64,7 +71,7 @@ def lease(
         hint = "a lease in a directory ends with this command: say --ack, --nack, --reject or --release"
         raise CommandError("nothing can be held without a broker", hint=hint)
     with opened(url, context) as ps:
-        leased = ps.queue(queue).lease(max, wait, lease_seconds, group, consumer, partition or None)
+        leased = ps.queue(queue).lease(max, wait, lease_seconds, group, consumer, partition or None, start=start)
         if not leased:
             raise nothing_there(
                 f"nothing is ready in {queue!r} for group {group!r}", f"'penstock stats {queue}' shows why"

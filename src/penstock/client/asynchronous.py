@@ -132,8 +132,9 @@ class Queue:
         consumer: str | None = None,
         partitions: Sequence[int | str] | None = None,
         auto_ack: bool = False,
+        start: Position | None = None,
     ) -> Leased:
-        request = arguments.lease_request(max, lease_seconds, consumer, partitions, auto_ack)
+        request = arguments.lease_request(max, lease_seconds, consumer, partitions, auto_ack, start=start)
         check_name(group, "group")
         arguments.wait_seconds(wait)
         return Leased(self._session, await self._session.lease(self.name, group, request, wait))
@@ -143,6 +144,7 @@ class Queue:
         group: str = DEFAULT_GROUP,
         batch: int = 1,
         *,
+        start: Position | None = None,
         lease_seconds: float | None = None,
         consumer: str | None = None,
         idle_seconds: float | None = None,
@@ -151,7 +153,8 @@ class Queue:
         wait = limits.wait_seconds_max if idle_seconds is None else min(limits.wait_seconds_max, idle_seconds)
         idle = 0.0
         while idle_seconds is None or idle < idle_seconds:
-            leased = await self.lease(batch, wait, lease_seconds, group, consumer)
+            leased = await self.lease(batch, wait, lease_seconds, group, consumer, start=start)
+            start = None  # a group that is deleted from now on stays deleted
             idle = 0.0 if leased else idle + wait
             if leased:
                 seconds = (await self.options()).lease_seconds if lease_seconds is None else lease_seconds
@@ -164,6 +167,7 @@ class Queue:
         group: str,
         member: str | None = None,
         *,
+        start: Position | None = None,
         batch: int = 100,
         lease_seconds: float | None = None,
         session_seconds: float = limits.session_seconds_default,
@@ -172,7 +176,7 @@ class Queue:
         stop: asyncio.Event | None = None,
     ) -> AsyncGenerator[Delivery]:
         """Deliveries for ever, as a member of a group; see the blocking face. Close it to leave at once."""
-        place = Place(self.name, group, member, batch, lease_seconds, session_seconds)
+        place = Place(self.name, group, member, start, batch, lease_seconds, session_seconds)
         return Subscription(self._session, place, on_assigned, on_revoked, stop).run()
 
     async def members(self, group: str = DEFAULT_GROUP) -> list[Member]:

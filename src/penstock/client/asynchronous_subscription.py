@@ -132,7 +132,10 @@ class Subscription:
     async def _join(self) -> None:
         place = self._place
         async with self._asking:
-            place.membership = await self._session.join(place.queue, place.group, place.member, place.session_seconds)
+            place.membership = await self._session.join(
+                place.queue, place.group, place.member, place.session_seconds, place.start
+            )
+            place.start = None  # a group that is deleted from now on stays deleted
 
     async def _heartbeat(self) -> None:
         """Say that we are alive and what we hold, and hear what has changed."""

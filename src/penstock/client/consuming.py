@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from penstock import limits
 from penstock.client.settlings import ACK, LEFT, RELEASE
 from penstock.errors import StateError, Unavailable
+from penstock.model import Position
 
 if TYPE_CHECKING:
     from penstock.client.sync import Queue
@@ -22,6 +23,7 @@ def consume(
     queue: Queue,
     group: str,
     batch: int,
+    start: Position | None,
     lease_seconds: float | None,
     consumer: str | None,
     idle_seconds: float | None,
@@ -32,7 +34,8 @@ def consume(
     wait = patience if idle_seconds is None else min(patience, idle_seconds)
     idle = 0.0
     while stop is None or not stop.is_set():
-        leased = queue.lease(batch, wait, lease_seconds, group, consumer)
+        leased = queue.lease(batch, wait, lease_seconds, group, consumer, start=start)
+        start = None  # a group that is deleted from now on stays deleted
         idle = 0.0 if leased else idle + wait
         if idle_seconds is not None and idle >= idle_seconds:
             return

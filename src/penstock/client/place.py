@@ -14,9 +14,9 @@ import msgspec
 
 from penstock import arguments
 from penstock.client.delivery import BaseDelivery
-from penstock.model import check_name
+from penstock.model import Position, check_name
 from penstock.replies import Membership
-from penstock.requests import LeaseRequest, check_session_seconds
+from penstock.requests import LeaseRequest, check_session_seconds, check_start
 
 
 class Place:
@@ -27,6 +27,7 @@ class Place:
         queue: str,
         group: str,
         member: str | None,
+        start: Position | None,
         batch: int,
         lease_seconds: float | None,
         session_seconds: float,
@@ -35,6 +36,7 @@ class Place:
         self.group = check_name(group, "group")
         self.member = f"member-{uuid.uuid4().hex[:12]}" if member is None else check_name(member, "member")
         self.session_seconds = check_session_seconds(session_seconds)
+        self.start = None if start is None else check_start(start)  # of the group, until it is joined
         self.membership: Membership | None = None
         self.seen: Membership | None = None  # the last that the consumer has followed
         self.mine: set[str] = set()

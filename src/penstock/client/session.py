@@ -132,7 +132,9 @@ class Session(TaskSession, Protocol):
 
     # members of groups
 
-    def join(self, queue: str, group: str, member: str, session_seconds: float) -> tuple[Membership, Ticket]: ...
+    def join(
+        self, queue: str, group: str, member: str, session_seconds: float, start: Position | None = None
+    ) -> tuple[Membership, Ticket]: ...
 
     def heartbeat(
         self, queue: str, group: str, member: str, generation: int, held: Sequence[str]
@@ -252,7 +254,9 @@ class AsyncSession(AsyncTaskSession, Protocol):
 
     # members of groups
 
-    async def join(self, queue: str, group: str, member: str, session_seconds: float) -> Membership: ...
+    async def join(
+        self, queue: str, group: str, member: str, session_seconds: float, start: Position | None = None
+    ) -> Membership: ...
 
     async def heartbeat(
         self, queue: str, group: str, member: str, generation: int, held: Sequence[str]

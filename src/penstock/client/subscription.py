@@ -135,8 +135,9 @@ class Subscription:
     def _join(self) -> None:
         place = self._place
         with self._asking:
-            joined = self._session.join(place.queue, place.group, place.member, place.session_seconds)
+            joined = self._session.join(place.queue, place.group, place.member, place.session_seconds, place.start)
             place.membership, ticket = joined
+            place.start = None  # a group that is deleted from now on stays deleted
         self._session.confirm(ticket)
 
     def _heartbeat(self) -> None:

@@ -40,7 +40,7 @@ from penstock.replies import Member
 from penstock.requests import LetterFilter
 
 T = TypeVar("T")
-_NO_OPTIONS = (None, None, None, False)
+_NO_OPTIONS = (None, None, None, False, None)
 
 
 class DeadLetters:
@@ -176,11 +176,20 @@ class Queue:
         consumer: str | None = None,
         partitions: Sequence[int | str] | None = None,
         auto_ack: bool = False,
+        start: Position | None = None,
     ) -> Leased:
-        """Take up to `max` messages for `lease_seconds`; waits up to `wait` seconds for the first one."""
+        """Take up to `max` messages for `lease_seconds`; waits up to `wait` seconds for the first one.
+
+        A group other than `default` must have been created, or `start` says where it begins: earliest, latest, an
+        offset or a time. Otherwise `GroupNotFound` is raised.
+        """
         session = self._session
-        options = (lease_seconds, consumer, partitions, auto_ack)
-        request = arguments.lease_of(max) if options == _NO_OPTIONS else arguments.lease_request(max, *options)
+        options = (lease_seconds, consumer, partitions, auto_ack, start)
+        request = (
+            arguments.lease_of(max)
+            if options == _NO_OPTIONS
+            else arguments.lease_request(max, lease_seconds, consumer, partitions, auto_ack, start=start)
+        )
         if group is not DEFAULT_GROUP:
             check_name(group, "group")
         if type(wait) is not int or wait:
@@ -198,6 +207,7 @@ class Queue:
         group: str = DEFAULT_GROUP,
         batch: int = 1,
         *,
+        start: Position | None = None,
         lease_seconds: float | None = None,
         consumer: str | None = None,
         idle_seconds: float | None = None,
@@ -207,15 +217,16 @@ class Queue:
 
         Leases are extended while the loop body runs; a delivery is acknowledged when the loop asks for the next one.
         Leaving the loop gives back what was not begun, and counts as a failure of the delivery at hand unless it was
-        settled by hand.
+        settled by hand. `start` makes the group if it is not there, as in `lease`.
         """
-        return consume(self, group, batch, lease_seconds, consumer, idle_seconds, stop)
+        return consume(self, group, batch, start, lease_seconds, consumer, idle_seconds, stop)
 
     def subscribe(
         self,
         group: str,
         member: str | None = None,
         *,
+        start: Position | None = None,
         batch: int = 100,
         lease_seconds: float | None = None,
         session_seconds: float = limits.session_seconds_default,
@@ -226,9 +237,10 @@ class Queue:
         """Deliveries for ever, as a member of a group that shares the partitions out among its members.
 
         Like `consume`, from the partitions that this member owns; `on_assigned` and `on_revoked` are called with the
-        names of those that come and go. Leaving the loop leaves the group. See docs/groups.md.
+        names of those that come and go. Leaving the loop leaves the group. `start` makes the group if it is not there,
+        as in `lease`. See docs/groups.md.
         """
-        place = Place(self.name, group, member, batch, lease_seconds, session_seconds)
+        place = Place(self.name, group, member, start, batch, lease_seconds, session_seconds)
         return Subscription(self._session, place, on_assigned, on_revoked, stop).run()
 
     def members(self, group: str = DEFAULT_GROUP) -> list[Member]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from penstock.delivery.entries import (
     Trimmed,
 )
 from penstock.delivery.group import Group
-from penstock.delivery.log import Partition, Queue
+from penstock.delivery.log import Partition, Queue, ask_each
 from penstock.delivery.phases import LEASED, SETTLED
 from penstock.delivery.progress import span_of
 from penstock.errors import (
@@ -32,7 +33,17 @@ from penstock.errors import (
     QueueExists,
     QueueNotFound,
 )
-from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX, MessageId, Outcome, QueueOptions, check_name, queue_options
+from penstock.model import (
+    DEFAULT_GROUP,
+    DLQ_SUFFIX,
+    MessageId,
+    Outcome,
+    Position,
+    QueueOptions,
+    check_name,
+    queue_options,
+    to_micros,
+)
 
 Start = Literal["earliest", "latest"] | Mapping[int, int]
 
@@ -49,8 +60,53 @@ def group_named(queue: Queue, name: str) -> Group:
     """The group of this name, which must exist."""
     number = queue.group_ids.get(check_name(name, "group"))
     if number is None:
-        raise GroupNotFound(f"queue {queue.name!r} has no group {name!r}")
+        raise GroupNotFound(f"queue {queue.name!r} has no group {name!r}", hint=_group_hint(queue, name))
     return queue.groups[number]
+
+
+def _group_hint(queue: Queue, name: str) -> str:
+    close = difflib.get_close_matches(name, queue.group_ids, n=1)
+    suggestion = f"did you mean {close[0]!r}? " if close else ""
+    return f"{suggestion}create_group makes it, and so does start= in lease, consume or subscribe"
+
+
+def partition_named(queue: Queue, name: int | str) -> Partition:
+    """The partition of this name, which must exist."""
+    partition = queue.by_name.get(str(name))
+    if partition is None:
+        known = f"0 to {len(queue.partitions) - 1}" if queue.options.partitions != "named" else "names seen in a push"
+        raise InvalidField(f"partition: queue {queue.name!r} has no partition {name!r}", hint=f"it has {known}")
+    return partition
+
+
+def start_at(queue: Queue, to: Position, partition: int | str | None = None, field: str = "to") -> Start:
+    """A position as offsets per partition; may raise `Need`."""
+    chosen = queue.partitions if partition is None else [partition_named(queue, partition)]
+    if isinstance(to, Mapping):
+        return {partition_named(queue, name).id: _offset(offset, field) for name, offset in to.items()}
+    if to in ("earliest", "begin"):
+        return "earliest" if partition is None else {p.id: p.start for p in chosen}
+    if to in ("latest", "end"):
+        return "latest" if partition is None else {p.id: p.end for p in chosen}
+    if isinstance(to, int) and not isinstance(to, bool):
+        return {p.id: _offset(to, field) for p in chosen}
+    instant = to_micros(to, field)
+    offsets = ask_each(lambda p: p.offset_at(instant), chosen)
+    return {p.id: offset for p, offset in zip(chosen, offsets, strict=True)}
+
+
+def _offset(value: object, field: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidField(f"{field}: {value!r} is not an offset", hint="use earliest, latest, an offset or a time")
+    return value
+
+
+def decide_group_of_use(queue: Queue, name: str, start: Position | None, now: int) -> list[Entry]:
+    """What makes a group that is used with a start; nothing when it is there, `GroupNotFound` without a start."""
+    if start is None or name in queue.group_ids:
+        group_named(queue, name)
+        return []
+    return decide_create_group(queue, name, start_at(queue, start, field="start"), now)
 
 
 def message_place(core: Delivery, id: MessageId) -> Partition:

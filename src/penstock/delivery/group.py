@@ -68,6 +68,7 @@ class Group:
         "served_at",
         "turn",
         "upheavals",
+        "waiting",
     )
 
     def __init__(self, id: int, name: str, queue: Queue, *, latest: bool = False, observes: bool = False) -> None:
@@ -79,6 +80,7 @@ class Group:
         self.progress: list[Progress] = []
         self.backlog = 0
         self.active_at = 0
+        self.waiting = 0  # leases that wait for a message
         self.leases: dict[int, Lease] = {}
         self.roster: Roster | None = None  # its members, once it has had one
         self.turn = 0

@@ -195,7 +195,8 @@ def decide_forgotten(core: Delivery, now: int) -> list[Entry]:
     for queue in core.queues.values():
         for group in queue.groups.values():
             idle_max = round(queue.options.group_expiry_seconds * 1_000_000)
-            is_kept = group.name == DEFAULT_GROUP or group.is_archive or group.leases
+            is_in_use = group.leases or group.waiting or (group.roster is not None and group.roster.seats)
+            is_kept = group.name == DEFAULT_GROUP or group.is_archive or is_in_use
             if not is_kept and now - group.active_at > idle_max:
                 return [GroupDeleted(queue.id, group.id)]
     return []

@@ -72,6 +72,7 @@ class Taking:
     def _take(self) -> tuple[LeaseReply, int]:
         reply, ticket = self._session.lease(*self._where, self._request)
         self._nonce = reply.nonce
+        self._request = self._request.in_existing_group()
         if self._is_abandoned:
             self._release()
         return reply, ticket
@@ -132,20 +133,20 @@ class AsyncSession(AsyncTaskMethods):
         try:
             reply, ticket = await taking.run()
             if not reply.count and wait_seconds:
-                reply, ticket = await self._lease_waiting(taking, queue, wait_seconds)
+                reply, ticket = await self._lease_waiting(taking, queue, group, wait_seconds)
             await self.shard.confirmed(ticket)
         except asyncio.CancelledError:
             taking.abandon()
             raise
         return reply
 
-    async def _lease_waiting(self, taking: Taking, queue: str, seconds: float) -> tuple[LeaseReply, int]:
+    async def _lease_waiting(self, taking: Taking, queue: str, group: str, seconds: float) -> tuple[LeaseReply, int]:
         session, loop = self.session, asyncio.get_running_loop()
         deadline = loop.time() + seconds
         woken = asyncio.Event()
         while True:
             woken.clear()
-            waiter = session.watch(queue, partial(loop.call_soon_threadsafe, woken.set))
+            waiter = session.watch(queue, partial(loop.call_soon_threadsafe, woken.set), group)
             reply: LeaseReply | None = None
             try:
                 reply, ticket = await taking.run()
@@ -257,8 +258,10 @@ class AsyncSession(AsyncTaskMethods):
 
     # members of groups
 
-    async def join(self, queue: str, group: str, member: str, session_seconds: float) -> Membership:
-        return await self._told(self.session.join, queue, group, member, session_seconds)
+    async def join(
+        self, queue: str, group: str, member: str, session_seconds: float, start: Position | None = None
+    ) -> Membership:
+        return await self._told(self.session.join, queue, group, member, session_seconds, start)
 
     async def heartbeat(self, queue: str, group: str, member: str, generation: int, held: Sequence[str]) -> Membership:
         return await self._told(self.session.heartbeat, queue, group, member, generation, held)

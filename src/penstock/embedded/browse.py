@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 
 import numpy as np
@@ -11,16 +11,16 @@ from penstock import limits
 from penstock.delivery import admin
 from penstock.delivery.core import Delivery
 from penstock.delivery.entries import Entry
-from penstock.delivery.log import DUE, Partition, Queue, ask_each
+from penstock.delivery.log import DUE, Partition, ask_each
 from penstock.delivery.phases import SETTLED
 from penstock.delivery.preview import preview
 from penstock.delivery.progress import Progress
 from penstock.delivery.stats import group_stats, lags
 from penstock.delivery.why import why
 from penstock.engine import Ticket
-from penstock.errors import GroupExists, InvalidField
+from penstock.errors import GroupExists
 from penstock.materialise import pieces_of, pieces_of_takes
-from penstock.model import Message, MessageId, PartitionLag, Position, QueueStats, Reason, to_datetime, to_micros
+from penstock.model import Message, MessageId, PartitionLag, Position, QueueStats, Reason, to_datetime
 from penstock.replies import Piece
 from penstock.shard import Shard
 
@@ -31,7 +31,7 @@ def read(
     """Messages of one partition from an offset or an instant on; changes nothing."""
 
     def question(now: int) -> list[Piece]:
-        where = partition_named(admin.queue_named(shard.core, queue), partition)
+        where = admin.partition_named(admin.queue_named(shard.core, queue), partition)
         first = max(where.start, offset or 0)
         if timestamp is not None:
             first = max(first, where.offset_at(timestamp))
@@ -105,15 +105,6 @@ def _due(piece: Piece, row: int, pushed_at: int) -> int:
     return max(pushed_at + delay if delay else 0, deliver_at)
 
 
-def partition_named(queue: Queue, name: int | str) -> Partition:
-    """The partition of this name, which must exist."""
-    partition = queue.by_name.get(str(name))
-    if partition is None:
-        known = f"0 to {len(queue.partitions) - 1}" if queue.options.partitions != "named" else "names seen in a push"
-        raise InvalidField(f"partition: queue {queue.name!r} has no partition {name!r}", hint=f"it has {known}")
-    return partition
-
-
 def delayed(shard: Shard, queue: str, limit: int) -> tuple[list[Message], Ticket]:
     """Messages that are not due yet, soonest first."""
 
@@ -180,7 +171,7 @@ def decide_create_group(
     found = admin.queue_named(core, queue)
     if group in found.group_ids:
         raise GroupExists(f"queue {queue!r} has a group {group!r} already")
-    return admin.decide_create_group(found, group, _start(found, start, None), now, observes=observes)
+    return admin.decide_create_group(found, group, admin.start_at(found, start, field="start"), now, observes=observes)
 
 
 def decide_seek(
@@ -188,26 +179,4 @@ def decide_seek(
 ) -> list[Entry]:
     """A group moved to a position."""
     found = admin.queue_named(core, queue)
-    return admin.decide_seek(admin.group_named(found, group), _start(found, to, partition), now)
-
-
-def _start(queue: Queue, to: Position, partition: int | str | None) -> admin.Start:
-    """A position as offsets per partition; may raise `Need`."""
-    chosen = queue.partitions if partition is None else [partition_named(queue, partition)]
-    if isinstance(to, Mapping):
-        return {partition_named(queue, name).id: _offset(offset) for name, offset in to.items()}
-    if to in ("earliest", "begin"):
-        return "earliest" if partition is None else {p.id: p.start for p in chosen}
-    if to in ("latest", "end"):
-        return "latest" if partition is None else {p.id: p.end for p in chosen}
-    if isinstance(to, int) and not isinstance(to, bool):
-        return {p.id: _offset(to) for p in chosen}
-    instant = to_micros(to, "to")
-    offsets = ask_each(lambda p: p.offset_at(instant), chosen)
-    return {p.id: offset for p, offset in zip(chosen, offsets, strict=True)}
-
-
-def _offset(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidField(f"to: {value!r} is not an offset", hint="use earliest, latest, an offset or a time")
-    return value
+    return admin.decide_seek(admin.group_named(found, group), admin.start_at(found, to, partition), now)

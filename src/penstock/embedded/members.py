@@ -14,21 +14,28 @@ from penstock.delivery.group import Group
 from penstock.delivery.membership import Roster
 from penstock.engine import EVERYONE, GIVEN_UP, Ticket
 from penstock.errors import InvalidField, MemberFenced
-from penstock.model import Outcome, check_name, to_datetime
+from penstock.model import Outcome, Position, check_name, to_datetime
 from penstock.replies import Member, Membership
-from penstock.requests import Settling, check_session_seconds
+from penstock.requests import Settling, check_session_seconds, check_start
 from penstock.shard import Shard
 
 RELEASED: Final = Settling(Outcome.RELEASED)
 
 
-def join(shard: Shard, queue: str, group: str, member: str, session_seconds: float) -> tuple[Membership, Ticket]:
-    """Become a member, or take over the name from a process that bore it. The group is made if it is not there."""
+def join(
+    shard: Shard, queue: str, group: str, member: str, session_seconds: float, start: Position | None = None
+) -> tuple[Membership, Ticket]:
+    """Become a member, or take over the name from a process that bore it. With `start`, a group that is not there is
+    made.
+    """
     check_name(member, "member")
     session_us = round(check_session_seconds(session_seconds) * 1_000_000)
+    if start is not None:
+        check_start(start)
 
     def question(now: int) -> Membership:
-        found = _group_to_join(shard, queue, group, now)
+        found = shard.group_of_use(admin.queue_named(shard.core, queue), check_name(group, "group"), start, now)
+        found.active_at = now
         roster = shard.core.rosters.of(found, now)
         seat = roster.seats.get(member)
         if seat is not None:
@@ -97,25 +104,12 @@ def members(shard: Shard, queue: str, group: str) -> tuple[list[Member], Ticket]
     return shard.look(question)
 
 
-def _group_to_join(shard: Shard, queue: str, name: str, now: int) -> Group:
-    found = admin.queue_named(shard.core, queue)
-    if name not in found.group_ids:
-        entries = admin.decide_create_group(found, name, "earliest", now)
-        shard.commit_frame(entries, found.options.durability or shard.durability)
-        shard.changing = False
-    group = admin.group_named(found, name)
-    group.active_at = now
-    return group
-
-
 def _roster(shard: Shard, queue: str, group: str, member: str) -> tuple[Group, Roster]:
     """The roster that somebody claims to be on."""
-    found = admin.queue_named(shard.core, queue)
-    number = found.group_ids.get(group)
-    roster = None if number is None else found.groups[number].roster
-    if number is None or roster is None:
+    found = admin.group_named(admin.queue_named(shard.core, queue), group)
+    if found.roster is None:
         raise MemberFenced(f"group {group!r} of queue {queue!r} has no member {member!r}")
-    return found.groups[number], roster
+    return found, found.roster
 
 
 def _changed(shard: Shard, group: Group, now: int) -> None:

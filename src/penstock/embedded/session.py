@@ -18,6 +18,7 @@ from penstock.batch import Batch, encode_one
 from penstock.clock import Clock, SystemClock
 from penstock.delivery import admin
 from penstock.delivery.entries import ProducerSet
+from penstock.delivery.group import Group
 from penstock.delivery.producers import decide_producer
 from penstock.embedded import browse, letters, members
 from penstock.embedded.desk import Desk
@@ -27,6 +28,7 @@ from penstock.engine import Ticket
 from penstock.errors import LeaseLost, QueueExists
 from penstock.forks import refuse_in_forks
 from penstock.model import (
+    DEFAULT_GROUP,
     Durability,
     Freed,
     Message,
@@ -51,6 +53,8 @@ from penstock.storage.disk import Disk, RealDisk
 from penstock.storage.staging import Staging
 from penstock.upkeep import Sleeper, Storekeeper, Timekeeper
 from penstock.waiting import Waiter
+
+Watch = tuple[Waiter, Group]  # a lease that waits
 
 
 class Pipeline:
@@ -183,11 +187,12 @@ class Session(TaskMethods):
         reply, ticket = self.lease(queue, group, request)
         if reply.count:
             return reply, ticket
+        request = request.in_existing_group()
         clock = self.shard.clock
         deadline = clock.monotonic() + round(seconds * 1_000_000)
         turn = threading.Semaphore(0)
         while True:
-            waiter = self.watch(queue, turn.release)
+            waiter = self.watch(queue, turn.release, group)
             served = False
             try:
                 reply, ticket = self.lease(queue, group, request)
@@ -201,16 +206,22 @@ class Session(TaskMethods):
             if served or clock.monotonic() >= deadline:
                 return reply, ticket
 
-    def watch(self, queue: str, wake: Callable[[], object]) -> Waiter:
-        """Have `wake` called when the queue may have something to lease."""
+    def watch(self, queue: str, wake: Callable[[], object], group: str = DEFAULT_GROUP) -> Watch:
+        """Have `wake` called when the queue may have something to lease. The group is in use until `unwatch`."""
         with self.shard.lock:
             self.shard.check()
-            return self.shard.waiters.add(admin.queue_named(self.shard.core, queue).id, wake)
+            found = admin.group_named(admin.queue_named(self.shard.core, queue), group)
+            waiter = self.shard.waiters.add(found.queue.id, wake)
+            found.waiting += 1
+            return waiter, found
 
-    def unwatch(self, waiter: Waiter, *, served: bool) -> None:
+    def unwatch(self, watch: Watch, *, served: bool) -> None:
+        waiter, group = watch
         with self.shard.lock:
             self.shard.check()
             self.shard.changing = True  # a wake-up that is not passed on is lost
+            group.waiting -= 1
+            group.active_at = max(group.active_at, self.shard.clock.now())
             self.shard.waiters.leave(waiter, served=served)
             self.shard.changing = False
 
@@ -333,8 +344,10 @@ class Session(TaskMethods):
 
     # members of groups
 
-    def join(self, queue: str, group: str, member: str, session_seconds: float) -> tuple[Membership, Ticket]:
-        return members.join(self.shard, queue, group, member, session_seconds)
+    def join(
+        self, queue: str, group: str, member: str, session_seconds: float, start: Position | None = None
+    ) -> tuple[Membership, Ticket]:
+        return members.join(self.shard, queue, group, member, session_seconds, start)
 
     def heartbeat(
         self, queue: str, group: str, member: str, generation: int, held: Sequence[str]

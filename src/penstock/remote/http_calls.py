@@ -119,6 +119,11 @@ def _membership(view: views.MembershipView) -> Membership:
     return Membership(view.member, view.generation, view.assigned, view.revoking, view.heartbeat_ms / 1000)
 
 
+def _joining(given: calls.Join) -> dict[str, Any]:
+    session_ms = check_session_seconds(given.session_seconds) * 1000
+    return {"member": given.member, "session_ms": session_ms, **({} if given.start is None else {"start": given.start})}
+
+
 def _get(path: Callable[[Any], str], kind: Any, result: Callable[[Any], Any], query: Any = None) -> Shape:
     return Shape("GET", path, None, query, kind, result)
 
@@ -169,7 +174,7 @@ SHAPES: Final[dict[type[calls.Arguments], Shape]] = {
     calls.Join: Shape(
         "POST",
         _in_group("members"),
-        lambda given: {"member": given.member, "session_ms": check_session_seconds(given.session_seconds) * 1000},
+        _joining,
         None,
         views.MembershipView,
         _membership,

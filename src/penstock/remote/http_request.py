@@ -11,7 +11,7 @@ import msgspec
 from penstock.batch import Batch, encode_one
 from penstock.errors import InvalidName, LeaseLost, PenstockError
 from penstock.model import Durability, MessageId, Outcome, Receipt, check_name, to_micros
-from penstock.remote.request import Again, Request
+from penstock.remote.request import Again, Request, position
 from penstock.requests import LeaseRequest, Operation, PartitionChoice, PushOperation, Settling
 from penstock.wire.errors import ErrorReply, to_error
 from penstock.wire.frames import Type
@@ -122,6 +122,7 @@ def lease(queue: str, group: str, wanted: LeaseRequest, wait_seconds: float) -> 
         "member": wanted.member,
         "generation": wanted.generation,
         **_given({"lease_ms": _ms(wanted.lease_seconds), "partitions": wanted.partitions}),
+        **({} if wanted.start is None else {"start": position(wanted.start)}),
     }
     return HttpRequest(
         *("POST", path_of(queue, "lease"), lambda _: asked),

@@ -124,8 +124,9 @@ class Operations(TaskOperations):
 
     # members of groups
 
-    def join(self, queue: str, group: str, member: str, session_seconds: float) -> Any:
-        return self._told(self._call(calls.Join(queue, group, member, session_seconds)))
+    def join(self, queue: str, group: str, member: str, session_seconds: float, start: Position | None = None) -> Any:
+        begin = None if start is None else position(start)
+        return self._told(self._call(calls.Join(queue, group, member, session_seconds, begin)))
 
     def heartbeat(self, queue: str, group: str, member: str, generation: int, held: Sequence[str]) -> Any:
         return self._told(self._call(calls.Heartbeat(queue, group, member, generation, list(held))))

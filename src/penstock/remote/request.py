@@ -149,6 +149,7 @@ def lease(queue: str, group: str, wanted: LeaseRequest, wait_seconds: float) -> 
             wanted.auto_ack,
             wanted.member,
             wanted.generation,
+            None if wanted.start is None else position(wanted.start),
         )
     )
     again = Again.NEVER if wanted.auto_ack else Again.ALWAYS

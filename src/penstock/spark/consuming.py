@@ -223,6 +223,7 @@ class ConsumingReader(StreamReader):
                     f"spark-{begun.query}",
                     None,
                     False,
+                    start="earliest",
                 )
                 reply, _ = self.session.lease(
                     queue.name, self._group, request, 0.0 if found else wait_seconds / len(queues)

@@ -94,6 +94,9 @@ class Push(Request):
 # leasing and settling
 
 
+Position = str | Offset | dict[str, Offset]  # earliest, latest or an instant; an offset; an offset for each partition
+
+
 class Lease(Request):
     """What a consumer asks for."""
 
@@ -106,6 +109,7 @@ class Lease(Request):
     auto_ack: bool = False
     member: str = ""
     generation: Id63 = 0
+    start: Position | None = None
 
 
 class Settle(Request):
@@ -204,8 +208,6 @@ class Transaction(Request):
 
 # groups, members, producers, dead letters
 
-Position = str | Offset | dict[str, Offset]  # earliest, latest or an instant; an offset; an offset for each partition
-
 
 class NewGroup(Request):
     """An independent reader of a queue."""
@@ -227,6 +229,7 @@ class NewMember(Request):
 
     member: str
     session_ms: Annotated[float, Meta(ge=100, le=3_600_000)] = 10_000.0
+    start: Position | None = None
 
 
 class MemberHeartbeat(Request):

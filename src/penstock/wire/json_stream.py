@@ -34,6 +34,7 @@ class Subscribe(models.Request, tag_field="type", tag="subscribe"):
     consumer: str = ""
     partitions: list[models.Partition] | None = None
     auto_ack: bool = False
+    start: models.Position | None = None
 
 
 class GiveCredit(models.Request, tag_field="type", tag="credit"):

@@ -23,6 +23,7 @@ S = TypeVar("S")
 PUSH_ONE_HEAD: Final = struct.Struct(">QB")
 PUSH_HEAD_LENGTH: Final = struct.Struct(">I")
 
+PositionOnWire = str | int | dict[str, int]
 PartitionOnWire = int | str | list[int | str | None] | None
 
 
@@ -69,6 +70,7 @@ class Lease(msgspec.Struct, array_like=True, gc=False):
     auto_ack: bool = False
     member: str = ""
     generation: int = 0
+    start: PositionOnWire | None = None  # where the group begins if it is not there
 
 
 class Settle(msgspec.Struct, array_like=True, gc=False):
@@ -106,6 +108,7 @@ class OpenStream(msgspec.Struct, array_like=True):
     consumer: str = ""
     partitions: Partitions | None = None
     auto_ack: bool = False
+    start: PositionOnWire | None = None
 
 
 class Credit(msgspec.Struct, array_like=True, gc=False):

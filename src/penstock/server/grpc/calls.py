@@ -16,7 +16,18 @@ from penstock.requests import LetterFilter
 from penstock.server.grpc.generated import queues_pb2 as pb
 from penstock.server.grpc.leasing import settling
 from penstock.server.grpc.pushing import batch_of, partition_of
-from penstock.server.grpc.values import group_of, instant_text, maybe, micros, plain_of, seconds, struct_of, timestamp
+from penstock.server.grpc.values import (
+    group_of,
+    instant_text,
+    maybe,
+    micros,
+    plain_of,
+    position_of,
+    seconds,
+    start_of,
+    struct_of,
+    timestamp,
+)
 from penstock.wire import calls
 from penstock.wire.json_errors import Reader
 from penstock.wire.json_options import OptionsChange, changes_of, view_of
@@ -43,24 +54,8 @@ def options_of(request: pb.CreateQueueRequest | pb.UpdateQueueRequest) -> dict[s
         raise _options.refusal(error) from None
 
 
-def _position(position: pb.Position, name: str) -> Any:
-    match position.WhichOneof("position"):
-        case "earliest" | "latest" as word:
-            return word
-        case "offset":
-            return position.offset
-        case "timestamp":
-            return instant_text(position.timestamp, name)
-        case "offsets":
-            return dict(position.offsets.offsets)
-        case _:
-            raise InvalidField(
-                f"{name}: no position is set", hint="earliest, latest, an offset, a timestamp or offsets"
-            )
-
-
 def _start(request: pb.CreateGroupRequest) -> Any:
-    return _position(request.start, "start") if request.HasField("start") else "earliest"
+    return position_of(request.start, "start") if request.HasField("start") else "earliest"
 
 
 def _read(request: pb.ReadRequest) -> calls.Read:
@@ -95,7 +90,7 @@ def _redrive(request: pb.RedriveRequest) -> calls.Redrive:
 def _join(request: pb.JoinRequest) -> calls.Join:
     session = seconds(request, "session_ms")
     patience = limits.session_seconds_default if session is None else session
-    return calls.Join(request.queue, group_of(request), request.member, patience)
+    return calls.Join(request.queue, group_of(request), request.member, patience, start_of(request))
 
 
 def _heartbeat(request: pb.HeartbeatRequest) -> calls.Heartbeat:
@@ -240,7 +235,7 @@ SIMPLE: Final[Mapping[str, Simple]] = {
     ),
     "DeleteGroup": Simple(lambda r: calls.DeleteGroup(r.queue, r.group), _nothing(pb.DeleteGroupResponse)),
     "Seek": Simple(
-        lambda r: calls.Seek(r.queue, group_of(r), _position(r.to, "to"), maybe(r, "partition")),
+        lambda r: calls.Seek(r.queue, group_of(r), position_of(r.to, "to"), maybe(r, "partition")),
         _nothing(pb.SeekResponse),
     ),
     "ListGroups": Simple(lambda r: calls.Groups(r.queue), _groups),

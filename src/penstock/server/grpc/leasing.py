@@ -16,7 +16,7 @@ from penstock.model import Outcome
 from penstock.replies import LeaseReply, Piece
 from penstock.requests import LeaseRequest, Settling
 from penstock.server.grpc.generated import queues_pb2 as pb
-from penstock.server.grpc.values import group_of, seconds, timestamp
+from penstock.server.grpc.values import group_of, seconds, start_of, timestamp
 
 RESPONSE_BYTES: Final = 3 * limits.MIB  # about: clients take 4 MiB unless told otherwise
 STREAM_BATCH: Final = 100
@@ -30,6 +30,7 @@ def lease_request(request: pb.LeaseRequest, client: str) -> LeaseRequest:
         request.consumer,
         list(request.partitions) or None,
         request.auto_ack,
+        start=start_of(request),
     )
     return msgspec.structs.replace(asked, member=request.member, generation=request.generation, client=client)
 
@@ -44,6 +45,7 @@ def stream_request(opening: pb.StreamOpen) -> StreamRequest:
         opening.consumer,
         tuple(opening.partitions) or None,
         opening.auto_ack,
+        start_of(opening),
     )
 
 

@@ -95,3 +95,25 @@ def struct_of(values: dict[str, Any]) -> Struct:
     struct = Struct()
     struct.update(values)
     return struct
+
+
+def position_of(position: pb.Position, name: str) -> Any:
+    """A place in a queue."""
+    match position.WhichOneof("position"):
+        case "earliest" | "latest" as word:
+            return word
+        case "offset":
+            return position.offset
+        case "timestamp":
+            return instant_text(position.timestamp, name)
+        case "offsets":
+            return dict(position.offsets.offsets)
+        case _:
+            raise InvalidField(
+                f"{name}: no position is set", hint="earliest, latest, an offset, a timestamp or offsets"
+            )
+
+
+def start_of(request: Any) -> Any:
+    """Where a group begins if the request makes it; None when it must exist."""
+    return position_of(request.start, "start") if request.HasField("start") else None

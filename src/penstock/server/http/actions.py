@@ -245,7 +245,7 @@ async def members(asked: Asked) -> views.MembersView:
 async def join(asked: Asked) -> views.MembershipView:
     """POST /api/v1/queues/{queue}/groups/{group}/members."""
     body = asked.body
-    given = calls.Join(asked.queue, asked.path["group"], body.member, body.session_ms / 1000)
+    given = calls.Join(asked.queue, asked.path["group"], body.member, body.session_ms / 1000, body.start)
     return views.membership_view(await asked.call("join", given))
 
 

@@ -90,7 +90,9 @@ def lease(exchange: Exchange) -> None:
 
 def _lease_asked(exchange: Exchange, asked: models.Lease) -> None:
     seconds = None if asked.lease_ms is None else asked.lease_ms / 1000
-    request = arguments.lease_request(asked.max, seconds, asked.consumer, asked.partitions, asked.auto_ack)
+    request = arguments.lease_request(
+        asked.max, seconds, asked.consumer, asked.partitions, asked.auto_ack, start=asked.start
+    )
     client = exchange.client
     request = msgspec.structs.replace(request, member=asked.member, generation=asked.generation, client=client.identity)
     encode = partial(_leased, exchange) if not asked.auto_ack else lease_reply

@@ -245,6 +245,7 @@ class TcpConnection(Answering, asyncio.Protocol):
             given.auto_ack,
             given.member,
             given.generation,
+            given.start,
         )
         wait = arguments.wait_seconds(given.wait_seconds)
         queue, group = check_name(given.queue), check_name(given.group, "group")
@@ -304,6 +305,7 @@ class TcpConnection(Answering, asyncio.Protocol):
             given.consumer,
             partitions,
             given.auto_ack,
+            given.start,
         )
         stream = self._broker.stream(
             self._client, request, partial(self._send_leased, correlation), partial(self._ended, correlation)

@@ -163,7 +163,7 @@ class Conversation:
         lease_seconds = None if said.lease_ms is None else said.lease_ms / 1000
         partitions = None if said.partitions is None else tuple(said.partitions)
         request = StreamRequest(
-            said.queue, said.group, said.batch, lease_seconds, said.consumer, partitions, said.auto_ack
+            said.queue, said.group, said.batch, lease_seconds, said.consumer, partitions, said.auto_ack, said.start
         )
         name = said.subscription
         opened = self._broker.stream(self._client, request, partial(self._deliver, name), partial(self._ended, name))

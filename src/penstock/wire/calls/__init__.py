@@ -21,7 +21,6 @@ from penstock.wire.calls.groups import (
     Join,
     Leave,
     Members,
-    PositionOnWire,
     Seek,
 )
 from penstock.wire.calls.messages import (
@@ -86,6 +85,7 @@ from penstock.wire.calls.tasks import (
     Workers,
 )
 from penstock.wire.errors import ErrorReply
+from penstock.wire.requests import PositionOnWire
 
 __all__ = [
     "CALLS",

@@ -6,8 +6,7 @@ import msgspec
 
 from penstock.arguments import partition, position
 from penstock.wire.calls.arguments import Arguments
-
-PositionOnWire = str | int | dict[str, int]
+from penstock.wire.requests import PositionOnWire
 
 
 class CreateGroup(Arguments):
@@ -58,6 +57,7 @@ class Join(Arguments):
     group: str
     member: str
     session_seconds: float = 10.0
+    start: PositionOnWire | None = None
 
 
 class Heartbeat(Arguments):

@@ -93,7 +93,7 @@ class PushResponse(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[str]] = ..., duplicates: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
-    __slots__ = ("queue", "group", "max", "wait_ms", "lease_ms", "consumer", "partitions", "auto_ack", "member", "generation", "max_bytes")
+    __slots__ = ("queue", "group", "max", "wait_ms", "lease_ms", "consumer", "partitions", "auto_ack", "member", "generation", "max_bytes", "start")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MAX_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +105,7 @@ class LeaseRequest(_message.Message):
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
     queue: str
     group: str
     max: int
@@ -116,7 +117,8 @@ class LeaseRequest(_message.Message):
     member: str
     generation: int
     max_bytes: int
-    def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., consumer: _Optional[str] = ..., partitions: _Optional[_Iterable[str]] = ..., auto_ack: _Optional[bool] = ..., member: _Optional[str] = ..., generation: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+    start: Position
+    def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., consumer: _Optional[str] = ..., partitions: _Optional[_Iterable[str]] = ..., auto_ack: _Optional[bool] = ..., member: _Optional[str] = ..., generation: _Optional[int] = ..., max_bytes: _Optional[int] = ..., start: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class LeaseResponse(_message.Message):
     __slots__ = ("lease_id", "expires_at", "deliveries")
@@ -264,7 +266,7 @@ class ExtendResult(_message.Message):
     def __init__(self, receipt: _Optional[str] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
 
 class StreamOpen(_message.Message):
-    __slots__ = ("queue", "group", "batch", "lease_ms", "consumer", "partitions", "auto_ack", "credit")
+    __slots__ = ("queue", "group", "batch", "lease_ms", "consumer", "partitions", "auto_ack", "credit", "start")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
@@ -273,6 +275,7 @@ class StreamOpen(_message.Message):
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     AUTO_ACK_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
     queue: str
     group: str
     batch: int
@@ -281,7 +284,8 @@ class StreamOpen(_message.Message):
     partitions: _containers.RepeatedScalarFieldContainer[str]
     auto_ack: bool
     credit: int
-    def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., batch: _Optional[int] = ..., lease_ms: _Optional[int] = ..., consumer: _Optional[str] = ..., partitions: _Optional[_Iterable[str]] = ..., auto_ack: _Optional[bool] = ..., credit: _Optional[int] = ...) -> None: ...
+    start: Position
+    def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., batch: _Optional[int] = ..., lease_ms: _Optional[int] = ..., consumer: _Optional[str] = ..., partitions: _Optional[_Iterable[str]] = ..., auto_ack: _Optional[bool] = ..., credit: _Optional[int] = ..., start: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class StreamRequest(_message.Message):
     __slots__ = ("id", "open", "credit", "settle", "extend")
@@ -707,16 +711,18 @@ class PartitionLag(_message.Message):
     def __init__(self, partition: _Optional[str] = ..., start_offset: _Optional[int] = ..., committed_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., lag: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("queue", "group", "member", "session_ms")
+    __slots__ = ("queue", "group", "member", "session_ms", "start")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     SESSION_MS_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
     queue: str
     group: str
     member: str
     session_ms: int
-    def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[str] = ..., session_ms: _Optional[int] = ...) -> None: ...
+    start: Position
+    def __init__(self, queue: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[str] = ..., session_ms: _Optional[int] = ..., start: _Optional[_Union[Position, _Mapping]] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("queue", "group", "member", "generation", "held")
