@@ -217,6 +217,7 @@ class Storekeeper:
         journal.check_space()
         if self.file_us_max is not None and self._shard.clock.monotonic() - self._file_since >= self.file_us_max:
             journal.rotate()
+        journal.mark()
 
     def _make_room(self) -> None:
         if self.retain().messages_removed:

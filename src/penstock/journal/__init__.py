@@ -67,6 +67,9 @@ class Journal(Protocol):
     def check_space(self) -> bool:
         """Look at the free disk, renew the reserve if it was used, and set and return `disk_full`."""
 
+    def mark(self) -> None:
+        """Note how far it is durable, so that a journal that has lost its end is found out."""
+
     def free_bytes(self) -> int | None:
         """Free space where the files are; None when there are none."""
 

@@ -21,6 +21,7 @@ from penstock.journal.following import FileReader
 from penstock.storage import files
 from penstock.storage.disk import Disk, File
 from penstock.storage.frames import ENTRIES_BYTES_MAX, FRAME, HEADER_BYTES, PREFIX, Header, frame_head, seed_of
+from penstock.storage.highwater import Mark, read_mark, write_mark
 from penstock.storage.recovery import Scan, Verdict
 from penstock.storage.space import SpaceGuard
 
@@ -62,9 +63,10 @@ class FileJournal:
         self._writing = threading.Lock()
         self._syncing = threading.Lock()
         self._retired: list[File] = []  # full files that a sync may still be at work on
+        self._marked = read_mark(disk)
         self._closed = False
         self._refusing = False  # closed or failed, in one look for append
-        self._open(known_durable)
+        self._open(max(known_durable, self._marked.durable_sequence))
 
     # Appending and committing.
 
@@ -171,6 +173,13 @@ class FileJournal:
             self.disk_full = is_short or not has_reserve
         return self.disk_full
 
+    def mark(self) -> None:
+        with self._writing:
+            mark = Mark(self.durable_sequence, self._first_sequence, self._allocated)
+        if mark != self._marked:
+            write_mark(self._disk, mark)
+            self._marked = mark
+
     def free_bytes(self) -> int | None:
         return self._disk.free_bytes()
 
@@ -202,6 +211,10 @@ class FileJournal:
             raise Damaged(
                 f"{self._disk.root / name} ends at sequence {found.end_sequence - 1}, and {known_durable} was durable"
             )
+        size = self._disk.size(name)
+        if self._marked.is_cut(first_sequence, size, found.end_position):
+            was = f"it has {size:,} bytes, and had {self._marked.file_bytes:,}"
+            raise Damaged(f"{self._disk.root / name} was cut after sequence {found.end_sequence - 1}: {was}")
         self._file = files.reopen_file(self._disk, name, self._file_bytes)
         if found.verdict is Verdict.TORN:
             logger.warning("%s: cut a torn tail at position %d", self._disk.root / name, found.end_position)

@@ -86,6 +86,9 @@ class MemoryJournal:
     def check_space(self) -> bool:
         return False
 
+    def mark(self) -> None:
+        pass
+
     def free_bytes(self) -> int | None:
         return None
 

@@ -32,7 +32,7 @@ from penstock.opening import close_on_disk, open_on_disk
 from penstock.repair.diagnosis import Diagnosis, Report
 from penstock.repair.salvage import Loss, Salvaged
 from penstock.shard import Shard
-from penstock.storage import compaction, files
+from penstock.storage import compaction, files, highwater
 from penstock.storage import manifest as manifests
 from penstock.storage.aside import Aside
 from penstock.storage.checkpoint import CheckpointStore
@@ -178,6 +178,8 @@ def _restart_journal(disk: Disk, examination: Examination, salvaged: Salvaged, a
     for name in old:
         aside.keep(name)
     files.remove_leftovers(disk)
+    if disk.exists(highwater.NAME):
+        disk.remove(highwater.NAME)  # of the journal that was
     header = Header(examination.shard_id, len(old) + 1, salvaged.end_sequence)
     files.create_file(disk, header, file_bytes)[0].close()
     for name in old:

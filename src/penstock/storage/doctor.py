@@ -19,7 +19,8 @@ from penstock.storage.directory import MARKER, read_marker
 from penstock.storage.disk import Disk
 from penstock.storage.files import RESERVE
 from penstock.storage.findings import Finding
-from penstock.storage.journal_check import JournalCheck, check_journal, read_headers, require
+from penstock.storage.highwater import read_mark
+from penstock.storage.journal_check import JournalCheck, check_journal, read_headers, require, require_length
 from penstock.storage.segment_check import SegmentCheck, check_segments
 
 FOLDERS = ("journal", *DIRECTORIES)
@@ -43,7 +44,7 @@ class Examination(msgspec.Struct):
 
     @property
     def known_durable(self) -> int:
-        """The journal must reach at least up to here."""
+        """The checkpoint and the segments know what was up to here."""
         return max(self.checkpoint.sequence, self.segments.manifest.sealed_sequence)
 
     @property
@@ -63,7 +64,9 @@ def examine(disk: Disk, on_progress: Progress = lambda done, total: None) -> Exa
         # Parts of several checkpoints: frames that are no longer in the journal are in all of them.
         checkpoint.sequence = max(checkpoint.sequence, journal.first_sequence - 1)
     examination = Examination(shard_id, not marker, journal, checkpoint, segments, [])
-    require(journal, examination.needed_after, examination.known_durable)
+    mark = read_mark(disk)
+    require(journal, examination.needed_after, max(examination.known_durable, mark.durable_sequence))
+    require_length(disk, journal, mark)
     missing = _missing_checkpoint(examination)
     checkpoint.findings += missing
     examination.findings = [*marker, *journal.findings, *checkpoint.findings, *segments.findings]

@@ -17,6 +17,7 @@ from penstock.storage import files
 from penstock.storage.disk import Disk
 from penstock.storage.findings import Finding, spelt
 from penstock.storage.frames import HEADER_BYTES, Header, decode_header, seed_of
+from penstock.storage.highwater import Mark
 from penstock.storage.recovery import Scan, Verdict, scan
 
 Progress = Callable[[int], None]  # bytes just checked
@@ -109,6 +110,21 @@ def require(check: JournalCheck, after: int, known_durable: int) -> None:
             # What looks like a torn tail was durable: a checkpoint or the segments say so.
             check.findings = [finding for finding in check.findings if not finding.harmless]
             check.findings.append(Finding(name, f"the file ends too early: {_frames(hole)} {_were(hole)} gone"))
+
+
+def require_length(disk: Disk, check: JournalCheck, mark: Mark) -> None:
+    """Add that the last file is shorter than it was made."""
+    if not check.starts or check.end_is_lost:
+        return
+    start = check.starts[-1]
+    name = files.name_of(start)
+    ends = [found.end_position for found in check.stretches if found.first_sequence >= start]
+    size = disk.size(name)
+    if mark.is_cut(start, size, max(ends, default=HEADER_BYTES)):
+        check.end_is_lost = True
+        check.findings = [finding for finding in check.findings if not finding.harmless]
+        what = f"the file has {size:,} bytes and had {mark.file_bytes:,}: its end is gone"
+        check.findings.append(Finding(name, f"{what}, and nothing tells how many frames were in it"))
 
 
 def _check_header(name: str, header: Header | None, start: int, shard_id: bytes) -> Iterator[Finding]:
