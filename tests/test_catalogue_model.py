@@ -112,7 +112,8 @@ class Life:
         gone = {task_id: view for task_id, view in before.items() if task_id not in after}
         assert count == len(gone)
         for view in gone.values():
-            assert view.state in states
+            # A child that was blocked is cancelled with its parent, and goes if cancelled ones do.
+            assert view.state in states or (view.state is TaskState.BLOCKED and TaskState.CANCELLED in states)
             assert view.state is not TaskState.RUNNING
         for view in after.values():
             if view.state in states and view.task_type == (wanted.task_type or view.task_type) and view.is_final:

@@ -12,6 +12,7 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 from penstock import limits
@@ -103,7 +104,7 @@ class Catalogue:
                     follower.watches = self._listeners.are_there()
                     follower.follow(self._reader.read(follower.position, target), between)
                 if follower.is_rebuilt:
-                    self._expire(follower)  # what was forgotten with time stays so
+                    forgetting.expire(follower.store, self._final_before(), remembers=follower.remembers)
                     follower.is_rebuilt = False
             except (DatabaseBroken, Damaged, FileNotFoundError) as error:
                 if attempt:
@@ -331,18 +332,22 @@ class Catalogue:
     # Forgetting.
 
     def expire(self) -> int:
-        """Forget tasks that have been final for longer than they are kept; how many."""
-        follower = self._follower
-        if follower is None:
-            return 0
-        try:
-            return self._expire(follower)
-        except DatabaseBroken as error:
-            raise self._unusable(error) from error  # whoever asks for a task next has it made anew
+        """Forget tasks that have been final for longer than they are kept; how many. The journal says so."""
+        gone = 0
+        while self._follower is not None and (targets := self._ask(self._expired)):
+            self._shard.change(partial(forgetting.decide_expired, self._shard.core, targets))
+            self.catch_up()
+            gone += len(targets)
+            if len(targets) < forgetting.AT_ONCE or self._ask(self._expired) == targets:
+                break  # those that are left were brought back just now
+        return gone
 
-    def _expire(self, follower: Follower) -> int:
-        final_before = self._shard.clock.now() - self.retention_us
-        return forgetting.expire(follower.store, final_before, remembers=follower.remembers)
+    def _expired(self, asked: Follower) -> list[Target]:
+        with asked.store.reading() as connection:
+            return queries.expired(connection, self._final_before(), forgetting.AT_ONCE)
+
+    def _final_before(self) -> int:
+        return self._shard.clock.now() - self.retention_us
 
     # For the sealer.
 

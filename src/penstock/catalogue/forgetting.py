@@ -1,4 +1,4 @@
-"""Forgetting tasks: because the journal says that they were purged, or because they have been final for long enough.
+"""Forgetting tasks: because the journal says so. Somebody purged them, or they have been final for long enough.
 
 Frames that are about a forgotten task may not be sealed yet. Whoever seals them asks which task it was, so that is
 remembered until they are.
@@ -12,9 +12,13 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.catalogue import schema
+from penstock.catalogue import queries, schema
 from penstock.catalogue.store import Store
-from penstock.delivery.entries import Span
+from penstock.delivery.core import Delivery
+from penstock.delivery.entries import Entry, Span, TasksPurged
+from penstock.delivery.progress import span_of
+from penstock.delivery.tasks import is_settled
+from penstock.requests import Target
 
 AT_ONCE: Final = 2_000
 
@@ -37,17 +41,39 @@ def forget_ids(connection: sqlite3.Connection, ids: Iterable[bytes], until: int 
 
 
 def expire(store: Store, final_before: int, *, remembers: bool) -> int:
-    """Forget tasks that were final before an instant; how many."""
+    """Forget tasks that were final before an instant, without a word to the journal: after a rebuild. How many."""
     gone = 0
     while True:
         with store.writing() as connection:
-            numbers = [number for (number,) in connection.execute(schema.EXPIRED, (final_before, AT_ONCE))]
+            numbers = [target.number for target in queries.expired(connection, final_before, AT_ONCE)]
             row = connection.execute("SELECT value FROM meta WHERE name = 'position'").fetchone()
             chosen = msgspec.json.encode(numbers).decode()
             _forget(connection, schema.OF_NUMBERS, (chosen,), row[0] if remembers and row else None)
         gone += len(numbers)
         if len(numbers) < AT_ONCE:
             return gone
+
+
+def decide_expired(core: Delivery, targets: Iterable[Target], now: int) -> list[Entry]:
+    """Have the journal say that these are forgotten, but for those that were brought back. The lock is held."""
+    places: dict[int, dict[int, list[int]]] = {}
+    ids: dict[int, list[bytes]] = {}
+    for target in targets:
+        if target.partition is None or target.position is None:
+            if target.task_id not in core.tasks.held:
+                ids.setdefault(target.queue, []).append(target.task_id)
+        elif is_settled(core, (target.queue, target.partition, target.position)):
+            places.setdefault(target.queue, {}).setdefault(target.partition, []).append(target.position)
+    return [
+        TasksPurged(
+            queue,
+            now,
+            [span_of(number, sorted(offsets)) for number, offsets in places.get(queue, {}).items()],
+            b"".join(ids.get(queue, ())),
+            is_expired=True,
+        )
+        for queue in {**places, **ids}
+    ]
 
 
 def sealed(store: Store, sequence: int) -> None:

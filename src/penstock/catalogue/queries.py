@@ -260,6 +260,11 @@ def count(connection: sqlite3.Connection, wanted: TaskFilter, names: Names, now:
     return sum(connection.execute(statement, search.values).fetchone()[0] for statement in statements)
 
 
+def expired(connection: sqlite3.Connection, final_before: int, limit: int) -> list[Target]:
+    """Tasks that were final before an instant, and that no unfinished child may ask for."""
+    return [Target(*row) for row in connection.execute(f"{_TARGET} {schema.EXPIRED}", (final_before, limit))]
+
+
 def closed_targets(connection: sqlite3.Connection, ids: Sequence[bytes]) -> list[Target]:
     """Those of some tasks that are final, and that no unfinished child may ask for."""
     found = []

@@ -184,7 +184,7 @@ HAS_OPEN_CHILD: Final = f"""EXISTS (
     WHERE parents.parent = tasks.task_id AND child.state < {FINAL_FROM}
 )"""
 EXPIRED: Final = f"""
-SELECT number FROM tasks WHERE submitted_at < ?1 AND finished_at > 0 AND finished_at < ?1
+WHERE submitted_at < ?1 AND finished_at > 0 AND finished_at < ?1
 AND state >= {FINAL_FROM} AND NOT {HAS_OPEN_CHILD} ORDER BY submitted_at LIMIT ?2
 """
 # {where} says which ones.

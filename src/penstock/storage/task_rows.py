@@ -101,7 +101,8 @@ class TaskRows:
             if entry.queue not in self._names.queues:
                 continue  # of a queue that is gone, and all its history with it
             if isinstance(entry, TasksPurged):
-                purged += _purged(entry, sequence)
+                # Those that are old are forgotten by a catalogue that is rebuilt because they are old.
+                purged += [] if entry.is_expired else _purged(entry, sequence)
             else:
                 number = self._take(number, entry)
         if len(fold):
