@@ -107,9 +107,12 @@ class Receipt(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Receipt:
-        parts = text.split(":", 5) if isinstance(text, str) else []
+        parts = text.split(":", 5) if isinstance(text, str) and text.isascii() else []
+        # `int` takes " 5", "+5" and "5_0" too.
+        if len(parts) != 5 or not "".join(parts[2:]).isalnum():
+            raise BadReceipt(f"{shown(text)} is not a receipt")
+        queue, partition, offset, attempt, nonce = parts
         try:
-            queue, partition, offset, attempt, nonce = parts
             return cls(queue, partition, int(offset), int(attempt), int(nonce, 16))
         except ValueError:
             raise BadReceipt(f"{shown(text)} is not a receipt") from None

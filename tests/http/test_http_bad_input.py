@@ -145,3 +145,19 @@ def test_a_body_in_chunks_is_refused_when_it_grows_too_large(serve, path):
 
     assert (answer.status, answer.code) == (413, "too_large")
     assert serve(request_bytes_max=1024).http.get("/livez").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["{}:{}: {}:{}:{}", "{}:{}:+{}:{}:{}", "{}:{}:{}:\n{}:{}", "{}:{}:{}:{}:{}\n", "{}:{}:0_{}:{}:{}"],
+)
+def test_a_receipt_is_taken_as_it_was_given_or_not_at_all(server, change):
+    server.push("mail", 1)
+    (message,) = server.lease("mail")
+
+    spoilt = change.format(*message["receipt"].split(":"))
+    refused = server.http.post("/api/v1/ack", json={"receipts": [spoilt]}).json()
+    taken = server.http.post("/api/v1/ack", json={"receipts": [message["receipt"]]}).json()
+
+    assert refused["error"]["code"] == "bad_receipt"
+    assert taken["results"][0]["status"] == "ok"
