@@ -106,7 +106,8 @@ class Book:
             self.frames.seal(self.store)
         elif action == "remove":
             places = sorted({(extent.queue, extent.partition) for extent in self.store.extents})
-            self.store.remove({place: rng.randrange(20) for place in places if rng.random() < 0.3})
+            gone = [queue for queue in range(1, 4) if rng.random() < 0.15]
+            self.store.remove({place: rng.randrange(20) for place in places if rng.random() < 0.3}, gone)
         elif action == "compact":
             self.store.compact()
         else:
