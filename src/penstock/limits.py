@@ -112,6 +112,10 @@ retention_bytes_default: Final = 10 * GIB
 
 # Requests of a broker, and what waits on the way to a peer that does not read.
 outbox_bytes_max: Final = 1 * MIB
+unread_bytes_max: Final = 256 * MIB  # of all requests that are not whole yet
+progress_seconds: Final = 10.0  # in which a request must be whole, or have grown by as many bytes
+progress_bytes: Final = 256 * KIB
+stalled_seconds: Final = 30.0  # for a client that does not read
 request_bytes_max: Final = 256 * MIB
 fetch_bytes_max: Final = 8 * MIB  # of a stored file, in one answer
 connections_max: Final = 10_000

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from asyncio import events
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -41,6 +41,15 @@ class Watched:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(SECONDS)
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Let it run until something holds."""
+
+        async def watch() -> None:
+            while not holds():  # noqa: ASYNC110 - there is nothing that would tell
+                await asyncio.sleep(0.01)
+
+        self.run(watch())
 
     def forget(self) -> None:
         self.longest, self.culprit = 0.0, ""

@@ -30,6 +30,7 @@ from penstock.broker.listening import ALL_TASKS, QUEUES, Listener, TasksWanted, 
 from penstock.broker.settling import SettleEach
 from penstock.broker.streaming import Stream, StreamRequest
 from penstock.broker.tasks import BEGUN, Tasks
+from penstock.broker.unread import Unread
 from penstock.broker.waits import Wait, stopping
 from penstock.embedded import Session
 from penstock.errors import BadRequest, PenstockError
@@ -62,6 +63,7 @@ class Broker(Awaited):
         self.tasks = Tasks(self)
         self.events = Events(session)
         self.is_draining = False
+        self.unread = Unread()
         self._folder = Folder(
             self.loop, self.shard.push_folded, self._after_fold, self.confirmer.is_syncing, self._stored, self.count
         )

@@ -20,6 +20,7 @@ LENGTH: Final = struct.Struct(">I")
 JSON_HEAD_BYTES: Final = 5  # length and type
 BINARY_FROM: Final = 16  # types from here on carry a correlation
 PROTOCOL_VERSION: Final = 1
+SMALL_PIECE_BYTES: Final = 4096  # of a frame that is not whole; smaller ones are put together
 
 Buffer = bytes | memoryview
 
@@ -88,14 +89,14 @@ class Splitter:
 
     def __init__(self, frame_bytes_max: int) -> None:
         self._frame_bytes_max = frame_bytes_max
-        self._parts: list[Buffer] = []
+        self._parts: list[Buffer | bytearray] = []
         self._kept = 0  # bytes in the parts
         self._wanted = 0  # bytes until the frame that has begun is whole, as far as is known
 
     def feed(self, data: bytes) -> tuple[bytes, list[Cut]]:
         """Bytes and the frames in them; `BadRequest` when they cannot be frames: then the stream is lost."""
         if self._parts:
-            self._parts.append(data)
+            self._add(data)
             self._kept += len(data)
             if self._kept < self._wanted:
                 return b"", []
@@ -113,6 +114,20 @@ class Splitter:
         if position < len(data):
             self._keep(memoryview(data)[position:])
         return data, cuts
+
+    @property
+    def held_bytes(self) -> int:
+        """Of a frame that is not whole yet."""
+        return self._kept if self._parts else 0
+
+    def _add(self, data: bytes) -> None:
+        # A piece has its price beside its bytes, and a peer may send them one by one.
+        if len(data) >= SMALL_PIECE_BYTES:
+            self._parts.append(data)
+        elif isinstance(self._parts[-1], bytearray):
+            self._parts[-1] += data
+        else:
+            self._parts.append(bytearray(data))
 
     def _cut_binary(self, data: bytes, cuts: list[Cut]) -> int:
         """The sound frames of the binary protocol at the beginning, which mostly are all; returns where they end."""

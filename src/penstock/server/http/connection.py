@@ -237,8 +237,13 @@ class HttpConnection(asyncio.Protocol):
         return refused
 
     def on_body(self, body: bytes) -> None:
-        if self._receiving is not None and not self._receiving.add(body):
+        receiving = self._receiving
+        if receiving is None:
+            return
+        if not receiving.add(body):
             self._refuse(too_large(self.site.settings.request_bytes_max))
+        elif not receiving.reserve():
+            self._refuse(Unavailable("too many large requests are on their way", hint="send fewer of them at once"))
 
     def on_message_complete(self) -> None:
         self._since = self.site.now

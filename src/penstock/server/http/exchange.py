@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger("penstock.http")
 LARGE: Final = (LeaseReply, PushReply)  # replies that may be
+SMALL_CHUNK_BYTES: Final = 4096  # smaller ones are put together: each has its price beside its bytes
+RESERVED_BYTES_MIN: Final = 64 * 1024
 LARGE_COUNT: Final = 2000  # messages whose reply takes some milliseconds to write
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 JOINED_BYTES_MAX: Final = 16_384  # a small body goes out in one piece with its headers
@@ -33,6 +35,7 @@ class Exchange:
         "_chunks",
         "_headers",
         "_received",
+        "_reserved",
         "_run",
         "_started",
         "all_headers",
@@ -76,8 +79,9 @@ class Exchange:
         self.pending: Pending | None = None
         self._headers = headers
         self._run = run
-        self._chunks: list[bytes] = []
+        self._chunks: list[bytes | bytearray] = []
         self._received = 0
+        self._reserved = 0  # of what all unread requests may take
         self._started = 0
 
     # the request
@@ -85,14 +89,34 @@ class Exchange:
     def add(self, chunk: bytes) -> bool:
         """Some of the body has come. False: it is too large now."""
         self._received += len(chunk)
-        self._chunks.append(chunk)
+        if len(chunk) >= SMALL_CHUNK_BYTES or not self._chunks:
+            self._chunks.append(chunk)
+        elif isinstance(self._chunks[-1], bytearray):
+            self._chunks[-1] += chunk
+        else:
+            self._chunks.append(bytearray(chunk))
         return self._received <= self.site.settings.request_bytes_max
+
+    def reserve(self) -> bool:
+        """Count a large body into what all unread requests may take. False: it may take no more."""
+        more = self._received - self._reserved
+        if more < RESERVED_BYTES_MIN:
+            return True
+        if not self.site.broker.unread.take(self.protocol.address, more):
+            return False
+        self._reserved += more
+        return True
+
+    def _drop_body(self) -> None:
+        self._chunks.clear()
+        self.site.broker.unread.give_back(self.protocol.address, self._reserved)
+        self._reserved = 0
 
     def refuse(self, error: PenstockError) -> None:
         """Whatever else comes of this request, answer with the error and close the connection."""
         self.keep_alive = False
         self.is_whole = True
-        self._chunks.clear()
+        self._drop_body()
         self._run = lambda exchange: exchange.fail(error)
 
     def ask_for_body(self) -> None:
@@ -124,7 +148,7 @@ class Exchange:
     @property
     def body(self) -> bytes:
         chunks = self._chunks
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        return bytes(chunks[0]) if len(chunks) == 1 else b"".join(chunks)
 
     @property
     def client(self) -> Client:
@@ -174,7 +198,7 @@ class Exchange:
         if self.response_complete:
             return
         self.response_complete = True
-        self._chunks.clear()
+        self._drop_body()
         if self.disconnected:
             return
         self.keep_alive = self.keep_alive and not self.site.is_draining
@@ -192,7 +216,7 @@ class Exchange:
     def cancel(self) -> None:
         """The client has gone."""
         self.disconnected = True
-        self._chunks.clear()
+        self._drop_body()
         if self.pending is not None:
             self.pending.cancel()
         if self.on_gone is not None:

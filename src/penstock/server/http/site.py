@@ -47,9 +47,11 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     profile: bool = False
     keep_alive_seconds: float = 50.0
     headers_seconds: float = 10.0  # until a request's headers are whole
-    progress_seconds: float = 10.0  # in which a body must be whole, or have grown by `progress_bytes`
-    progress_bytes: int = 256 * 1024
-    write_seconds: float = 30.0  # for a client that does not read
+    progress_seconds: float = (
+        limits.progress_seconds
+    )  # in which a body must be whole, or have grown by `progress_bytes`
+    progress_bytes: int = limits.progress_bytes
+    write_seconds: float = limits.stalled_seconds  # for a client that does not read
     paused_seconds: float = 30.0  # for a request that keeps others behind it waiting, once they are too many to keep
     parting_seconds: float = 2.0  # for a client to take its last answer
     ping_seconds: float = 20.0  # between two pings of a WebSocket, and for its answer

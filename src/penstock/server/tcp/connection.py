@@ -20,14 +20,14 @@ from penstock.broker.answers import answer_of, awaited_answer_of
 from penstock.broker.calls import settling
 from penstock.broker.folding import Producer
 from penstock.broker.tasks import BEGUN
-from penstock.errors import BadRequest, PenstockError
+from penstock.errors import BadRequest, PenstockError, Unavailable
 from penstock.model import ContentType, check_name
 from penstock.server.tcp.answering import Answering
 from penstock.server.tcp.parting import part
 from penstock.server.tcp.talk import Talk
 from penstock.version import VERSION
 from penstock.wire import calls, requests
-from penstock.wire.frames import BINARY_FROM, PROTOCOL_VERSION, JsonType, Splitter, Type, frame, json_frame
+from penstock.wire.frames import BINARY_FROM, PROTOCOL_VERSION, Cut, JsonType, Splitter, Type, frame, json_frame
 from penstock.wire.json_replies import error_body
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ WRITE_BUFFER_BYTES: Final = 1 << 20  # answers that may wait for the client to r
 CALLS_MAX: Final = 4  # of one connection that run at a time: their answers may be large
 PUSH_TYPED: Final = int(Type.PUSH_TYPED)  # looking an enumeration up costs more than all else about it
 SINGLES: Final = (int(Type.PUSH_ONE), PUSH_TYPED)
+TURN_FRAMES: Final = 64  # of one connection that are taken in one turn of the loop
+RESERVED_BYTES_MIN: Final = 64 * 1024
 SMALL_BATCH_BYTES: Final = 4096  # smaller batches are copied out of what was read, so as not to keep all of that
 
 
@@ -58,6 +60,11 @@ class TcpConnection(Answering, asyncio.Protocol):
         self._later: deque[tuple[int, int, bytes]] = deque()  # requests with large answers that must wait
         self._names: dict[bytes, str] = {}  # of queues, decoded and checked
         self._talk: Talk | None = None  # in JSON
+        self._backlog: deque[tuple[bytes, Cut]] = deque()  # frames that wait for their turn
+        self._reserved = 0  # of what all unread requests may take
+        self._window_since: float | None = None  # in which a frame must grow
+        self._window_bytes = 0
+        self._full_since: float | None = None
 
     # the transport
 
@@ -71,6 +78,8 @@ class TcpConnection(Answering, asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_lost = True
+        self._broker.unread.give_back(self._client.address, self._reserved)
+        self._reserved = 0
         self._server.left(self)
         for pending in (*self._pending.values(), *self._waits.values()):
             pending.cancel()
@@ -80,15 +89,73 @@ class TcpConnection(Answering, asyncio.Protocol):
             self._talk.close()
 
     def data_received(self, data: bytes) -> None:
+        self._window_bytes += len(data)
         try:
             whole, cuts = self._splitter.feed(data)
-            for kind, correlation, start, stop in cuts:
-                self._request(kind, correlation, whole, start, stop)
+            if self._backlog or (len(cuts) > TURN_FRAMES and _is_heavy(cuts)):
+                self._backlog.extend((whole, cut) for cut in cuts)
+                if len(self._backlog) == len(cuts):
+                    self._take_turn()
+            else:
+                for kind, correlation, start, stop in cuts:
+                    self._request(kind, correlation, whole, start, stop)
         except BadRequest as error:
             self.refuse(error)
             return
+        if not self._reserve():
+            self.refuse(Unavailable("too many large requests are on their way", hint="send fewer of them at once"))
+            return
         if self._unanswered > UNANSWERED_MAX or self._held_bytes > HELD_BYTES_MAX:
             self._set_reading()
+
+    def _take_turn(self) -> None:
+        """Some of the frames that came together; the others when everybody else has had a turn."""
+        if self._is_lost or self._transport.is_closing():
+            self._backlog.clear()
+            return
+        try:
+            for _ in range(min(TURN_FRAMES, len(self._backlog))):
+                whole, (kind, correlation, start, stop) = self._backlog.popleft()
+                self._request(kind, correlation, whole, start, stop)
+        except BadRequest as error:
+            self._backlog.clear()
+            self.refuse(error)
+            return
+        if self._backlog:
+            self._broker.loop.call_soon(self._take_turn)
+        self._set_reading()
+
+    def _reserve(self) -> bool:
+        """Count a large frame that is not whole yet into what all unread requests may take. False: it may not."""
+        held = self._splitter.held_bytes
+        if held < RESERVED_BYTES_MIN:
+            held = 0
+        more = held - self._reserved
+        if more > 0 and not self._broker.unread.take(self._client.address, more):
+            return False
+        if more < 0:
+            self._broker.unread.give_back(self._client.address, -more)
+        self._reserved = held
+        return True
+
+    def check(self, now: float) -> None:
+        """End a connection whose time is over. Called with every tick of the server."""
+        server = self._server
+        if self._is_full:
+            if self._full_since is None:
+                self._full_since = now
+            elif now - self._full_since > server.stalled_seconds:
+                self._transport.abort()
+            return
+        self._full_since = None
+        if not self._splitter.held_bytes or not self._is_reading:
+            self._window_since = None
+        elif self._window_since is None:
+            self._window_since, self._window_bytes = now, 0
+        elif now - self._window_since > server.progress_seconds:
+            if self._window_bytes < limits.progress_bytes:
+                self.refuse(BadRequest("the frame did not arrive in time", hint="send it faster, or smaller ones"))
+            self._window_since, self._window_bytes = now, 0
 
     def pause_writing(self) -> None:
         self._is_full = True
@@ -109,7 +176,7 @@ class TcpConnection(Answering, asyncio.Protocol):
 
     def _set_reading(self) -> None:
         is_busy = self._unanswered > UNANSWERED_MAX or self._held_bytes > HELD_BYTES_MAX
-        wanted = not (self._is_full or is_busy)
+        wanted = not (self._is_full or is_busy or self._backlog)
         if wanted == self._is_reading or self._is_lost or self._transport.is_closing():
             return
         self._is_reading = wanted
@@ -368,6 +435,11 @@ class TcpConnection(Answering, asyncio.Protocol):
         self.flush()
         if not self._is_lost:
             self._transport.close()
+
+
+def _is_heavy(cuts: list[Cut]) -> bool:
+    """Whether there are others among these than single pushes, which are gathered first and take little each."""
+    return not {cut[0] for cut in cuts}.issubset(SINGLES)
 
 
 _LARGE: Final = (Type.LEASE, Type.CALL)  # requests whose answers may be large

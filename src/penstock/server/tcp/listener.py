@@ -14,7 +14,8 @@ from penstock.server.tcp.answering import Answering
 from penstock.server.tcp.connection import TcpConnection
 
 BACKLOG: Final = 4096  # connections that may come at once
-HELLO_SECONDS: Final = 15.0  # for a client to say who it is
+TICK_SECONDS: Final = 1.0
+HELLO_SECONDS: Final = 10.0  # for a client to say who it is
 
 
 class TcpServer:
@@ -25,6 +26,9 @@ class TcpServer:
         self.frame_bytes_max = frame_bytes_max
         self.connections_max = connections_max
         self.hello_seconds = HELLO_SECONDS
+        self.progress_seconds = limits.progress_seconds
+        self.stalled_seconds = limits.stalled_seconds
+        self.tick_seconds = TICK_SECONDS
         self.port = 0
         self._listener: asyncio.Server | None = None
         self._is_stopping = False
@@ -37,6 +41,13 @@ class TcpServer:
             lambda: TcpConnection(self), host, port, backlog=BACKLOG, reuse_address=True
         )
         self.port = self._listener.sockets[0].getsockname()[1]
+        self._timer = self.broker.loop.call_later(self.tick_seconds, self._tick)
+
+    def _tick(self) -> None:
+        now = self.broker.loop.time()
+        for connection in list(self._connections):
+            connection.check(now)
+        self._timer = self.broker.loop.call_later(self.tick_seconds, self._tick)
 
     def joined(self, connection: TcpConnection) -> None:
         self._connections.add(connection)
@@ -86,6 +97,7 @@ class TcpServer:
     async def close(self) -> None:
         """Finish what was begun and close every connection."""
         self.stop_accepting()
+        self._timer.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1.0)
         for connection in list(self._connections):

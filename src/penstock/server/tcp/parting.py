@@ -33,5 +33,5 @@ def part(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> bool:
     transport.set_protocol(Parting(transport))
     transport.resume_reading()
     transport.write_eof()
-    loop.call_later(SECONDS_MAX, transport.close)
+    loop.call_later(SECONDS_MAX, transport.abort)
     return True
