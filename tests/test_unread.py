@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
@@ -67,7 +66,8 @@ def test_a_frame_that_grows_fast_enough_may_take_long(broker, monkeypatch):
         sock.sendall(HELLO + HEAD.pack(len(body) + 5, Type.PING, 7))
         for at in range(0, len(body), 100):
             sock.sendall(body[at : at + 100])
-            broker.run(asyncio.sleep(0.03))
+            end = broker.loop.time() + 0.03
+            broker.until(lambda end=end: broker.loop.time() > end)  # type: ignore[misc]
         received = b""
         while HEAD.pack(5, Type.PONG, 7) not in received:
             received += sock.recv(1 << 16)

@@ -46,8 +46,8 @@ class Watched:
         """Let it run until something holds."""
 
         async def watch() -> None:
-            while not holds():  # noqa: ASYNC110 - there is nothing that would tell
-                await asyncio.sleep(0.01)
+            while not holds():
+                await asyncio.sleep(0)
 
         self.run(watch())
 
