@@ -16,6 +16,7 @@ from penstock.wire import json_models as models
 from penstock.wire import json_pieces, json_stream
 from penstock.wire import json_tasks as tasks
 from penstock.wire.json_errors import Reader
+from penstock.wire.json_push import read_plain
 from tests.support.dose import dose
 
 KINDS = (
@@ -146,3 +147,10 @@ def test_nothing_but_bytes_is_made_of_much_in_one_go(kind, body, monkeypatch):
     json_pieces.decode(kind, body)
     assert sum(seen) > len(body) * 0.9
     assert max(seen) <= 1002
+
+
+def test_a_push_of_plain_messages_heeds_the_limit_of_a_batch(monkeypatch):
+    monkeypatch.setattr("penstock.limits.batch_messages_max", 3)
+
+    assert read_plain(b'{"messages":[%b{"payload":1}]}' % (b'{"payload":1},' * 2)) is not None
+    assert read_plain(MANY) is None  # the reader of all fields refuses it

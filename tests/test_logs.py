@@ -104,6 +104,12 @@ def test_whatever_is_logged_can_be_written(stream):
     assert line["error"] == "ValueError('x')"
 
 
+def test_control_characters_are_escaped_for_people():
+    told = logs.escape_controls(None, "info", {"event": "\x1b[2Jgone", "path": "a\r\nb", "status": 200})
+
+    assert told == {"event": "\\x1b[2Jgone", "path": "a\\r\\nb", "status": 200}
+
+
 def test_other_libraries_are_quiet_below_a_warning(stream):
     logging.getLogger("websockets").info("connection open")
     logging.getLogger("grpc").info("started")

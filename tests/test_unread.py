@@ -67,7 +67,7 @@ def test_a_frame_that_grows_fast_enough_may_take_long(broker, monkeypatch):
         for at in range(0, len(body), 100):
             sock.sendall(body[at : at + 100])
             end = broker.loop.time() + 0.03
-            broker.until(lambda end=end: broker.loop.time() > end)  # type: ignore[misc]
+            broker.until(lambda end=end: broker.loop.time() > end)
         received = b""
         while HEAD.pack(5, Type.PONG, 7) not in received:
             received += sock.recv(1 << 16)

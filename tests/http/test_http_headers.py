@@ -30,6 +30,16 @@ def test_every_response_says_when_it_was_made(server):
     assert "GMT" in server.http.post(PUSH, json=BODY).headers["date"]
 
 
+@pytest.mark.parametrize("path", ["/", "/docs", "/openapi.json", "/livez", "/nope", "/api/v1/queues"])
+def test_no_page_may_load_anything_or_be_shown_inside_another(server, path):
+    headers = server.http.get(path).headers
+
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert "nosniff" in server.http.post(PUSH, json=BODY).headers["x-content-type-options"]
+
+
 # origins
 
 

@@ -46,7 +46,7 @@ class Watched:
         """Let it run until something holds."""
 
         async def watch() -> None:
-            while not holds():
+            while not holds():  # noqa: ASYNC110 - there is nothing that would tell
                 await asyncio.sleep(0)
 
         self.run(watch())

@@ -19,6 +19,8 @@ import structlog
 from structlog.contextvars import bound_contextvars
 from structlog.types import EventDict, Processor
 
+from penstock.errors import printable
+
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 SECRETS: Final = ("token", "secret", "password", "authorization", "cookie", "api_key")
 HIDDEN: Final = "***"
@@ -96,12 +98,23 @@ def hide_secrets(logger: Any, method: str, event: EventDict) -> EventDict:
     return event
 
 
+def escape_controls(logger: Any, method: str, event: EventDict) -> EventDict:
+    """A processor: what a terminal would obey rather than show. JSON escapes it by itself."""
+    for name, value in event.items():
+        if isinstance(value, str) and name != "exception":
+            event[name] = printable(value).replace("\n", "\\n")
+    return event
+
+
 def _rendering(as_json: bool, stream: TextIO) -> list[Processor]:
     if as_json:
         return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(serializer=_as_json)]
     colours = stream.isatty()
     # Not the rich traceback: it prints the values of local variables, and payloads are none of the log's business.
-    return [structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=structlog.dev.plain_traceback)]
+    return [
+        escape_controls,
+        structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=structlog.dev.plain_traceback),
+    ]
 
 
 def _as_json(event: MutableMapping[str, Any], default: Callable[[Any], Any], **_: Any) -> str:

@@ -71,6 +71,8 @@ def read_plain(body: bytes) -> PlainPush | None:
         plain = _plain(body) if len(body) <= json_pieces.PIECE_BYTES else json_pieces.decode(PlainPush, body)
     except (msgspec.DecodeError, RecursionError):
         return None  # the full reader finds out what it is
+    if len(plain.messages) > limits.batch_messages_max:
+        return None
     return plain if body.isascii() or _is_utf8(body) else None
 
 

@@ -31,6 +31,11 @@ _PRINCIPAL: Final = Principal()
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus
 }
+# No page here loads anything or runs a script, and none may be shown inside another.
+_SECURITY: Final = (
+    b"content-security-policy: default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'\r\n"
+    b"x-content-type-options: nosniff\r\n"
+)
 _REQUEST_ID: Final = re.compile(rb"[!-~]{1,128}")
 
 
@@ -120,7 +125,7 @@ class Site:
     def head(self, status: int, lines: bytes, keep_alive: bool) -> bytes:
         """Everything before the body of a response; `lines` are headers."""
         end = b"\r\n" if keep_alive else b"connection: close\r\n\r\n"
-        return b"%b%b%b%b" % (_STATUS_LINES[status], lines, self._date, end)
+        return b"%b%b%b%b%b" % (_STATUS_LINES[status], lines, _SECURITY, self._date, end)
 
 
 def refusal(error: PenstockError) -> tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]:
