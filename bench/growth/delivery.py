@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.growth.cost import Cost, Setting, Work
+from bench.growth.cost import CONSTANT, Cost, Setting, Work
 from penstock import Message
 from penstock.model import to_datetime
 
@@ -34,7 +34,71 @@ def seek_in_sealed(setting: Setting, partitions: int) -> Work:
     return lambda: setting.session.seek("mail", "default", moment, None)
 
 
+def end_leases(setting: Setting, leases: int) -> Work:
+    """Single leases that run out together."""
+    queue = setting.ps.create_queue("mail", lease_seconds=10.0)
+    queue.push_many([b"x"] * leases)
+    for _ in range(leases):
+        queue.lease(1)
+    setting.clock.advance(11)
+    shard = setting.session.shard
+
+    def work() -> None:
+        while shard.core.leases:
+            shard.look(lambda now: None)
+
+    return work
+
+
+def expire(setting: Setting, messages: int) -> Work:
+    """Messages that expire together, each pushed on its own."""
+    queue = setting.ps.create_queue("mail", ttl_seconds=10.0)
+    for _ in range(messages):
+        queue.push(b"x")
+    return _until_settled(setting)
+
+
+def evict(setting: Setting, messages: int) -> Work:
+    """Messages that have waited too long, each pushed on its own."""
+    queue = setting.ps.create_queue("mail", max_wait_seconds=10.0, max_wait_action="drop")
+    for _ in range(messages):
+        queue.push(b"x")
+    return _until_settled(setting)
+
+
+def _until_settled(setting: Setting) -> Work:
+    setting.clock.advance(11)
+    shard = setting.session.shard
+
+    def work() -> None:
+        while shard.core.by_name["mail"].groups[0].backlog:
+            shard.look(lambda now: None)
+
+    return work
+
+
+def lease_in_order(setting: Setting, retries: int) -> Work:
+    """The next of many retries in partition order."""
+    queue = setting.ps.create_queue("mail", ordering="partition")
+    queue.push_many([b"x"] * retries)
+    queue.lease(retries).nack(delay=0)
+    return lambda: queue.lease(1)
+
+
 COSTS = [
+    Cost(
+        "leases that run out", "of them, together", end_leases, sizes=(5_000, 20_000, 80_000), steps_at=(1_500, 6_000)
+    ),
+    Cost("expiry", "messages, together", expire, sizes=(4_000, 16_000, 64_000), steps_at=(1_500, 6_000)),
+    Cost("eviction", "messages, together", evict, sizes=(4_000, 16_000, 60_000), steps_at=(1_500, 6_000)),
+    Cost(
+        "lease in partition order",
+        "retries",
+        lease_in_order,
+        sizes=(5_000, 20_000, 80_000),
+        steps_at=(500, 4_000),
+        exponent_max=CONSTANT,
+    ),
     Cost(
         "stats",
         "sealed partitions",

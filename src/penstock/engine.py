@@ -213,11 +213,8 @@ class Engine:
             self.changing = False
         if core.deadlines and core.deadlines[0][0] <= monotonic:
             did += self._end_leases(now, monotonic)
-        while core.expiries and core.expiries[0][0] <= now:
-            entries = self._expired(now)
-            if not entries:
-                break
-            did += self._upkept(entries)
+        if core.expiries and core.expiries[0][0] <= now:
+            did += self._upkept(self._expired(now))
         if now >= core.look_at:
             did += self._evict(now)
         if monotonic >= core.rosters.next_at:
@@ -249,13 +246,14 @@ class Engine:
         return entries
 
     def _end_leases(self, now: int, monotonic: int) -> int:
-        did = 0
-        while lease := upkeep_rules.expired_lease(self.core, monotonic):
-            entries, chosen = upkeep_rules.decide_timeout(self.core, lease, now, self.rng)
-            if not chosen:
+        """A slice of the leases that ran out; all of them are over."""
+        self.core.over_at = monotonic
+        leases = upkeep_rules.expired_leases(self.core, monotonic)
+        entries, chosen = upkeep_rules.decide_timeouts(self.core, leases, now, self.rng)
+        if not chosen:
+            for lease in leases:
                 self.drop_lease(lease)
-            did += self._upkept(entries, chosen)
-        return did
+        return self._upkept(entries, chosen)
 
     def drop_lease(self, lease: Lease) -> None:
         """What is left of it was purged under its holder's hands."""
@@ -264,12 +262,11 @@ class Engine:
         self.changing = False
 
     def _evict(self, now: int) -> int:
-        """Messages that waited too long, and groups nobody uses; one frame at a time."""
-        did = 0
-        while entries := upkeep_rules.decide_evicted(self.core, now) or upkeep_rules.decide_forgotten(self.core, now):
-            did += self._upkept(entries)
-        self.core.look_at = upkeep_rules.next_look(self.core, now)
-        return did
+        """A slice of the messages that waited too long, and of groups nobody uses; the next tick looks again."""
+        entries = upkeep_rules.decide_evicted(self.core, now) or upkeep_rules.decide_forgotten(self.core, now)
+        if not entries:
+            self.core.look_at = upkeep_rules.next_look(self.core, now)
+        return self._upkept(entries)
 
     def _end_sessions(self, now: int, monotonic: int) -> int:
         """Members that were silent for too long, and partitions that were not let go of in time."""

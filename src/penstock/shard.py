@@ -169,7 +169,7 @@ class Shard(Pushing):
 
         def question(now: int) -> int:
             lease = self.core.leases.get(nonce)
-            if lease is None:
+            if lease is None or lease.deadline <= self.core.over_at:
                 raise LeaseLost("the lease expired or everything in it was settled")
             monotonic = self.clock.monotonic()
             deadline = monotonic + round(seconds * 1_000_000)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import limits
-from penstock.delivery import dedup, snapshot
+from penstock.delivery import dedup, snapshot, upkeep
 from penstock.embedded import Session
 from penstock.model import to_micros
 from tests.simulation.checkers import GROUPS, PROMISES
@@ -24,6 +24,7 @@ def small_limits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(limits, "segment_row_group_rows", 4)
     patch.setattr(snapshot, "SLICE", 1)
     patch.setattr(dedup, "HOT_MAX", 4)
+    patch.setattr(upkeep, "CHUNK", 3)
 
 
 def simulate(seed: int, steps: int = STEPS) -> History:

@@ -67,6 +67,9 @@ class Delivery(Indexes):
         self.swept = 0  # sequence of the last frame that reached back to what was settled, or to many messages at once
         self.leases: dict[int, Lease] = {}
         self.deadlines: list[tuple[int, int]] = []  # heap of (deadline, nonce); stale ones are skipped
+        self.over_at = (
+            -1
+        )  # leases whose deadline is not after this instant are over, though they may not have ended yet
         self.rosters = Rosters()
         self.look_at = 0  # when to look next for messages that wait too long and for idle groups
         self._appliers: dict[type, Callable[[Any], None]] = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 import numpy as np
 
@@ -153,8 +154,8 @@ def take_in_order(selection: Selection, progress: Progress, priority: int, room:
     end = available_end(selection, progress)
     known = progress.base + len(progress.states)
     offsets: list[int] = []
-    # Between the mark and the highest touched offset there are only retries here: few, and in offset order.
-    for offset in sorted({*(progress.sparse or ()), *range(progress.base, min(known, end))}):
+    # Between the mark and the highest touched offset there are only retries here; what was brought back is under it.
+    for offset in chain(sorted(progress.sparse or ()), range(progress.base, min(known, end))):
         state = progress.state_of(offset)
         if state in (READY, FRESH) and len(offsets) < room:
             offsets.append(offset)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 ACKED: Final = int(Outcome.ACKED)
 _SETTLED_RUN: Final = re.compile(rb"\x04*")
 _FRESH_RUN: Final = re.compile(rb"\x00*")
+HELD: Final = (SETTLED, LEASED)  # there is nothing to be done about these
 _BYTE: Final = tuple(bytes([n]) for n in range(5))
 
 
@@ -145,6 +146,21 @@ class Progress:
         if end > max(known, first):
             mask[max(known, first) - first :] = True
         return mask
+
+    def waiting_among(self, offsets: Int64s) -> list[int]:
+        """Those of some ascending offsets that nobody has settled or holds."""
+        low = int(np.searchsorted(offsets, self.base))
+        known = int(np.searchsorted(offsets, self.base + len(self.states)))
+        sparse = self.sparse or {}
+        under = (
+            [offset for offset in offsets[:low].tolist() if sparse.get(offset, SETTLED) not in HELD] if sparse else []
+        )
+        inside = offsets[low:known]
+        if len(inside):
+            # A copy: a view would forbid growing the bytearray while it lives.
+            states = np.frombuffer(bytes(self.states), np.uint8)[inside - self.base]
+            inside = inside[(states != SETTLED) & (states != LEASED)]
+        return [*under, *inside.tolist(), *offsets[known:].tolist()]
 
     def all_leased(self, offsets: Sequence[int]) -> bool:
         """Whether every one of these is in someone's hands."""

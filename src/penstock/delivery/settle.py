@@ -43,7 +43,7 @@ def find_receipts(core: Delivery, receipts: Iterable[Receipt]) -> list[Chosen]:
     for receipt in receipts:
         lease = core.leases.get(receipt.nonce)
         found = lease.find(receipt.partition, receipt.offset) if lease is not None else None
-        if lease is None or found is None or lease.group.queue.name != receipt.queue:
+        if lease is None or found is None or lease.deadline <= core.over_at or lease.group.queue.name != receipt.queue:
             raise LeaseLost(f"receipt {receipt} is not held by a live lease")
         take, index = found
         if take.attempt_of(index) != receipt.attempt or not _is_held(take, index):
@@ -58,7 +58,12 @@ def find_receipts(core: Delivery, receipts: Iterable[Receipt]) -> list[Chosen]:
 def decide_ack_whole(core: Delivery, nonce: int, now: int) -> tuple[Lease, Settled] | None:
     """The short way for a lease of which nothing has been settled yet; None when it has to be looked at closely."""
     lease = core.leases.get(nonce)
-    if lease is None or not lease.is_whole or lease.upheavals != lease.group.upheavals:
+    if (
+        lease is None
+        or not lease.is_whole
+        or lease.deadline <= core.over_at
+        or lease.upheavals != lease.group.upheavals
+    ):
         return None
     group = lease.group
     settled = Settled(group.queue.id, group.id, int(Outcome.ACKED), now, lease.at, lease.consumer, "", lease.spans)
@@ -68,7 +73,7 @@ def decide_ack_whole(core: Delivery, nonce: int, now: int) -> tuple[Lease, Settl
 def find_lease(core: Delivery, nonce: int) -> list[Chosen]:
     """All that a lease still holds."""
     lease = core.leases.get(nonce)
-    if lease is None:
+    if lease is None or lease.deadline <= core.over_at:
         raise LeaseLost("the lease expired or everything in it was settled")
     chosen = [Chosen(lease, take, indexes) for take, indexes in lease.open_takes()]
     for each in chosen:

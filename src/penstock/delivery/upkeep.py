@@ -1,13 +1,15 @@
 """What time does to messages: leases run out, messages expire or wait too long, idle groups are forgotten.
 
-Each role looks at deadlines, never at everything, and decides at most `CHUNK` messages in one frame, so a wave of a
-million expiries does not hold up the shard. Called again until it has nothing left to decide.
+Each role looks at deadlines, never at everything, and decides about a slice of at most `CHUNK` messages, in one frame.
+A tick brings one slice of each, the next tick the next, so that a wave of a million expiries does not hold up the
+shard. Until its turn has come, a lease that ran out is over all the same: `Delivery.over_at` says so.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -17,8 +19,8 @@ from penstock.delivery.dead import Corpse, decide_dead
 from penstock.delivery.entries import Entry, GroupDeleted, Settled
 from penstock.delivery.group import Group
 from penstock.delivery.leases import Lease, Take
-from penstock.delivery.log import FOREVER, Extent, Queue, ask_each
-from penstock.delivery.phases import FRESH, LEASED, READY, WAITING
+from penstock.delivery.log import FOREVER, Extent, Need, Queue, ask_each
+from penstock.delivery.phases import LEASED
 from penstock.delivery.progress import Progress, span_of
 from penstock.delivery.settle import Chosen, decide_what_fits
 from penstock.errors import TooLarge
@@ -38,24 +40,33 @@ def next_deadline(core: Delivery) -> int | None:
     return core.deadlines[0][0] if core.deadlines else None
 
 
-def expired_lease(core: Delivery, monotonic: int) -> Lease | None:
-    """The lease that ran out first, if one has."""
-    while core.deadlines and core.deadlines[0][0] <= monotonic:
-        deadline, nonce = core.deadlines[0]
+def expired_leases(core: Delivery, monotonic: int) -> list[Lease]:
+    """The leases that ran out first, as many as hold a slice of messages together. Stale deadlines are forgotten."""
+    found: list[Lease] = []
+    left = CHUNK
+    while left > 0 and core.deadlines and core.deadlines[0][0] <= monotonic:
+        deadline, nonce = heapq.heappop(core.deadlines)
         lease = core.leases.get(nonce)
         if lease is not None and lease.deadline == deadline:
-            return lease
-        heapq.heappop(core.deadlines)
-    return None
+            found.append(lease)
+            left -= max(1, lease.count)
+    for lease in found:
+        heapq.heappush(core.deadlines, (lease.deadline, lease.nonce))  # it is stale when the lease has ended
+    return found
 
 
-def decide_timeout(core: Delivery, lease: Lease, now: int, rng: random.Random) -> tuple[list[Entry], Sequence[Chosen]]:
-    """A lease ran out: what it still holds is retried or dies, as much of it as one frame takes."""
-    chosen = []
-    for take, indexes in lease.open_takes():
-        held = [index for index in indexes if take.progress.state_of(take.offsets[index]) == LEASED]
-        if held:
-            chosen.append(Chosen(lease, take, held))
+def decide_timeouts(
+    core: Delivery, leases: Sequence[Lease], now: int, rng: random.Random
+) -> tuple[list[Entry], Sequence[Chosen]]:
+    """Leases ran out: what they still hold is retried or dies, a slice of it, and no more than one frame takes."""
+    chosen: list[Chosen] = []
+    left = CHUNK
+    for lease in leases:
+        for take, indexes in lease.open_takes():
+            held = [index for index in indexes if take.progress.state_of(take.offsets[index]) == LEASED][:left]
+            if held:
+                chosen.append(Chosen(lease, take, held))
+                left -= len(held)
     how = Settling(Outcome.TIMED_OUT, error="the lease expired")
     return decide_what_fits(core, chosen, how, now, rng) if chosen else ([], [])
 
@@ -94,23 +105,46 @@ def _offsets_in(progress: Progress, phase: int) -> list[int]:
 
 
 def decide_expired(core: Delivery, now: int) -> list[Entry]:
-    """Messages whose time to live is over, one extent at a time. May raise `Need`; then nothing was consumed."""
-    while core.expiries and core.expiries[0][0] <= now:
+    """A slice of the messages whose time to live is over. May raise `Need`; then nothing was consumed."""
+    expired: dict[tuple[int, int, int], list[int]] = {}  # queue, group, partition: offsets
+    looked: set[tuple[int, int, int]] = set()
+    left = CHUNK
+    while left > 0 and core.expiries and core.expiries[0][0] <= now:
         at, queue_id, number, first = core.expiries[0]
         queue = core.queues.get(queue_id)
         extent = _extent_of(queue, number, first)
-        expiries = extent.expiries() if extent is not None else None
+        if extent is not None and (queue_id, number, extent.first) in looked:
+            break  # what was decided about it has not happened yet
+        try:
+            expiries = extent.expiries() if extent is not None else None
+        except Need:
+            if expired:
+                break
+            raise
         heapq.heappop(core.expiries)
         if queue is None or extent is None or expiries is None:
+            left -= 1
             continue
-        ahead = expiries[expiries > now]
-        if len(ahead) and at != ONCE:
-            heapq.heappush(core.expiries, (int(ahead.min()), queue_id, number, extent.first))
+        looked.add((queue_id, number, extent.first))
         gone = np.flatnonzero((expiries > 0) & (expiries <= now)) + extent.first
-        entries = [drop for group in queue.groups.values() for drop in _expire(group, number, gone.tolist(), now)]
-        if entries:
-            return entries
-    return []
+        for group in queue.groups.values():
+            waiting = group.progress[number].waiting_among(gone)
+            if waiting:
+                expired[queue_id, group.id, number] = [*expired.get((queue_id, group.id, number), ()), *waiting[:left]]
+            if len(waiting) > left:
+                heapq.heappush(core.expiries, (at, queue_id, number, first))  # the rest comes with the next slice
+                break
+            left -= len(waiting)
+        else:
+            left -= 1
+            ahead = expiries[expiries > now]
+            if len(ahead) and at != ONCE:
+                heapq.heappush(core.expiries, (int(ahead.min()), queue_id, number, extent.first))
+    return [
+        Settled(queue_id, group, int(Outcome.EXPIRED), now, 0, "", "", [span_of(number, sorted(offsets))])
+        for (queue_id, group, number), offsets in expired.items()
+        if offsets
+    ]
 
 
 def _extent_of(queue: Queue | None, number: int, first: int) -> Extent | None:
@@ -120,14 +154,6 @@ def _extent_of(queue: Queue | None, number: int, first: int) -> Extent | None:
         return None
     extent = partition.extent_at(max(first, partition.start))
     return extent if extent.first <= first else None
-
-
-def _expire(group: Group, number: int, offsets: list[int], now: int) -> list[Entry]:
-    progress = group.progress[number]
-    waiting = [offset for offset in offsets if progress.state_of(offset) in (FRESH, READY, WAITING)]
-    if not waiting:
-        return []
-    return [Settled(group.queue.id, group.id, int(Outcome.EXPIRED), now, 0, "", "", [span_of(number, waiting)])]
 
 
 def decide_evicted(core: Delivery, now: int) -> list[Entry]:
@@ -152,7 +178,12 @@ def next_look(core: Delivery, now: int) -> int:
 
 def _evict_from(core: Delivery, queue: Queue, group: Group, since: int, now: int) -> list[Entry]:
     lates = ask_each(lambda progress: _late(progress, since), group.progress)
-    found = [(progress, late) for progress, late in zip(group.progress, lates, strict=True) if late]
+    found: list[tuple[Progress, list[int]]] = []
+    left = CHUNK
+    for progress, late in zip(group.progress, lates, strict=True):
+        if late and left > 0:
+            found.append((progress, late[:left]))
+            left -= len(late)
     if not found:
         return []
     if queue.options.max_wait_action == "drop":
@@ -191,15 +222,20 @@ def _late(progress: Progress, since: int) -> list[int]:
 
 
 def decide_forgotten(core: Delivery, now: int) -> list[Entry]:
-    """Groups that nobody has used for `group_expiry_seconds`, so that they hold retention no longer."""
-    for queue in core.queues.values():
-        for group in queue.groups.values():
-            idle_max = round(queue.options.group_expiry_seconds * 1_000_000)
-            is_in_use = group.leases or group.waiting or (group.roster is not None and group.roster.seats)
-            is_kept = group.name == DEFAULT_GROUP or group.is_archive or is_in_use
-            if not is_kept and now - group.active_at > idle_max:
-                return [GroupDeleted(queue.id, group.id)]
-    return []
+    """Groups that nobody has used for `group_expiry_seconds`, so that they hold retention no longer: a slice."""
+    idle = (
+        GroupDeleted(queue.id, group.id)
+        for queue in core.queues.values()
+        for group in queue.groups.values()
+        if _is_idle(group, now)
+    )
+    return list(islice(idle, CHUNK))
+
+
+def _is_idle(group: Group, now: int) -> bool:
+    is_in_use = group.leases or group.waiting or (group.roster is not None and group.roster.seats)
+    is_kept = group.name == DEFAULT_GROUP or group.is_archive or is_in_use
+    return not is_kept and now - group.active_at > round(group.queue.options.group_expiry_seconds * 1_000_000)
 
 
 def floors_of(core: Delivery, queue: Queue) -> dict[int, int]:

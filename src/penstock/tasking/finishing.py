@@ -135,7 +135,8 @@ def _delivery_of(shard: Shard, receipt: Receipt, task: bytes, named: str) -> tup
     """The delivery behind a receipt, and nobody else's task."""
     lease = shard.core.leases.get(receipt.nonce)
     found = lease.find(receipt.partition, receipt.offset) if lease is not None else None
-    if lease is None or found is None or lease.group.queue.name != receipt.queue:
+    is_over = lease is None or lease.deadline <= shard.core.over_at
+    if lease is None or found is None or is_over or lease.group.queue.name != receipt.queue:
         raise LeaseLost(f"receipt {receipt} is not held by a live lease")
     take, index = found
     is_held = take.is_open(index) and take.progress.state_of(take.offsets[index]) == LEASED
