@@ -159,14 +159,20 @@ def test_a_process_that_dies_while_it_is_idle_costs_no_attempt(tmp_path, url, vi
     assert again.pid != visit.pid
 
 
-def test_a_handler_that_kills_the_worker_counts_as_an_attempt(tmp_path, url, visits, caller):
+def test_a_handler_that_kills_the_worker_takes_no_attempt_from_its_neighbours(tmp_path, url, visits, caller):
+    bystander = caller.enqueue("wait", "a", max_attempts=1)
     with WorkerProcess(tmp_path, url, visits, *SHORT) as worker:
-        job = caller.enqueue("leave_from_the_loop", 9, max_attempts=1)
+        visits.next()
+        poison = caller.enqueue("leave_from_the_loop", 9, max_attempts=1)
         assert worker.ended() == 9
-        view = caller.final(job)
+    caller.app.job(poison).cancel()
 
-    assert view.state == TaskState.DEAD
-    assert view.result is None
+    with WorkerProcess(tmp_path, url, visits, *SHORT):
+        again = visits.next()
+        again.let_go("spared")
+        view = caller.final(bystander)
+
+    assert (view.state, view.result, view.attempt) == (TaskState.COMPLETED, b'"spared"', 2)
 
 
 def test_a_worker_comes_back_to_a_broker_that_was_killed_and_nothing_is_completed_twice(tmp_path, visits):

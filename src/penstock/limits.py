@@ -74,6 +74,7 @@ worker_news_seconds: Final = 60.0  # how long a piece of news is repeated
 
 # Tasks.
 task_result_bytes_max: Final = 1 * MIB
+task_attempts_lost_max: Final = 10  # attempts at a task that may be lost with their workers; the last is its end
 task_progress_bytes_max: Final = 64 * KIB
 task_error_bytes_max: Final = 64 * KIB  # of a traceback; what the events table keeps of it is shorter
 task_parents_max: Final = 100_000

@@ -144,7 +144,7 @@ def test_progress_is_seen_while_it_runs_and_refused_when_it_does_not(office, clo
     assert office.task(task_id).result == b"7"
 
 
-def test_a_lease_that_runs_out_counts_as_an_attempt(office, clock, way):
+def test_a_lease_that_runs_out_is_an_attempt(office, clock, way):
     task_id = office.enqueue(max_attempts=2)
     late = office.lease_one(worker="w1")
 
@@ -165,15 +165,17 @@ def test_a_lease_that_runs_out_counts_as_an_attempt(office, clock, way):
     ]
 
 
-def test_a_task_whose_worker_never_answers_is_dead_at_last(office, clock, way):
+def test_a_task_whose_workers_never_answer_is_dead_at_last(office, clock, way):
     task_id = office.enqueue(max_attempts=1)
-    office.lease_one()
-
-    clock.advance(limits.lease_seconds_default + 1)
-    way.let_time_happen()
+    for _ in range(limits.task_attempts_lost_max):
+        assert office.task(task_id).state is not TaskState.DEAD
+        office.lease_one()
+        clock.advance(limits.lease_seconds_default + 1)
+        way.let_time_happen()
+        clock.advance(120)
 
     seen = office.task(task_id)
-    assert seen.state is TaskState.DEAD
+    assert (seen.state, seen.attempt) == (TaskState.DEAD, limits.task_attempts_lost_max)
     assert seen.finished_at is not None
 
 

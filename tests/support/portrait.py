@@ -57,7 +57,9 @@ def _retries(queue: Queue) -> dict[Any, Any]:
     for group in queue.groups.values():
         for progress in group.progress:
             where = (group.name, progress.partition.name)
-            attempts = {offset: (tried.count, tried.first_at) for offset, tried in (progress.attempts or {}).items()}
+            attempts = {
+                offset: (tried.count, tried.first_at, tried.lost) for offset, tried in (progress.attempts or {}).items()
+            }
             found[where] = (attempts, progress.dues or {}, progress.sparse or {}, progress.dead_offsets or set())
     return found
 

@@ -89,6 +89,7 @@ class Delivery(Indexes):
             entry.Answered: lambda answered: self.producers.learn_answer(answered, self.sequence),
             entry.SinkCommitted: lambda committed: self.sinks.learn(committed, self.sequence),
             entry.TasksNoted: lambda noted: None,  # for those who are told of tasks; the state is in what was settled
+            entry.AttemptsLost: self._attempts_lost,
             entry.OperationSet: lambda change: self.tasks.operations.set(change, self.sequence),
             entry.TasksPurged: self._tasks_purged,
             entry.TaskHeld: lambda held: self.tasks.hold(held, self.sequence),
@@ -257,6 +258,10 @@ class Delivery(Indexes):
                 self.time_retries(progress, span, revived.at)
                 if progress.partition.flags & layout.TTL:
                     self.expire_returned(progress, span)
+
+    def _attempts_lost(self, lost: entry.AttemptsLost) -> None:
+        for progress, span in self._spans(lost.queue, lost.group, lost.spans):
+            progress.count_lost(span)
 
     def _spans(self, queue_id: int, group_id: int, spans: list[Span]) -> list[tuple[Progress, Span]]:
         """The progress each span speaks of, without those that a checkpoint includes already or whose group is gone."""

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from penstock import limits
 from penstock.delivery.records import (
     Answered,
+    AttemptsLost,
     Closing,
     GroupDeleted,
     GroupSet,
@@ -68,6 +69,7 @@ __all__ = [
     "PUSH_ONE_FLAGS",
     "PUSH_PART",
     "Answered",
+    "AttemptsLost",
     "Closing",
     "Entry",
     "GroupDeleted",

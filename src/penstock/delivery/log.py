@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from penstock.batch import Batch, layout
 from penstock.delivery.entries import Int64s
 from penstock.delivery.rates import PushLimits
-from penstock.model import QueueOptions
+from penstock.model import ContentType, QueueOptions
 
 if TYPE_CHECKING:
     from penstock.delivery.dedup import DedupWindow
@@ -133,6 +133,12 @@ class Extent(msgspec.Struct, eq=False, gc=False):
             return 0
         return int(self._column("max_attempts")[offset - self.first])
 
+    def is_task(self, offset: int) -> bool:
+        """Whether the message is a task."""
+        if not self.flags & layout.CONTENT_TYPE:
+            return False
+        return bool(self._column("content_type")[offset - self.first] == ContentType.TASK)
+
     def pushed_last_at(self) -> int:
         """When the last message was pushed."""
         return int(self.pushed_at if self.sealed is None else self.sealed.pushed_last_at)
@@ -183,6 +189,7 @@ _COLUMNS: Final[dict[str, Any]] = {
     "available_at": _dues_of,
     "expires_at": _expiries_of,
     "key_hash": lambda extent: extent.of_batch(extent.batch.key_hashes()),
+    "content_type": lambda extent: extent.of_batch(extent.batch.content_type),
     "max_attempts": lambda extent: extent.of_batch(extent.batch.max_attempts),
 }
 

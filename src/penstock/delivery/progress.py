@@ -34,13 +34,14 @@ _BYTE: Final = tuple(bytes([n]) for n in range(5))
 
 
 class Attempts:
-    """How often a message was tried, and when first."""
+    """How often a message was tried, and when first; of those, how many attempts were lost with their worker."""
 
-    __slots__ = ("count", "first_at")
+    __slots__ = ("count", "first_at", "lost")
 
     def __init__(self, count: int, first_at: int) -> None:
         self.count = count
         self.first_at = first_at
+        self.lost = 0
 
 
 class Progress:
@@ -199,7 +200,19 @@ class Progress:
         tried = None if self.attempts is None else self.attempts.get(offset)
         return 1 if tried is None else tried.count + 1
 
+    def lost_of(self, offset: int) -> int:
+        """How many attempts were lost with their worker."""
+        tried = None if self.attempts is None else self.attempts.get(offset)
+        return 0 if tried is None else tried.lost
+
     # applying entries
+
+    def count_lost(self, span: Span) -> None:
+        """The last attempts at these were lost with their worker."""
+        for offset in span.offset_array().tolist() if self.attempts else ():
+            tried = None if self.attempts is None else self.attempts.get(offset)
+            if tried is not None:
+                tried.lost += 1
 
     def mark_leased(self, span: Span) -> None:
         """A lease took these."""

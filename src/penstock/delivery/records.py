@@ -315,6 +315,15 @@ class OperationSet(msgspec.Struct, array_like=True, tag_field="kind", tag=23, fr
     queue: int = 0  # no queue: ids start at 1
 
 
+class AttemptsLost(msgspec.Struct, array_like=True, tag_field="kind", tag=24, gc=False):
+    """Attempts at tasks that were lost with their worker: counted apart. They are settled earlier in the same frame."""
+
+    queue: int
+    group: int
+    at: int
+    spans: list[Span]
+
+
 Record = (
     Leased
     | Settled
@@ -338,4 +347,5 @@ Record = (
     | ScheduleFired
     | TasksPurged
     | OperationSet
+    | AttemptsLost
 )

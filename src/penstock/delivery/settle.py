@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
+from penstock import limits
+from penstock.batch import layout
 from penstock.delivery.core import Delivery
 from penstock.delivery.dead import Corpse, decide_dead
-from penstock.delivery.entries import Entry, Leased, Settled
+from penstock.delivery.entries import AttemptsLost, Entry, Leased, Settled
 from penstock.delivery.lease import span_of_take
 from penstock.delivery.leases import Lease, Take
 from penstock.delivery.log import Queue
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     import random
 
 MAY_KILL: Final = frozenset({Outcome.REJECTED, *COUNTED})
+LOST: Final = frozenset({Outcome.TIMED_OUT, Outcome.INTERRUPTED})  # it was not the message's doing, or nobody knows
 
 
 class Chosen(msgspec.Struct):
@@ -117,6 +120,9 @@ def decide_settles(
             indexes = [index for index in indexes if index not in last]
         if indexes:
             entries.append(_settled(lease, take, indexes, how, now, rng))
+            lost = [index for index in indexes if is_task(take, index)] if how.outcome in LOST else ()
+            if lost:
+                entries.append(AttemptsLost(queue.id, lease.group.id, now, [span_of_take(take, lost)]))
     for made, (queue, dead) in enumerate(corpses.items()):
         entries += decide_dead(core, queue, dead, now, (id_next or core.queue_id_next) + made)
     return entries
@@ -163,17 +169,33 @@ def may_make_ready(core: Delivery, each: Entry) -> bool:
 
 
 def dying_indexes(queue: Queue, take: Take, indexes: Sequence[int], outcome: Outcome) -> list[int]:
-    """Which of these deliveries were the last chance of their message."""
+    """Which of these deliveries were the last chance of their message.
+
+    An attempt at a task that was lost with its worker counts apart, with a limit of its own: what brought the worker
+    down may have been another task.
+    """
     if outcome == Outcome.REJECTED:
         return list(indexes)
-    partition = take.progress.partition
+    progress = take.progress
+    partition = progress.partition
     dying = []
     for index in indexes:
         offset = take.offsets[index]
+        lost = progress.lost_of(offset)
+        if outcome in LOST and is_task(take, index):
+            if lost + 1 >= limits.task_attempts_lost_max:
+                dying.append(index)
+            continue
         own = partition.extent_at(offset).attempts_max(offset) if partition.flags else 0
-        if take.attempt_of(index) >= (own or queue.options.max_attempts):
+        if take.attempt_of(index) - lost >= (own or queue.options.max_attempts):
             dying.append(index)
     return dying
+
+
+def is_task(take: Take, index: int) -> bool:
+    """Whether a delivery is one of a task; may raise `Need`."""
+    partition, offset = take.progress.partition, take.offsets[index]
+    return bool(partition.flags & layout.CONTENT_TYPE) and partition.extent_at(offset).is_task(offset)
 
 
 def _corpse(lease: Lease, take: Take, index: int, outcome: Outcome, error: str, now: int) -> Corpse:

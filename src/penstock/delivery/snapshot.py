@@ -119,6 +119,8 @@ def _take_odd(progress: Progress) -> dict[str, Any]:
     odd: dict[str, Any] = {}
     if progress.attempts:
         odd["attempts"] = {offset: (tried.count, tried.first_at) for offset, tried in progress.attempts.items()}
+        if lost := {offset: tried.lost for offset, tried in progress.attempts.items() if tried.lost}:
+            odd["lost"] = lost
     if progress.dues:
         odd["dues"] = dict(progress.dues)
     if progress.dropped:
@@ -183,6 +185,8 @@ def _restore_rows(progresses: list[Progress], rows: ProgressRows) -> None:
 def _restore_odd(progress: Progress, odd: dict[str, Any]) -> None:
     if "attempts" in odd:
         progress.attempts = {offset: Attempts(*tried) for offset, tried in odd["attempts"].items()}
+        for offset, lost in odd.get("lost", {}).items():
+            progress.attempts[offset].lost = lost
     progress.dues = odd.get("dues")
     progress.waiting = len(progress.dues or ())
     progress.dropped = odd.get("dropped")

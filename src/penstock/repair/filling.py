@@ -14,6 +14,7 @@ import msgspec
 from penstock.delivery.core import Delivery
 from penstock.delivery.entries import (
     Answered,
+    AttemptsLost,
     Closing,
     Entry,
     GroupDeleted,
@@ -87,7 +88,7 @@ class Filling:
             known = queue.group_ids.get(each.name, each.group)
             if known != each.group:
                 self._apply(GroupDeleted(queue.id, known))
-        elif isinstance(each, Leased | Settled | Revived):
+        elif isinstance(each, Leased | Settled | Revived | AttemptsLost):
             self._make_group(queue, each.group)
 
     def complete(self, sealed: Mapping[tuple[int, int], Any]) -> None:
@@ -147,7 +148,7 @@ def _partitions_of(each: Entry) -> int:
         return each.first
     if isinstance(each, GroupSet | Trimmed):
         return max((number for number, _ in each.starts), default=-1) + 1
-    if isinstance(each, Leased | Settled | Revived):
+    if isinstance(each, Leased | Settled | Revived | AttemptsLost):
         return max((span.partition for span in each.spans), default=-1) + 1
     return 0
 

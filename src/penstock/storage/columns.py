@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, layout
+from penstock.batch.arrow import CONTENT_TYPES
 from penstock.errors import InvalidField
 from penstock.model import suggestion
 from penstock.storage.manifest import SegmentFile
@@ -34,6 +35,7 @@ _DTYPES: Final[dict[str, Any]] = {
     "priority": np.uint8,
     "max_attempts": np.uint16,
     "key_hash": np.uint32,
+    "content_type": np.uint8,
 }
 
 
@@ -68,6 +70,9 @@ def read_column(reader: SegmentReader, file: SegmentFile, row_group: int, name: 
         raise InvalidField(f"column: {name!r} cannot be read alone", hint=suggestion(name, tuple(_DTYPES)))
     if name == "key_hash":
         values = _key_hashes(reader.read(file, row_group, ["key"])["key"])
+    elif name == "content_type":
+        kinds = pc.index_in(reader.read(file, row_group, [name])[name], CONTENT_TYPES)
+        values = _integers(kinds).astype(np.uint8)
     else:
         values = _integers(reader.read(file, row_group, [name])[name]).astype(_DTYPES[name], copy=False)
     values.flags.writeable = False  # it is shared by all who ask
