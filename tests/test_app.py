@@ -16,6 +16,7 @@ from penstock.errors import (
     Closed,
     InvalidField,
     InvalidName,
+    ResultLost,
     TaskCancelled,
     TaskDied,
     TaskUnfinished,
@@ -245,7 +246,7 @@ class TestRunning:
 
         job = work.enqueue()
         app.run_pending()
-        with pytest.raises(TaskDied, match="'work', result: object cannot be written as JSON"):
+        with pytest.raises(ResultLost, match="'work', result: object cannot be written as JSON"):
             job.result()
         app.advance(3600)
         assert app.run_pending() == 0
@@ -258,7 +259,7 @@ class TestRunning:
 
         job = work.enqueue()
         app.run_pending()
-        with pytest.raises(TaskDied, match="1048578 bytes are more than 1048576"):
+        with pytest.raises(ResultLost, match="1048578 bytes are more than 1048576"):
             job.result()
 
     def test_a_task_that_leaves_the_process_fails(self, app):

@@ -220,7 +220,7 @@ def test_what_a_worker_held_is_there_for_others_when_it_is_gone(rig, end: Any, a
 
 def test_a_worker_that_brings_down_others_takes_its_task_along_in_the_end(rig):
     pushed(rig, task("poison", max_attempts=2))
-    for _ in range(2):
+    for _ in range(limits.task_attempts_lost_max):
         rig.clock.advance(100)
         rig.lease(worker="w")
         tasking.expire_consumer(rig.shard, "w")

@@ -256,7 +256,7 @@ def test_checkpoints_and_entries_from_before_tell_nothing_of_those_that_were_can
 
     restore_tasks(tasks, msgspec.msgpack.encode(old))
 
-    assert len(more) == 1
+    assert len(more) == 2
     assert ([id_text(each) for each in tasks.held], bool(tasks.withdrawn)) == ([id_of("b")], False)
     freed = next(each for frame in rig.frames() for each in frame if isinstance(each, TaskFreed))
     written = msgspec.msgpack.decode(msgspec.msgpack.encode(freed))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
 
-from penstock import tasking
+from penstock import limits, tasking
 from penstock.clock import ManualClock
 from penstock.delivery.dedup import digest
 from penstock.delivery.progress import Progress
@@ -40,6 +41,7 @@ class History:
         self.places: dict[str, MessageId] = {}
         self.running: list[Run] = []
         self.again: set[str] = set()  # those that somebody retried
+        self.lost: Counter[str] = Counter()  # attempts that were lost with a worker
 
     def open(self) -> None:
         shard, self.keeper = open_on_disk(self.disk, self.clock, random.Random(1), journal_file_bytes=1 << 16)
@@ -92,7 +94,7 @@ class History:
             for run, outcome in zip(some, outcomes, strict=True)
         ]
         for run, outcome, answer in zip(some, outcomes, self.rig.finish(*finishes), strict=True):
-            is_last = run.receipt.attempt == 2 and outcome == "failed"
+            is_last = run.receipt.attempt - self.lost[run.task_type] == 2 and outcome == "failed"
             if answer is None and (outcome in ("completed", "dead", "cancelled") or is_last):
                 self.ended[run.task_type] = "ok" if outcome == "completed" else "failed"
 
@@ -129,6 +131,7 @@ class History:
         self.rig.shard.confirm(ticket)
         self.ended.pop(name)
         self.again.add(name)
+        self.lost[name] = 0
 
     def find(self, name: str) -> ParentFound:
         """What a catalogue would tell of a task."""
@@ -166,11 +169,12 @@ class History:
         self.learn_of_deaths()
 
     def learn_of_deaths(self) -> None:
-        """Runs that are lost; a second attempt was the last."""
+        """Runs that are lost; they do not count towards the two attempts that a task has."""
         leases = self.rig.shard.core.leases
         for run in [run for run in self.running if run.receipt.nonce not in leases]:
             self.running.remove(run)
-            if run.receipt.attempt == 2:
+            self.lost[run.task_type] += 1
+            if self.lost[run.task_type] == limits.task_attempts_lost_max:
                 self.ended[run.task_type] = "failed"
 
     def live(self) -> None:

@@ -13,6 +13,7 @@ from penstock.batch import Batch
 from penstock.delivery.entries import AttemptsLost
 from penstock.embedded import Session
 from penstock.requests import LeaseRequest
+from penstock.shard import Shard
 from tests.support.accounts import assert_accounts
 from tests.support.tasking import Rig, task
 
@@ -34,7 +35,7 @@ def lose(rig: Rig, how: str) -> None:
     rig.tick(BACKOFF)
 
 
-def dead(shard) -> int:
+def dead(shard: Shard) -> int:
     return shard.core.by_name["q"].groups[0].progress[0].dead
 
 

@@ -34,6 +34,7 @@
     ├── TaskError               what a caller of a task is told about it
     │   ├── TaskDied                task_died
     │   ├── TaskCancelled           task_cancelled
+    │   ├── ResultLost              result_lost
     │   └── TaskUnfinished          task_unfinished
     ├── SparkMissing            spark_missing: Spark, or the Java that it needs, is not installed
     ├── ServerError             between a client and its broker
@@ -327,6 +328,13 @@ class TaskDied(TaskError):
 
     code = "task_died"
     hint_default = "mend the cause, then retry it"
+
+
+class ResultLost(TaskError):
+    """The task is completed, and its result could not be stored: it is not JSON, or too large."""
+
+    code = "result_lost"
+    hint_default = "its work is done; return what JSON can hold"
 
 
 class TaskCancelled(TaskError):

@@ -124,6 +124,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str = ""
 
 
+RESULT_ERROR: Final = "penstock:result_error"  # the only key of what stands for a result that could not be stored
+RESULT_ERROR_START: Final = b'{"%b":' % RESULT_ERROR.encode()
+
+
 class TaskView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A task, as it is shown. `runs` is filled when one task is asked for, not in lists."""
 
@@ -156,6 +160,13 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_final(self) -> bool:
         return self.state in FINAL
+
+    @property
+    def result_error(self) -> str:
+        """Why a completed task has no result: it could not be stored. "" when it has one, or is not completed."""
+        if self.result is None or not self.result.startswith(RESULT_ERROR_START):
+            return ""
+        return str(msgspec.json.decode(self.result, type=dict[str, str])[RESULT_ERROR])
 
 
 class TaskFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

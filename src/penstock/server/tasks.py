@@ -14,7 +14,7 @@ from msgspec import Raw
 from penstock import task_fields
 from penstock.broker import Broker, Client
 from penstock.envelopes import new_task_id
-from penstock.errors import InputError, PenstockError, TaskCancelled, TaskDied, TaskUnfinished
+from penstock.errors import InputError, PenstockError, ResultLost, TaskCancelled, TaskDied, TaskUnfinished
 from penstock.model_tasks import OperationView, TaskFilter, TaskState, TaskSubmission, TaskView
 from penstock.wire import calls
 from penstock.wire import json_task_views as views
@@ -70,6 +70,8 @@ async def purge(broker: Broker, client: Client, wanted: TaskFilter) -> Operation
 
 def result(found: TaskView) -> Raw:
     """What a task came to, byte for byte; an error when it has no result."""
+    if found.result_error:
+        raise ResultLost(f"task {found.task_id} is completed, but its result could not be stored: {found.result_error}")
     if found.state is TaskState.COMPLETED:
         return Raw(found.result or b"null")
     if found.state is TaskState.DEAD:

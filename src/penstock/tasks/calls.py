@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET
 
 from penstock.errors import InvalidField
-from penstock.tasks.json_values import NOT_JSON, decoder, encode, encode_more
+from penstock.tasks.json_values import NOT_JSON, decoder, encode, encode_more, readable
 
 NO_ARGS: Final = b"[]"
 NO_KWARGS: Final = b"{}"
@@ -83,8 +83,9 @@ class Calls:
         except NOT_JSON:
             self._refuse_unwritable(args, kwargs)
             raise
-        if kwargs or not self._needs_only_places or len(args) < self._required_positional:
-            self.decode(*data)
+        needs_more = kwargs or not self._needs_only_places or len(args) < self._required_positional
+        if needs_more or any(hasattr(value, "model_dump") for value in args):
+            self._compare(args, kwargs, *self.decode(*data))
         elif args:
             # Enough arguments, all by place: it is for their types alone to be looked at.
             try:
@@ -92,6 +93,17 @@ class Calls:
             except msgspec.MsgspecError as error:
                 raise self._wrong(error) from None
         return data
+
+    def _compare(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], places: list[Any], named: Mapping[str, Any]
+    ) -> None:
+        """Refuse models that the function would get as others: of a base class, or another member of a union."""
+        pairs = [(self._name_of(index), value, places[index]) for index, value in enumerate(args)]
+        pairs += [(name, value, named[name]) for name, value in kwargs.items()]
+        for name, value, back in pairs:
+            if hasattr(value, "model_dump") and hasattr(back, "model_dump") and back != value:
+                kinds = f"{type(value).__name__} would come back as {type(back).__name__} {back!r}"
+                raise self._invalid(name, f"{kinds}, which is not equal; annotate it more closely")
 
     @cached_property
     def _places_decoder(self) -> msgspec.json.Decoder[Any]:
@@ -186,10 +198,9 @@ class Calls:
     def _kind(self, parameter: Parameter) -> Any:
         kind = self._hints.get(parameter.name, Any)
         try:
-            decoder(kind)
+            return readable(kind)
         except TypeError as error:
             raise self._invalid(parameter.name, f"its annotation has no JSON: {error}") from None
-        return kind
 
     # refusals
 

@@ -77,7 +77,10 @@ class TaskContext:
     @property
     def parent_results(self) -> list[Any]:
         """Results of the tasks that this one waited for, in their order; None for one that has none."""
-        return [None if parent.result is None else msgspec.json.decode(parent.result) for parent in self.parents]
+        return [
+            None if parent.result is None or parent.result_error else msgspec.json.decode(parent.result)
+            for parent in self.parents
+        ]
 
     def stop_if_cancelled(self) -> None:
         """Leave the task when it was cancelled meanwhile."""
@@ -99,7 +102,9 @@ class TaskContext:
         if self.envelope.takes == "none":
             return None
         results = [
-            parent.result if parent.state == TaskState.COMPLETED and parent.result is not None else b"null"
+            b"null"
+            if parent.result is None or parent.state != TaskState.COMPLETED or parent.result_error
+            else parent.result
             for parent in self.parents
         ]
         if self.envelope.takes == "one":

@@ -22,7 +22,7 @@ import msgspec
 from penstock import limits
 from penstock.errors import InvalidField
 from penstock.model import Receipt, check_seconds
-from penstock.model_tasks import Finish
+from penstock.model_tasks import RESULT_ERROR, Finish
 
 if TYPE_CHECKING:
     from penstock.tasks.task import Task
@@ -106,11 +106,16 @@ def ending(value: Any, task: Task[..., Any, Any] | None = None, attempt: int = 1
 
 
 def completed(value: Any, task: Task[..., Any, Any] | None) -> Ending:
-    """A result. One that cannot be stored is the end of the task: to run it again would only do its work twice."""
+    """A result. The task is completed even if it cannot be stored: its work is done, and only the result is lost."""
     try:
         return Ending("completed", msgspec.json.encode(value) if task is None else task.encode_result(value))
     except Exception as error:  # noqa: BLE001 - a value's own code may raise anything
-        return Ending("dead", error=shortened(f"{type(error).__name__}: {error}"))
+        return Ending("completed", result_error(f"{type(error).__name__}: {error}"))
+
+
+def result_error(text: str) -> bytes:
+    """What is stored in the place of a result that could not be: why, as `TaskView.result_error` reads it."""
+    return msgspec.json.encode({RESULT_ERROR: shortened(text)})
 
 
 def error_text(error: BaseException) -> str:

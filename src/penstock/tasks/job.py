@@ -8,7 +8,7 @@ import msgspec
 
 from penstock import limits
 from penstock.clock import Clock
-from penstock.errors import TaskCancelled, TaskDied, TaskUnfinished
+from penstock.errors import ResultLost, TaskCancelled, TaskDied, TaskUnfinished
 from penstock.model import check_seconds
 from penstock.model_tasks import TaskState, TaskView
 
@@ -104,6 +104,9 @@ class Job(Generic[T]):
             raise TaskCancelled(f"{what} was cancelled" + (f": {view.error}" if view.error else ""))
         if view.state != TaskState.COMPLETED:
             raise TaskUnfinished(f"{what} is {view.state} after {timeout or 0:g} seconds")
+        if view.result_error:
+            problem = f"{what} is completed, but its result could not be stored: {view.result_error}"
+            raise ResultLost(problem)
         data = b"null" if view.result is None else view.result
         task = self._task or self._app.tasks.get(view.task_type)
         result: T = msgspec.json.decode(data) if task is None else task.decode_result(data)

@@ -1,14 +1,18 @@
 """Values as JSON, and back as what an annotation says. Never pickled.
 
 Whatever msgspec can write and read may travel: numbers, text, lists, dicts, dataclasses, Structs, datetime, UUID,
-Decimal, Enum, paths, bytes (as base64), and models that know `model_validate` and `model_dump`.
+Decimal, Enum, paths, bytes (as base64), NumPy's scalars, subclasses of text and numbers, and models that know
+`model_validate` and `model_dump`; unions of pydantic's models too. A model that would not come back equal, because a
+field is secret or excluded, is refused where it is written.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
-from typing import Any, Final, get_args, get_type_hints
+from types import UnionType
+from typing import Any, ClassVar, Final, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -23,18 +27,68 @@ NOT_JSON: Final = (TypeError, ValueError, OverflowError, RecursionError)
 def encode_more(value: Any) -> Any:
     """What msgspec does not know by itself."""
     if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
+        return _dumped(value)
+    for plain in (str, int, float):
+        if isinstance(value, plain):
+            return plain.__str__(value) if plain is str else plain(value)
     if isinstance(value, PurePath):
         return str(value)
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
+        item = value.item()
+        if item == value:
+            return item
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
+def _dumped(value: Any) -> Any:
+    """A model as JSON that it can be read back from, by its aliases or by its names."""
+    kind = type(value)
+    if not hasattr(kind, "model_fields"):
+        return value.model_dump(mode="json")
+    problem = ""
+    for by_alias in (True, False):
+        data = value.model_dump(mode="json", by_alias=by_alias, round_trip=True)
+        try:
+            back = kind.model_validate_json(msgspec.json.encode(data))
+        except ValueError as error:
+            problem = problem or str(error)
+            continue
+        if back == value:
+            return data
+        changed = [name for name in kind.model_fields if getattr(back, name, None) != getattr(value, name, None)]
+        problem = f"what is in {', '.join(changed) or 'its private attributes'} would be lost"
+    raise TypeError(
+        f"{kind.__name__} does not come back from JSON as it is: {problem}; pass what is secret or excluded by itself"
+    )
+
+
 def _decode_more(kind: type, value: Any) -> Any:
+    if issubclass(kind, _Adapted):
+        return kind.read(value)
+    if hasattr(kind, "model_fields") and hasattr(kind, "model_validate_json"):
+        return kind.model_validate_json(msgspec.json.encode(value))
     if hasattr(kind, "model_validate"):
         return kind.model_validate(value)
     if issubclass(kind, PurePath) and isinstance(value, str):
         return kind(value)
     raise TypeError(f"{kind.__name__} cannot be made from JSON")
+
+
+class _AnyInstance(type):
+    """msgspec asks whether what a hook made is an instance of what it was to make."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return True
+
+
+class _Adapted(metaclass=_AnyInstance):
+    """An annotation that pydantic can read and msgspec cannot, in the place of one that msgspec can."""
+
+    adapter: ClassVar[Any]
+
+    @classmethod
+    def read(cls, value: Any) -> Any:
+        return cls.adapter.validate_json(msgspec.json.encode(value))
 
 
 _encode: Final = msgspec.json.Encoder(enc_hook=encode_more).encode
@@ -51,6 +105,26 @@ def encode(value: Any) -> bytes:
 def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     """What reads JSON as `kind`."""
     return msgspec.json.Decoder(kind, dec_hook=_decode_more)
+
+
+def readable(kind: Any) -> Any:
+    """An annotation that `decoder` takes: `kind`, or a stand-in where it has a union of models; else TypeError."""
+    pydantic = sys.modules.get("pydantic")
+    if pydantic is not None and _has_union_of_models(kind):
+        try:
+            adapter = pydantic.TypeAdapter(kind)
+        except pydantic.PydanticUserError as error:
+            raise TypeError(str(error)) from None
+        return _AnyInstance(str(kind), (_Adapted,), {"adapter": adapter})
+    decoder(kind)
+    return kind
+
+
+def _has_union_of_models(kind: Any) -> bool:
+    parts = get_args(kind)
+    if get_origin(kind) in (Union, UnionType) and any(hasattr(part, "model_fields") for part in parts):
+        return True
+    return any(map(_has_union_of_models, parts))
 
 
 def written(value: Any, what: str) -> bytes:
@@ -87,6 +161,6 @@ def result_decoder(hints: Mapping[str, Any]) -> msgspec.json.Decoder[Any]:
     if len(kinds) < len(get_args(kind)):  # `int | Snooze`: only the int is ever stored
         kind = Any if not kinds else kinds[0] if len(kinds) == 1 else kind
     try:
-        return decoder(kind)
+        return decoder(readable(kind))
     except TypeError:
         return decoder(Any)

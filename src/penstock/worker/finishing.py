@@ -3,7 +3,7 @@
 Each finish has the receipt of its delivery as proof, so that it counts once or not at all. While no broker answers it
 is kept and tried again; its lease is extended meanwhile. What the run said last of its progress is told before it. One
 that is refused because its lease is gone is logged and forgotten: the task is final, or somebody else's. A result that
-the broker does not take becomes a failure.
+the broker does not take is replaced by the reason: the task is completed, its work is done.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import structlog
 from penstock.client.session import AsyncSession
 from penstock.errors import Closed, InputError, LeaseLost, PenstockError, ServerError
 from penstock.model import Outcome, Receipt
-from penstock.model_tasks import Finish
+from penstock.model_tasks import RESULT_ERROR_START, Finish
 from penstock.requests import Settling
+from penstock.tasks.endings import result_error
 from penstock.worker.progress import Progress
 from penstock.worker.runs import Lease, Run
 from penstock.worker.ticking import Spawner
@@ -137,9 +138,10 @@ class Finishing:
             pause = min(pause * 2, PAUSE_SECONDS_MAX)
 
     def _refused(self, run: Run, finish: Finish, error: PenstockError) -> None:
-        if isinstance(error, InputError) and finish.outcome == "completed":
-            failure = msgspec.structs.replace(finish, outcome="failed", result=b"null", error=f"result: {error}")
-            self._ready.append((run, failure))
+        has_result = finish.outcome == "completed" and not finish.result.startswith(RESULT_ERROR_START)
+        if isinstance(error, InputError) and has_result:
+            log.error("completed, but its result was refused", error=str(error), **run.fields())
+            self._ready.append((run, msgspec.structs.replace(finish, result=result_error(str(error)))))
             return
         run.lease.left -= 1
         if isinstance(error, LeaseLost):

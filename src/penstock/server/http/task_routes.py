@@ -57,7 +57,7 @@ OF_TASKS: Final = (
         *("GET", f"{_TASK}/result", "The result, as the worker gave it", actions.result),
         query=models.WaitQuery,
         result=Any,
-        errors=(*IN_TASK, "invalid_field", "task_died", "task_cancelled", "task_unfinished"),
+        errors=(*IN_TASK, "invalid_field", "task_died", "task_cancelled", "result_lost", "task_unfinished"),
     ),
     Route(
         *("DELETE", _TASK, "Cancel a task, waiting or running", actions.cancel),

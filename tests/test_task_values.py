@@ -1,0 +1,186 @@
+"""Arguments and results of tasks: what comes back equal is taken, the rest is refused where it is given."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pydantic
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import penstock
+from penstock.errors import InvalidField, ResultLost
+from penstock.model_tasks import TaskState
+
+
+class Safe(str):
+    """Text that a template engine has marked."""
+
+    __slots__ = ()
+
+
+class Cat(pydantic.BaseModel):
+    lives: int
+
+
+class Dog(pydantic.BaseModel):
+    tricks: list[str]
+
+
+class Puppy(Dog):
+    weeks: int = 0
+
+
+class Aliased(pydantic.BaseModel):
+    name: str = pydantic.Field(alias="Name")
+    at: datetime
+
+    @pydantic.computed_field  # type: ignore[prop-decorator]
+    @property
+    def shout(self) -> str:
+        return self.name.upper()
+
+
+class Strict(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(strict=True, extra="forbid")
+    at: datetime
+    pair: tuple[int, str]
+
+
+class Login(pydantic.BaseModel):
+    password: pydantic.SecretStr
+
+
+class Hiding(pydantic.BaseModel):
+    shown: int
+    hidden: int = pydantic.Field(default=0, exclude=True)
+
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def returned(kind: Any, value: Any) -> Any:
+    """A value, from the caller to the task, and back as the task's result."""
+    seen = []
+
+    def work(value: Any) -> Any:
+        seen.append(value)
+        return value
+
+    work.__annotations__ = {"value": kind, "return": kind}
+    with penstock.App.in_memory() as app:
+        job = app.task(name="work")(work).enqueue(value)
+        app.run_pending()
+        result = job.result(0)
+    assert seen == [result]
+    return result
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (str, Safe("<b>")),
+        (int, np.int64(-3)),
+        (int, np.uint8(255)),
+        (float, np.float32(0.5)),
+        (float, np.float64(1e300)),
+        (bool, np.bool_(True)),
+        (Aliased, Aliased(Name="n", at=NOW)),
+        (Strict, Strict(at=NOW, pair=(1, "a"))),
+        (Cat | Dog, Dog(tricks=["sit"])),
+        (Cat | Dog | None, Cat(lives=9)),
+        (list[Cat | Dog], [Cat(lives=9), Dog(tricks=[])]),
+        (Dog | int, 5),
+    ],
+)
+def test_a_value_comes_back_equal(kind, value):
+    assert returned(kind, value) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "says"),
+    [
+        (Login, Login(password=pydantic.SecretStr("hunter2")), "password would be lost"),
+        (list[Login], [Login(password=pydantic.SecretStr("hunter2"))], "password would be lost"),
+        (Hiding, Hiding(shown=1, hidden=2), "hidden would be lost"),
+        (Dog, Puppy(tricks=[], weeks=3), "Puppy would come back as Dog"),
+        (Cat | Dog, Login(password=pydantic.SecretStr("x")), "password would be lost"),
+        (float, np.float32("nan"), "cannot be written"),
+        (Any, np.datetime64("2026-01-01", "ns"), "cannot be written"),
+        (Any, np.zeros(2), "cannot be written"),
+        (Cat | Dog, 5, "'value'"),
+    ],
+)
+def test_what_would_not_come_back_equal_is_refused_where_it_is_given(kind, value, says):
+    with pytest.raises(InvalidField, match=says):
+        returned(kind, value)
+
+
+def test_secrets_are_not_in_the_refusal():
+    with pytest.raises(InvalidField) as refused:
+        returned(Login, Login(password=pydantic.SecretStr("hunter2")))
+
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (object(), "object cannot be written"),
+        (Login(password=pydantic.SecretStr("x")), "password would be lost"),
+        (float("nan"), "result"),
+        ("x" * (1 << 20), "bytes are more than"),
+    ],
+)
+def test_a_finished_run_is_completed_whatever_it_returned(value, says):
+    with penstock.App.in_memory() as app:
+
+        @app.task(max_attempts=3)
+        def work() -> Any:
+            return value
+
+        job = work.enqueue()
+        app.run_pending()
+        view = job.info()
+        with pytest.raises(ResultLost, match=says):
+            job.result(0)
+
+    assert (view.state, view.attempt, view.error) == (TaskState.COMPLETED, 1, "")
+    assert says in view.result_error
+
+
+def test_a_task_that_takes_a_result_that_was_lost_gets_none():
+    with penstock.App.in_memory() as app:
+
+        @app.task
+        def first() -> Any:
+            return object()
+
+        @app.task
+        def second(value: Any) -> list[Any]:
+            return [value, *penstock.current_task().parent_results]
+
+        flow = penstock.chain(first.s(), second.s()).enqueue()
+        app.run_pending()
+
+        assert flow.result(0) == [None, None]
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(JSON)
+@settings(max_examples=30)
+def test_whatever_json_can_hold_comes_back_equal(value):
+    assert returned(Any, value) == value
