@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from penstock.errors import InvalidField, LeaseLost, TooLarge, Unavailable
 from penstock.model import Receipt
-from penstock.model_tasks import Envelope, Finish
+from penstock.model_tasks import RESULT_ERROR_START, Envelope, Finish
 from penstock.worker import finishing as module
 from penstock.worker.finishing import Finishing
 from penstock.worker.progress import Progress
@@ -129,7 +129,7 @@ async def test_a_finish_that_is_refused_harms_no_other_and_is_not_told_again():
 
 
 @on_uvloop
-async def test_a_result_that_the_broker_does_not_take_becomes_a_failure():
+async def test_a_result_that_the_broker_does_not_take_is_replaced_by_the_reason():
     telling = Telling()
     telling.add()
     telling.session.answers.put_nowait([TooLarge("result: 9 bytes are more than 8")])
@@ -137,8 +137,9 @@ async def test_a_result_that_the_broker_does_not_take_becomes_a_failure():
     await telling.told()
 
     (again,) = telling.session.calls[1]
-    assert (again.outcome, again.result) == ("failed", b"null")
-    assert "9 bytes" in again.error
+    assert (again.outcome, again.error) == ("completed", "")
+    assert again.result.startswith(RESULT_ERROR_START)
+    assert b"9 bytes" in again.result
     assert telling.lease.left == 99
 
 
