@@ -223,7 +223,6 @@ def test_arguments_of_steps_are_checked_as_they_will_be_called(app, tasks):
         (chain(tasks.add.s(1), tasks.alone.s()), r"'alone': it has no parameter that could take its parents' results"),
         (chain(tasks.add.s()), r"argument 'a': missing"),
         (chain(), "it has no tasks"),
-        (group([]), "it is empty"),
         (graph(), "it has no tasks"),
         (graph().add("a", tasks.add.s(1), after="b"), r"'a' is after 'b', which is not there"),
         (graph().add("a", tasks.add.s(), after="b").add("b", tasks.add.s(), after="a"), "in a circle: . → . → ."),

@@ -26,8 +26,8 @@ from penstock.errors import InvalidField, TaskCancelled, TaskDied, TaskNotFound,
 @asynccontextmanager
 async def lifespan(service: FastAPI) -> AsyncIterator[None]:
     """While the service runs, its tasks can be reached."""
-    yield
-    await tasks.aclose()
+    async with tasks:
+        yield
 
 
 service = FastAPI(title="Mail", lifespan=lifespan)

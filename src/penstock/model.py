@@ -9,7 +9,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from typing import Any, Final, Literal, NamedTuple
 
@@ -313,7 +313,9 @@ def check_path(path: Any) -> None:
 
 
 def check_seconds(value: Any, name: str, greatest: float = limits.delay_seconds_max) -> float:
-    """A duration in seconds, not negative and not absurd."""
+    """A duration in seconds, or a timedelta, not negative and not absurd."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= greatest:
         raise InvalidField(f"{name}: {value!r} is not a number of seconds from 0 to {greatest:g}")
     return float(value)

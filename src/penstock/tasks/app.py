@@ -236,12 +236,16 @@ class App(Scheduling, Operating):
         await self._sessions.aclose_loop()
 
     def __enter__(self) -> Self:
+        """Opened when it is first used, closed at the end; one that was closed may be entered again."""
+        self._sessions.reopen()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
+        """Asyncio version of `__enter__`: a lifespan that is entered twice finds an open app."""
+        self._sessions.reopen()
         return self
 
     async def __aexit__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypedDict, get_args
 from uuid import UUID
 
@@ -33,7 +33,7 @@ class CallOptions(TypedDict, total=False):
     """What `task.options(…)` takes. Durations are seconds."""
 
     queue: str
-    delay: float
+    delay: float | timedelta
     deliver_at: datetime | str | None
     priority: int | str
     key: str | None
@@ -42,9 +42,9 @@ class CallOptions(TypedDict, total=False):
     takes: Takes
     task_id: str | UUID | None
     max_attempts: int | None
-    timeout: float | None
-    ttl: float | None
-    unique: bool | float
+    timeout: float | timedelta | None
+    ttl: float | timedelta | None
+    unique: bool | float | timedelta
     unique_key: str | None
     headers: Mapping[str, str] | None
     trace: str | None
@@ -57,11 +57,11 @@ class DeclaredOptions(TypedDict, total=False):
     queue: str | QueueDeclaration
     priority: int | str
     max_attempts: int | None
-    timeout: float | None
-    ttl: float | None
-    delay: float
+    timeout: float | timedelta | None
+    ttl: float | timedelta | None
+    delay: float | timedelta
     key: KeyOf | None
-    unique: bool | float
+    unique: bool | float | timedelta
     unique_key: KeyOf | None
     takes: Takes
     on_parent_failure: ParentPolicy
@@ -168,9 +168,12 @@ def task_id_of(value: Any, name: str = "task_id") -> str:
 
 
 def _timeout(value: Any) -> float | None:
-    if value is not None and not check_seconds(value, "timeout"):
+    if value is None:
+        return None
+    seconds = check_seconds(value, "timeout")
+    if not seconds:
         raise InvalidField("timeout: 0 would end every run before it begins", hint="use None for no limit")
-    return None if value is None else float(value)
+    return seconds
 
 
 def _ttl(value: Any) -> float | None:

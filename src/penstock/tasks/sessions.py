@@ -124,6 +124,12 @@ class Sessions:
         if self._is_closed:
             raise Closed("this App is closed", hint="make a new App")
 
+    def reopen(self) -> None:
+        """May be used again after it was closed."""
+        if self._is_closed:
+            self._forget()
+            self._is_closed = False
+
     def close(self) -> None:
         """Close the session for threads, and with a directory all of them."""
         if self._pid != os.getpid():

@@ -51,11 +51,11 @@ class Configured(Generic[P, T]):
         """The same task with other options; those that are not named stay as they are."""
         return Configured(self.task, checked(options, CALL_OPTIONS, self.chosen))
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
         """Store it; returns once it is durable. What does not fit the function is refused, and nothing is stored."""
         return self._job(self.task.app.sender.send(self.submission(args, kwargs)))
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
         """The same, awaited."""
         return self._job(await self.task.app.sender.asend(self.submission(args, kwargs)))
 
@@ -85,7 +85,7 @@ class Configured(Generic[P, T]):
         transaction.push_many(task.queue, tasks_batch([task]))
         return self._job(task.task_id)
 
-    def s(self, *args: Any, **kwargs: Any) -> Step[T]:
+    def s(self, /, *args: Any, **kwargs: Any) -> Step[T]:
         """A step of a workflow, or what a schedule runs. What a step takes from its parents is left out here."""
         from penstock.tasks.workflows import Step
 
@@ -198,7 +198,7 @@ class Task(Configured[P, T], Generic[P, R, T]):
         self._hints_known = hints
         update_wrapper(self, function, updated=())
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """The function itself: nothing is stored, and it runs here."""
         return self.function(*args, **kwargs)
 

@@ -26,7 +26,7 @@ class Workflow(Generic[T]):
 
     def __init__(
         self,
-        app: App,
+        app: App | None,  # None: it has no tasks
         id: str,
         jobs: Sequence[Job[Any]],
         ends: Sequence[Job[Any]],
@@ -48,11 +48,15 @@ class Workflow(Generic[T]):
 
     def result(self, timeout: float | None = None) -> T:
         """Wait for the end; of a group, a list. Raises what `Job.result` raises, for the first that has no result."""
+        if self._app is None:
+            return self._joined([])
         deadline = Deadline(self._app.clock, timeout)
         return self._joined([job.result(deadline.left()) for job in self.ends])
 
     def status(self) -> dict[TaskState, int]:
         """How many of its tasks are in which state."""
+        if self._app is None:
+            return {}
         seen = {job.id: job.view.state for job in self._app.jobs(workflow=self.id) if job.view is not None}
         return dict(Counter(seen.get(job.id) or job.status() for job in self.jobs))
 
@@ -65,10 +69,14 @@ class Workflow(Generic[T]):
     # the same, awaited
 
     async def aresult(self, timeout: float | None = None) -> T:  # noqa: ASYNC109  (the twin of result)
+        if self._app is None:
+            return self._joined([])
         deadline = Deadline(self._app.clock, timeout)
         return self._joined([await job.aresult(deadline.left()) for job in self.ends])
 
     async def astatus(self) -> dict[TaskState, int]:
+        if self._app is None:
+            return {}
         seen = {job.id: job.view.state async for job in self._app.ajobs(workflow=self.id) if job.view is not None}
         return dict(Counter([seen.get(job.id) or await job.astatus() for job in self.jobs]))
 

@@ -114,15 +114,24 @@ class Flow(Part[T]):
 
     def enqueue(self) -> Workflow[T]:
         """Store all of its tasks in one call; returns once they are durable."""
+        if self.is_nothing:
+            return _nothing()
         plan, ends = self._planned()
         app, tasks = plan.submissions()
         return _workflow(plan, ends, app.sender.submit(tasks))
 
     async def aenqueue(self) -> Workflow[T]:
         """The same, awaited."""
+        if self.is_nothing:
+            return _nothing()
         plan, ends = self._planned()
         app, tasks = plan.submissions()
         return _workflow(plan, ends, await app.sender.asubmit(tasks))
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether it is done before it began, with an empty list as its result."""
+        return False
 
     def then(self, part: Part[U]) -> Chain[U]:
         """This, and when it is done the other, which takes its result."""
@@ -151,10 +160,14 @@ class Group(Flow[list[T]]):
     def __init__(self, parts: Iterable[Part[T]]) -> None:
         self.parts = tuple(_part(part) for part in parts)
 
+    @property
+    def is_nothing(self) -> bool:
+        return all(isinstance(part, Group) and part.is_nothing for part in self.parts)
+
     def place(self, plan: Plan, before: Before) -> Before:
         ends = [part.place(plan, before).ids for part in self.parts]
         if not ends:
-            raise InvalidField("group: it is empty: nothing would ever tell that it is done")
+            raise InvalidField("group: it is empty: what comes after it has nothing to wait for")
         return Before(tuple(id for ids in ends for id in ids), "all")
 
 
@@ -224,7 +237,7 @@ def group(*parts: Part[T]) -> Group[T]: ...
 
 
 def group(*parts: Any) -> Group[Any]:
-    """Side by side: `group(a.s(1), b.s(2))`, or of any iterable of steps."""
+    """Side by side: `group(a.s(1), b.s(2))`, or of any iterable of steps. An empty one results in an empty list."""
     if len(parts) == 1 and not isinstance(parts[0], Part):
         if not isinstance(parts[0], Iterable):
             raise _no_part(parts[0])
@@ -247,6 +260,11 @@ def _no_part(value: Any) -> InvalidField:
     return InvalidField(
         f"workflow: {value!r} is no part of one", hint="a step is task.s(…); it is not called or enqueued"
     )
+
+
+def _nothing() -> Workflow[Any]:
+    """An empty group: there is nothing to store, and nothing to wait for."""
+    return Workflow(None, "", (), (), {}, is_list=True)
 
 
 def _workflow(plan: Plan, ends: Before, submitted: Sequence[Submitted]) -> Workflow[Any]:
