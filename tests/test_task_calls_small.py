@@ -35,7 +35,7 @@ def test_a_timedelta_is_as_good_as_seconds(app):
 
 
 def test_an_empty_group_results_in_an_empty_list(app):
-    nothing = group([]).enqueue()
+    nothing: Any = group([]).enqueue()
     assert (nothing.result(), nothing.status(), nothing.jobs) == ([], {}, ())
     nothing.cancel()
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import random
 import traceback
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -39,7 +40,7 @@ class EarlyEnd(Exception):
 class Snooze(EarlyEnd):
     """Not now: run it again in so many seconds. The attempt is not counted."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float | timedelta) -> None:
         self.seconds = check_seconds(seconds, "seconds")
         super().__init__(f"snoozed for {self.seconds:g} s")
 
@@ -47,7 +48,7 @@ class Snooze(EarlyEnd):
 class Retry(EarlyEnd):
     """Failed: run it again after `delay` seconds, or after the backoff. It counts as an attempt."""
 
-    def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
+    def __init__(self, reason: str = "", *, delay: float | timedelta | None = None) -> None:
         self.delay = None if delay is None else check_seconds(delay, "delay")
         self.reason = _reason(reason, "Retry(delay=3) waits for three seconds")
         super().__init__(reason or "the task asked to be retried")
