@@ -13,6 +13,7 @@ import pytest
 from penstock.errors import Closed, OutcomeUnknown, StorageError
 from penstock.journal.commit import GroupCommit, _Waiter
 from penstock.journal.memory import MemoryJournal
+from tests.support.interrupts import Interruption
 
 ENTRY = bytes(8)
 PATIENCE_SECONDS = 100.0
@@ -68,6 +69,36 @@ class Waiting:
         self.thread.join(PATIENCE_SECONDS)
         assert not self.thread.is_alive()
         return self.error
+
+
+def test_those_who_wait_lead_when_their_leader_has_vanished_at_any_line():
+    """An exception at every line of a leader, two others behind it: they get their answer, within two of its turns."""
+    lines = _led(-1)
+    for place in range(lines):
+        assert _led(place) > 0
+
+
+def _led(at: int) -> int:
+    journal = MemoryJournal()
+    commit = GroupCommit(journal)
+    sequences = [journal.append(ENTRY) for _ in range(3)]
+    others: list[Waiting] = []
+
+    def sync_when_others_wait(sync: Callable[[], None]) -> None:
+        commit.around = lambda sync: sync()
+        others.extend(Waiting(commit, sequence) for sequence in sequences[1:])
+        until_queued(commit, 2)
+        sync()
+
+    commit.around = sync_when_others_wait
+    interruption = Interruption(at)
+    with interruption.watching():
+        commit.wait(sequences[0])
+    commit.around = lambda sync: sync()
+    if not others:  # it did not come that far
+        others = [Waiting(commit, sequence) for sequence in sequences[1:]]
+    assert [other.join() for other in others] == [None, None]
+    return len(interruption.lines)
 
 
 def until_queued(commit: GroupCommit, count: int) -> None:
