@@ -64,7 +64,7 @@ def test_a_task_that_was_final_for_long_before_a_seal_keeps_its_rows(office):
     office.session.seal()
     office.start_over()
 
-    assert states(office, task_id) == ["pending", "dead"]
+    assert states(office, task_id) == ["pending", "dead", "purged"]
     assert office.everything() == []
 
 

@@ -103,9 +103,6 @@ class Catalogue:
                 if follower.position < target:
                     follower.watches = self._listeners.are_there()
                     follower.follow(self._reader.read(follower.position, target), between)
-                if follower.is_rebuilt:
-                    forgetting.expire(follower.store, self._final_before(), remembers=follower.remembers)
-                    follower.is_rebuilt = False
             except (DatabaseBroken, Damaged, FileNotFoundError) as error:
                 if attempt:
                     raise self._unusable(error) from error

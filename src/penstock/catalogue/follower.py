@@ -44,7 +44,6 @@ class Follower:
         self.remembers = remembers  # which tasks were forgotten, for whoever seals what is about them
         self.position: int = store.meta("position", 0)
         self.checksum: int = store.meta("checksum", 0)
-        self.is_rebuilt = False  # by this process, and not brought up to date yet
         self.watches = False  # whether somebody wants to know which tasks changed
         self.touched: Touched = set()
         self.known = load_known(store)

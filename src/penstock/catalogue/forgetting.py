@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.catalogue import queries, schema
+from penstock.catalogue import schema
 from penstock.catalogue.store import Store
 from penstock.delivery.core import Delivery
 from penstock.delivery.entries import Entry, Span, TasksPurged
@@ -40,20 +40,6 @@ def forget_ids(connection: sqlite3.Connection, ids: Iterable[bytes], until: int 
         _forget(connection, schema.OF_ID, (task_id,), until)
 
 
-def expire(store: Store, final_before: int, *, remembers: bool) -> int:
-    """Forget tasks that were final before an instant, without a word to the journal: after a rebuild. How many."""
-    gone = 0
-    while True:
-        with store.writing() as connection:
-            numbers = [target.number for target in queries.expired(connection, final_before, AT_ONCE)]
-            row = connection.execute("SELECT value FROM meta WHERE name = 'position'").fetchone()
-            chosen = msgspec.json.encode(numbers).decode()
-            _forget(connection, schema.OF_NUMBERS, (chosen,), row[0] if remembers and row else None)
-        gone += len(numbers)
-        if len(numbers) < AT_ONCE:
-            return gone
-
-
 def decide_expired(core: Delivery, targets: Iterable[Target], now: int) -> list[Entry]:
     """Have the journal say that these are forgotten, but for those that were brought back. The lock is held."""
     places: dict[int, dict[int, list[int]]] = {}
@@ -70,7 +56,6 @@ def decide_expired(core: Delivery, targets: Iterable[Target], now: int) -> list[
             now,
             [span_of(number, sorted(offsets)) for number, offsets in places.get(queue, {}).items()],
             b"".join(ids.get(queue, ())),
-            is_expired=True,
         )
         for queue in {**places, **ids}
     ]

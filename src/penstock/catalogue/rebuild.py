@@ -73,7 +73,6 @@ def rebuild(store: Store, shard: Shard) -> Follower:
         set_meta(connection, "position", position)
         set_meta(connection, "checksum", 0)
     follower.position = position
-    follower.is_rebuilt = True
     return follower
 
 

@@ -193,7 +193,6 @@ INSERT OR REPLACE INTO forgotten (queue, partition, position, until, number, tas
 SELECT queue, IFNULL(partition, -1), IFNULL(position, number), ?, number, task_id, type FROM tasks WHERE {where}
 """
 FORGET: Final = "DELETE FROM tasks WHERE {where}"
-OF_NUMBERS: Final = "number IN (SELECT value FROM json_each(?))"
 OF_RANGE: Final = "queue = ? AND partition = ? AND position >= ? AND position < ?"
 OF_OFFSETS: Final = "queue = ? AND partition = ? AND position IN (SELECT value FROM json_each(?))"
 OF_ID: Final = "task_id = ? AND position IS NULL"

@@ -286,7 +286,6 @@ class TasksPurged(msgspec.Struct, array_like=True, tag_field="kind", tag=22):
     at: int
     spans: list[Span]
     ids: bytes = b""  # 16 each
-    is_expired: bool = False  # they have been final for as long as tasks are kept
 
     def id_list(self) -> list[bytes]:
         return [self.ids[start : start + 16] for start in range(0, len(self.ids), 16)]

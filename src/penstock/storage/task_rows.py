@@ -101,8 +101,7 @@ class TaskRows:
             if entry.queue not in self._names.queues:
                 continue  # of a queue that is gone, and all its history with it
             if isinstance(entry, TasksPurged):
-                # Those that are old are forgotten by a catalogue that is rebuilt because they are old.
-                purged += [] if entry.is_expired else _purged(entry, sequence)
+                purged += _purged(entry, sequence)
             else:
                 number = self._take(number, entry)
         if len(fold):
