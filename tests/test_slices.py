@@ -52,24 +52,29 @@ def ticks_until_none(ps, count):
     return ticks
 
 
-def test_leases_that_run_out_together_end_in_slices_and_all_are_over_at_once(ps, clock):
+REFUSED = {
+    "ack of all": lambda leased: leased.ack(),
+    "nack of one": lambda leased: leased[0].nack(),
+    "extend": lambda leased: leased.extend(10),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_leases_that_run_out_together_end_in_slices_and_all_are_over_at_once(ps, clock, what):
     queue = ps.create_queue("mail", lease_seconds=10.0, backoff_base_seconds=0.0)
-    queue.push_many([b"x"] * 9)
-    leases = [queue.lease(1) for _ in range(9)]
-    whole = queue.lease(1)
-    assert not whole
+    queue.push_many([b"x"] * 30)
+    leases = [queue.lease(1) for _ in range(30)]
     clock.advance(11)
 
-    for leased in reversed(leases):
+    refused_early = 0
+    for leased in leases:
         with pytest.raises(LeaseLost):
-            leased.ack()
-        with pytest.raises(LeaseLost):
-            leased[0].nack()
-        with pytest.raises(LeaseLost):
-            leased.extend(10)
+            REFUSED[what](leased)
+        refused_early += leased.nonce in group_of(ps).leases
 
+    assert refused_early, "every lease had ended before it was used"
     ticks_until_none(ps, lambda: len(group_of(ps).leases))
-    assert [delivery.attempt for delivery in queue.lease(9)] == [2] * 9
+    assert [delivery.attempt for delivery in queue.lease(30)] == [2] * 30
 
 
 def test_one_large_lease_ends_in_slices(ps, clock):
