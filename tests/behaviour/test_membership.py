@@ -190,7 +190,7 @@ def test_a_process_that_joins_under_the_name_of_another_takes_its_place(ps, queu
     heir = Worker(ps, "two")
 
     assert heir.told.assigned == ["2", "3"]
-    assert len(heir.lease()) == 4
+    assert [delivery.attempt for delivery in heir.lease()] == [1] * 4  # what moves because of a rejoin is not counted
     refuse(MemberFenced, two.beat)
     refuse(MemberFenced, two.leave)
     with pytest.raises(LeaseLost):

@@ -111,6 +111,7 @@ class Subscription:
             if gone:
                 await self._let_go(gone)
             if told is None:
+                place.renew()
                 await self._join()
                 continue
             place.seen = told

@@ -34,13 +34,22 @@ class Place:
     ) -> None:
         self.queue = queue
         self.group = check_name(group, "group")
-        self.member = f"member-{uuid.uuid4().hex[:12]}" if member is None else check_name(member, "member")
+        self._label = "member" if member is None else check_name(member, "member")
+        self.member = self._unique_id()
         self.session_seconds = check_session_seconds(session_seconds)
         self.start = None if start is None else check_start(start)  # of the group, until it is joined
         self.membership: Membership | None = None
         self.seen: Membership | None = None  # the last that the consumer has followed
         self.mine: set[str] = set()
-        self._request = arguments.lease_request(batch, lease_seconds, self.member, None, False)
+        self._request = arguments.lease_request(batch, lease_seconds, None, None, False)
+
+    def renew(self) -> None:
+        """Become another member: the group has gone on without this one, and its place may be somebody else's."""
+        self.member = self._unique_id()
+
+    def _unique_id(self) -> str:
+        # Two processes of one name must not be one member: each would take over from the other for ever.
+        return check_name(f"{self._label}-{uuid.uuid4().hex[:12]}", "member")
 
     @property
     def lease_seconds(self) -> float | None:
@@ -53,7 +62,8 @@ class Place:
     def request(self) -> LeaseRequest:
         """A lease of what the consumer has taken on. Of what was told since, it hears between two deliveries."""
         told = self.seen
-        return msgspec.structs.replace(self._request, member=self.member, generation=told.generation if told else 0)
+        generation = told.generation if told else 0
+        return msgspec.structs.replace(self._request, member=self.member, consumer=self.member, generation=generation)
 
     def is_behind(self) -> bool:
         """Whether there is something that the consumer has not followed."""

@@ -114,6 +114,7 @@ class Subscription:
             if gone:
                 self._let_go(gone)
             if told is None:
+                place.renew()
                 self._join()
                 continue
             place.seen = told

@@ -12,7 +12,7 @@ from penstock import limits
 from penstock.delivery import admin
 from penstock.delivery.group import Group
 from penstock.delivery.membership import Roster
-from penstock.engine import EVERYONE, GIVEN_UP, Ticket
+from penstock.engine import EVERYONE, Ticket
 from penstock.errors import InvalidField, MemberFenced
 from penstock.model import Outcome, Position, check_name, to_datetime
 from penstock.replies import Member, Membership
@@ -25,8 +25,8 @@ RELEASED: Final = Settling(Outcome.RELEASED)
 def join(
     shard: Shard, queue: str, group: str, member: str, session_seconds: float, start: Position | None = None
 ) -> tuple[Membership, Ticket]:
-    """Become a member, or take over the name from a process that bore it. With `start`, a group that is not there is
-    made.
+    """Become a member, or take over an id; what the one before held is released, uncounted. With `start`, a group that
+    is not there is made.
     """
     check_name(member, "member")
     session_us = round(check_session_seconds(session_seconds) * 1_000_000)
@@ -39,7 +39,7 @@ def join(
         roster = shard.core.rosters.of(found, now)
         seat = roster.seats.get(member)
         if seat is not None:
-            shard.take_away(found, member, seat.owned | seat.revoking, GIVEN_UP, now)
+            shard.take_away(found, member, seat.owned | seat.revoking, RELEASED, now)
         shard.changing = True
         roster.join(member, session_us, shard.clock.monotonic())
         _changed(shard, found, now)
