@@ -190,6 +190,12 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     retention_until_archived: bool = False
     group_expiry_seconds: float = limits.group_expiry_seconds_default
 
+    def is_singly(self) -> bool:
+        """Whether a consumer should take one message at a time: more in hand would hold others up or cost attempts."""
+        rates = (self.lease_per_second, self.client_lease_per_second, self.key_lease_per_second)
+        is_limited = any(each is not None for each in (*rates, self.max_in_flight, self.key_max_in_flight))
+        return is_limited or self.ordering != "none" or self.max_attempts == 1
+
 
 OPTION_NAMES: Final = QueueOptions.__struct_fields__
 RATES: Final = tuple(name.removesuffix("_per_second") for name in OPTION_NAMES if name.endswith("_per_second"))

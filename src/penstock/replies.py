@@ -91,6 +91,8 @@ class LeaseReply(msgspec.Struct, frozen=True, gc=False):
     expires_at: int
     pieces: Sequence[Piece]
     count: int
+    lease_seconds: float = 0.0  # how long it lasts, unless it is extended
+    batch_max: int = 0  # how many a consumer should take at a time, by the options of the queue; 0: any number
 
 
 class PushReply(msgspec.Struct, frozen=True):

@@ -100,7 +100,8 @@ class Shard(Pushing):
             if expires_at < self.asleep_until:
                 self.on_deadline(expires_at)
         self.changing = False
-        return LeaseReply(name, group_name, nonce, expires_at, pieces_of_takes(lease.takes), lease.count), read
+        pieces, seconds = pieces_of_takes(lease.takes), (lease.deadline - monotonic) / 1e6
+        return LeaseReply(name, group_name, nonce, expires_at, pieces, lease.count, seconds, group.batch_max), read
 
     def group_of_use(self, queue: Queue, name: str, start: Position | None, now: int) -> Group:
         """A group that somebody wants to use: made where `start` says, if it is not there and a start is given."""

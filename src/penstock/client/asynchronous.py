@@ -15,6 +15,7 @@ from penstock.arguments import PLAIN
 from penstock.batch import Batch
 from penstock.client.asynchronous_delivery import Delivery, Leased, hand_out, kept_alive
 from penstock.client.asynchronous_subscription import Subscription, Told
+from penstock.client.batching import BatchSize
 from penstock.client.place import Place
 from penstock.client.pushed import PushResult
 from penstock.client.redriving import Edit, edited, next_page
@@ -142,7 +143,7 @@ class Queue:
     async def consume(
         self,
         group: str = DEFAULT_GROUP,
-        batch: int = 1,
+        batch: int | None = None,
         *,
         start: Position | None = None,
         lease_seconds: float | None = None,
@@ -152,15 +153,17 @@ class Queue:
         """Deliveries for ever, or until nothing came for `idle_seconds`; see the blocking face."""
         wait = limits.wait_seconds_max if idle_seconds is None else min(limits.wait_seconds_max, idle_seconds)
         idle = 0.0
+        size = BatchSize(batch, self._session.clock)
         while idle_seconds is None or idle < idle_seconds:
-            leased = await self.lease(batch, wait, lease_seconds, group, consumer, start=start)
+            leased = await self.lease(size.size, wait, lease_seconds, group, consumer, start=start)
             start = None  # a group that is deleted from now on stays deleted
             idle = 0.0 if leased else idle + wait
             if leased:
-                seconds = (await self.options()).lease_seconds if lease_seconds is None else lease_seconds
-                async with kept_alive(leased, seconds), aclosing(hand_out(leased)) as deliveries:
+                size.begin()
+                async with kept_alive(leased), aclosing(hand_out(leased)) as deliveries:
                     async for delivery in deliveries:
                         yield delivery
+                size.end(leased)
 
     def subscribe(
         self,

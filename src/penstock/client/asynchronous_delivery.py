@@ -96,15 +96,15 @@ async def hand_out(leased: Leased) -> AsyncGenerator[Delivery]:
 
 
 @asynccontextmanager
-async def kept_alive(leased: Leased, seconds: float) -> AsyncIterator[None]:
+async def kept_alive(leased: Leased) -> AsyncIterator[None]:
     """Extend a lease at half its time, until the block ends or the lease does."""
 
     async def extend() -> None:
         with suppress(StateError):  # the lease is over, or the handle closed
             while True:
-                await asyncio.sleep(seconds / 2)
+                await asyncio.sleep(leased.lease_seconds / 2)
                 with suppress(Unavailable):  # the broker may be back in time
-                    await leased.extend(seconds)
+                    await leased.extend(leased.lease_seconds)
 
     keeper = asyncio.create_task(extend())
     try:

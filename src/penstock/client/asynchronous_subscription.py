@@ -44,10 +44,6 @@ class Subscription:
 
     async def run(self) -> AsyncGenerator[Delivery]:
         """Deliveries for ever, or until `stop` is set."""
-        place = self._place
-        seconds = place.lease_seconds
-        if seconds is None:
-            seconds = place.lease_seconds = (await self._session.options(place.queue)).lease_seconds
         await self._join()
         heart = asyncio.create_task(self._beat())
         try:
@@ -55,8 +51,7 @@ class Subscription:
                 await self._follow()
                 leased = await self._lease()
                 if leased:
-                    alive = kept_alive(leased, seconds)
-                    async with alive, aclosing(self._hand_out(leased)) as deliveries:
+                    async with kept_alive(leased), aclosing(self._hand_out(leased)) as deliveries:
                         async for delivery in deliveries:
                             yield delivery
         finally:

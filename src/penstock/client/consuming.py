@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from penstock import limits
+from penstock.client.batching import BatchSize
+from penstock.client.keeping import keeper_of
 from penstock.client.settlings import ACK, LEFT, RELEASE
-from penstock.errors import StateError, Unavailable
 from penstock.model import Position
 
 if TYPE_CHECKING:
+    from penstock.client.session import Session
     from penstock.client.sync import Queue
     from penstock.client.sync_delivery import Delivery, Leased
 
@@ -21,8 +22,9 @@ STOP_CHECK_SECONDS = 1.0  # how soon a stop is noticed while nothing comes
 
 def consume(
     queue: Queue,
+    session: Session,
     group: str,
-    batch: int,
+    batch: int | None,
     start: Position | None,
     lease_seconds: float | None,
     consumer: str | None,
@@ -33,19 +35,22 @@ def consume(
     patience = limits.wait_seconds_max if stop is None else STOP_CHECK_SECONDS
     wait = patience if idle_seconds is None else min(patience, idle_seconds)
     idle = 0.0
-    while stop is None or not stop.is_set():
-        leased = queue.lease(batch, wait, lease_seconds, group, consumer, start=start)
-        start = None  # a group that is deleted from now on stays deleted
-        idle = 0.0 if leased else idle + wait
-        if idle_seconds is not None and idle >= idle_seconds:
-            return
-        if leased:
-            seconds = queue.options.lease_seconds if lease_seconds is None else lease_seconds
-            with kept_alive(leased, seconds):
-                yield from _hand_out(leased)
+    size = BatchSize(batch, session.clock)
+    with keeper_of(session).consuming() as keeper:
+        while stop is None or not stop.is_set():
+            leased = queue.lease(size.size, wait, lease_seconds, group, consumer, start=start)
+            start = None  # a group that is deleted from now on stays deleted
+            idle = 0.0 if leased else idle + wait
+            if idle_seconds is not None and idle >= idle_seconds:
+                return
+            if leased:
+                size.begin()
+                with keeper.holding(leased):
+                    yield from _hand_out(leased, stop)
+                size.end(leased)
 
 
-def _hand_out(leased: Leased) -> Iterator[Delivery]:
+def _hand_out(leased: Leased, stop: threading.Event | None) -> Iterator[Delivery]:
     """One by one. Acks are not waited for singly: the end of the lease confirms them all."""
     pipeline = leased.session.pipeline()
     current: Delivery | None = None
@@ -57,32 +62,12 @@ def _hand_out(leased: Leased) -> Iterator[Delivery]:
             current = None
             if not delivery.settled:
                 pipeline.settle((delivery.proof,), ACK)
-    except GeneratorExit:
+            if stop is not None and stop.is_set():
+                break
+    finally:
         if current is not None and not current.settled:
             pipeline.settle((current.proof,), LEFT)
         # By their receipts, since settles may overtake each other: the lease as a whole would include the one at hand.
         if rest := [delivery.proof for delivery in deliveries]:
             pipeline.settle(rest, RELEASE)
-        raise
-    finally:
         pipeline.confirm()
-
-
-@contextmanager
-def kept_alive(leased: Leased, seconds: float) -> Iterator[None]:
-    """Extend a lease at half its time, until the block ends or the lease does."""
-    over = threading.Event()
-
-    def extend() -> None:
-        with suppress(StateError):  # the lease is over, or the handle closed
-            while not over.wait(seconds / 2):
-                with suppress(Unavailable):  # the broker may be back in time
-                    leased.extend(seconds)
-
-    keeper = threading.Thread(target=extend, name="penstock-lease", daemon=True)
-    keeper.start()
-    try:
-        yield
-    finally:
-        over.set()
-        keeper.join()

@@ -114,7 +114,10 @@ class BaseDelivery:
 class BaseLeased(Sequence[D], Generic[D]):
     """The deliveries of one lease; payloads are cut out of their batches on the way through."""
 
-    __slots__ = ("_count", "_pieces", "_pieces_loaded", "expires_micros", "group", "nonce", "queue", "session")
+    __slots__ = (
+        "_count", "_pieces", "_pieces_loaded", "batch_max", "expires_micros", "group", "lease_seconds", "nonce",
+        "queue", "session",
+    )  # fmt: skip
 
     _delivery: type[D]
 
@@ -124,6 +127,8 @@ class BaseLeased(Sequence[D], Generic[D]):
         self.group = reply.group
         self.nonce = reply.nonce
         self.expires_micros = reply.expires_at
+        self.lease_seconds = reply.lease_seconds
+        self.batch_max = reply.batch_max
         self._count = reply.count
         self._pieces = reply.pieces
         self._pieces_loaded = False

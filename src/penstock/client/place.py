@@ -51,14 +51,6 @@ class Place:
         # Two processes of one name must not be one member: each would take over from the other for ever.
         return check_name(f"{self._label}-{uuid.uuid4().hex[:12]}", "member")
 
-    @property
-    def lease_seconds(self) -> float | None:
-        return self._request.lease_seconds
-
-    @lease_seconds.setter
-    def lease_seconds(self, seconds: float) -> None:
-        self._request = msgspec.structs.replace(self._request, lease_seconds=seconds)
-
     def request(self) -> LeaseRequest:
         """A lease of what the consumer has taken on. Of what was told since, it hears between two deliveries."""
         told = self.seen

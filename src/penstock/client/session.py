@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from penstock.batch import Batch
 from penstock.client.task_session import AsyncTaskSession, TaskSession
+from penstock.clock import Clock
 from penstock.model import (
     Durability,
     Freed,
@@ -44,6 +45,8 @@ class Pipeline(Protocol):
 
 class Session(TaskSession, Protocol):
     """For the blocking face; safe to share between threads."""
+
+    clock: Clock
 
     def confirm(self, ticket: Ticket) -> None: ...
 
@@ -172,6 +175,8 @@ class AsyncPipeline(Protocol):
 
 class AsyncSession(AsyncTaskSession, Protocol):
     """For the asyncio face; belongs to one event loop. Arguments are those of `Session`."""
+
+    clock: Clock
 
     async def start(self) -> None:
         """Be ready, or say why not."""

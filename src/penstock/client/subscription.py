@@ -14,7 +14,8 @@ from contextlib import suppress
 from typing import Any
 
 from penstock import limits
-from penstock.client.consuming import STOP_CHECK_SECONDS, kept_alive
+from penstock.client.consuming import STOP_CHECK_SECONDS
+from penstock.client.keeping import keeper_of
 from penstock.client.place import Place, drawn
 from penstock.client.session import Pipeline, Session
 from penstock.client.settlings import ACK, LEFT, RELEASE
@@ -47,20 +48,17 @@ class Subscription:
 
     def run(self) -> Iterator[Delivery]:
         """Deliveries for ever, or until `stop` is set."""
-        place = self._place
-        seconds = place.lease_seconds
-        if seconds is None:
-            seconds = place.lease_seconds = self._session.options(place.queue)[0].lease_seconds
         self._join()
         heart = threading.Thread(target=self._beat, name="penstock-member", daemon=True)
         heart.start()
         try:
-            while not self._is_stopped():
-                self._follow()
-                leased = self._lease()
-                if leased:
-                    with kept_alive(leased, seconds):
-                        yield from self._hand_out(leased)
+            with keeper_of(self._session).consuming() as keeper:
+                while not self._is_stopped():
+                    self._follow()
+                    leased = self._lease()
+                    if leased:
+                        with keeper.holding(leased):
+                            yield from self._hand_out(leased)
         finally:
             self._over.set()
             heart.join()

@@ -205,7 +205,7 @@ class Queue:
     def consume(
         self,
         group: str = DEFAULT_GROUP,
-        batch: int = 1,
+        batch: int | None = None,
         *,
         start: Position | None = None,
         lease_seconds: float | None = None,
@@ -218,8 +218,11 @@ class Queue:
         Leases are extended while the loop body runs; a delivery is acknowledged when the loop asks for the next one.
         Leaving the loop gives back what was not begun, and counts as a failure of the delivery at hand unless it was
         settled by hand. `start` makes the group if it is not there, as in `lease`.
+
+        `batch` is how many messages are leased at a time. None adapts: one at first, up to 64 while a lease is worked
+        off within a second; always one for ordered queues, with limits of leases, and with `max_attempts=1`.
         """
-        return consume(self, group, batch, start, lease_seconds, consumer, idle_seconds, stop)
+        return consume(self, self._session, group, batch, start, lease_seconds, consumer, idle_seconds, stop)
 
     def subscribe(
         self,

@@ -51,6 +51,7 @@ class Group:
     __slots__ = (
         "active_at",
         "backlog",
+        "batch_max",
         "deficits",
         "gate",
         "id",
@@ -87,6 +88,7 @@ class Group:
         self.outcomes = [0] * (max(Outcome) + 1)  # deliveries and messages by how they ended, since the process started
         self.upheavals = 0  # times that messages were settled without their leases being asked
         self.limits: LeaseLimits | None = None
+        self.batch_max = 0  # how many messages a consumer should take at a time; 0: any number
         self.clear_lanes()
         self.set_limits(queue.options, 0)
 
@@ -105,6 +107,7 @@ class Group:
     def set_limits(self, options: QueueOptions, now: int) -> None:
         """The limits of leases, which the options of the queue name; buckets keep what is in them."""
         self.limits = LeaseLimits.renewed(self.limits, self, options, now)
+        self.batch_max = 1 if options.is_singly() else 0
         self.gate: KeyGate | None = None if self.limits is None else self.limits.gate
 
     def clear_lanes(self) -> None:

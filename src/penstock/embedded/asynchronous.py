@@ -90,6 +90,7 @@ class AsyncSession(AsyncTaskMethods):
         self.session = session
         self.shard = session.shard
         self.loaded = session.loaded
+        self.clock = session.clock
         refuse_in_forks(self)
 
     async def start(self) -> None:

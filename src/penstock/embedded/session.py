@@ -107,6 +107,7 @@ class Session(TaskMethods):
                 self._disk, clock, rng, durability=durability, journal_file_bytes=journal_file_bytes
             )
             self._keeper.file_us_max = file_us_max
+        self.clock = clock
         self.files = StoredFiles(self.shard, self._disk)
         self.staging = Staging(self._disk)
         # What is called most often goes straight to the shard.

@@ -61,6 +61,8 @@ class LeasedHead(msgspec.Struct, array_like=True):
     count: int
     sizes: list[int]
     pieces: list[PieceHead]
+    lease_seconds: float = 0.0
+    batch_max: int = 0
 
 
 # pushes
@@ -119,7 +121,8 @@ def encode_leased(reply: LeaseReply) -> list[Buffer]:
         heads.append(_piece_head(piece, number, rows))
     data: list[Buffer] = [batch.data for batch in batches]
     sizes = [len(each) for each in data]
-    head = encode(LeasedHead(reply.queue, reply.group, reply.nonce, reply.expires_at, reply.count, sizes, heads))
+    about = (reply.queue, reply.group, reply.nonce, reply.expires_at, reply.count)
+    head = encode(LeasedHead(*about, sizes, heads, reply.lease_seconds, reply.batch_max))
     return [LEASED_HEAD.pack(len(head)) + head, *data]
 
 
@@ -137,7 +140,8 @@ def decode_leased(body: memoryview) -> LeaseReply:
     if position != len(body):
         raise BadRequest("LEASED: the sizes of its batches do not add up")
     pieces = [_piece(each, batches[each.batch]) for each in head.pieces]
-    return LeaseReply(head.queue, head.group, head.nonce, head.expires_at, pieces, head.count)
+    about = (head.queue, head.group, head.nonce, head.expires_at)
+    return LeaseReply(*about, pieces, head.count, head.lease_seconds, head.batch_max)
 
 
 def merged(pieces: Sequence[Piece]) -> list[Piece]:

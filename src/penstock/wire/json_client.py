@@ -42,6 +42,8 @@ class Lease(Struct):
     lease_id: str | None
     expires_at: datetime | None
     messages: list[Delivered]
+    lease_ms: float = 0.0
+    batch_max: int = 0
 
 
 _lease: Final = msgspec.json.Decoder(Lease).decode
@@ -135,7 +137,8 @@ def read_leased(queue: str, group: str, body: bytes) -> LeaseReply:
     nonce = int(lease.lease_id, 16) if lease.lease_id else 0
     expires_at = 0 if lease.expires_at is None else to_micros(lease.expires_at, "expires_at")
     pieces = [_piece(messages) for messages in _portions(lease.messages)]
-    return LeaseReply(queue, group, nonce, expires_at, pieces, len(lease.messages))
+    seconds = lease.lease_ms / 1000
+    return LeaseReply(queue, group, nonce, expires_at, pieces, len(lease.messages), seconds, lease.batch_max)
 
 
 def _portions(messages: list[Delivered]) -> Iterator[list[Delivered]]:

@@ -98,7 +98,8 @@ def lease_reply(reply: LeaseReply) -> bytes:
         return _NOTHING
     expires_at = instant(reply.expires_at)
     messages = b",".join(chain.from_iterable(_rows(reply, piece, expires_at) for piece in reply.pieces))
-    return b'{"lease_id":"%016x","expires_at":%b,"messages":[%b]}' % (reply.nonce, expires_at, messages)
+    about = (reply.nonce, expires_at, reply.lease_seconds * 1000, reply.batch_max)
+    return b'{"lease_id":"%016x","expires_at":%b,"lease_ms":%.3f,"batch_max":%d,"messages":[%b]}' % (*about, messages)
 
 
 def _rows(reply: LeaseReply, piece: Piece, expires_at: bytes) -> Iterator[bytes]:

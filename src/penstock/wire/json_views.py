@@ -66,6 +66,8 @@ class LeaseView(Struct):
     lease_id: str | None
     expires_at: datetime | None
     messages: list[DeliveryView]
+    lease_ms: float = 0.0
+    batch_max: int = 0
 
 
 class SettleResult(Struct, kw_only=True):
