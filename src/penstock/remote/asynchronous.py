@@ -56,6 +56,8 @@ class AsyncSession(AsyncWaits, Operations):
         self._is_closed = False
         self._is_checking = False
         self._answered: asyncio.Future[None] | None = None
+        self._room: deque[asyncio.Future[None]] = deque()  # pushes that wait until they may be sent, each for itself
+        self._granted = 0  # of them: woken, and not sent yet
         self._connector = Connector(self)
         linger = settings.linger_seconds
         self._gatherer = None if linger is None else Gatherer(self, linger, settings.batch_max)
@@ -152,6 +154,8 @@ class AsyncSession(AsyncWaits, Operations):
             self._wake()
         if self._waiting:
             self._go_on()
+        if self._room:
+            self._grant()
 
     def _submit_again(self, request: Request) -> None:
         if request.future is None or not request.future.cancelled():
@@ -191,9 +195,31 @@ class AsyncSession(AsyncWaits, Operations):
         await asyncio.shield(self._answered)
 
     async def room(self) -> None:
-        """Return when a push would be sent at once."""
+        """Return when a push would be sent at once. Whoever came first is woken first, and no more than may be sent."""
         while self._waiting or self._is_full:
-            await self.answered()
+            turn: asyncio.Future[None] = (self.loop or self._loop()).create_future()
+            self._room.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():
+                    self._granted -= 1
+                    self._grant()
+                raise
+            self._granted -= 1
+
+    def _grant(self) -> None:
+        """Wake as many pushes as may be sent now."""
+        if self._waiting or self._is_full:
+            return
+        producer = self.exchange.producer
+        free = (len(self._room) if producer is None else producer.room_left()) - self._granted
+        while free > 0 and self._room:
+            turn = self._room.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                self._granted += 1
+                free -= 1
 
     def _abandon(self, request: Request) -> None:
         self._write(self.exchange.abandon(request))
@@ -261,14 +287,17 @@ class AsyncSession(AsyncWaits, Operations):
             return
         self._transport = None
         self._out = []
+        self._is_full = False
         if not self._is_closed:
             self._waiting.extendleft(reversed(self.exchange.lost(why)))
             self._go_on()
+            self._grant()
 
     def set_full(self, is_full: bool) -> None:
         """Whether the broker has stopped reading."""
         self._is_full = is_full
         self._wake()
+        self._grant()
 
     def _fail_all(self, error: PenstockError) -> None:
         waiting, self._waiting = self._waiting, deque()

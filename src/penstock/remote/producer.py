@@ -32,6 +32,11 @@ class Producer:
         self._oldest = next(iter(self._under_way), self._next)
         return self._next - self._oldest < UNDER_WAY_MAX
 
+    def room_left(self) -> int:
+        """How many more sequences may be taken."""
+        self.has_room()
+        return UNDER_WAY_MAX - (self._next - self._oldest)
+
     def take(self) -> int:
         """The next sequence."""
         sequence = self._next
