@@ -12,7 +12,9 @@ from penstock.broker.listening import CHANGES_MAX, Event
 from penstock.errors import InvalidField, QueueFull
 from penstock.model import to_datetime
 from penstock.server.outbox import Outbox
+from penstock.server.websocket import words
 from penstock.wire import calls
+from penstock.wire.json_replies import encode
 from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
 
 
@@ -127,10 +129,12 @@ async def test_counters_come_at_once_and_then_at_the_interval_one_count_for_all(
         await asyncio.gather(first.until("counters", ""), second.until("counters", ""))
         at_once = len(counted)
         first.heard.clear()
-        await first.until("counters", "")
+        await broker.pushed(SOMEONE, "q", Batch.build([b"c"]))
+        while not any(event.counters and event.counters[0].ready == 3 for event in first.heard):
+            first.heard.clear()
+            await first.until("counters", "")
 
         assert at_once <= 2
-        assert first.heard[-1].counters[0].ready == 2
         with pytest.raises(InvalidField):
             Ear(broker, None, 0.01)
 
@@ -176,3 +180,49 @@ async def test_an_outbox_tells_when_it_is_full_and_when_it_has_room_again():
     await sending
 
     assert (told, sent) == (["full", "drained"], ["a", "b", "c", "d"])
+
+
+@on_uvloop
+async def test_counters_are_made_and_encoded_once_for_equal_listeners_and_only_what_changed(monkeypatch):
+    crowd, queues = 50, 20
+    encoded: list[object] = []
+
+    def noting(value):
+        encoded.append(value)
+        return encode(value)
+
+    monkeypatch.setattr(words, "encode", noting)
+    async with broker_on() as broker:
+        for number in range(queues):
+            await broker.pushed(SOMEONE, f"q{number:02}", Batch.build([b"a"]))
+        listeners = [broker.listen(SOMEONE, None, 3600.0, lambda: None) for _ in range(crowd)]
+        (other,) = [broker.listen(SOMEONE, ["q07"], 3600.0, lambda: None)]
+        hub = broker.events
+
+        async def counted():
+            """Every listener's next event, and how many were encoded for all of them."""
+            await hub._sample([*listeners, other])
+            taken = [listener.take() for listener in (*listeners, other)]
+            encoded.clear()
+            for events in taken:
+                for event in events:
+                    words.event_json("s", event)
+            bodies = [value for value in encoded if value != "s"]
+            return [[[stats.name for stats in event.counters] for event in events] for events in taken], len(bodies)
+
+        everything = [f"q{number:02}" for number in range(queues)]
+        await until(lambda: all(listener.is_counted for listener in (*listeners, other)))
+        told, bodies = await counted()
+        assert (told, bodies) == ([[everything]] * crowd + [[["q07"]]], 2)
+        told, bodies = await counted()
+        assert (told, bodies) == ([[]] * (crowd + 1), 0)
+        await broker.pushed(SOMEONE, "q03", Batch.build([b"b"]))
+        told, bodies = await counted()
+        assert (told, bodies) == ([[["q03"]]] * crowd + [[]], 1)
+
+        await broker.pushed(SOMEONE, "q04", Batch.build([b"b"]))
+        await hub._sample(listeners)
+        listeners[0].take()
+        await broker.pushed(SOMEONE, "q05", Batch.build([b"b"]))
+        told, bodies = await counted()  # who has not taken the counters before gets everything
+        assert (told, bodies) == ([[["q05"]]] + [[everything]] * (crowd - 1) + [[]], 2)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from penstock.broker.listening import ALL_TASKS, QUEUES, Event, Listener, TasksWanted, Topic
+from penstock.broker.listening import ALL_TASKS, QUEUES, CounterSeries, Event, Listener, TasksWanted, Topic
 from penstock.broker.task_events import TaskEvents
 from penstock.delivery import entries
 from penstock.embedded import Session
@@ -30,6 +30,13 @@ CHANGES: Final = (
 )  # fmt: skip
 
 
+Wants = tuple[frozenset[str] | None, float]  # queues and interval: listeners with the same get the same counters
+
+
+def _wants(listener: Listener) -> Wants:
+    return listener.queues, listener.interval_seconds
+
+
 class Events:
     """The hub: one for a broker, made and used on its loop."""
 
@@ -42,6 +49,7 @@ class Events:
         self._telling: asyncio.Task[None] | None = None
         self._sampling: asyncio.Task[None] | None = None
         self._sooner = asyncio.Event()
+        self._series: dict[Wants, CounterSeries] = {}
         self._tasks = TaskEvents(session)
 
     def listen(
@@ -177,7 +185,8 @@ class Events:
             if due:
                 await self._sample(due)
                 for listener in due:
-                    listener.due = now + listener.interval_seconds
+                    # Those with the same interval are due together, whenever they came.
+                    listener.due = (now // listener.interval_seconds + 1) * listener.interval_seconds
             self._sooner.clear()
             next_at = min((listener.due for listener in self._listeners), default=now + INTERVAL_SECONDS_MAX)
             timer = self._loop.call_at(next_at, self._sooner.set)
@@ -195,9 +204,24 @@ class Events:
         except PenstockError:
             return
         at = to_datetime(self._shard.clock.now())
+        alike: dict[Wants, list[Listener]] = {}
         for listener in due:
-            counters = [stats for stats in counted if listener.wants(stats.name)]
-            listener.offer(Event("counters", at, counters=counters))
+            alike.setdefault(_wants(listener), []).append(listener)
+        for wants, listeners in alike.items():
+            counters = [stats for stats in counted if listeners[0].wants(stats.name)]
+            self._offer(wants, listeners, Event("counters", at, counters=counters))
+        self._series = {wants: self._series[wants] for wants in map(_wants, self._listeners) if wants in self._series}
+
+    def _offer(self, wants: Wants, listeners: list[Listener], everything: Event) -> None:
+        """Everything to those who are new; to those whose interval is over what has changed since the last one."""
+        known = [listener for listener in listeners if listener.is_counted]
+        for listener in listeners:
+            if not listener.is_counted:
+                listener.offer(everything)
+        if known:
+            count = self._series.setdefault(wants, CounterSeries()).next(everything)
+            for listener in known:
+                listener.offer_counters(count)
 
     def _count(self, wanted: frozenset[str] | None) -> tuple[list[QueueStats], int]:
         counted, last = [], 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection
 from datetime import datetime
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -30,6 +30,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     task: TaskView | None = None  # without arguments, result and runs
     worker: WorkerView | None = None
     is_gone: bool = False  # of a worker that is not in the list any more
+    forms: dict[str, Any] = msgspec.field(default_factory=dict)  # how protocols send it, made once for all listeners
 
 
 class TasksWanted(msgspec.Struct, frozen=True):
@@ -57,6 +58,33 @@ class Hub(Protocol):
     def leave(self, listener: Listener) -> None: ...
 
 
+class Counted(msgspec.Struct, frozen=True):
+    """Counters at one moment, for all listeners that want the same. The number rises when something has changed."""
+
+    number: int
+    changed: Event  # since the number before
+    everything: Event
+
+
+class CounterSeries:
+    """The counters of some queues, one interval after the other."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._known: dict[str, QueueStats] = {}
+
+    def next(self, everything: Event) -> Counted:
+        """The next moment. A queue that is gone is told of by its own event."""
+        stats = everything.counters
+        changed = [each for each in stats if self._known.get(each.name) != each]
+        if changed or not self._number:
+            self._number += 1
+        self._known = {each.name: each for each in stats}
+        if len(changed) == len(stats):
+            return Counted(self._number, everything, everything)
+        return Counted(self._number, Event("counters", everything.at, counters=changed), everything)
+
+
 class Listener:
     """What waits for one listener. `wake` is called on the loop when there is something to take."""
 
@@ -80,6 +108,8 @@ class Listener:
         self._wake = wake
         self._changes: deque[Event] = deque()
         self._counters: Event | None = None
+        self.is_counted = False  # it has been offered counters
+        self._count = 0  # the number of the last of a series that were offered
         self._missed = 0
 
     def take(self) -> list[Event]:
@@ -88,7 +118,7 @@ class Listener:
         if self._counters is not None:
             taken.append(self._counters)
         if self._missed:
-            taken[0] = msgspec.structs.replace(taken[0], missed=self._missed)
+            taken[0] = msgspec.structs.replace(taken[0], missed=self._missed, forms={})
         self._changes.clear()
         self._counters, self._missed = None, 0
         return taken
@@ -116,10 +146,19 @@ class Listener:
     def wants_task(self, task: TaskView) -> bool:
         return self.wants(task.queue) and self.wanted.fits(task)
 
+    def offer_counters(self, count: Counted) -> None:
+        """Counters, unless nothing has changed since the last; all of them to one that has not taken those before."""
+        if count.number != self._count:
+            has_those_before = self._counters is None and count.number == self._count + 1
+            self._counters = count.changed if has_those_before else count.everything
+            self._count = count.number
+            self._wake()
+
     def offer(self, event: Event) -> None:
         """Never blocks, and never keeps more than it may."""
         if event.type == "counters":
             self._counters = event
+            self.is_counted = True
         else:
             self._changes.append(event)
             if len(self._changes) > CHANGES_MAX:

@@ -202,11 +202,15 @@ async def watch_events(broker: Broker, client: Client, request: pb.WatchEventsRe
 
 
 def _event(event: Event) -> pb.Event:
-    return pb.Event(
-        type=event.type,
-        queue=event.queue,
-        group=event.group,
-        at=timestamp(to_micros(event.at, "at")),
-        counters=map(stats_of, event.counters),
-        missed=event.missed,
-    )
+    """An event as the client gets it; made once, whoever gets it."""
+    made: pb.Event | None = event.forms.get("protobuf")
+    if made is None:
+        made = event.forms["protobuf"] = pb.Event(
+            type=event.type,
+            queue=event.queue,
+            group=event.group,
+            at=timestamp(to_micros(event.at, "at")),
+            counters=map(stats_of, event.counters),
+            missed=event.missed,
+        )
+    return made

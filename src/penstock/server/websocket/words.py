@@ -71,12 +71,15 @@ def extension(answer: Any) -> dict[str, Any]:
 
 
 def event_json(subscription: str, event: Event) -> bytes:
-    """An event as the client gets it."""
-    fields = {"type": "event", "subscription": subscription, "event": event.type, "at": event.at}
-    for name in ("queue", "group", "counters", "missed"):
-        if value := getattr(event, name):
-            fields[name] = value
-    return encode(fields | _more(event))
+    """An event as the client gets it; encoded once, whoever gets it."""
+    body: bytes | None = event.forms.get("json")
+    if body is None:
+        fields = {"event": event.type, "at": event.at}
+        for name in ("queue", "group", "counters", "missed"):
+            if value := getattr(event, name):
+                fields[name] = value
+        body = event.forms["json"] = encode(fields | _more(event))
+    return b'{"type":"event","subscription":%b,%b' % (encode(subscription), body[1:])
 
 
 def _more(event: Event) -> dict[str, Any]:
