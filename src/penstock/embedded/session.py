@@ -96,7 +96,8 @@ class Session(TaskMethods):
         if journal_file_seconds is not None:
             file_us_max = round(check_seconds(journal_file_seconds, "journal_file_seconds") * 1_000_000)
         check_seconds(task_retention_seconds, "task_retention_seconds")
-        clock, rng = clock or SystemClock(), rng or random.SystemRandom()
+        self.clock = clock = clock or SystemClock()
+        rng = rng or random.SystemRandom()
         self._disk: Disk | None = None
         self._keeper: Storekeeper | None = None
         if path is None and disk is None:
@@ -107,7 +108,6 @@ class Session(TaskMethods):
                 self._disk, clock, rng, durability=durability, journal_file_bytes=journal_file_bytes
             )
             self._keeper.file_us_max = file_us_max
-        self.clock = clock
         self.files = StoredFiles(self.shard, self._disk)
         self.staging = Staging(self._disk)
         # What is called most often goes straight to the shard.
@@ -130,12 +130,15 @@ class Session(TaskMethods):
         self._closing = threading.Lock()
         refuse_in_forks(self)
         if background:
-            self.timekeeper.start()
-            if self._keeper is not None:
-                self._keeper.start()
-            self.desk.start()
+            self._start()
         else:
             self.shard.prefetcher = None  # no threads means none
+
+    def _start(self) -> None:
+        self.timekeeper.start()
+        if self._keeper is not None:
+            self._keeper.start()
+        self.desk.start()
 
     def sleepers(self) -> list[Sleeper]:
         """The threads of the background roles; none when it was opened without."""
