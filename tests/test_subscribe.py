@@ -13,6 +13,7 @@ import pytest
 
 import penstock
 from penstock import Message, aio, limits
+from penstock.client import surviving
 from penstock.client.place import Place
 from penstock.client.sync_delivery import Leased
 from penstock.embedded import Session
@@ -268,6 +269,56 @@ def test_two_processes_of_one_name_are_two_members_and_nothing_comes_twice(queue
     assert (stats.acked, stats.dead) == (200, 0)
 
 
+class Looking(threading.Event):
+    """A stop that nobody sets; whoever waits for it finds that `back` was called."""
+
+    def __init__(self, back):
+        super().__init__()
+        self.back = back
+
+    def wait(self, timeout=None):
+        self.back()
+        return False
+
+
+@pytest.mark.parametrize("gone", ["queue, back at once", "queue, back later", "group"])
+def test_a_subscription_that_shall_survive_goes_on_when_its_queue_is_created_again(ps, queue, gone):
+    queue.push(b"old", partition=0)
+    changes: list[str] = []
+
+    def create_again():
+        if "orders" not in ps.queues():
+            ps.create_queue("orders").push(b"new")
+
+    deliveries = queue.subscribe(
+        GROUP,
+        start="earliest",
+        survives=True,
+        stop=Looking(create_again),
+        on_assigned=lambda partitions: changes.append("+"),
+        on_revoked=lambda partitions: changes.append("-"),
+    )
+    with closing(deliveries):
+        assert next(deliveries).payload == b"old"
+        if gone == "group":
+            queue.delete_group(GROUP)
+        else:
+            ps.delete_queue("orders")
+        if gone == "queue, back at once":
+            create_again()
+        assert next(deliveries).payload == (b"old" if gone == "group" else b"new")
+        assert changes == ["+", "-", "+"]
+
+
+def test_without_being_asked_to_a_subscription_ends_with_its_queue(ps, queue):
+    queue.push(b"old", partition=0)
+    with closing(queue.subscribe(GROUP)) as deliveries:
+        next(deliveries)
+        ps.delete_queue("orders")
+        with pytest.raises(QueueNotFound):
+            next(deliveries)
+
+
 def test_what_was_not_begun_is_given_back_when_its_partition_goes(ps, queue, beats):
     session = ps._session
     queue.push_many(messages(8))
@@ -451,6 +502,22 @@ async def test_a_zombie_task_is_fenced_and_joins_again(opened):
             assert (again.id, again.attempt) == (first.id, 1)
             await again.ack()
         assert (await queue.stats()).groups[GROUP].acked == 1
+
+
+@on_a_loop
+async def test_a_task_whose_subscription_shall_survive_goes_on(opened, monkeypatch):
+    monkeypatch.setattr(surviving, "LOOK_SECONDS", 0.01)
+    async with opened as ps:
+        queue = await ps.create_queue("orders")
+        await queue.push(b"old")
+        async with aclosing(queue.subscribe(GROUP, start="earliest", survives=True)) as deliveries:
+            assert (await anext(deliveries)).payload == b"old"
+            await ps.delete_queue("orders")
+            following = asyncio.ensure_future(anext(deliveries))
+            await asyncio.sleep(0)
+            await (await ps.create_queue("orders")).push(b"new")
+            assert (await following).payload == b"new"
+        assert await queue.members(GROUP) == []
 
 
 @on_a_loop

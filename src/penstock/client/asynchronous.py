@@ -20,6 +20,7 @@ from penstock.client.place import Place
 from penstock.client.pushed import PushResult
 from penstock.client.redriving import Edit, edited, next_page
 from penstock.client.session import AsyncSession
+from penstock.client.surviving import surviving_tasks
 from penstock.client.transaction import AsyncTransaction
 from penstock.model import (
     DEFAULT_GROUP,
@@ -177,10 +178,16 @@ class Queue:
         on_assigned: Told = None,
         on_revoked: Told = None,
         stop: asyncio.Event | None = None,
+        survives: bool = False,
     ) -> AsyncGenerator[Delivery]:
         """Deliveries for ever, as a member of a group; see the blocking face. Close it to leave at once."""
-        place = Place(self.name, group, member, start, batch, lease_seconds, session_seconds)
-        return Subscription(self._session, place, on_assigned, on_revoked, stop).run()
+
+        def run() -> AsyncGenerator[Delivery]:
+            place = Place(self.name, group, member, start, batch, lease_seconds, session_seconds)
+            return Subscription(self._session, place, on_assigned, on_revoked, stop).run()
+
+        begun = run()  # whatever is wrong with the arguments is refused now
+        return surviving_tasks(run, stop) if arguments.flag(survives, "survives") else begun
 
     async def members(self, group: str = DEFAULT_GROUP) -> list[Member]:
         return await self._session.members(self.name, check_name(group, "group"))

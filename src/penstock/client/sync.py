@@ -18,6 +18,7 @@ from penstock.client.pushed import PushResult
 from penstock.client.redriving import Edit, edited, next_page
 from penstock.client.session import Session
 from penstock.client.subscription import Subscription, Told
+from penstock.client.surviving import surviving
 from penstock.client.sync_delivery import Delivery, Leased
 from penstock.client.transaction import Transaction
 from penstock.model import (
@@ -236,15 +237,22 @@ class Queue:
         on_assigned: Told = None,
         on_revoked: Told = None,
         stop: threading.Event | None = None,
+        survives: bool = False,
     ) -> Iterator[Delivery]:
         """Deliveries for ever, as a member of a group that shares the partitions out among its members.
 
         Like `consume`, from the partitions that this member owns; `on_assigned` and `on_revoked` are called with the
         names of those that come and go. Leaving the loop leaves the group. `start` makes the group if it is not there,
-        as in `lease`. See docs/groups.md.
+        as in `lease`. When the queue or the group is deleted the loop ends with an error; with `survives` it waits
+        until they are there again, and makes the group anew if there is a `start`. See docs/groups.md.
         """
-        place = Place(self.name, group, member, start, batch, lease_seconds, session_seconds)
-        return Subscription(self._session, place, on_assigned, on_revoked, stop).run()
+
+        def run() -> Iterator[Delivery]:
+            place = Place(self.name, group, member, start, batch, lease_seconds, session_seconds)
+            return Subscription(self._session, place, on_assigned, on_revoked, stop).run()
+
+        begun = run()  # whatever is wrong with the arguments is refused now
+        return surviving(run, stop) if arguments.flag(survives, "survives") else begun
 
     def members(self, group: str = DEFAULT_GROUP) -> list[Member]:
         """Who is in a group, and which partitions they own."""
