@@ -168,6 +168,14 @@ def test_an_option_of_a_message_that_is_out_of_range(mail, options, error, word)
         refuse(error, lambda: mail.push_many([b"fine", Message(payload=b"x", **options)]), "item 1", word)
 
 
+@pytest.mark.parametrize("partition", [-1, True, 1.5, 2**31, 2**64, [0], b"0"], ids=repr)
+@anywhere
+@pytest.mark.usefixtures("unchanged")
+def test_a_partition_that_is_neither_a_number_nor_a_name(mail, partition):
+    refuse(InvalidField, lambda: mail.push(b"x", partition=partition), "partition")
+    refuse(InvalidField, lambda: mail.push_many([Message(payload=b"x", partition=partition)]), "partition")
+
+
 @pytest.mark.usefixtures("unchanged")
 def test_a_payload_that_is_too_large(mail):
     payload = b"x" * (limits.payload_bytes_max + 1)

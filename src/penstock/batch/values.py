@@ -86,9 +86,11 @@ def partition(value: Any) -> str | None:
     """The name of the partition that a producer asked for."""
     if value is None:
         return None
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return str(value)
-    return check_name(value, "partition")
+    if isinstance(value, str):
+        return check_name(value, "partition")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+        raise InvalidField(f"partition: {value!r} is neither a number from 0 nor a name")
+    return str(value)
 
 
 def _utf8(value: str, name: str) -> bytes:
