@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import limits
-from penstock.batch import Batch, encode_one, encode_one_with
+from penstock.batch import TTL, Batch, encode_one, encode_one_with, living_one
 from penstock.model import ContentType, Message, check_priority
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -123,3 +123,38 @@ def test_one_message_with_options_is_a_sound_batch_of_one(message, delay_us, del
         deliver_at_us,
         ttl_us,
     ]
+
+
+@examples
+@given(LISTS, st.integers(1, limits.delay_seconds_max * 1_000_000), st.booleans())
+def test_a_time_to_live_for_those_that_have_none_changes_nothing_else(messages, micros, compress):
+    batch = Batch.build(messages, compress=compress)
+
+    living = Batch.parse(batch.with_ttl(micros).data, validate=True)
+
+    assert values(living.ttl, batch.count, 0) == [life or micros for life in values(batch.ttl, batch.count, 0)]
+    assert living.with_ttl(micros + 1).data == living.data
+    assert living.flags == batch.flags | TTL
+    assert _others(living) == _others(batch)
+
+
+def _others(batch: Batch) -> list[object]:
+    count = batch.count
+    fixed = (batch.priority, batch.delay, batch.deliver_at, batch.max_attempts, batch.content_type)
+    texts = [[batch.key(row), batch.dedup_key(row), batch.trace(row), batch.headers(row)] for row in range(count)]
+    return [[values(column, count, -1) for column in fixed], texts, batch.payloads()]
+
+
+@examples
+@given(st.binary(max_size=40), st.none() | TEXT, st.none() | st.integers(1, 10**9), MICROS)
+def test_one_message_lives_as_long_as_it_says_or_else_as_its_queue_says(payload, key, own, micros):
+    data = encode_one_with(payload, key=key, ttl_us=own or 0)
+
+    living, life = living_one(data, Batch(data).flags, micros)
+
+    assert life == (own or micros)
+    if life:
+        assert living == encode_one_with(payload, key=key, ttl_us=life)
+        assert living == Batch(data).with_ttl(life).data
+    else:
+        assert living == data

@@ -7,14 +7,15 @@ before the reply may be told. A queue that is not there is made in the same fram
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from penstock import limits
-from penstock.batch import Alike, Batch, layout
+from penstock.batch import Alike, Batch, layout, living_one
 from penstock.delivery import delays
 from penstock.delivery.admin import queue_to_push
 from penstock.delivery.entries import Entry, Int64s, PartitionsAdded, Push, encode_push_one
 from penstock.delivery.folding import decide_folded
-from penstock.delivery.log import SPECIAL, Queue
+from penstock.delivery.log import DUE, Queue
 from penstock.delivery.producers import NOBODY, answer_bytes_max, answered, check_producer, ids_of
 from penstock.delivery.push import Decided, decide_push
 from penstock.delivery.rates import Bill, decide_bill, pay
@@ -24,6 +25,8 @@ from penstock.errors import DiskFull, TooLarge
 from penstock.model import ContentType, Durability, MessageId
 from penstock.replies import PushReply
 from penstock.requests import PartitionChoice, Producer
+
+DECIDED: Final = DUE | layout.PRIORITY | layout.DEDUP_KEY  # columns that leave something to decide about a push
 
 
 class Pushing(Engine):
@@ -132,21 +135,26 @@ class Pushing(Engine):
         return (queue.partitions[number].name, offsets), ticket or read
 
     def push_one(self, name: str, data: bytes, durability: Durability | None = None) -> tuple[MessageId, Ticket]:
-        """The short path for one message that leaves nothing to decide: no priority, delay, ttl or dedup key."""
+        """The short path for one message that leaves nothing to decide: no priority, delay or dedup key."""
         if not self.throttle.is_set():
             self.throttle.wait()
         flags = layout.flags_of(data)
         try:
             with self.lock:
                 queue = self.core.by_name.get(name)
-                is_plain = queue is not None and queue.plain and not flags & (SPECIAL | layout.DEDUP_KEY)
+                is_plain = queue is not None and queue.plain and not flags & DECIDED
                 if queue is not None and is_plain and not (self.is_closed or self.changing or self.journal.disk_full):
                     partition = queue.partitions[0]
-                    offset, now = partition.end, self.clock.now()
+                    offset, now, life = partition.end, self.clock.now(), 0
+                    if queue.ttl_us or flags & layout.TTL:
+                        data, life = living_one(data, flags, queue.ttl_us)
+                        flags |= layout.TTL
                     level = durability or queue.options.durability or self.durability
                     frame = encode_push_one(queue.id, now, 0, offset, data)
                     self.changing = True
                     self.core.push_one(queue, data, flags, now, self.journal.sequence + 1)
+                    if life:
+                        self.core.expire_one(queue, now + life, offset)
                     sequence = self.append_frame(frame, b"", level)
                     if self.waiters:
                         self.waiters.wake(queue.id, len(queue.groups))

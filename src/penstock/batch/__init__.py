@@ -14,7 +14,7 @@ from penstock.batch.layout import (
     TRACE,
     TTL,
 )
-from penstock.batch.one import Alike, alike_of, encode_one, encode_one_task, encode_one_with, typed_one
+from penstock.batch.one import Alike, alike_of, encode_one, encode_one_task, encode_one_with, living_one, typed_one
 from penstock.batch.plain import encode_plain
 
 __all__ = [
@@ -36,5 +36,6 @@ __all__ = [
     "encode_one_with",
     "encode_plain",
     "join",
+    "living_one",
     "typed_one",
 ]

@@ -20,6 +20,7 @@ from penstock.batch.columns import Binary, Headers, Int64s, Text, pad
 from penstock.batch.compression import decompress
 from penstock.batch.fields import Partitions
 from penstock.batch.layout import BOUNDS, HEADER_BYTES, PAYLOAD, SHAPE, Buffer
+from penstock.batch.rules import check_batch_bytes
 from penstock.batch.sealing import seal_columns
 from penstock.errors import InvalidField
 from penstock.model import ContentType
@@ -231,11 +232,12 @@ class Batch:
 
     def with_ttl(self, micros: int) -> Batch:
         """The same messages, those without a time to live with this one."""
-        own = self.ttl
-        lives = np.full(self.count, micros, np.int64) if own is None else np.where(own > 0, own, micros)
-        flags = self.flags | layout.TTL
-        columns = _buffers(flags, lambda flag: lives if flag == layout.TTL else self.column(flag))
-        return Batch(seal_columns(flags, columns, self.payload_column()), self.partitions)
+        own, data = self.ttl, self.data
+        lives = layout.WORD.pack(micros) * self.count if own is None else np.where(own > 0, own, micros).tobytes()
+        data = layout.with_ttl_column(data, lives)
+        _, _, _, payload_bytes, blob_bytes = SHAPE.unpack_from(data)
+        check_batch_bytes(len(data) - blob_bytes + payload_bytes)
+        return Batch(data, self.partitions)
 
     def places(self) -> dict[int, int]:
         """The position of each column in the bytes."""

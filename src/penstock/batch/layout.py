@@ -75,6 +75,7 @@ HEADER_BYTES: Final = HEADER.size
 SHAPE: Final = struct.Struct("<3xBIIII")  # of the header, what a reader needs: compression to blob_bytes
 CRC: Final = struct.Struct("<I")
 INT32: Final = struct.Struct("<i")
+WORD: Final = struct.Struct("<q")
 BOUNDS: Final = struct.Struct("<ii")  # two offsets that follow each other
 PADS: Final = tuple(bytes(n) for n in range(8))
 
@@ -157,6 +158,20 @@ def seal(
     for piece in body:
         crc = crc32c(piece, crc)
     return b"".join((head, CRC.pack(crc), *body))
+
+
+def with_ttl_column(data: Buffer, lives: Buffer) -> bytes:
+    """The bytes of the same batch with this column of times to live, in place of its own if it has one."""
+    magic, version, compression, flags, count, payload_bytes, blob_bytes, reserved, _ = HEAD.unpack_from(data)
+    position = HEADER_BYTES
+    if flags & (TTL - 1):
+        position += sum(padded(width * count) for flag, width in _WIDTHS if flag < TTL and flags & flag)
+    view = memoryview(data)
+    behind = view[position + len(lives) :] if flags & TTL else view[position:]
+    body = b"".join((view[HEADER_BYTES:position], lives, behind))
+    length = HEADER_BYTES + len(body)
+    head = HEAD.pack(magic, version, compression, flags | TTL, count, payload_bytes, blob_bytes, reserved, length)
+    return b"".join((head, CRC.pack(crc32c(body, crc32c(head))), body))
 
 
 def crc_of(data: Buffer) -> int:

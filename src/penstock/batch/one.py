@@ -23,7 +23,7 @@ from penstock.model import ContentType, check_priority
 _bounds: Final = layout.BOUNDS.pack
 _crc: Final = layout.CRC.pack
 _head: Final = layout.HEAD.pack
-_word: Final = struct.Struct("<q").pack
+_word: Final = layout.WORD.pack
 _text_head: Final = struct.Struct("<qii").pack  # the bit of the one row, then its offsets
 _TYPED_START: Final = HEADER_BYTES + 8 + layout.BOUNDS.size  # of the payload, after its content type
 ALIKE: Final = layout.PRIORITY | layout.DELAY | layout.TTL | layout.MAX_ATTEMPTS | layout.CONTENT_TYPE
@@ -89,6 +89,16 @@ def encode_one_with(
         flags |= layout.HEADERS
         columns += _headers(headers)
     return _seal(flags, columns, content) if flags else encode_one(content)
+
+
+def living_one(data: bytes, flags: int, micros: int) -> tuple[bytes, int]:
+    """A batch of one that is not due later and has no priority, with this time to live unless it has one; and that."""
+    life: int = layout.WORD.unpack_from(data, HEADER_BYTES)[0] if flags & layout.TTL else 0
+    if life or not micros:
+        return data, life
+    data = layout.with_ttl_column(data, _word(micros))
+    check_batch_bytes(len(data))
+    return data, micros
 
 
 def typed_one(data: bytes) -> tuple[int, bytes] | None:

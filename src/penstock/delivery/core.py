@@ -168,7 +168,7 @@ class Delivery(Indexes):
                 self.arrive(queue, partition, extent)
 
     def push_one(self, queue: Queue, data: bytes, flags: int, now: int, sequence: int) -> None:
-        """Apply a push of one message that needs no index to a queue with one partition."""
+        """Apply a push of one message to a queue with one partition; its time to live is for `expire_one`."""
         self.sequence = queue.touched = sequence
         partition = queue.partitions[0]
         end = partition.end

@@ -83,6 +83,10 @@ class Indexes:
         if 0 < first_at < FOREVER:
             heapq.heappush(self.expiries, (first_at, queue.id, partition.id, extent.first))
 
+    def expire_one(self, queue: Queue, expires_at: int, offset: int) -> None:
+        """The same for one message of a queue with one partition."""
+        heapq.heappush(self.expiries, (expires_at, queue.id, 0, offset))
+
     def index_settled(self, progress: Progress, span: Span, after: int, now: int) -> None:
         ordering = progress.partition.queue.options.ordering
         if after != SETTLED and progress.partition.flags & layout.TTL:

@@ -340,6 +340,7 @@ class Queue:
         "push_limits",
         "pushes",
         "touched",
+        "ttl_us",
     )
 
     def __init__(self, id: int, name: str, options: QueueOptions, created_at: int) -> None:
@@ -364,8 +365,9 @@ class Queue:
         self.options = options
         self.push_limits = PushLimits.renewed(self.push_limits, options, now)
         self.gated = bool(options.window_seconds or options.delay_seconds)  # by time, beyond what messages ask for
+        self.ttl_us = round((options.ttl_seconds or 0) * 1_000_000)  # of messages that have none of their own; 0: none
         # A push of one message without options needs no decision: it goes to the end of the only partition.
-        is_checked = options.max_length or options.ttl_seconds or self.push_limits is not None
+        is_checked = options.max_length or self.push_limits is not None
         self.plain = options.partitions == 1 and not is_checked and not self.is_dlq
 
     @property

@@ -98,8 +98,8 @@ def decide_push(
     check_allowed(queue, batch)
     if not batch.count:
         return Decided([], Push(queue.id, now, [], b""), {})
-    if queue.options.ttl_seconds is not None:
-        batch = batch.with_ttl(round(queue.options.ttl_seconds * 1_000_000))
+    if queue.ttl_us:
+        batch = batch.with_ttl(queue.ttl_us)
     entries: list[Entry] = []
     if queue.options.partitions == 1 and partition is None and not batch.flags & layout.DEDUP_KEY:
         rows: Int32s | None = None
@@ -126,7 +126,7 @@ _UNORDERED: Final = (  # column, its name, and the value that says nothing
 
 def check_allowed(queue: Queue, batch: Batch) -> None:
     """Per-message priority and delay make no sense where order is promised. A column of defaults says nothing."""
-    if not queue.ordered or not batch.flags & (DUE | layout.PRIORITY):
+    if not batch.flags & (DUE | layout.PRIORITY) or not queue.ordered:
         return
     for flag, field, default in _UNORDERED:
         column = batch.fixed(flag)
