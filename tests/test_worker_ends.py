@@ -99,7 +99,7 @@ async def test_a_timeout_that_a_handler_takes_no_notice_of_is_a_failure_all_the_
             await gate.wait()
 
         with capture_logs() as lines:
-            async with working(app, clock=clock) as worker:
+            async with working(app, clock=clock, abandoned_max=0) as worker:
                 job = await work.aenqueue()
                 await gate.reached()
                 clock.advance(seconds=5)
@@ -116,7 +116,7 @@ async def test_a_timeout_that_a_handler_takes_no_notice_of_is_a_failure_all_the_
 
 
 @on_uvloop
-async def test_a_thread_that_takes_too_long_is_reported_and_keeps_its_slot_until_it_ends():
+async def test_a_thread_that_takes_too_long_is_reported_and_keeps_its_slot_when_none_may_be_replaced():
     clock, gate = ManualClock(), Gate()
     noticed = []
     async with an_app(clock) as app:
@@ -127,7 +127,7 @@ async def test_a_thread_that_takes_too_long_is_reported_and_keeps_its_slot_until
             noticed.append(current_task().is_cancelled)
 
         with capture_logs() as lines:
-            async with working(app, clock=clock, concurrency=1) as worker:
+            async with working(app, clock=clock, concurrency=1, abandoned_max=0) as worker:
                 first, second = await work.aenqueue(), await work.aenqueue()
                 await gate.reached()
                 clock.advance(seconds=5)

@@ -241,12 +241,14 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     task_types: tuple[str, ...] = ()
     concurrency: int = 0
     running: int = 0
+    abandoned: int = 0  # runs that were broken off and do not end
     completed: int = 0  # since it started
     failed: int = 0
     cpu_percent: float = 0.0
     memory_bytes: int = 0
     version: str = ""
     is_stopping: bool = False
+    is_stuck: bool = False  # more are abandoned than it can do without
 
 
 class WorkerNews(msgspec.Struct, frozen=True):
@@ -256,10 +258,10 @@ class WorkerNews(msgspec.Struct, frozen=True):
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker, as it is shown: alive, stopping, or dead for a while before it is forgotten."""
+    """A worker, as it is shown: alive, stuck, stopping, or dead for a while before it is forgotten."""
 
     info: WorkerInfo
-    state: Literal["alive", "stopping", "dead"]
+    state: Literal["alive", "stuck", "stopping", "dead"]
     first_seen_at: datetime
     last_heartbeat_at: datetime
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from penstock import limits
 from penstock.errors import InvalidField
@@ -36,6 +36,11 @@ class Worker:
     last_at: int
     heard: int  # the same instant by the monotonic clock
     is_dead: bool = False
+
+    def state(self) -> Literal["alive", "stuck", "stopping", "dead"]:
+        if self.is_dead:
+            return "dead"
+        return "stopping" if self.info.is_stopping else "stuck" if self.info.is_stuck else "alive"
 
     def ends(self) -> int:
         """When it changes by itself: it dies, or it is forgotten."""
@@ -121,7 +126,7 @@ class Registry:
             return [
                 WorkerView(
                     info=worker.info,
-                    state="dead" if worker.is_dead else "stopping" if worker.info.is_stopping else "alive",
+                    state=worker.state(),
                     first_seen_at=to_datetime(worker.first_at),
                     last_heartbeat_at=to_datetime(worker.last_at),
                 )

@@ -235,7 +235,7 @@ def worker(info: WorkerInfo) -> WorkerInfo:
     worker_id(info.worker_id)
     for field in ("host", "version"):
         _text(getattr(info, field), field, 255)
-    for field in ("pid", "concurrency", "running", "completed", "failed", "memory_bytes", "cpu_percent"):
+    for field in ("pid", "concurrency", "running", "abandoned", "completed", "failed", "memory_bytes", "cpu_percent"):
         value = getattr(info, field)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1 << 63:
             raise InvalidField(f"{field}: {value!r} is not a number from 0")

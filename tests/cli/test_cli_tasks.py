@@ -137,8 +137,8 @@ def test_workers_are_listed(ps, run, no_time_passes):
     ps.session.heartbeat_worker(info)
 
     assert lines(run("workers").out) == [
-        "worker state queues running  done failed cpu   memory   heard",
-        "web-1  alive mail      3/16 1,204      0 0 % 15.8 KiB 12s ago",
+        "worker state queues running abandoned  done failed cpu   memory   heard",
+        "web-1  alive mail      3/16         0 1,204      0 0 % 15.8 KiB 12s ago",
     ]
     assert run("workers", "--json").json[0]["worker_id"] == "web-1"
 

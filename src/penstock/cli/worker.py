@@ -36,6 +36,12 @@ def worker(
         float, seconds_option("--lease-seconds", about="After so much silence others may run its tasks.")
     ] = 30.0,
     prefetch_max: Annotated[int, _option(min=0, says="Quick tasks to have ready; 0 takes what can start.")] = 1_000,
+    abandoned_max: Annotated[
+        int | None, _option(min=0, says="Runs that cannot be broken off to do without; as --threads if not given.")
+    ] = None,
+    restart_when_stuck: Annotated[
+        bool, _option("--restart-when-stuck", says="Finish and start again when there are more of those.")
+    ] = False,
     worker_id: Annotated[str | None, _option("--id", says="Its name; host, pid and chance if not given.")] = None,
     log_format: Annotated[str, _option(metavar="WHAT", says="auto, json or console.", panel=LOGS)] = "auto",
     log_level: Annotated[str, _option(metavar="WHAT", says="debug, info, warning or error.", panel=LOGS)] = "info",
@@ -63,6 +69,8 @@ def worker(
         "stop_seconds": stop_seconds,
         "lease_seconds": lease_seconds,
         "prefetch_max": prefetch_max,
+        "abandoned_max": abandoned_max,
+        "restart_when_stuck": restart_when_stuck,
         "worker_id": worker_id,
         "app_logs": (log_format, log_level),
     }

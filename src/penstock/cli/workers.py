@@ -18,13 +18,14 @@ def workers(url: Url = None, context: ContextOption = None, as_json: AsJson = Fa
         return
     if not found:
         raise nothing_there("no workers", "'penstock worker module:app' starts one")
-    headings = ("worker", "state", "queues", "running", "done", "failed", "cpu", "memory", "heard")
+    headings = ("worker", "state", "queues", "running", "abandoned", "done", "failed", "cpu", "memory", "heard")
     rows = [
         (
             view.info.worker_id,
             view.state,
             ",".join(view.info.queues) or human.EMPTY,
             f"{view.info.running}/{view.info.concurrency}",
+            view.info.abandoned,
             view.info.completed,
             view.info.failed,
             f"{view.info.cpu_percent:.0f} %",

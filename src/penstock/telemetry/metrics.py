@@ -21,7 +21,7 @@ from penstock.telemetry.state import OUTCOMES, PAUSE_SECONDS, GroupRow, group_ro
 from penstock.telemetry.text import CONTENT_TYPE, histograms, numbers
 from penstock.version import VERSION
 
-_WORKER_STATES: Final = ("alive", "stopping", "dead")
+_WORKER_STATES: Final = ("alive", "stuck", "stopping", "dead")
 _GAUGES_OF_GROUP: Final = ("ready", "leased", "delayed", "dead", "lag")
 
 
@@ -91,8 +91,11 @@ class Metrics:
         runs, times = list(self._meter.runs.items()), list(self._meter.run_times.items())
         yield numbers("penstock_task_runs", ((labels, counts[0]) for labels, counts in runs))
         yield histograms("penstock_task_run_seconds", [((task_type,), found) for task_type, found in times])
-        states = Counter(worker.state for worker in self._desk.registry.workers())
+        workers = self._desk.registry.workers()
+        states = Counter(worker.state for worker in workers)
         yield numbers("penstock_workers", (((state,), states[state]) for state in _WORKER_STATES))
+        abandoned = sum(worker.info.abandoned for worker in workers if worker.state != "dead")
+        yield numbers("penstock_abandoned_runs", [((), abandoned)])
         yield numbers("penstock_blocked_tasks", [((), len(self._shard.core.tasks.held))])
         yield numbers("penstock_waiting_for_tasks", [((), len(self._desk.waiters))])
 

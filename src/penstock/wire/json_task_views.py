@@ -28,7 +28,7 @@ from penstock.wire.json_replies import error_fields
 from penstock.wire.json_tasks import Args, Kwargs, TaskChoice, choice_of, milliseconds, raw
 from penstock.wire.json_views import ErrorFields
 
-WorkerStatus = Literal["alive", "stopping", "dead"]
+WorkerStatus = Literal["alive", "stuck", "stopping", "dead"]
 NO_JSON: Final = b""  # no JSON text is empty
 
 
@@ -154,11 +154,13 @@ class Worker(Struct, kw_only=True):
     task_types: list[str]
     concurrency: int
     running: int
+    abandoned: int
     completed: int
     failed: int
     cpu_percent: float
     memory_bytes: int
     version: str
+    is_stuck: bool
     first_seen_at: datetime
     last_heartbeat_at: datetime
 

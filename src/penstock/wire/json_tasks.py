@@ -173,12 +173,14 @@ class WorkerHeartbeat(Request, omit_defaults=True):
     task_types: tuple[str, ...] = ()
     concurrency: Count = 0
     running: Count = 0
+    abandoned: Count = 0
     completed: Count = 0
     failed: Count = 0
     cpu_percent: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
     memory_bytes: Count = 0
     version: str = ""
     is_stopping: bool = False
+    is_stuck: bool = False
 
 
 class NewSchedule(Request, omit_defaults=True):

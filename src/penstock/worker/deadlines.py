@@ -1,7 +1,7 @@
 """Runs that take longer than they may are broken off, and count as failed.
 
 A run that ends by being broken off has some seconds to clean up. One that does not end, because its handler takes no
-notice or because it is in a thread, is reported as failed; its slot stays taken until it is over.
+notice or because it is in a thread, is abandoned; see `desk`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ from typing import Any, Final
 
 import structlog
 
-from penstock.worker.desk import Desk, timed_out
+from penstock.worker.desk import GRACE_US, Desk
 from penstock.worker.runs import Stage, Why
 from penstock.worker.ticking import NEVER, Ticker
 
 log: Any = structlog.stdlib.get_logger("penstock.worker")
-
-GRACE_US: Final = 5_000_000
 
 
 class Deadlines:
@@ -41,8 +39,8 @@ class Deadlines:
                     run.deadline = now + GRACE_US
                     continue
             run.deadline = 0
-            if run.why is Why.TIMED_OUT:
-                self._desk.give_up(run, timed_out(run))
+            if run.why is not Why.STOPPING:
+                self._desk.abandon(run)
         waiting = [run.deadline for run in self._desk.runs if run.stage is Stage.RUNNING and run.deadline]
         self.next_at = min(waiting, default=NEVER)
 

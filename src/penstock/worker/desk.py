@@ -3,6 +3,10 @@
 Everything here happens on the event loop, between two awaits. A lane runs what it is given and calls `ended` once for
 each; what is told about a run goes to `Finishing`. How much is buffered is a matter of `Pace`; what has waited for a
 second even so is given back. Nothing begins whose lease may be over: the lease is extended first.
+
+A run that was broken off and does not end, in a thread usually, is abandoned. Its slot is given to others as long as no
+more than `abandoned_max` are; above that the worker is stuck, and says so. It is reported as failed at once, unless it
+has a key: as long as it goes on, nobody else may run under that key, so its lease is kept until it is over.
 """
 
 from __future__ import annotations
@@ -37,6 +41,9 @@ UNKNOWN_SECONDS_MAX: Final = 600.0  # … to reach every worker
 PUMPED_MAX: Final = 64  # starts in one turn of the loop
 MORE: Final = layout.KEY | layout.TRACE
 RELEASED: Final = Ending("released")
+SLOT_TAKEN: Final = "a run cannot be broken off: its slot stays taken"
+SLOT_REPLACED: Final = "a run cannot be broken off: others have its slot"
+GRACE_US: Final = 5_000_000  # for a run that was broken off to clean up
 
 
 class Desk:
@@ -64,6 +71,8 @@ class Desk:
         self.buffered = 0
         self.completed = 0
         self.failed = 0
+        self.abandoned: list[Run] = []  # the oldest first
+        self.stuck = asyncio.Event()  # there were more of them than may be
         self.is_open = True
         self.changed = asyncio.Event()  # a run is over, or has begun: there may be room
         finishing.told = self.changed.set
@@ -103,7 +112,7 @@ class Desk:
 
     def is_done(self) -> bool:
         """Whether nothing runs that is worth waiting for."""
-        return all(run.is_told for run in self.runs)
+        return all(run.is_told or run.is_abandoned for run in self.runs)
 
     # in
 
@@ -175,6 +184,7 @@ class Desk:
         self.buffered -= 1
         self.running += 1
         run.stage = Stage.RUNNING
+        run.has_slot = True
         self.began(run)
         self._begin(lane, run)
 
@@ -191,8 +201,7 @@ class Desk:
     def ended(self, run: Run, ending: Ending | None) -> None:
         """A lane is done with a run; None: it was broken off."""
         lane = self._lane_of[run.envelope.task_type]
-        lane.running -= 1
-        self.running -= 1
+        self._leave(lane, run)
         if ending is NOT_BEGUN:
             self._put_back(lane, run)
             return
@@ -200,9 +209,9 @@ class Desk:
         run.stage = Stage.OVER
         run.handle = run.context = None  # they know the run, and would keep it until the next garbage collection
         self.runs.discard(run)
-        if run.is_told:
+        if run.is_abandoned:
             log.warning("a run that had been given up is over", **run.fields())
-        else:
+        if not run.is_told:
             self._settle(run, ending)
         self._pump_soon()
 
@@ -221,7 +230,8 @@ class Desk:
         if run.is_told:
             self._drop(run)
         elif run.why is not None or not self.is_open:
-            self.break_off(run, run.why or Why.STOPPING)
+            # One that timed out before it began was no attempt.
+            self.break_off(run, run.why if run.why in (Why.CANCELLED, Why.LOST) else Why.STOPPING)
         self._pump_soon()
 
     def _settle(self, run: Run, ending: Ending | None) -> None:
@@ -268,11 +278,52 @@ class Desk:
         if run.context is not None:
             run.context.cancel()
             run.context.broken_off = timed_out(run) if run.why is Why.TIMED_OUT else None
+        if run.why in (Why.CANCELLED, Why.LOST):
+            run.deadline = self._clock.monotonic() + GRACE_US
+            self.hurry(run.deadline)
         return self._lane_of[run.envelope.task_type].break_off(run)
 
-    def give_up(self, run: Run, ending: Ending) -> None:
-        """Report a run that does not end; its slot stays taken until it does."""
-        log.warning("a run cannot be broken off: its slot stays taken", why=run.why and run.why.value, **run.fields())
+    def abandon(self, run: Run) -> None:
+        """A run does not end though it was broken off."""
+        run.is_abandoned = True
+        self.abandoned.append(run)
+        self._replace_slots()
+        event = SLOT_TAKEN if run.has_slot else SLOT_REPLACED
+        log.warning(event, why=run.why and run.why.value, abandoned=len(self.abandoned), **run.fields())
+        if run.why is Why.TIMED_OUT and run.key is None:
+            self._give_up(run, timed_out(run))
+        if self.is_stuck and not self.stuck.is_set():
+            log.error("stuck: too many runs cannot be broken off", abandoned=len(self.abandoned))
+            self.stuck.set()
+        self._pump_soon()
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether more runs are abandoned than may be: slots are lost."""
+        return len(self.abandoned) > self._settings.abandoned_max
+
+    def _replace_slots(self) -> None:
+        for run in self.abandoned[: self._settings.abandoned_max]:
+            if run.has_slot:
+                run.has_slot = False
+                lane = self._lane_of[run.envelope.task_type]
+                lane.running -= 1
+                lane.abandoned += 1
+                self.running -= 1
+
+    def _leave(self, lane: Lane, run: Run) -> None:
+        if run.has_slot:
+            run.has_slot = False
+            lane.running -= 1
+            self.running -= 1
+        else:
+            lane.abandoned -= 1
+        if run.is_abandoned:
+            self.abandoned.remove(run)
+            self._replace_slots()
+
+    def _give_up(self, run: Run, ending: Ending) -> None:
+        """Report a run that goes on."""
         run.is_told = True
         self._count(run, ending)
         self._tell(run, ending)
@@ -318,7 +369,7 @@ class Desk:
         """Give back what cannot be broken off."""
         for run in self.runs:
             if not run.is_told:
-                self.give_up(run, RELEASED)
+                self._give_up(run, timed_out(run) if run.why is Why.TIMED_OUT else RELEASED)
 
     def _drop(self, run: Run) -> None:
         run.stage = Stage.OVER

@@ -116,10 +116,12 @@ class Heartbeat:
             task_types=self._task_types,
             concurrency=settings.concurrency,
             running=desk.running,
+            abandoned=len(desk.abandoned),
             completed=desk.completed,
             failed=desk.failed,
             cpu_percent=self._usage.cpu_percent(self._clock.monotonic(), children),
             memory_bytes=memory_bytes(children),
             version=VERSION,
             is_stopping=self.is_stopping,
+            is_stuck=desk.is_stuck,
         )

@@ -27,6 +27,7 @@ class LoopLane:
     def __init__(self, size: int, ended: Ended, may_begin: MayBegin) -> None:
         self.size = size
         self.running = 0
+        self.abandoned = 0
         self.buffered = 0
         self.waiting: deque[Run] = deque()
         self._ended = ended

@@ -47,6 +47,7 @@ class ProcessLane:
     ) -> None:
         self.size = size
         self.running = 0
+        self.abandoned = 0
         self.buffered = 0
         self.waiting: deque[Run] = deque()
         self._hello = hello

@@ -27,6 +27,7 @@ class ThreadLane:
     def __init__(self, size: int, ended: Ended, may_begin: MayBegin) -> None:
         self.size = size
         self.running = 0
+        self.abandoned = 0
         self.buffered = 0
         self.waiting: deque[Run] = deque()
         self._ended = ended
@@ -38,7 +39,7 @@ class ThreadLane:
         self._threads = 0
 
     def start(self, run: Run) -> None:
-        if self._threads < self.running:
+        if self._threads < self.running + self.abandoned:
             self._threads += 1
             threading.Thread(target=self._work, name=f"penstock-task-{self._threads}", daemon=True).start()
         self._jobs.put(run)

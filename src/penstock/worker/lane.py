@@ -19,6 +19,7 @@ class Lane(Protocol):
 
     size: int  # so many at once
     running: int
+    abandoned: int  # runs that do not end and whose slots others have; see `desk`
     waiting: deque[Run]
     buffered: int  # of those that wait, some may have been dropped
 

@@ -3,7 +3,8 @@
     buffered ──► running ──► over           told: its finish has been accepted or refused, or there is none to tell
         └──────────────────────► dropped    cancelled, lost or released before it began
 
-A run that could not be broken off in time is reported before it is over; its slot stays taken until it is.
+A run that could not be broken off in time is abandoned: reported before it is over, unless it has a key, and its slot
+is given to others as long as not too many are.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ class Run:
     """One attempt at one task, in this worker."""
 
     __slots__ = (
-        "attempt", "context", "deadline", "envelope", "handle", "is_ending", "is_told", "key", "lease", "progress",
-        "progress_told", "receipt", "since", "stage", "task", "telling", "trace", "why",
+        "attempt", "context", "deadline", "envelope", "handle", "has_slot", "is_abandoned", "is_ending", "is_told",
+        "key", "lease", "progress", "progress_told", "receipt", "since", "stage", "task", "telling", "trace", "why",
     )  # fmt: skip
 
     def __init__(self, lease: Lease, receipt: Receipt, envelope: Envelope, task: Any, since: int) -> None:
@@ -76,6 +77,8 @@ class Run:
         self.deadline = 0  # when its time is over; 0: never
         self.stage = Stage.BUFFERED
         self.why: Why | None = None
+        self.has_slot = False  # it counts among those that run
+        self.is_abandoned = False  # it was broken off and does not end
         self.is_told = False  # its finish was handed on before it was over
         self.handle: Any = None  # what its lane breaks it off by
         self.context: TaskContext | None = None  # what the task may know of it; made when it begins

@@ -31,6 +31,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: float = limits.lease_seconds_default
     stop_seconds: float = 60.0
     prefetch_max: int = 1_000
+    abandoned_max: int = 16
+    restarts_when_stuck: bool = False
     is_draining: bool = False  # stop when nothing is left to do
 
 
@@ -43,6 +45,8 @@ def settings(
     lease_seconds: float = limits.lease_seconds_default,
     stop_seconds: float = 60.0,
     prefetch_max: int = 1_000,
+    abandoned_max: int | None = None,
+    restart_when_stuck: bool = False,
     drain: bool = False,
     worker_id: str | None = None,
 ) -> Settings:
@@ -53,6 +57,7 @@ def settings(
     if not names:
         raise InvalidField("queues: none", hint="declare a task, or name the queues to work on")
     count = _whole(concurrency, "concurrency", 1, CONCURRENCY_MAX)
+    thread_count = min(count, THREADS_MAX) if threads is None else _whole(threads, "threads", 1, THREADS_MAX)
     lease = check_seconds(lease_seconds, "lease_seconds", limits.lease_seconds_max)
     if lease < LEASE_SECONDS_MIN:
         raise InvalidField(f"lease_seconds: {lease_seconds!r} is under {LEASE_SECONDS_MIN:g}")
@@ -60,11 +65,13 @@ def settings(
         worker_id=new_worker_id() if worker_id is None else check_name(worker_id, "worker_id"),
         queues=names,
         concurrency=count,
-        threads=min(count, THREADS_MAX) if threads is None else _whole(threads, "threads", 1, THREADS_MAX),
+        threads=thread_count,
         processes=_whole(processes, "processes", 0, PROCESSES_MAX),
         lease_seconds=lease,
         stop_seconds=check_seconds(stop_seconds, "stop_seconds"),
         prefetch_max=_whole(prefetch_max, "prefetch_max", 0, limits.lease_messages_max),
+        abandoned_max=thread_count if abandoned_max is None else _whole(abandoned_max, "abandoned_max", 0, THREADS_MAX),
+        restarts_when_stuck=bool(restart_when_stuck),
         is_draining=bool(drain),
     )
 

@@ -1,7 +1,8 @@
 """A worker as a process: its loop, its signals, and its end.
 
 SIGTERM and SIGINT stop it; the second one breaks off what still runs and gives it back; a third leaves at once, and the
-broker finds out by the silence. SIGINT is passed on to the processes of tasks, which the terminal does not reach.
+broker finds out by the silence. SIGINT is passed on to the processes of tasks, which the terminal does not reach. A
+worker that is stuck starts its command again, if it may.
 """
 
 from __future__ import annotations
@@ -46,6 +47,12 @@ async def _run(make: Callable[[], Worker]) -> None:
         await worker.run()
     finally:
         await worker.app.aclose()
+    if worker.wants_restart:
+        log.warning("started again, since too many runs could not be broken off")
+        logging.shutdown()
+        sys.stdout.flush()
+        # The same command in this process's place: nothing else ends a thread.
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
     if worker.has_broken_off:
         # Threads that still work are waited for by Python, and nobody wants what they do.
         logging.shutdown()

@@ -67,6 +67,7 @@ class Worker:
         self._hurried = asyncio.Event()  # twice
         self.started = asyncio.Event()
         self.has_broken_off = False  # runs did not come to their end by themselves; their threads may still work
+        self.wants_restart = False  # it was stuck, and ended for that: whoever ran it should run another process
         self.crew: Crew  # from the moment it runs
 
     def stop(self) -> None:
@@ -74,6 +75,7 @@ class Worker:
         if self._stopped.is_set():
             self._hurried.set()
         self._stopped.set()
+        self.wants_restart = False
 
     def interrupt(self) -> None:
         """Pass Ctrl-C on to what tasks run in processes: those have sessions of their own, away from the terminal."""
@@ -120,9 +122,13 @@ class Worker:
     async def _work(self, crew: Crew) -> None:
         """Until somebody wants it to end, or something is over that should go on for ever."""
         crew.start()
-        asked = asyncio.ensure_future(self._stopped.wait())
-        await asyncio.wait([asked, *crew.background], return_when=asyncio.FIRST_COMPLETED)
-        asked.cancel()
+        asked: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._stopped.wait())]
+        if self.settings.restarts_when_stuck:
+            asked.append(asyncio.ensure_future(crew.desk.stuck.wait()))
+        await asyncio.wait([*asked, *crew.background], return_when=asyncio.FIRST_COMPLETED)
+        for each in asked:
+            each.cancel()
+        self.wants_restart = self.settings.restarts_when_stuck and crew.desk.is_stuck and not self._stopped.is_set()
         for each in crew.background:
             if each.done():
                 _raise_first(each)
@@ -138,7 +144,7 @@ class Worker:
             log.warning("breaking off what still runs: it is given back", running=crew.desk.running)
             crew.desk.break_off_all()
             await self._wait(crew, crew.desk.is_done, BREAK_SECONDS, is_patient=True)
-            crew.desk.give_up_all()
+        crew.desk.give_up_all()
         await self._wait(crew, lambda: not len(crew.finishing), GOODBYE_SECONDS, is_patient=True)
         await self._say_goodbye(crew)
         await crew.close()

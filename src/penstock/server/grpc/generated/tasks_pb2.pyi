@@ -532,7 +532,7 @@ class HeartbeatWorkerResponse(_message.Message):
     def __init__(self, cancelled: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class WorkerInfo(_message.Message):
-    __slots__ = ("worker_id", "host", "pid", "queues", "task_types", "concurrency", "running", "completed", "failed", "cpu_percent", "memory_bytes", "version", "is_stopping")
+    __slots__ = ("worker_id", "host", "pid", "queues", "task_types", "concurrency", "running", "completed", "failed", "cpu_percent", "memory_bytes", "version", "is_stopping", "abandoned", "is_stuck")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
@@ -546,6 +546,8 @@ class WorkerInfo(_message.Message):
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     IS_STOPPING_FIELD_NUMBER: _ClassVar[int]
+    ABANDONED_FIELD_NUMBER: _ClassVar[int]
+    IS_STUCK_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     host: str
     pid: int
@@ -559,7 +561,9 @@ class WorkerInfo(_message.Message):
     memory_bytes: int
     version: str
     is_stopping: bool
-    def __init__(self, worker_id: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., queues: _Optional[_Iterable[str]] = ..., task_types: _Optional[_Iterable[str]] = ..., concurrency: _Optional[int] = ..., running: _Optional[int] = ..., completed: _Optional[int] = ..., failed: _Optional[int] = ..., cpu_percent: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., version: _Optional[str] = ..., is_stopping: _Optional[bool] = ...) -> None: ...
+    abandoned: int
+    is_stuck: bool
+    def __init__(self, worker_id: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., queues: _Optional[_Iterable[str]] = ..., task_types: _Optional[_Iterable[str]] = ..., concurrency: _Optional[int] = ..., running: _Optional[int] = ..., completed: _Optional[int] = ..., failed: _Optional[int] = ..., cpu_percent: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., version: _Optional[str] = ..., is_stopping: _Optional[bool] = ..., abandoned: _Optional[int] = ..., is_stuck: _Optional[bool] = ...) -> None: ...
 
 class ForgetWorkerRequest(_message.Message):
     __slots__ = ("worker_id",)
