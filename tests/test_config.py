@@ -74,6 +74,9 @@ def test_every_problem_of_every_source_is_told_at_once_with_its_place():
     ("name", "value"),
     [
         ("data", ""),
+        ("data_mode", "0755"),
+        ("data_mode", 0o750),
+        ("data_mode", "0640"),
         ("host", 7),
         ("tcp_port", "on"),
         ("tcp_port", 1.5),

@@ -135,6 +135,7 @@ def open(
     sync_seconds: float = 0.05,
     journal_file_seconds: float | None = None,
     task_retention_seconds: float = limits.task_retention_seconds,
+    data_mode: str | None = None,
     clock: Clock | None = None,
     rng: random.Random | None = None,
 ) -> Penstock:
@@ -143,7 +144,8 @@ def open(
     `durability` says when a call returns: `fsync` when the disk has it (nothing confirmed is ever lost), `os` when the
     operating system has it, `interval` likewise with a sync every `sync_seconds`. A journal file is sealed as Parquet
     when it is full; with `journal_file_seconds` also when it is that old, to the next round of housekeeping. Tasks can
-    be looked up for `task_retention_seconds` after they are final.
+    be looked up for `task_retention_seconds` after they are final. Other users cannot read the directory; a group can
+    with `data_mode="0750"`. None leaves a directory that others cannot read as it is.
     """
     from penstock.client.sync import Penstock
     from penstock.embedded import Session
@@ -154,6 +156,7 @@ def open(
         sync_seconds=sync_seconds,
         journal_file_seconds=journal_file_seconds,
         task_retention_seconds=task_retention_seconds,
+        data_mode=data_mode,
         clock=clock,
         rng=rng,
     )

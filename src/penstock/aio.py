@@ -30,6 +30,7 @@ def open(
     sync_seconds: float = 0.05,
     journal_file_seconds: float | None = None,
     task_retention_seconds: float = limits.task_retention_seconds,
+    data_mode: str | None = None,
     clock: Clock | None = None,
     rng: random.Random | None = None,
 ) -> Penstock:
@@ -42,6 +43,7 @@ def open(
         sync_seconds=sync_seconds,
         journal_file_seconds=journal_file_seconds,
         task_retention_seconds=task_retention_seconds,
+        data_mode=data_mode,
         clock=clock,
         rng=rng,
     )

@@ -17,6 +17,7 @@ import msgspec
 from penstock import limits
 from penstock.errors import BadSettings
 from penstock.model import Durability, suggestion
+from penstock.storage.modes import is_mode
 
 Port = int | Literal["off"]
 LogFormat = Literal["auto", "json", "console"]
@@ -34,6 +35,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """See docs/configuration.md, which is held to this."""
 
     data: str = "./data"
+    data_mode: str = "0700"
     host: str = "127.0.0.1"
     tcp_port: Port = 7710
     http_port: Port = 7711
@@ -58,6 +60,7 @@ NAMES: Final = Settings.__struct_fields__
 # What is right, for every setting: the words that an error ends with.
 WANTED: Final = {
     "data": "the path of a directory",
+    "data_mode": 'a mode in quotes such as "0700" or "0750", with nothing for others',
     "host": "an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them",
     "tcp_port": "a port from 1 to 65535, 0 for any free one, or 'off'",
     "http_port": "a port from 1 to 65535, 0 for any free one, or 'off'",
@@ -208,6 +211,8 @@ def _is_right(name: str, value: Any) -> bool:
         return bool(least <= value <= greatest)
     if name in _LISTS:
         return all(_LISTS[name].fullmatch(part) for part in value)
+    if name == "data_mode":
+        return is_mode(value)
     if name in {"data", "host"}:
         return bool(value.strip()) and "\0" not in value
     return True

@@ -54,6 +54,7 @@ class Store:
         self.is_shared = disk is None
         if disk is not None:
             disk.make_directory(DIRECTORY)
+            disk.open(NAME, create_bytes=0).close()  # with its mode, which SQLite gives to the files beside it too
         self._lock = threading.RLock()
         self._lending = threading.Lock()
         self._idle: list[sqlite3.Connection] = []

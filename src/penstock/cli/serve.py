@@ -39,6 +39,7 @@ def _port(default: int) -> Any:
 
 def serve(
     data: Annotated[str | None, _setting("DIR", "The data directory. [default: ./data]")] = None,
+    data_mode: Annotated[str | None, _setting("MODE", "Who may read it: 0750 lets a group. [default: 0700]")] = None,
     host: Annotated[str | None, _setting("ADDRESS", "The address to listen on. [default: 127.0.0.1]")] = None,
     tcp_port: Annotated[str | None, _port(7710)] = None,
     http_port: Annotated[str | None, _port(7711)] = None,

@@ -50,6 +50,7 @@ from penstock.replies import LeaseReply, Member, Membership, PushReply, SinkStat
 from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice, Producer, Settling, SinkCommit
 from penstock.shard import Shard
 from penstock.storage.disk import Disk, RealDisk
+from penstock.storage.modes import check_mode
 from penstock.storage.staging import Staging
 from penstock.upkeep import Sleeper, Storekeeper, Timekeeper
 from penstock.waiting import Waiter
@@ -88,6 +89,7 @@ class Session(TaskMethods):
         journal_file_bytes: int | None = None,
         journal_file_seconds: float | None = None,
         task_retention_seconds: float = limits.task_retention_seconds,
+        data_mode: str | None = None,
     ) -> None:
         check_path(path)
         check_durability(durability)
@@ -96,6 +98,7 @@ class Session(TaskMethods):
         if journal_file_seconds is not None:
             file_us_max = round(check_seconds(journal_file_seconds, "journal_file_seconds") * 1_000_000)
         check_seconds(task_retention_seconds, "task_retention_seconds")
+        mode = check_mode(data_mode)
         self.clock = clock = clock or SystemClock()
         rng = rng or random.SystemRandom()
         self._disk: Disk | None = None
@@ -103,7 +106,7 @@ class Session(TaskMethods):
         if path is None and disk is None:
             self.shard: Shard = open_in_memory(clock, rng)
         else:
-            self._disk = disk or RealDisk(path or ".")
+            self._disk = disk or RealDisk(path or ".", mode=mode)
             self.shard, self._keeper = open_on_disk(
                 self._disk, clock, rng, durability=durability, journal_file_bytes=journal_file_bytes
             )

@@ -137,6 +137,7 @@ def open_session(settings: Settings) -> Session:
         durability=settings.durability,
         sync_seconds=settings.sync_ms / 1000,
         task_retention_seconds=settings.task_retention_seconds,
+        data_mode=settings.data_mode,
     )
 
 

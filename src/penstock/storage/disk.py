@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.errors import DiskFull, DiskReadOnly, NotADataDirectory, PenstockError, StorageError
 from penstock.forks import close_in_forks
+from penstock.storage import modes
 from penstock.storage.lock import DirectoryLock
 
 if TYPE_CHECKING:  # loading Arrow takes a tenth of a second, and a command line's help needs a disk but no Arrow
@@ -168,11 +169,11 @@ class RealFile:
 
     __slots__ = ("__weakref__", "_fd", "_path", "name")
 
-    def __init__(self, path: Path, name: str, *, create_bytes: int | None = None) -> None:
+    def __init__(self, path: Path, name: str, *, create_bytes: int | None = None, mode: int = modes.OWNER) -> None:
         self._path = path
         self.name = name
         flags = os.O_RDWR | os.O_CLOEXEC | (0 if create_bytes is None else os.O_CREAT)
-        self._fd = os.open(path, flags, 0o644)
+        self._fd = modes.open_file(path, flags, mode)
         close_in_forks(self)
         if create_bytes is not None:
             self._preallocate(create_bytes)
@@ -228,16 +229,20 @@ class RealFile:
 
 
 class RealDisk:
-    """A directory of the operating system."""
+    """A directory of the operating system. `mode` is what whoever locks it gives it; None: see `modes.apply_mode`."""
 
-    def __init__(self, root: Path | str) -> None:
+    def __init__(self, root: Path | str, *, mode: int | None = None) -> None:
         self.root = Path(root)
+        self._wanted_mode = mode
+        self._known_mode = mode
         self._lock = DirectoryLock(self.root / "lock")
 
     def open(self, name: str, *, create_bytes: int | None = None) -> RealFile:
         path = self.root / name
         with storage_errors(path):
-            return RealFile(path, name, create_bytes=create_bytes)
+            if create_bytes is None:
+                return RealFile(path, name)
+            return RealFile(path, name, create_bytes=create_bytes, mode=self._mode())
 
     def read(self, name: str, position: int = 0, length: int | None = None) -> bytes:
         path = self.root / name
@@ -271,7 +276,10 @@ class RealDisk:
         path = self.root / name
         with storage_errors(path):
             missing = [parent for parent in (path, *path.parents) if not parent.exists()]
-            path.mkdir(parents=True, exist_ok=True)
+            for made in reversed(missing):
+                is_ours = made == self.root or self.root in made.parents
+                modes.make_directory(made, self._mode() if is_ours else 0o777)
+            path.mkdir(exist_ok=True)  # refused when it is a file
             for made in missing:
                 _sync_directory(made.parent)
 
@@ -318,10 +326,16 @@ class RealDisk:
 
     def lock(self) -> None:
         with storage_errors(self._lock.path):
-            self._lock.acquire()
+            self._lock.acquire(self._mode())
+            self._known_mode = modes.apply_mode(self.root, self._wanted_mode)
 
     def close(self) -> None:
         self._lock.release()
+
+    def _mode(self) -> int:
+        if self._known_mode is None:
+            self._known_mode = modes.mode_of(self.root)
+        return self._known_mode
 
 
 def _sync_directory(path: Path) -> None:

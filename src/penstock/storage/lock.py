@@ -17,6 +17,7 @@ from typing import Any
 
 from penstock.errors import DirectoryInUse
 from penstock.forks import close_in_forks
+from penstock.storage import modes
 
 
 class DirectoryLock:
@@ -26,9 +27,9 @@ class DirectoryLock:
         self.path = path
         self._fd = -1
 
-    def acquire(self) -> None:
+    def acquire(self, mode: int = modes.OWNER) -> None:
         """Take the lock or say who has it."""
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = modes.open_file(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _write_owner(fd)
