@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,11 +36,11 @@ def found(root: Path) -> dict[str, int]:
 def use(path: Path, data_mode: str | None = None) -> dict[str, int]:
     """The modes while it is open, after one of everything was made."""
     with penstock.open(path, data_mode=data_mode) as ps:
-        queue = ps.create_queue("q")
-        queue.push(b"secret")
-        ps.session.stage("q", f"{0:016x}-1-{0:032x}", 0, b"secret")
-        ps.session.files.pin("reader", None)
-        ps.session.desk.caught_up()
+        ps.create_queue("q").push(b"secret")
+        session: Any = ps.session
+        session.stage("q", f"{0:016x}-1-{0:032x}", 0, b"secret")
+        session.files.pin("reader", None)
+        session.desk.caught_up()
         return found(path)
 
 
@@ -87,7 +88,7 @@ def test_a_wider_directory_is_narrowed_and_links_are_left_alone(tmp_path):
 
 def test_a_directory_of_another_user_is_warned_about_and_not_changed(tmp_path, monkeypatch, caplog):
     tmp_path.chmod(0o755)
-    monkeypatch.setattr(modes.os, "geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
 
     with caplog.at_level(logging.WARNING):
         assert modes.apply_mode(tmp_path, 0o700) == 0o700
@@ -98,7 +99,7 @@ def test_a_directory_of_another_user_is_warned_about_and_not_changed(tmp_path, m
 
 def test_nothing_is_looked_at_when_the_directory_is_right(tmp_path, monkeypatch):
     tmp_path.chmod(0o700)
-    monkeypatch.setattr(modes.os, "scandir", None)
+    monkeypatch.setattr(os, "scandir", None)
 
     assert modes.apply_mode(tmp_path, None) == 0o700
 
