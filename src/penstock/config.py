@@ -16,8 +16,7 @@ import msgspec
 
 from penstock import limits
 from penstock.errors import BadSettings
-from penstock.model import Durability, suggestion
-from penstock.storage.modes import is_mode
+from penstock.model import Durability, is_mode, suggestion
 
 Port = int | Literal["off"]
 LogFormat = Literal["auto", "json", "console"]

@@ -32,6 +32,7 @@ DURABILITIES: Final = ("fsync", "interval", "os")
 PRIORITY_NAMES: Final = {"background": 0, "low": 64, "normal": 128, "high": 192, "critical": 255}
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/{1,2}")  # a `Path` has made one slash of two
+_MODE: Final = re.compile(r"0?7[0-7]0")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 
 
@@ -316,6 +317,20 @@ def check_path(path: Any) -> None:
     if found:
         hint = "penstock.connect() is for brokers, as in penstock.connect('penstock://localhost:7710')"
         raise InvalidField(f"path: {found[0]}… is not a directory but a URL", hint=hint)
+
+
+def is_mode(text: str) -> bool:
+    """Whether it names a mode that leaves the owner all and others nothing."""
+    return _MODE.fullmatch(text) is not None
+
+
+def check_mode(value: object) -> int | None:
+    """The number that a text such as "0750" stands for; None for None."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not is_mode(value):
+        raise InvalidField(f'data_mode: {value!r} is not "0700", "0750" or the like', hint="others may never read it")
+    return int(value, 8)
 
 
 def check_seconds(value: Any, name: str, greatest: float = limits.delay_seconds_max) -> float:

@@ -40,6 +40,7 @@ from penstock.model import (
     Reason,
     Receipt,
     check_durability,
+    check_mode,
     check_name,
     check_path,
     check_seconds,
@@ -50,7 +51,6 @@ from penstock.replies import LeaseReply, Member, Membership, PushReply, SinkStat
 from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice, Producer, Settling, SinkCommit
 from penstock.shard import Shard
 from penstock.storage.disk import Disk, RealDisk
-from penstock.storage.modes import check_mode
 from penstock.storage.staging import Staging
 from penstock.upkeep import Sleeper, Storekeeper, Timekeeper
 from penstock.waiting import Waiter

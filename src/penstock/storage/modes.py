@@ -9,36 +9,18 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import InvalidField
-
 OWNER: Final = 0o700
 _GROUP: Final = 0o070
 _OTHERS: Final = 0o007
 _FILE: Final = 0o666
-_MODE: Final = re.compile(r"0?7[0-7]0")
 
 _log = logging.getLogger(__name__)
-
-
-def is_mode(text: str) -> bool:
-    """Whether it names a mode that leaves the owner all and others nothing."""
-    return _MODE.fullmatch(text) is not None
-
-
-def check_mode(value: object) -> int | None:
-    """The number that a text such as "0750" stands for; None for None."""
-    if value is None:
-        return None
-    if not isinstance(value, str) or not is_mode(value):
-        raise InvalidField(f'data_mode: {value!r} is not "0700", "0750" or the like', hint="others may never read it")
-    return int(value, 8)
 
 
 def mode_of(root: Path) -> int:
