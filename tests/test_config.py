@@ -88,6 +88,8 @@ def test_every_problem_of_every_source_is_told_at_once_with_its_place():
         ("log_format", "xml"),
         ("hosts", ["http://example.org"]),
         ("hosts", "example.org:80"),
+        ("trusted_proxies", ["proxy.example.org"]),
+        ("trusted_proxies", "10.0.0.0/33"),
         ("cors_origins", ["example.org"]),
         ("cors_origins", "https://example.org/path"),
         ("request_bytes_max", 1),

@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock import limits
 from penstock.embedded import Session
-from penstock.errors import InvalidField, InvalidName, NotAuthorised, StorageError
+from penstock.errors import InvalidField, InvalidName, NotAuthorised, StorageError, TooLarge
 from penstock.remote.dialling import session as dial
 from penstock.remote.settings import settings
 from penstock.storage import pins
@@ -202,3 +202,17 @@ def test_over_http_the_right_address_is_named(session):
                 remote.history()
     finally:
         running.stop()
+
+
+def test_pins_are_bounded_and_those_that_are_there_can_be_renewed(calls, monkeypatch):
+    monkeypatch.setattr(limits, "pins_max", 2)
+    monkeypatch.setattr(limits, "pinned_files_max", 1)
+    for name in ("a", "b", "a"):
+        calls.pin(name, None)
+
+    with pytest.raises(TooLarge, match="pins: there are 2 already"):
+        calls.pin("c", None)
+    with pytest.raises(InvalidField, match="files: 2 are too many"):
+        calls.pin("a", ["segments/x", "segments/y"])
+    calls.unpin("a")
+    calls.pin("c", [])

@@ -10,13 +10,23 @@ from typing import Any
 
 import pytest
 
-from penstock import Message, sinking
+from penstock import Message, limits, sinking
 from penstock.batch import Batch
 from penstock.clock import ManualClock
 from penstock.delivery.entries import SinkCommitted, decode
 from penstock.delivery.sinks import Sinks, encode_sinks, restore_sinks, take_sinks
 from penstock.embedded import Session
-from penstock.errors import BadBatch, InvalidField, InvalidName, QueueFull, RateLimited, SinkConflict, StorageError
+from penstock.errors import (
+    BadBatch,
+    InvalidField,
+    InvalidName,
+    QueueFull,
+    QueueNotFound,
+    RateLimited,
+    SinkConflict,
+    StorageError,
+    TooLarge,
+)
 from penstock.repair import diagnose
 from penstock.replies import SinkState
 from penstock.requests import SinkCommit
@@ -412,6 +422,7 @@ def test_a_commit_that_makes_no_sense_is_refused(session, change, error, message
 
 
 def test_a_file_is_staged_by_position_and_the_same_bytes_again_do_no_harm(session):
+    session.create_queue("q", {}, exist_ok=True)
     data = b"".join(encode_staged(Batch.build([b"a", b"b"])))
     name = name_for("q", "s", 1, 0, bytes(10))
     for _ in range(2):
@@ -425,6 +436,7 @@ def test_a_file_is_staged_by_position_and_the_same_bytes_again_do_no_harm(sessio
 
 @pytest.mark.parametrize("name", ["x", "../journal/reserve", "0" * 16 + "-1-" + "0" * 31, "A" * 16 + "-1-" + "0" * 32])
 def test_a_name_that_leads_elsewhere_is_refused(session, name):
+    session.create_queue("q", {}, exist_ok=True)
     with pytest.raises(InvalidField, match="not the name of a staged file"):
         session.stage("q", name, 0, b"")
     with pytest.raises(InvalidField, match="not the name of a staged file"):
@@ -432,6 +444,7 @@ def test_a_name_that_leads_elsewhere_is_refused(session, name):
 
 
 def test_a_file_that_is_too_large_or_not_sound_is_refused(session):
+    session.create_queue("q", {}, exist_ok=True)
     name = name_for("q", "s", 1, 0, bytes(10))
     with pytest.raises(InvalidField, match="position"):
         session.stage("q", name, 24 << 20, b"x")
@@ -444,6 +457,34 @@ def test_a_file_that_is_too_large_or_not_sound_is_refused(session):
     session.stage("q", name, 0, bytes(data)[:-1])
     with pytest.raises(BadBatch, match=f"staged file {name}"):
         step(session, 0, (name,))
+
+
+def test_nothing_is_staged_for_a_queue_that_is_not_there(session):
+    with pytest.raises(QueueNotFound, match="there is no queue 'q'"):
+        session.stage("q", name_for("q", "s", 1, 0, bytes(10)), 0, b"x")
+
+    assert staged_files(session) == []
+
+
+def test_all_staged_files_together_are_bounded_and_room_comes_back(session, monkeypatch):
+    monkeypatch.setattr(limits, "staged_files_total_max", 3)
+    monkeypatch.setattr(limits, "staged_bytes_total_max", 100)
+    session.create_queue("q", {}, exist_ok=True)
+    names = [name_for("q", "s", number, 0, bytes(10)) for number in range(4)]
+
+    session.stage("q", names[0], 0, bytes(90))
+    session.stage("q", names[0], 0, bytes(90))  # the same again takes no room
+    for position, data in ((0, bytes(11)), (24 << 19, b"x")):
+        with pytest.raises(TooLarge, match=r"staged: over 3 files or 100 bytes"):
+            session.stage("q", names[1], position, data)
+    session.stage("q", names[1], 0, b"x")
+    session.stage("q", names[2], 0, b"x")
+    with pytest.raises(TooLarge):
+        session.stage("q", names[3], 0, b"")
+    session.discard_staged("q", [names[0]])
+    session.stage("q", names[3], 0, bytes(98))
+
+    assert sorted(staged_files(session)) == sorted(names[1:])
 
 
 def test_old_files_are_removed_but_for_those_that_an_unfinished_batch_needs(session, clock, monkeypatch):

@@ -127,6 +127,7 @@ def test_who_may_not_push_to_the_queue_may_do_nothing_here(session):
         for each in asked:
             with pytest.raises(NotAuthorised, match="push q"):
                 await broker.call(client, calls.NAMES[type(each)], each)
+            session.create_queue("mine", {}, exist_ok=True)
             msgspec.structs.force_setattr(each, "queue", "mine")
             await broker.call(client, calls.NAMES[type(each)], each)
         broker.close()

@@ -7,6 +7,7 @@ environment: the command line hands both over.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -46,6 +47,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log_level: LogLevel = "info"
     slow_request_ms: float = 1000.0
     hosts: tuple[str, ...] = ()
+    trusted_proxies: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     request_bytes_max: int = limits.frame_bytes_max
     frame_bytes_max: int = limits.frame_bytes_max
@@ -71,6 +73,7 @@ WANTED: Final = {
     "log_level": "'debug', 'info', 'warning' or 'error'",
     "slow_request_ms": "milliseconds from 0 to 3600000",
     "hosts": "names of this broker such as 'queue.example.org', without a port",
+    "trusted_proxies": "addresses or networks such as '10.0.0.7' or '10.0.0.0/8'",
     "cors_origins": "origins such as 'https://example.org', or '*'",
     "request_bytes_max": f"bytes from 1024 to {limits.request_bytes_max}",
     "frame_bytes_max": f"bytes from 1024 to {limits.request_bytes_max}",
@@ -95,6 +98,7 @@ _TYPES: Final = {field.name: field.type for field in msgspec.structs.fields(Sett
 _TRUTHS: Final = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
 _LISTS: Final = {  # what each part of a list must look like
     "hosts": re.compile(r"[0-9a-zA-Z._-]+|\[?[0-9a-fA-F:.]+\]?"),
+    "trusted_proxies": re.compile(r"[0-9a-fA-F:.]+(/[0-9]{1,3})?"),
     "cors_origins": re.compile(r"\*|https?://[^/\s,]+"),
 }
 
@@ -209,11 +213,21 @@ def _is_right(name: str, value: Any) -> bool:
         least, greatest = _RANGES[name]
         return bool(least <= value <= greatest)
     if name in _LISTS:
-        return all(_LISTS[name].fullmatch(part) for part in value)
+        is_network = is_network_named if name == "trusted_proxies" else bool
+        return all(_LISTS[name].fullmatch(part) and is_network(part) for part in value)
     if name == "data_mode":
         return is_mode(value)
     if name in {"data", "host"}:
         return bool(value.strip()) and "\0" not in value
+    return True
+
+
+def is_network_named(text: str) -> bool:
+    """Whether it is an address, or a network."""
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return False
     return True
 
 

@@ -96,6 +96,8 @@ schedule_ticks_max: Final = 20  # in one hold of the lock; the rest comes with t
 staged_batch_bytes: Final = 8 * MIB  # that who stages aims at
 staged_file_bytes_max: Final = 24 * MIB
 staged_files_max: Final = 8_192  # of one batch of a sink
+staged_bytes_total_max: Final = 64 * GIB  # of all sinks together
+staged_files_total_max: Final = 32_768
 staged_seconds: Final = 86_400.0  # a file that no unfinished batch needs is removed after that long
 sink_once_seconds: Final = 86_400.0  # how long a sink that is used once is remembered
 
@@ -107,6 +109,8 @@ segment_columns_bytes: Final = 8 * MIB
 segment_footers_bytes: Final = 8 * MIB
 segment_own_file_bytes: Final = 8 * MIB
 segment_pin_seconds: Final = 120.0
+pins_max: Final = 1_000
+pinned_files_max: Final = 100_000  # of one pin
 seal_bytes_max: Final = 128 * MIB
 retention_seconds_default: Final = 7 * 86_400.0
 retention_bytes_default: Final = 10 * GIB
@@ -133,6 +137,7 @@ assert worker_heartbeat_seconds < worker_dead_seconds
 assert payload_bytes_max + key_bytes_max + headers_bytes_max + 4 * KIB < batch_bytes_max
 assert batch_bytes_max < frame_bytes_max < journal_file_bytes
 assert batch_bytes_max < staged_file_bytes_max < frame_bytes_max
+assert staged_files_max <= staged_files_total_max
 assert frame_bytes_max <= request_bytes_max
 assert 2 * fetch_bytes_max <= frame_bytes_max
 assert task_result_bytes_max * 4 < frame_bytes_max

@@ -17,6 +17,7 @@ from django.core.management import call_command  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
 from penstock.integrations.django.compat import TaskResultDoesNotExist, signals, task_backends  # noqa: E402
+from penstock.integrations.django.results import StoredError  # noqa: E402
 from tests.integrations.shop import tasks  # noqa: E402
 
 heard: list[str] = []
@@ -64,7 +65,21 @@ def told(added, sent, sold, asked, later, before):
         "other": mismatched(sent.id),
         "missing": missing(),
         "heard": sorted(heard),
+        "unloaded": unloaded(),
     }
+
+
+def unloaded():
+    """What happens for classes whose modules are not loaded, or that are none: the kind of error, and what it loaded."""
+    paths = ["antigravity.Fault", "this.s", "os.path.join", "os.system", "nowhere.Fault", "os", "", "shop..x"]
+    before = set(sys.modules)
+    kinds = set()
+    for path in paths:
+        try:
+            kinds.add(StoredError(exception_class_path=path, traceback="").exception_class.__name__)
+        except ImportError:
+            kinds.add("ImportError")
+    return [sorted(kinds), sorted(set(sys.modules) - before)]
 
 
 def mismatched(id):

@@ -44,6 +44,7 @@ def test_tasks_of_django_run_on_penstock(python, tmp_path):
         "same": True,
         "other": "TaskResultMismatch",
         "missing": True,
+        "unloaded": [["ImportError"], []],
         "heard": [
             "enqueued add READY",
             "enqueued add READY",

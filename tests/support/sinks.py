@@ -9,6 +9,7 @@ from typing import Any
 from penstock.batch import Batch
 from penstock.clock import ManualClock, SystemClock
 from penstock.embedded import Session
+from penstock.errors import QueueNotFound
 from penstock.replies import SinkState
 from penstock.requests import SinkCommit
 from penstock.storage.staging import encode_staged, name_for
@@ -29,7 +30,12 @@ def staged(
     for task, each in enumerate(items):
         made_at = SystemClock().now() if at is None else at  # an old one would be removed under our hands
         name = name_for(queue, sink, task, made_at, _rng.randbytes(10))
-        session.stage(queue, name, 0, b"".join(encode_staged(Batch.build(each))))
+        data = b"".join(encode_staged(Batch.build(each)))
+        try:
+            session.stage(queue, name, 0, data)
+        except QueueNotFound:
+            session.confirm(session.create_queue(queue, {}, exist_ok=True))
+            session.stage(queue, name, 0, data)
         names.append(name)
     return tuple(names)
 

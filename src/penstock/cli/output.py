@@ -5,21 +5,25 @@ Colours go to terminals only, and never when NO_COLOR is set. What is written to
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Final, Literal, TextIO
 
 import msgspec
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.segment import Segment
 from rich.table import Table
 
 from penstock.cli import human
 from penstock.cli.exits import CommandError
+from penstock.errors import printable
 
 WIDTH_PLAIN = 120
 NARROW = 40  # characters in all headings together, over which columns move closer
@@ -27,8 +31,20 @@ NARROW = 40  # characters in all headings together, over which columns move clos
 Tell = Callable[[int, int | None], None]  # done, and in all if that is known
 
 
+# Letters that JSON does not escape by itself, and a terminal may obey.
+_UNSHOWN: Final = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
 class Paper(Console):
-    """A console that leaves it to the command line what to do when nobody reads on."""
+    """A console that leaves it to the command line what to do when nobody reads on.
+
+    Texts may be anybody's: what a terminal would obey is shown as escapes.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            is_safe = segment.control or segment.text.isprintable()
+            yield segment if is_safe else Segment(printable(segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -48,17 +64,20 @@ def write(text: RenderableType, paper: Console | None = None) -> None:
 
 def write_json(value: Any) -> None:
     """One JSON document."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    sys.stdout.write(_escaped(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()) + "\n")
 
 
 def write_json_line(value: Any) -> None:
     """One JSON value of a stream, on a line of its own, at once."""
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.write(_escaped(msgspec.json.encode(value).decode()) + "\n")
     sys.stdout.flush()
 
 
 def write_bytes(payload: bytes) -> None:
-    """A payload as it is, and a newline."""
+    """A payload as it is, and a newline; on a terminal, what can be shown of it."""
+    if sys.stdout.isatty():
+        write_plain(payload.decode(errors="backslashreplace"))
+        return
     sys.stdout.flush()
     sys.stdout.buffer.write(payload + b"\n")
     sys.stdout.buffer.flush()
@@ -66,8 +85,28 @@ def write_bytes(payload: bytes) -> None:
 
 def write_plain(text: str) -> None:
     """Text that means nothing but itself, at once."""
-    sys.stdout.write(text + "\n")
+    for_eyes(sys.stdout).write(text + "\n")
     sys.stdout.flush()
+
+
+def for_eyes(file: TextIO) -> TextIO:
+    """The file itself, or what escapes all that a terminal would obey if it is one."""
+    return _Shown(file) if file.isatty() else file
+
+
+class _Shown(io.StringIO):
+    """A terminal that gets text, and nothing to obey."""
+
+    def __init__(self, file: TextIO) -> None:
+        super().__init__()
+        self._file = file
+
+    def write(self, text: str) -> int:
+        return self._file.write(printable(text.replace("\r\n", "\n")))
+
+
+def _escaped(json: str) -> str:
+    return _UNSHOWN.sub(lambda found: f"\\u{ord(found[0]):04x}", json)
 
 
 def done(text: str, value: Any, *, as_json: bool) -> None:
@@ -97,7 +136,7 @@ def write_error(code: str, message: str, hint: str, *, as_json: bool) -> None:
     if as_json:
         write_json_line({"error": {"code": code, "message": message, "hint": hint}})
         return
-    errors = Console(stderr=True, highlight=False)
+    errors = Paper(stderr=True, highlight=False)
     errors.print(f"[bold red]error:[/] {escape(' '.join(message.split()))}", soft_wrap=True)
     if hint:
         errors.print(f"[dim]hint:[/]  {escape(hint)}", soft_wrap=True)
@@ -140,7 +179,7 @@ def _cell(value: Any) -> str:
 @contextmanager
 def progress(what: str, *, is_shown: bool, is_counted: bool = False) -> Iterator[Tell]:
     """A bar on standard error while the block runs, on a terminal only; of bytes, or with `is_counted` of things."""
-    errors = Console(stderr=True)
+    errors = Paper(stderr=True)
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn() if is_counted else DownloadColumn())
     with Progress(*columns, console=errors, transient=True, disable=not (is_shown and errors.is_terminal)) as bar:
         task = bar.add_task(what, total=None)

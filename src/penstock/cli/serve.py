@@ -53,6 +53,9 @@ def serve(
     log_level: Annotated[str | None, _setting("WHAT", "debug, info, warning or error. [default: info]")] = None,
     slow_request_ms: Annotated[str | None, _setting("MS", "Slower requests are logged. [default: 1000]")] = None,
     hosts: Annotated[str | None, _setting("NAMES", "Names of this broker in URLs, by commas. [default: none]")] = None,
+    trusted_proxies: Annotated[
+        str | None, _setting("NETWORKS", "Proxies whose X-Forwarded-For counts, by commas. [default: none]")
+    ] = None,
     cors_origins: Annotated[
         str | None, _setting("ORIGINS", "Origins that may call, by commas. [default: none]")
     ] = None,

@@ -52,7 +52,7 @@ def write(frame: DataFrame, kind: Format, out: Path | None, limit: int | None, *
     else:
         found = frame.toArrow()
         with hidden(), _sheet(out) as file:
-            count = (write_json if kind == "json" else write_csv)(found, file)
+            count = (write_json if kind == "json" else write_csv)(found, output.for_eyes(file))
     if out is not None:
         with hidden():
             output.done(f"{spelt(count, 'row')} in {out}", {"rows": count, "file": str(out)}, as_json=False)
@@ -63,7 +63,7 @@ def write_table(found: pa.Table, limit: int, file: TextIO) -> int:
     rows = [tuple(map(_shown, row)) for row in rows_of(found.slice(0, limit))]
     widths = [max(map(len, column)) for column in zip(found.column_names, *rows, strict=True)]
     natural = sum(widths) + 2 * len(widths)
-    paper = output.console() if file is sys.stdout else Console(file=file)
+    paper = output.console() if file is sys.stdout else output.Paper(file=file)
     if not paper.is_terminal:
         # Into a file or a pipe nothing needs to fit a screen.
         paper.width = max(natural, output.WIDTH_PLAIN)

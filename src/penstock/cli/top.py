@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
@@ -94,7 +94,7 @@ class Watch:
 
     def run(self) -> None:
         """Until someone has seen enough."""
-        console = Console(highlight=False)
+        console = output.Paper(highlight=False)
         with keys() as wait_for_key, Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
                 self.sample()

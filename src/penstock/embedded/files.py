@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock import limits
-from penstock.errors import InvalidField, StorageError
+from penstock.errors import InvalidField, StorageError, TooLarge
 from penstock.replies import HistoryInfo
 from penstock.shard import Shard
 from penstock.storage import pins
@@ -25,7 +25,6 @@ _FILE: Final = re.compile(rf"{MARKER}|{_BELOW}+")
 _DIRECTORY: Final = re.compile(rf"{_BELOW}*")
 _HINT: Final = f"only {MARKER} and what lies below {', '.join(DIRECTORIES)} is told"
 _POSITION_MAX: Final = 1 << 40
-_PINNED_MAX: Final = 1_000_000
 
 
 class StoredFiles:
@@ -78,11 +77,13 @@ class StoredFiles:
 
     def pin(self, name: str, files: Sequence[str] | None) -> None:
         """Keep segment files from going, for `limits.segment_pin_seconds`; all of them when `files` is None."""
-        if files is not None and len(files) > _PINNED_MAX:
+        if files is not None and len(files) > limits.pinned_files_max:
             raise InvalidField(f"files: {len(files)} are too many", hint="pin everything with null")
         for each in files or ():
             self._check(each, _FILE, "files")
         self._disk.make_directory(pins.DIRECTORY)
+        if not pins.is_held(self._disk, name) and pins.count(self._disk) >= limits.pins_max:
+            raise TooLarge(f"pins: there are {limits.pins_max:,} already", hint="unpin what is not read any more")
         pins.hold(self._disk, name, self._shard.clock.now(), files)
 
     def unpin(self, name: str) -> None:

@@ -254,9 +254,10 @@ class Session(TaskMethods):
     # sinks
 
     def stage(self, queue: str, name: str, position: int, data: bytes) -> Ticket:
-        """Put bytes into a staged file, at a position. `queue` is where its messages shall go."""
-        self.shard.require_open()
+        """Put bytes into a staged file, at a position. `queue`, which must exist, is where its messages shall go."""
+        self.shard.look(lambda now: admin.queue_named(self.shard.core, queue))
         self.shard.check_space()
+        self.staging.reserve(name, position, len(data))
         self.staging.write(name, position, data)
         return 0
 

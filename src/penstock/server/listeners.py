@@ -121,6 +121,7 @@ async def _start_http(broker: Broker, settings: Settings, port: int, metrics: Me
         host=settings.host,
         port=port,
         hosts=settings.hosts,
+        trusted_proxies=settings.trusted_proxies,
         cors_origins=settings.cors_origins,
         request_bytes_max=settings.request_bytes_max,
         connections_max=settings.connections_max,

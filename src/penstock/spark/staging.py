@@ -19,7 +19,7 @@ import msgspec
 
 from penstock.batch import Batch
 from penstock.clock import Clock, SystemClock
-from penstock.errors import DirectoryInUse, PenstockError, RateLimited, Unavailable
+from penstock.errors import DirectoryInUse, PenstockError, QueueNotFound, RateLimited, Unavailable
 from penstock.requests import SinkCommit
 from penstock.spark.places import CLIENT, Place
 from penstock.spark.tasks import check_directory, not_here
@@ -149,7 +149,12 @@ def _write(staging: Staging, name: str, batch: Batch) -> None:
 
 
 def _send(session: Any, queue: str, name: str, batch: Batch) -> None:
-    session.stage(queue, name, 0, b"".join(encode_staged(batch)))
+    data = b"".join(encode_staged(batch))
+    try:
+        session.stage(queue, name, 0, data)
+    except QueueNotFound:  # it is made by its first push, and this is one
+        session.confirm(session.create_queue(queue, {}, exist_ok=True))
+        session.stage(queue, name, 0, data)
 
 
 def _own_directory(session: Any) -> RealDisk | None:

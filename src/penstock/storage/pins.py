@@ -56,6 +56,16 @@ def release(disk: Disk, name: str) -> None:
         return
 
 
+def is_held(disk: Disk, name: str) -> bool:
+    """Whether there is a pin of this name."""
+    return disk.exists(_path(name))
+
+
+def count(disk: Disk) -> int:
+    """How many pins there are, live or not."""
+    return len(disk.list(DIRECTORY))
+
+
 def held(disk: Disk, now: int) -> Held:
     """What is pinned now. Pins whose holder is silent for too long are removed."""
     files: set[str] = set()

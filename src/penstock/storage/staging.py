@@ -27,7 +27,7 @@ from crc32c import crc32c
 from penstock import limits
 from penstock.batch import Batch
 from penstock.batch.layout import Buffer, padded
-from penstock.errors import BadBatch, InvalidField, StorageError
+from penstock.errors import BadBatch, InvalidField, StorageError, TooLarge
 from penstock.storage.disk import Bytes, Disk
 
 DIRECTORY: Final = "staging"
@@ -97,6 +97,28 @@ class Staging:
 
     def __init__(self, disk: Disk | None) -> None:
         self._disk_or_none = disk
+        self._room: tuple[int, int] | None = None  # files and bytes that surely fit, since they were last counted
+
+    def reserve(self, name: str, position: int, count: int) -> None:
+        """Refuse bytes that would be too many beside all that is staged. For those who write for others."""
+        path = _path(name)
+        size = self._disk.size(path) if self._disk.exists(path) else None
+        files, more = int(size is None), max(0, min(position + count, limits.staged_file_bytes_max) - (size or 0))
+        if self._room is None or self._room[0] < files or self._room[1] < more:
+            self._room = self._counted()  # anybody may have removed some, or staged others
+        if self._room[0] < files or self._room[1] < more:
+            raise TooLarge(
+                f"staged: over {limits.staged_files_total_max:,} files or {limits.staged_bytes_total_max:,} bytes",
+                hint="commit what is staged, or discard it",
+            )
+        self._room = self._room[0] - files, self._room[1] - more
+
+    def _counted(self) -> tuple[int, int]:
+        names, total = self._names(), 0
+        for name in names:
+            with suppress(FileNotFoundError):  # it went just now
+                total += self.size(name)
+        return limits.staged_files_total_max - len(names), limits.staged_bytes_total_max - total
 
     def write(self, name: str, position: int, data: Bytes) -> None:
         """Put bytes into a file, which is made if it is not there; the same bytes again do no harm."""

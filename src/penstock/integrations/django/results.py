@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import sys
 import traceback
+from types import ModuleType
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +24,25 @@ STATUS: Final = {
     TaskState.DEAD: TaskResultStatus.FAILED,
     TaskState.CANCELLED: TaskResultStatus.FAILED,
 }
+
+
+class StoredError(TaskError):
+    """An error of a run. The name of its class was stored by whoever ran it: nothing is imported because of it."""
+
+    @property
+    def exception_class(self) -> type[BaseException]:
+        """The class, if its module is loaded; an `ImportError` otherwise, as for one that does not exist."""
+        parts = self.exception_class_path.split(".")
+        for length in range(len(parts) - 1, 0, -1):
+            found: Any = sys.modules.get(".".join(parts[:length]))
+            if found is None:
+                continue
+            for part in parts[length:]:
+                found = vars(found).get(part) if isinstance(found, type | ModuleType) else None
+            if isinstance(found, type) and issubclass(found, BaseException):
+                return found
+            break
+        raise ImportError(f"{self.exception_class_path!r} is no exception of a module that is loaded")
 
 
 def new_result(task: Any, id: str, status: Any, backend: str, args: Any, kwargs: Any, **known: Any) -> Any:
@@ -61,7 +82,7 @@ def failed(result: Any, error: Exception) -> Any:
     """The result of a run that has just failed, whether or not there will be another."""
     kind = type(error)
     text = "".join(traceback.format_exception(error))
-    told = TaskError(exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback=text)
+    told = StoredError(exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback=text)
     return _ended(result, TaskResultStatus.FAILED, errors=[*result.errors, told])
 
 
@@ -76,7 +97,7 @@ def _errors(view: TaskView) -> list[Any]:
     texts = [run.error for run in view.runs if run.error]
     if not texts and view.error:
         texts = [view.error]  # it was cancelled, or died without a run
-    return [TaskError(exception_class_path=class_path(text), traceback=text) for text in texts]
+    return [StoredError(exception_class_path=class_path(text), traceback=text) for text in texts]
 
 
 def class_path(text: str) -> str:

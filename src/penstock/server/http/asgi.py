@@ -38,7 +38,7 @@ def _scope(exchange: Exchange) -> Scope:
         "asgi": _ASGI,
         "http_version": "1.1",
         "server": None,
-        "client": (exchange.protocol.address, 0),
+        "client": (exchange.address, 0),
         "scheme": "http",
         "method": exchange.method.decode("ascii"),
         "root_path": "",

@@ -40,7 +40,9 @@ class HttpConnection(asyncio.Protocol):
 
     def __init__(self, site: Site, matcher: Matcher) -> None:
         self.site = site
-        self.address = ""
+        self.address = ""  # of who asked last: a proxy speaks for many
+        self._peer = ""
+        self._is_proxy = False
         self._matcher = matcher
         self._parser: Any = httptools.HttpRequestParser(self)
         self._client: tuple[bytes, Client] | None = None
@@ -70,7 +72,8 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's own class does not derive from it
         peer = transport.get_extra_info("peername")
-        self.address = peer[0] if isinstance(peer, tuple) else ""
+        self.address = self._peer = peer[0] if isinstance(peer, tuple) else ""
+        self._is_proxy = self.site.proxies.trusts(self._peer)
         self.site.connections.add(self)
         self.site.broker.meter.connected("http")
         self._since = self.site.now
@@ -91,11 +94,11 @@ class HttpConnection(asyncio.Protocol):
         self.site.connections.discard(self)
         self.site.broker.meter.disconnected("http")
 
-    def client_named(self, user_agent: bytes) -> Client:
+    def client_named(self, user_agent: bytes, address: str) -> Client:
         """Who asks; most connections never change their mind about that."""
-        if self._client is None or self._client[0] != user_agent:
+        if self._client is None or self._client[0] != user_agent or self._client[1].address != address:
             # Without the port: a client may have many connections.
-            self._client = user_agent, self.site.client(user_agent.decode("latin-1"), self.address)
+            self._client = user_agent, self.site.client(user_agent.decode("latin-1"), address)
         return self._client[1]
 
     def shutdown(self) -> None:
@@ -200,6 +203,8 @@ class HttpConnection(asyncio.Protocol):
         if self._is_refused or parser.should_upgrade():
             return
         headers = dict(self._headers)
+        if self._is_proxy:
+            self.address = self.site.proxies.client(self._peer, self._headers)
         hot = self._matcher.match(self._url) if method == b"POST" else None
         if hot is not None:
             exchange = Exchange(self, method, self._url, headers, *hot)
@@ -379,6 +384,8 @@ class HttpConnection(asyncio.Protocol):
     def _upgrade(self, rest: bytes) -> None:
         """The parser has met an upgrade, and stops there."""
         headers = dict(self._headers)
+        if self._is_proxy:
+            self.address = self.site.proxies.client(self._peer, self._headers)
         path = self._url.partition(b"?")[0]
         if headers.get(b"upgrade", b"").lower() != b"websocket" or path != b"/api/v1/stream":
             self._refuse(BadRequest("upgrade: this server knows only WebSocket, at /api/v1/stream"))

@@ -38,6 +38,7 @@ class Exchange:
         "_reserved",
         "_run",
         "_started",
+        "address",
         "all_headers",
         "disconnected",
         "is_started",
@@ -64,6 +65,7 @@ class Exchange:
         queue: str = "",
     ) -> None:
         self.protocol = protocol
+        self.address = protocol.address
         self.method = method
         self.path = path
         self.site = protocol.site
@@ -102,14 +104,14 @@ class Exchange:
         more = self._received - self._reserved
         if more < RESERVED_BYTES_MIN:
             return True
-        if not self.site.broker.unread.take(self.protocol.address, more):
+        if not self.site.broker.unread.take(self.address, more):
             return False
         self._reserved += more
         return True
 
     def _drop_body(self) -> None:
         self._chunks.clear()
-        self.site.broker.unread.give_back(self.protocol.address, self._reserved)
+        self.site.broker.unread.give_back(self.address, self._reserved)
         self._reserved = 0
 
     def refuse(self, error: PenstockError) -> None:
@@ -152,7 +154,7 @@ class Exchange:
 
     @property
     def client(self) -> Client:
-        return self.protocol.client_named(self._headers.get(b"user-agent", b""))
+        return self.protocol.client_named(self._headers.get(b"user-agent", b""), self.address)
 
     @property
     def traceparent(self) -> str | None:

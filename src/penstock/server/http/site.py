@@ -18,6 +18,7 @@ from penstock import limits
 from penstock.broker import Broker, Client, Principal
 from penstock.errors import PenstockError, QueueFull, RateLimited
 from penstock.server.http.browsers import Browsers
+from penstock.server.http.proxies import Proxies
 from penstock.wire.errors import http_status
 from penstock.wire.json_replies import error_body
 
@@ -45,6 +46,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 7711
     hosts: tuple[str, ...] = ()  # names that requests may have in `Host`, beside addresses and loopback names
+    trusted_proxies: tuple[str, ...] = ()  # networks whose X-Forwarded-For counts
     cors_origins: tuple[str, ...] = ()
     request_bytes_max: int = limits.frame_bytes_max
     connections_max: int = 10_000
@@ -94,6 +96,7 @@ class Site:
         self._numbers = itertools.count(1)
         self.browsers = Browsers(settings.host, settings.hosts, settings.cors_origins)
         self._origins = self.browsers.origins
+        self.proxies = Proxies(settings.trusted_proxies)
         self.tick()
 
     def tick(self) -> None:
