@@ -71,15 +71,13 @@ def test_json_is_the_same_value_and_a_pipe_gets_the_bytes_themselves(capfdbinary
     assert rest == HOSTILE.encode() + b"\n"
 
 
-@pytest.mark.parametrize(
-    "command", [["peek", "q"], ["peek", "q", "--payload-only"], ["lease", "q", "--ack"]], ids=" ".join
-)
+@pytest.mark.parametrize("command", ["peek q", "peek q --payload-only", "lease q --ack"])
 def test_commands_on_a_real_terminal(tmp_path, command):
     with penstock.open(tmp_path / "data") as ps:
         ps.queue("q").push(HOSTILE.encode(), key=HOSTILE, headers={"a": HOSTILE})
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "dumb", "COLUMNS": "300"}
-    words = [sys.executable, "-m", "penstock", *command, "--url", str(tmp_path / "data")]
+    words = [sys.executable, "-m", "penstock", *command.split(), "--url", str(tmp_path / "data")]
     with subprocess.Popen(words, stdout=theirs, stderr=theirs, stdin=theirs, env=environment) as process:
         os.close(theirs)
         text = b""

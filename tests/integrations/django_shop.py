@@ -70,7 +70,7 @@ def told(added, sent, sold, asked, later, before):
 
 
 def unloaded():
-    """What happens for classes whose modules are not loaded, or that are none: the kind of error, and what it loaded."""
+    """What happens for classes whose modules are not loaded, or that are none: the errors, and what was loaded."""
     paths = ["antigravity.Fault", "this.s", "os.path.join", "os.system", "nowhere.Fault", "os", "", "shop..x"]
     before = set(sys.modules)
     kinds = set()
