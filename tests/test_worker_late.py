@@ -120,7 +120,7 @@ async def test_a_thread_that_stood_still_before_its_run_began_does_not_begin_it(
         def work() -> None:
             attempts.append(current_task().attempt)
 
-        async with working(app, clock=clock) as worker:
+        async with working(app, clock=clock, lease_seconds=10) as worker:
             lane = worker.crew._in_threads
             jobs = lane._jobs
 
@@ -131,7 +131,7 @@ async def test_a_thread_that_stood_still_before_its_run_began_does_not_begin_it(
 
                 def put(self, run):
                     if run is not None and run.attempt == 1:
-                        clock.advance(seconds=BEYOND)
+                        clock.advance(seconds=12)  # the worker itself is not dead yet
                     jobs.put(run)
 
             lane._jobs = Stuck()  # type: ignore[assignment]
