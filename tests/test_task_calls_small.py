@@ -40,12 +40,46 @@ def test_an_empty_group_results_in_an_empty_list(app):
     nothing.cancel()
 
 
-def test_an_empty_group_as_a_part_is_refused(app):
-    @app.task
-    def work(value: Any = None) -> None: ...
+@pytest.mark.parametrize("takes", [None, "all", "none"])
+def test_an_empty_group_hands_an_empty_list_on(app, takes):
+    seen: list[Any] = []
 
-    with pytest.raises(InvalidField, match="nothing to wait for"):
-        chain(work.s(), group([]), work.s()).enqueue()
+    @app.task
+    def work(*values: Any) -> str:
+        seen.append(values)
+        return "result"
+
+    last = work.s(1) if takes is None else work.options(takes=takes).s(1)
+    flows = [
+        chain(work.s("first"), group([]), last).enqueue(),
+        chain(work.s("first"), group([]), group([group([])]), group(last, group([]))).enqueue(),
+        chain(group([]), last).enqueue(),
+        group([]).then(last).enqueue(),
+    ]
+    app.run_pending()
+
+    given: tuple[Any, ...] = (1,) if takes == "none" else ([], 1)
+    assert sorted(seen, key=str) == sorted([("first",), ("first",), *[given] * 4], key=str)
+    assert [flow.result(0) for flow in flows] == ["result", ["result"], "result", "result"]
+    assert [job.status().value for flow in flows for job in flow.jobs] == ["completed"] * 6
+    waits = [job.info().depends_on for job in flows[0].jobs]
+    assert waits == [(), (flows[0].jobs[0].id,)]  # the order of a chain holds across what is empty
+
+
+def test_a_chain_that_ends_with_an_empty_group_results_in_an_empty_list_when_the_rest_is_done(app):
+    @app.task
+    def work() -> int:
+        return 1
+
+    flow: Any = chain(work.s(), group([])).enqueue()
+    with pytest.raises(penstock.errors.TaskUnfinished):
+        flow.result(0)
+    app.run_pending()
+
+    assert flow.result(0) == []
+    assert chain(group([]), group([])).enqueue().result(0) == []
+    with pytest.raises(InvalidField, match="no tasks"):
+        chain().enqueue()
 
 
 def test_a_parameter_may_be_called_self(app):

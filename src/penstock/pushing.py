@@ -20,6 +20,7 @@ from penstock.delivery.producers import NOBODY, answer_bytes_max, answered, chec
 from penstock.delivery.push import Decided, decide_push
 from penstock.delivery.rates import Bill, decide_bill, pay
 from penstock.delivery.same import COMPARED_MAX, check_same, used_otherwise
+from penstock.delivery.same_type import check_types
 from penstock.engine import Engine, Ticket
 from penstock.errors import DiskFull, TooLarge
 from penstock.model import ContentType, Durability, MessageId
@@ -63,6 +64,8 @@ class Pushing(Engine):
         if queue.options.max_length is not None:
             self.tick(now, self.clock.monotonic())  # what has expired makes room
         decided = decide_push(self.core, queue, batch, now, partition, producer or NOBODY)
+        if decided.duplicates:
+            check_types(queue, batch, decided.duplicates)
         if producer is not None and decided.duplicates:
             _check_frame(queue, decided.push)
         bill = decide_bill([(queue, decided.push)], client, now) if queue.push_limits is not None else None

@@ -18,6 +18,7 @@ from penstock.delivery.log import Queue
 from penstock.delivery.producers import answer_bytes_max, answered, check_producer, ids_of
 from penstock.delivery.push import Ahead, decide_push
 from penstock.delivery.rates import decide_bill, pay
+from penstock.delivery.same_type import check_types
 from penstock.engine import Ticket
 from penstock.errors import LeaseLost, TooLarge
 from penstock.model import Durability, MessageId, Receipt
@@ -117,6 +118,7 @@ class Plan:
     def _push(self, each: PushOperation) -> None:
         queue, ahead = self.queues[each.queue], self._ahead[each.queue]
         decided = decide_push(self._shard.core, queue, each.batch, self._now, each.partition, ahead=ahead)
+        check_types(queue, each.batch, decided.duplicates)
         ahead.learn(each.batch, decided, self._now)
         self._answers.append(self._shard.push_reply(queue, each.batch, decided, ahead.added))
         self._pushes.append((queue, decided.push))

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from penstock import limits
-from penstock.errors import InvalidField, LeaseLost, TaskNotFound, TooLarge
+from penstock.errors import InvalidField, LeaseLost, StateError, TaskNotFound, TooLarge
 from penstock.model_tasks import TaskState
 from tests.behaviour.steps import TICK, refuse
 from tests.behaviour.task_steps import QUEUE, Office, in_thread
@@ -42,6 +42,18 @@ def test_a_task_is_seen_from_its_submission_to_its_result(office, clock):
     assert (seen.finished_at - seen.started_at).total_seconds() == 5
     assert [(each.attempt, each.worker, each.outcome) for each in seen.runs] == [(1, "w7", "acked")]
     assert office.lease() == []
+
+
+@pytest.mark.parametrize("is_submitted", [False, True])
+def test_the_id_of_a_task_belongs_to_its_type(office, is_submitted):
+    task_id = office.enqueue("send", is_named=True)
+    send = office.submit if is_submitted else office.push
+
+    assert send(office.new("send", task_id=task_id, is_named=True)) == [task_id]
+    other = office.new("other", task_id=task_id, is_named=True)
+    refuse(StateError, lambda: send(office.new("send"), other), "task_id", task_id, "'send'", "'other'")
+
+    assert [run.task_id for run in office.lease()] == [task_id]
 
 
 def test_a_task_that_fails_is_tried_again_until_it_is_dead(office, clock):

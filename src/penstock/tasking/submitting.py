@@ -20,6 +20,7 @@ from penstock.delivery.freeing import ROOM, cancelled
 from penstock.delivery.log import Queue
 from penstock.delivery.push import check_allowed, decide_push
 from penstock.delivery.rates import Bill, decide_bill
+from penstock.delivery.same_type import check_type, check_type_of
 from penstock.delivery.tasks import HELD, Place, id_text, is_settled
 from penstock.engine import Ticket
 from penstock.envelopes import task_message, tasks_batch
@@ -138,11 +139,14 @@ class _Submission:
     def _find(self, each: Wanted) -> tuple[bytes, Place | None] | None:
         """The task that was there before: the same, or one with the same unique key."""
         tasks, queue = self._core.tasks, self._core.by_name.get(each.task.queue)
-        if each.task_id in tasks.held or each.task_id in tasks.withdrawn.known:
+        kept = tasks.held.get(each.task_id) or tasks.withdrawn.known.get(each.task_id)
+        if kept is not None:
+            check_type_of(kept.batch, each.task.task_id, each.task.task_type)
             return each.task_id, None  # one that was cancelled stays so: whoever wants it to run retries it
         if queue is not None and queue.dedup is not None:
             known = queue.dedup.find(digest(each.task.task_id), self._now)
             if known is not None:
+                check_type(queue, known.partition, known.offset, each.task.task_id, each.task.task_type)
                 return each.task_id, (queue.id, known.partition, known.offset)
         if each.task.unique_key is None:
             return None

@@ -33,10 +33,12 @@ class Workflow(Generic[T]):
         names: Mapping[str, Job[Any]],
         *,
         is_list: bool,
+        is_empty: bool = False,
     ) -> None:
         self._app = app
         self._names = names
         self._is_list = is_list
+        self._is_empty = is_empty  # an empty group ends it: an empty list once the others are done
         self.id = id
         self.jobs = tuple(jobs)
         self.ends = tuple(ends)
@@ -91,7 +93,7 @@ class Workflow(Generic[T]):
         return self._names[name]
 
     def _joined(self, results: list[Any]) -> T:
-        joined: Any = results if self._is_list else results[0]
+        joined: Any = [] if self._is_empty else results if self._is_list else results[0]
         result: T = joined
         return result
 

@@ -36,6 +36,7 @@ class Before(NamedTuple):
 
     ids: tuple[str, ...] = ()
     takes: Takes = "none"
+    is_empty: bool = False  # an empty group: there is a list to take, and nothing is in it
 
 
 class Plan:
@@ -55,9 +56,10 @@ class Plan:
             self.workflow = new_task_id(task.app.clock.now())
         elif self.app is not task.app:
             raise InvalidField(f"workflow: task {task.name!r} belongs to another app than the tasks before it")
-        made = step.configured.submission(
-            step.args, step.kwargs, parents=before.ids, takes=before.takes, workflow=self.workflow
-        )
+        configured, args = step.configured, step.args
+        if before.is_empty and configured.chosen.takes != "none":  # the list that it takes is known already
+            configured, args = configured.options(takes="none"), ([], *args)
+        made = configured.submission(args, step.kwargs, parents=before.ids, takes=before.takes, workflow=self.workflow)
         self.tasks.append((task, made))
         return Before((made.task_id,), "one")
 
@@ -148,6 +150,10 @@ class Chain(Flow[T]):
     def __init__(self, parts: Sequence[Part[Any]]) -> None:
         self.parts = tuple(_part(part) for part in parts)
 
+    @property
+    def is_nothing(self) -> bool:
+        return bool(self.parts) and all(isinstance(part, Flow) and part.is_nothing for part in self.parts)
+
     def place(self, plan: Plan, before: Before) -> Before:
         for part in self.parts:
             before = part.place(plan, before)
@@ -162,12 +168,12 @@ class Group(Flow[list[T]]):
 
     @property
     def is_nothing(self) -> bool:
-        return all(isinstance(part, Group) and part.is_nothing for part in self.parts)
+        return all(isinstance(part, Flow) and part.is_nothing for part in self.parts)
 
     def place(self, plan: Plan, before: Before) -> Before:
-        ends = [part.place(plan, before).ids for part in self.parts]
-        if not ends:
-            raise InvalidField("group: it is empty: what comes after it has nothing to wait for")
+        ends = [end.ids for end in (part.place(plan, before) for part in self.parts) if not end.is_empty]
+        if not ends:  # whatever comes next waits for what came before
+            return Before(before.ids, "none", is_empty=True)
         return Before(tuple(id for ids in ends for id in ids), "all")
 
 
@@ -274,4 +280,4 @@ def _workflow(plan: Plan, ends: Before, submitted: Sequence[Submitted]) -> Workf
     by_id = {made.task_id: job for (_, made), job in zip(plan.tasks, jobs, strict=True)}
     names = {name: jobs[index] for name, index in plan.names.items()}
     last = [by_id[id] for id in ends.ids]
-    return Workflow(app, plan.workflow, jobs, last, names, is_list=ends.takes == "all")
+    return Workflow(app, plan.workflow, jobs, last, names, is_list=ends.takes == "all", is_empty=ends.is_empty)

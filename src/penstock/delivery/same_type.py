@@ -1,0 +1,92 @@
+"""Whether a task whose id is known already is the same task: an id belongs to one task type.
+
+Plain tasks are pushed with their id as dedup key, so a second one stores nothing, and whoever enqueued it would wait
+for the result of something else. Messages that retention has removed count as the same: nobody can tell any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from itertools import islice
+from typing import Final
+
+import msgspec
+
+from penstock.batch import Batch, layout
+from penstock.delivery.log import Need, Queue, ask_each
+from penstock.errors import StateError
+from penstock.model import ContentType, MessageId
+
+COMPARED_MAX: Final = 1_000  # tasks of one push: this happens with the lock held
+
+
+class _Typed(msgspec.Struct):
+    task_id: str
+    task_type: str
+
+
+_decoder: Final = msgspec.json.Decoder(_Typed)
+
+
+def check_types(queue: Queue, batch: Batch, duplicates: Mapping[int, MessageId]) -> None:
+    """Refuse a push if one of its tasks has the id of a task of another type. May raise `Need`."""
+    if not duplicates or not batch.flags & layout.CONTENT_TYPE:
+        return
+    ask_each(partial(_check_row, queue, batch), islice(duplicates.items(), COMPARED_MAX))
+
+
+def _check_row(queue: Queue, batch: Batch, duplicate: tuple[int, MessageId]) -> None:
+    row, id = duplicate
+    wanted = _typed(batch, row)
+    if wanted is None:
+        return
+    if not id.partition:  # the same batch has it, in an earlier row
+        known = _typed(batch, id.offset)
+    else:
+        partition = queue.by_name.get(id.partition)
+        known = None if partition is None else _stored(queue, partition.id, id.offset)
+    _compare(wanted, known)
+
+
+def check_type(queue: Queue, partition: int, offset: int, task_id: str, task_type: str) -> None:
+    """The same for one task, and the place of the one that has its id. May raise `Need`."""
+    _compare(_Typed(task_id, task_type), _stored(queue, partition, offset))
+
+
+def check_type_of(stored: bytes, task_id: str, task_type: str) -> None:
+    """The same for one that is held, or was: `stored` is the batch of its message."""
+    _compare(_Typed(task_id, task_type), _typed(Batch(stored), 0))
+
+
+def _compare(wanted: _Typed, known: _Typed | None) -> None:
+    if known is not None and known.task_type != wanted.task_type:
+        raise StateError(
+            f"task_id: {wanted.task_id} is that of a task of type {known.task_type!r}, not {wanted.task_type!r}",
+            hint="give each task an id of its own",
+        )
+
+
+def _stored(queue: Queue, number: int, offset: int) -> _Typed | None:
+    partition = queue.partitions[number]
+    if not partition.extents or not partition.start <= offset < partition.end:
+        return None
+    extent = partition.extent_at(offset)
+    if not extent.first <= offset < extent.end or not extent.is_task(offset):
+        return None
+    if extent.batch is not None:
+        return _typed(extent.batch, extent.row_of(offset))
+    batch = (extent.columns or {}).get("batch")
+    if batch is None:
+        raise Need((extent, "batch"))
+    return _typed(batch, extent.sealed.row + offset - extent.first)
+
+
+def _typed(batch: Batch, row: int) -> _Typed | None:
+    """What a message says that it is; None for one that is no task."""
+    if batch.content_type_of(row) != ContentType.TASK:
+        return None
+    try:
+        return _decoder.decode(batch.payload(row))
+    except msgspec.MsgspecError:
+        return None
