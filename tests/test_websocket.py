@@ -14,6 +14,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from penstock.batch import Batch
+from penstock.broker.listening import Listener
 from penstock.errors import NotAuthorised
 from penstock.server.http.serve import start_http
 from penstock.server.http.site import HttpSettings
@@ -311,3 +312,25 @@ async def test_a_broker_that_stops_says_goodbye_and_still_takes_acks():
 
         assert settled["results"][0]["status"] == "ok"
         assert await client.refusal("push", id=1, queue="q", messages=[{"payload": 1}]) == (1, "unavailable")
+
+
+@on_uvloop
+async def test_no_event_arrives_before_its_subscription_is_confirmed(monkeypatch):
+    async with serving() as (broker, _, talk), talk() as client:
+        ready: list[Any] = []
+        monkeypatch.setattr(Listener, "when_ready", lambda listener, told: ready.append((listener, told)))
+        await client.say("events", subscription="e", interval_ms=100, id=1)
+        await until(lambda: ready)
+        listener, told = ready[0]
+        offered = []
+        offer = listener.offer
+        monkeypatch.setattr(Listener, "offer", lambda each, event: offered.append(offer(event)))
+        await push(broker, "mail", b"a")
+        await until(lambda: offered)
+        for _ in range(10):  # turns in which it would go out
+            await asyncio.sleep(0)
+        told()
+
+        first, second = [json.loads(await client.link.recv()) for _ in range(2)]
+        assert (first["type"], first["id"]) == ("subscribed", 1)
+        assert second["subscription"] == "e"

@@ -47,8 +47,28 @@ def document(routes: tuple[Route, ...]) -> dict[str, Any]:
         "info": {"title": "Penstock", "version": VERSION, "description": DESCRIPTION},
         "tags": [{"name": name} for name in SECTIONS],
         "paths": paths,
-        "components": {"schemas": components},
+        "components": {"schemas": {name: _whole(schema) for name, schema in components.items()}},
     }
+
+
+def _whole(schema: Any) -> Any:
+    """A schema that says of every array what its items are, be it anything, and which strings are instants.
+
+    Generators of clients insist on the first, and make datetimes of the second.
+    """
+    if isinstance(schema, list):
+        return [_whole(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: _whole(each) for name, each in schema.items()}
+    if found.get("type") == "array" and "prefixItems" not in found:
+        found.setdefault("items", {})
+    for name, field in found.get("properties", {}).items():
+        if name.endswith("_at"):
+            for each in field.get("anyOf", [field]):
+                if each.get("type") == "string":
+                    each["format"] = "date-time"
+    return found
 
 
 def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:

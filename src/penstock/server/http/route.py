@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, Literal, NamedTuple
 
 from penstock.server.http import actions
+from penstock.server.http.operation_ids import OPERATION_IDS
 from penstock.wire import json_models as models
 
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -39,9 +40,8 @@ class Route(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Unique: `post_queues_queue_messages`."""
-        parts = self.path.removeprefix("/api/v1").replace("{", "").replace("}", "").split("/")
-        return "_".join([self.method.lower(), *filter(None, parts)])
+        """Unique: `push_messages`."""
+        return OPERATION_IDS[f"{self.method} {self.path.removeprefix('/api/v1')}"]
 
     @property
     def success(self) -> int:

@@ -66,6 +66,7 @@ class Conversation:
         self._socket = socket
         self._streams: dict[str, Stream] = {}
         self._listeners: dict[str, Listener] = {}
+        self._confirmed: set[Listener] = set()  # those that were told so: nothing of theirs goes out before
         self._news: set[str] = set()  # subscriptions to events that have a place in the outbox
         self._outbox = Outbox(self._send, self._pause, self._resume)
         self._under_way = 0
@@ -116,6 +117,7 @@ class Conversation:
             listener.close()
         self._streams.clear()
         self._listeners.clear()
+        self._confirmed.clear()
 
     # in
 
@@ -187,11 +189,15 @@ class Conversation:
         name = said.subscription
         wake = partial(self._wake, name)
         wanted = TasksWanted(said.task_types, said.task_ids, said.workflow)
-        self._listeners[name] = self._broker.listen(
-            self._client, said.queues, said.interval_ms / 1000, wake, said.topics, wanted
-        )
-        subscribed = partial(self._answer, "subscribed", said.id, b',"subscription":%b' % encode(name))
-        self._listeners[name].when_ready(subscribed)
+        listener = self._broker.listen(self._client, said.queues, said.interval_ms / 1000, wake, said.topics, wanted)
+        self._listeners[name] = listener
+        listener.when_ready(partial(self._subscribed, name, said.id, listener))
+
+    def _subscribed(self, name: str, id: stream.Id, listener: Listener) -> None:
+        if self._listeners.get(name) is listener:
+            self._answer("subscribed", id, b',"subscription":%b' % encode(name))
+            self._confirmed.add(listener)
+            self._wake(name)  # what came before
 
     def _unsubscribe(self, said: stream.Unsubscribe) -> None:
         name = said.subscription
@@ -199,6 +205,8 @@ class Conversation:
         if found is None:
             raise unknown(name)
         found.close()
+        if isinstance(found, Listener):
+            self._confirmed.discard(found)
         self._answer("unsubscribed", said.id, b',"subscription":%b' % encode(name))
 
     def _check_new(self, name: str) -> None:
@@ -220,7 +228,7 @@ class Conversation:
             self._refuse(error, None, name)
 
     def _wake(self, name: str) -> None:
-        if name not in self._news:
+        if name not in self._news and self._listeners.get(name) in self._confirmed:
             self._news.add(name)
             self._outbox.put(name, EVENT_BYTES)
 
