@@ -128,6 +128,11 @@ RESULT_ERROR: Final = "penstock:result_error"  # the only key of what stands for
 RESULT_ERROR_START: Final = b'{"%b":' % RESULT_ERROR.encode()
 
 
+def result_error_json(text: str) -> bytes:
+    """What is stored in the place of a result that could not be: why, as `TaskView.result_error` reads it."""
+    return msgspec.json.encode({RESULT_ERROR: text})
+
+
 class TaskView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A task, as it is shown. `runs` is filled when one task is asked for, not in lists."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.model import Receipt
-from penstock.model_tasks import Finish, WorkerInfo
+from penstock.model_tasks import Finish, WorkerInfo, result_error_json
 from penstock.requests import LeaseRequest
 from penstock.worker.loading import load_app
 from tests.cli.test_cli_queues import lines
@@ -209,3 +209,20 @@ def other() -> None: ...
     assert run("schedules", "prune", "pruned_shop:new", "--yes", *where).out == "✓ deleted: nightly\n"
 
     assert [each["name"] for each in run("schedules", "list", "--json", *where).json] == ["mine"]
+
+
+def test_the_command_line_shows_the_reason(ps, run):
+    why = 'TypeError: "object" is not JSON'
+    task_id = run("enqueue", "send", "-q", "mail", "--json").json["task_id"]
+    (delivery,) = ps.queue("mail").lease(1)
+    finish = Finish(receipt=delivery.proof, task_id=task_id, outcome="completed", result=result_error_json(why))
+    answers, ticket = ps.session.finish_tasks([finish])
+    ps.session.confirm(ticket)
+    assert answers == [None]
+
+    shown = run("tasks", "show", task_id, "--json").json
+    assert (shown["state"], shown["result"], shown["result_error"]) == ("completed", None, why)
+    text = run("tasks", "show", task_id).out
+    assert "result error" in text
+    assert "penstock:" not in text
+    assert "no result" in run("tasks", "list").out

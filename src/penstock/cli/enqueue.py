@@ -118,8 +118,13 @@ def _write_result(view: TaskView, *, as_json: bool) -> None:
         raise CommandError(f"task {view.task_id} is {view.state} still", hint=hint, code="task_unfinished")
     if as_json:
         output.write_json(task_shapes.task(view))
-    elif view.state is TaskState.COMPLETED:
+    elif view.state is TaskState.COMPLETED and not view.result_error:
         output.write_bytes(view.result or b"null")
+    if view.result_error:
+        problem = f"task {view.task_id} is completed, but its result could not be stored: {view.result_error}"
+        raise CommandError(
+            problem, hint="have the task return less, or JSON", code="result_lost", exit_code=SERVER_ERROR
+        )
     if view.state is not TaskState.COMPLETED:
         last = view.error.strip().splitlines()[-1:] or [""]
         hint = f"'penstock tasks show {view.task_id}' shows all of it"

@@ -12,8 +12,10 @@ from penstock.model_tasks import ScheduleView, TaskView, WorkerView
 
 
 def task(view: TaskView) -> dict[str, Any]:
-    """A task; its arguments, result and progress as they are."""
-    shown = msgspec.structs.asdict(view)
+    """A task; its arguments, result and progress as they are. It has no result when that could not be stored."""
+    shown = msgspec.structs.asdict(view) | {"result_error": view.result_error}
+    if view.result_error:
+        shown["result"] = None
     for name in ("args", "kwargs", "result", "progress"):
         shown[name] = raw(shown[name])
     return shown

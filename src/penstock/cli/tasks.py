@@ -240,6 +240,8 @@ def _row(view: TaskView) -> tuple[Any, ...]:
 
 def _what(view: TaskView) -> str:
     """The most telling thing about a task, on one line."""
+    if view.result_error:
+        return human.excerpt(f"no result: {view.result_error}".encode(errors="replace"), 200)
     if view.state is TaskState.COMPLETED:
         return human.excerpt(view.result or b"null", 200)
     if view.state in (TaskState.DEAD, TaskState.FAILED, TaskState.CANCELLED) and view.error:
@@ -271,7 +273,8 @@ def _about(view: TaskView) -> Iterator[tuple[str, str]]:
         ("args", _json(view.args) if view.args != b"[]" else ""),
         ("kwargs", _json(view.kwargs) if view.kwargs != b"{}" else ""),
         ("progress", _json(view.progress)),
-        ("result", _json(view.result)),
+        ("result", "" if view.result_error else _json(view.result)),
+        ("result error", view.result_error),
     ]
     yield "task", escape(view.task_id)
     yield "type", escape(view.task_type)

@@ -144,7 +144,9 @@ async def _with_parents(broker: Broker, client: Client, claimed: tuple[ClaimedTa
 
 async def _parent(broker: Broker, client: Client, task_id: str) -> Parent:
     found = await broker.call(client, "task", calls.FindTask(task_id))
-    return Parent(task_id, found.state) if found.result is None else Parent(task_id, found.state, Raw(found.result))
+    if found.result is None or found.result_error:
+        return Parent(task_id, found.state)
+    return Parent(task_id, found.state, Raw(found.result))
 
 
 async def hold(broker: Broker, client: Client, receipt: str, lease_ms: float) -> Any:

@@ -23,7 +23,7 @@ import msgspec
 from penstock import limits
 from penstock.errors import InvalidField
 from penstock.model import Receipt, check_seconds
-from penstock.model_tasks import RESULT_ERROR, Finish
+from penstock.model_tasks import Finish, result_error_json
 
 if TYPE_CHECKING:
     from penstock.tasks.task import Task
@@ -115,8 +115,8 @@ def completed(value: Any, task: Task[..., Any, Any] | None) -> Ending:
 
 
 def result_error(text: str) -> bytes:
-    """What is stored in the place of a result that could not be: why, as `TaskView.result_error` reads it."""
-    return msgspec.json.encode({RESULT_ERROR: shortened(text)})
+    """What is stored in the place of a result that could not be: why, cut to what errors may have."""
+    return result_error_json(shortened(text))
 
 
 def error_text(error: BaseException) -> str:

@@ -56,7 +56,7 @@ class Cancel(Request):
 
 
 class Parent(Struct):
-    """A task that had to come first: `result` is there when it completed."""
+    """A task that had to come first: `result` is there when it completed and its result could be stored."""
 
     task_id: str
     status: TaskState

@@ -57,7 +57,10 @@ class TaskRun(Struct, kw_only=True):
 
 
 class Task(Struct, kw_only=True):
-    """A task as it stands. `result` and `progress` are there when it has them, `runs` when one task is asked for."""
+    """A task as it stands. `result` and `progress` are there when it has them, `runs` when one task is asked for.
+
+    `result_error` is there instead of `result` when a completed task has none, because it could not be stored.
+    """
 
     task_id: str
     task_type: str
@@ -69,6 +72,7 @@ class Task(Struct, kw_only=True):
     args: Args
     kwargs: Kwargs
     result: Raw | UnsetType = UNSET
+    result_error: str | UnsetType = UNSET
     progress: Raw | UnsetType = UNSET
     error: str
     worker: str
@@ -210,12 +214,14 @@ def submitted_view(found: Sequence[Submitted]) -> SubmittedTasks:
 def task_view(task: TaskView, with_runs: bool = True) -> Task:
     """A task as JSON shows it."""
     runs = [TaskRun(**{name: getattr(run, name) for name in RUN}) for run in task.runs] if with_runs else UNSET
+    lost = task.result_error
     return Task(
         **{name: getattr(task, name) for name in TASK},
         status=task.state,
         args=Raw(task.args),
         kwargs=Raw(task.kwargs),
-        result=raw(task.result or NO_JSON, NO_JSON),
+        result=UNSET if lost else raw(task.result or NO_JSON, NO_JSON),
+        result_error=lost or UNSET,
         progress=raw(task.progress or NO_JSON, NO_JSON),
         timeout_ms=milliseconds(task.timeout_seconds),
         depends_on=list(task.depends_on),
@@ -237,7 +243,7 @@ def task_update(task: TaskView) -> dict[str, Any]:
     return {name: value for name, value in told.items() if value is not UNSET}
 
 
-_LARGE: Final = ("args", "kwargs", "result", "runs")
+_LARGE: Final = ("args", "kwargs", "result", "result_error", "runs")
 
 
 def tasks_view(page: TaskPage) -> Tasks:

@@ -21,6 +21,7 @@ from penstock.model_tasks import (
     WorkerInfo,
     WorkerNews,
     WorkerView,
+    result_error_json,
 )
 from penstock.wire.errors import ErrorReply, to_error
 from penstock.wire.json_task_views import (
@@ -120,6 +121,12 @@ def submitted_from(view: SubmittedTasks) -> list[Submitted]:
     return [Submitted(each.task_id, each.is_new) for each in view.tasks]
 
 
+def _result(view: Task) -> bytes | None:
+    if not isinstance(view.result_error, UnsetType):
+        return result_error_json(view.result_error)
+    return None if isinstance(view.result, UnsetType) else bytes(view.result)
+
+
 def task_from(view: Task) -> TaskView:
     """A task that was asked for."""
     runs = () if isinstance(view.runs, UnsetType) else view.runs
@@ -128,7 +135,7 @@ def task_from(view: Task) -> TaskView:
         state=view.status,
         args=bytes(view.args),
         kwargs=bytes(view.kwargs),
-        result=None if isinstance(view.result, UnsetType) else bytes(view.result),
+        result=_result(view),
         progress=None if isinstance(view.progress, UnsetType) else bytes(view.progress),
         timeout_seconds=seconds(view.timeout_ms),
         depends_on=tuple(view.depends_on),

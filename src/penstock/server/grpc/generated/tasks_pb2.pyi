@@ -119,7 +119,7 @@ class SubmitTasksResponse(_message.Message):
     def __init__(self, tasks: _Optional[_Iterable[_Union[SubmittedTask, _Mapping]]] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("task_id", "task_type", "queue", "state", "priority", "attempt", "max_attempts", "args", "kwargs", "result", "progress", "error", "worker", "key", "submitted_at", "due_at", "started_at", "finished_at", "timeout_ms", "depends_on", "workflow", "schedule", "message_id", "trace", "runs")
+    __slots__ = ("task_id", "task_type", "queue", "state", "priority", "attempt", "max_attempts", "args", "kwargs", "result", "progress", "error", "worker", "key", "submitted_at", "due_at", "started_at", "finished_at", "timeout_ms", "depends_on", "workflow", "schedule", "message_id", "trace", "runs", "result_error")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
@@ -145,6 +145,7 @@ class Task(_message.Message):
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
     RUNS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_ERROR_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     task_type: str
     queue: str
@@ -170,7 +171,8 @@ class Task(_message.Message):
     message_id: str
     trace: str
     runs: _containers.RepeatedCompositeFieldContainer[TaskRun]
-    def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., queue: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., priority: _Optional[int] = ..., attempt: _Optional[int] = ..., max_attempts: _Optional[int] = ..., args: _Optional[str] = ..., kwargs: _Optional[str] = ..., result: _Optional[str] = ..., progress: _Optional[str] = ..., error: _Optional[str] = ..., worker: _Optional[str] = ..., key: _Optional[str] = ..., submitted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., due_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., timeout_ms: _Optional[int] = ..., depends_on: _Optional[_Iterable[str]] = ..., workflow: _Optional[str] = ..., schedule: _Optional[str] = ..., message_id: _Optional[str] = ..., trace: _Optional[str] = ..., runs: _Optional[_Iterable[_Union[TaskRun, _Mapping]]] = ...) -> None: ...
+    result_error: str
+    def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., queue: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., priority: _Optional[int] = ..., attempt: _Optional[int] = ..., max_attempts: _Optional[int] = ..., args: _Optional[str] = ..., kwargs: _Optional[str] = ..., result: _Optional[str] = ..., progress: _Optional[str] = ..., error: _Optional[str] = ..., worker: _Optional[str] = ..., key: _Optional[str] = ..., submitted_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., due_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., timeout_ms: _Optional[int] = ..., depends_on: _Optional[_Iterable[str]] = ..., workflow: _Optional[str] = ..., schedule: _Optional[str] = ..., message_id: _Optional[str] = ..., trace: _Optional[str] = ..., runs: _Optional[_Iterable[_Union[TaskRun, _Mapping]]] = ..., result_error: _Optional[str] = ...) -> None: ...
 
 class TaskRun(_message.Message):
     __slots__ = ("attempt", "worker", "started_at", "ended_at", "outcome", "error")

@@ -1,0 +1,55 @@
+"""A completed task whose result could not be stored: every view says why in a field of its own, and has no result."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from penstock.cli import task_shapes
+from penstock.model_tasks import TaskState, TaskView, result_error_json
+from penstock.server.grpc.task_values import task_of
+from penstock.wire.json_task_views import Task, task_update, task_view
+from penstock.wire.json_tasks_client import task_from
+
+WHY = 'TypeError: "object" is not JSON – ü'
+
+
+def a_task(result: bytes) -> TaskView:
+    return TaskView(
+        task_id="0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b",
+        task_type="send",
+        queue="mail",
+        state=TaskState.COMPLETED,
+        result=result,
+        submitted_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+
+def test_json_has_the_reason_in_its_own_field_and_gives_it_back():
+    view = a_task(result_error_json(WHY))
+    shown = msgspec.json.encode(task_view(view))
+
+    told = msgspec.json.decode(shown)
+    assert (told["result_error"], "result" in told) == (WHY, False)
+    assert task_from(msgspec.json.decode(shown, type=Task)) == view
+    assert not {"result", "result_error"} & set(task_update(view))
+
+
+@pytest.mark.parametrize("result", [b"null", b'{"a":1}', b'{"result_error":"mine"}', b'""'])
+def test_a_result_has_no_reason_beside_it(result):
+    view = a_task(result)
+    shown = msgspec.json.encode(task_view(view))
+
+    told = msgspec.json.decode(shown)
+    assert (told["result"], "result_error" in told) == (msgspec.json.decode(result), False)
+    assert task_from(msgspec.json.decode(shown, type=Task)) == view
+    assert (task_of(view).result, task_of(view).result_error) == (result.decode(), "")
+    assert (bytes(task_shapes.task(view)["result"]), task_shapes.task(view)["result_error"]) == (result, "")
+
+
+def test_grpc_has_the_reason_in_its_own_field():
+    told = task_of(a_task(result_error_json(WHY)))
+
+    assert (told.HasField("result"), told.result_error) == (False, WHY)
