@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from bench.growth.cost import CONSTANT, Cost, Setting, Work
 from penstock import Message
 from penstock.model import to_datetime
@@ -77,6 +79,19 @@ def _until_settled(setting: Setting) -> Work:
     return work
 
 
+def wake_for_due(setting: Setting, waiters: int) -> Work:
+    """A delay and a retry end while many wait for a message."""
+    queue = setting.ps.create_queue("mail")
+    queue.push(b"x")
+    queue.lease(1).nack(delay=10)
+    queue.push(b"x", delay=10)
+    setting.clock.advance(11)  # which tells everybody who waits by then
+    woken: list[int] = []
+    for number in range(waiters):
+        setting.session.watch("mail", partial(woken.append, number))
+    return lambda: setting.session.shard.look(lambda now: None)
+
+
 def lease_in_order(setting: Setting, retries: int) -> Work:
     """The next of many retries in partition order."""
     queue = setting.ps.create_queue("mail", ordering="partition")
@@ -91,6 +106,14 @@ COSTS = [
     ),
     Cost("expiry", "messages, together", expire, sizes=(4_000, 16_000, 64_000), steps_at=(1_500, 6_000)),
     Cost("eviction", "messages, together", evict, sizes=(4_000, 16_000, 60_000), steps_at=(1_500, 6_000)),
+    Cost(
+        "messages that come due",
+        "leases that wait",
+        wake_for_due,
+        sizes=(1_280, 5_120, 20_480),
+        steps_at=(100, 1_600),
+        exponent_max=CONSTANT,
+    ),
     Cost(
         "lease in partition order",
         "retries",

@@ -29,7 +29,8 @@ from penstock.delivery.freeing import ROOM, decide_freed
 from penstock.delivery.group import Group
 from penstock.delivery.leases import Lease
 from penstock.delivery.log import FOREVER, Extent, Need
-from penstock.delivery.settle import Chosen, may_make_ready
+from penstock.delivery.ready import EVERYONE, made_ready
+from penstock.delivery.settle import Chosen
 from penstock.delivery.timers import TICK_BITS
 from penstock.errors import Closed, PenstockError
 from penstock.forks import refuse_in_forks
@@ -44,7 +45,6 @@ from penstock.waiting import Waiters
 logger: Final = logging.getLogger("penstock")
 T = TypeVar("T")
 Ticket = int
-EVERYONE: Final = 1 << 30
 FREED_MAX: Final = 1_000  # tasks that are freed in one frame
 FULL_DISK_US: Final = 1_000_000  # how long schedules wait for room before they look again
 GIVEN_UP: Final = Settling(Outcome.INTERRUPTED, delay_seconds=0, error="the member that held it was given up")
@@ -190,8 +190,9 @@ class Engine:
         """The end of a change that may have made messages ready: wake waiters, tell upkeep of new due times."""
         if self.waiters:
             for each in entries:
-                if may_make_ready(self.core, each):
-                    self.waiters.wake(each.queue, EVERYONE)
+                count, group = made_ready(self.core, each)
+                if count:
+                    self.waiters.wake(each.queue, count, group)
         self.mind_timers()
         self.changing = False
 
@@ -228,8 +229,8 @@ class Engine:
     def _advance(self, now: int) -> int:
         if not self.core.advance(now):
             return 0
-        for queue in self.core.came_ready:
-            self.waiters.wake(queue, EVERYONE)
+        for (queue, group), count in self.core.came_ready.items():
+            self.waiters.wake(queue, count, group)
         self.core.came_ready.clear()
         return 1
 
@@ -277,7 +278,7 @@ class Engine:
                 self.take_away(group, member, partitions, GIVEN_UP, now)
             self.changing = True
             if roster.expire(monotonic):
-                self.waiters.wake(group.queue.id, EVERYONE)
+                self.waiters.wake(group.queue.id, EVERYONE, group.id)
                 did += 1
             self.changing = False
         self.core.rosters.look()

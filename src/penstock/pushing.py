@@ -19,6 +19,7 @@ from penstock.delivery.log import DUE, Queue
 from penstock.delivery.producers import NOBODY, answer_bytes_max, answered, check_producer, ids_of
 from penstock.delivery.push import Decided, decide_push
 from penstock.delivery.rates import Bill, decide_bill, pay
+from penstock.delivery.ready import ready_of_push
 from penstock.delivery.same import COMPARED_MAX, check_same, used_otherwise
 from penstock.delivery.same_type import check_types
 from penstock.engine import Engine, Ticket
@@ -76,7 +77,7 @@ class Pushing(Engine):
         if not decided.entries and not created:
             return reply, read
         entries = [*created, *decided.entries] if created else decided.entries
-        return reply, self._commit_push(queue, entries, durability, batch.count, bill, now) or read
+        return reply, self._commit_push(queue, entries, durability, bill, now) or read
 
     def _pushed_before(self, name: str, producer: Producer, batch: Batch) -> PushReply | None:
         """What a producer was told when it pushed the same before."""
@@ -134,7 +135,7 @@ class Pushing(Engine):
             bill = decide_bill([(queue, each) for each in entries if isinstance(each, Push)], client, now)
         read = 0 if type(offsets) is range else self._must_sync
         entries = [*created, *entries] if created else entries
-        ticket = self._commit_push(queue, entries, None, len(payloads), bill, now) if entries else 0
+        ticket = self._commit_push(queue, entries, None, bill, now) if entries else 0
         return (queue.partitions[number].name, offsets), ticket or read
 
     def push_one(self, name: str, data: bytes, durability: Durability | None = None) -> tuple[MessageId, Ticket]:
@@ -160,7 +161,7 @@ class Pushing(Engine):
                         self.core.expire_one(queue, now + life, offset)
                     sequence = self.append_frame(frame, b"", level)
                     if self.waiters:
-                        self.waiters.wake(queue.id, len(queue.groups))
+                        self.waiters.wake(queue.id, 1)  # in every group
                     self.changing = False
                     return MessageId(name, partition.name, offset), sequence if level == "fsync" else 0
         except BaseException:
@@ -184,7 +185,6 @@ class Pushing(Engine):
         queue: Queue,
         entries: list[Entry],
         durability: Durability | None,
-        count: int,
         bill: Bill | None,
         now: int,
     ) -> Ticket:
@@ -193,11 +193,16 @@ class Pushing(Engine):
             pay(bill, now)
         queue = self.core.queues[queue.id]  # one that was made was only imagined before
         if self.waiters:
-            self.waiters.wake(queue.id, len(queue.groups) * count)  # every group may have each of them
+            self._wake_for(queue, entries)
         if queue.near > 0:
             self.delays_changed(queue)
         self.changing = False
         return ticket
+
+    def _wake_for(self, queue: Queue, entries: Sequence[Entry]) -> None:
+        count = sum(ready_of_push(queue, each) for each in entries if isinstance(each, Push))
+        if count:
+            self.waiters.wake(queue.id, count)
 
     def delays_changed(self, queue: Queue) -> None:
         """After a push to a queue that has messages waiting for their time."""

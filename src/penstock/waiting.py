@@ -12,63 +12,75 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+from penstock.delivery.indexes import EVERY_GROUP
+
 
 class Waiter:
-    """One call that waits on one queue. `wake` must not block and may be called from any thread."""
+    """One call that waits for messages of one group. `wake` must not block and may be called from any thread."""
 
-    __slots__ = ("queue", "since", "wake", "woken")
+    __slots__ = ("group", "queue", "since", "wake", "woken")
 
-    def __init__(self, queue: int, wake: Callable[[], object], since: int) -> None:
+    def __init__(self, queue: int, group: int, wake: Callable[[], object], since: int) -> None:
         self.queue = queue
+        self.group = group
         self.wake = wake
         self.since = since  # the last wake-up before it came
         self.woken = 0  # the wake-up that it got
 
 
 class Waiters:
-    """All waiters of a shard; the shard's lock guards it."""
+    """All waiters of a shard, in one line for each group; the shard's lock guards it."""
 
     def __init__(self) -> None:
-        self._by_queue: dict[int, deque[Waiter]] = {}
+        self._by_queue: dict[int, dict[int, deque[Waiter]]] = {}  # queue, group
         self._wakes = 0  # wake-ups are numbered
 
     def __bool__(self) -> bool:
         return bool(self._by_queue)
 
     def __len__(self) -> int:
-        return sum(map(len, list(self._by_queue.values())))
+        return sum(len(line) for lines in list(self._by_queue.values()) for line in list(lines.values()))
 
-    def add(self, queue: int, wake: Callable[[], object]) -> Waiter:
-        waiter = Waiter(queue, wake, self._wakes)
-        self._by_queue.setdefault(queue, deque()).append(waiter)
+    def add(self, queue: int, group: int, wake: Callable[[], object]) -> Waiter:
+        waiter = Waiter(queue, group, wake, self._wakes)
+        self._by_queue.setdefault(queue, {}).setdefault(group, deque()).append(waiter)
         return waiter
 
     def leave(self, waiter: Waiter, *, served: bool) -> None:
         """The call is over. A wake-up that it did not use goes to the next in line."""
-        waiting = self._by_queue.get(waiter.queue)
-        if not waiter.woken and waiting is not None:
-            waiting.remove(waiter)
-            if not waiting:
-                del self._by_queue[waiter.queue]
+        line = self._by_queue.get(waiter.queue, {}).get(waiter.group)
+        if not waiter.woken and line is not None:
+            line.remove(waiter)
+            if not line:
+                self._drop_line(waiter.queue, waiter.group)
         elif waiter.woken and not served:
-            self._wake(waiter.queue, 1, waiter.woken)
+            self._wake(waiter.queue, waiter.group, 1, waiter.woken)
 
-    def wake(self, queue: int, count: int) -> None:
-        """Wake the first `count` waiters of a queue."""
+    def wake(self, queue: int, count: int, group: int = EVERY_GROUP) -> None:
+        """Wake the first `count` waiters of a group, or of each group of a queue."""
         self._wakes += 1
-        self._wake(queue, count, self._wakes)
+        lines = self._by_queue.get(queue)
+        if lines:
+            for each in list(lines) if group == EVERY_GROUP else [group]:
+                self._wake(queue, each, count, self._wakes)
 
     def wake_all(self) -> None:
-        for queue in list(self._by_queue):
-            self.wake(queue, len(self._by_queue[queue]))
+        for queue, lines in list(self._by_queue.items()):
+            self.wake(queue, max(map(len, lines.values())))
 
-    def _wake(self, queue: int, count: int, number: int) -> None:
-        waiting = self._by_queue.get(queue)
-        while waiting and count > 0 and waiting[0].since < number:
-            waiter = waiting.popleft()
+    def _wake(self, queue: int, group: int, count: int, number: int) -> None:
+        line = self._by_queue.get(queue, {}).get(group)
+        while line and count > 0 and line[0].since < number:
+            waiter = line.popleft()
             waiter.woken = number
             with suppress(RuntimeError):  # its loop is closed: it goes to the next, and what was done must not fail
                 waiter.wake()
                 count -= 1
-        if waiting is not None and not waiting:
-            self._by_queue.pop(queue, None)
+        if line is not None and not line:
+            self._drop_line(queue, group)
+
+    def _drop_line(self, queue: int, group: int) -> None:
+        lines = self._by_queue[queue]
+        del lines[group]
+        if not lines:
+            del self._by_queue[queue]

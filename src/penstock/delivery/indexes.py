@@ -7,6 +7,7 @@ behind the state, naming what is no longer to be had; it never forgets what is.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from penstock.delivery.progress import Progress
 from penstock.delivery.timers import TimerWheel
 
 WAKE = -1  # a timer with this offset offers its partition again
+EVERY_GROUP = -1
 ONCE = 0  # an expiry at this instant is looked at by the next tick, and not again
 
 
@@ -28,7 +30,8 @@ class Indexes:
     def __init__(self, now: int) -> None:
         self.wheel = TimerWheel(now)
         self.owners: list[Progress | Partition] = []  # who a timer belongs to
-        self.came_ready: set[int] = set()  # queues in which timers made something ready
+        # How many messages timers made ready, or more, by queue and group; those who wake take it.
+        self.came_ready: Counter[tuple[int, int]] = Counter()
         self.expiries: list[tuple[int, int, int, int]] = []  # heap of (expires_at, queue, partition, offset)
 
     def arrive(self, queue: Queue, partition: Partition, extent: Extent) -> None:
@@ -136,11 +139,11 @@ class Indexes:
             return False
         for owner, offsets in fired:
             whose = self.owners[owner]
-            self.came_ready.add((whose if isinstance(whose, Partition) else whose.partition).queue.id)
             if isinstance(whose, Partition):
                 self._delays_ended(whose, offsets)
+                self.came_ready[whose.queue.id, EVERY_GROUP] += len(offsets)
             else:
-                self._retries_due(whose, offsets.tolist())
+                self.came_ready[whose.partition.queue.id, whose.group.id] += self._retries_due(whose, offsets.tolist())
         return True
 
     def owner_of(self, whose: Progress | Partition) -> int:
@@ -153,14 +156,18 @@ class Indexes:
         """Offer a partition again later: its window closes or its delay ends then."""
         self.wheel.add(instant, self.owner_of(progress), WAKE)
 
-    def _retries_due(self, progress: Progress, offsets: list[int]) -> None:
+    def _retries_due(self, progress: Progress, offsets: list[int]) -> int:
+        """How many messages may have come ready: any number, when what held the partition back is over."""
+        count = 0
         if WAKE in offsets:
             progress.group.offer_all(progress)
+            count = progress.group.backlog
         dues, reached = progress.dues or {}, self.wheel.reached
         # A message that was snoozed or interrupted twice may have two timers that fire together.
         due = list(dict.fromkeys(offset for offset in offsets if dues.get(offset, reached + 1) <= reached))
         if due:
             self._make_ready(progress, due)
+        return count + len(due)
 
     def _make_ready(self, progress: Progress, offsets: list[int]) -> None:
         progress.become_ready(offsets)

@@ -165,15 +165,17 @@ class Extent(msgspec.Struct, eq=False, gc=False):
         return values[: self.end - self.first] if self.rows is None else values[self.rows]
 
 
-def _dues_of(extent: Extent) -> Int64s:
-    batch = extent.batch
-    assert batch is not None
-    dues = np.zeros(extent.end - extent.first, np.int64)
+def dues_of(batch: Batch, pushed_at: int) -> Int64s:
+    """When each message of a batch that has columns for it is due, µs; 0 for at once."""
+    dues = np.zeros(batch.count, np.int64)
     if batch.delay is not None:
-        delays = extent.of_batch(batch.delay)
-        dues = np.where(delays > 0, extent.pushed_at + delays, 0)
-    if batch.deliver_at is not None:
-        dues = np.maximum(dues, extent.of_batch(batch.deliver_at))
+        dues = np.where(batch.delay > 0, pushed_at + batch.delay, 0)
+    return dues if batch.deliver_at is None else np.maximum(dues, batch.deliver_at)
+
+
+def _dues_of(extent: Extent) -> Int64s:
+    assert extent.batch is not None
+    dues: Int64s = extent.of_batch(dues_of(extent.batch, extent.pushed_at))
     return dues
 
 

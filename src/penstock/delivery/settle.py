@@ -16,7 +16,7 @@ from penstock import limits
 from penstock.batch import layout
 from penstock.delivery.core import Delivery
 from penstock.delivery.dead import Corpse, decide_dead
-from penstock.delivery.entries import AttemptsLost, Entry, Leased, Settled
+from penstock.delivery.entries import AttemptsLost, Entry, Settled
 from penstock.delivery.lease import span_of_take
 from penstock.delivery.leases import Lease, Take
 from penstock.delivery.log import Queue
@@ -153,19 +153,6 @@ def close_chosen(core: Delivery, chosen: Sequence[Chosen]) -> None:
         each.take.close(each.indexes)
         each.lease.is_whole = False
         core.let_go(each.lease, len(each.indexes))
-
-
-def may_make_ready(core: Delivery, each: Entry) -> bool:
-    """Whether an entry may leave something to be leased: an ack does so only where it frees a key, order or room."""
-    if isinstance(each, Leased):
-        return False
-    if not isinstance(each, Settled) or each.outcome != Outcome.ACKED:
-        return True
-    queue = core.queues.get(each.queue)
-    if queue is None:
-        return False
-    options = queue.options
-    return queue.ordered or options.max_in_flight is not None or options.key_max_in_flight is not None
 
 
 def dying_indexes(queue: Queue, take: Take, indexes: Sequence[int], outcome: Outcome) -> list[int]:

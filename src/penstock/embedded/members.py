@@ -12,7 +12,8 @@ from penstock import limits
 from penstock.delivery import admin
 from penstock.delivery.group import Group
 from penstock.delivery.membership import Roster
-from penstock.engine import EVERYONE, Ticket
+from penstock.delivery.ready import EVERYONE
+from penstock.engine import Ticket
 from penstock.errors import InvalidField, MemberFenced
 from penstock.model import Outcome, Position, check_name, to_datetime
 from penstock.replies import Member, Membership
@@ -116,7 +117,7 @@ def _changed(shard: Shard, group: Group, now: int) -> None:
     """The end of a change of who owns what: leases that wait look again; the timekeeper may have to wake earlier."""
     rosters = shard.core.rosters
     rosters.look()
-    shard.waiters.wake(group.queue.id, EVERYONE)
+    shard.waiters.wake(group.queue.id, EVERYONE, group.id)
     shard.on_deadline(now + rosters.next_at - shard.clock.monotonic())
     shard.changing = False
 

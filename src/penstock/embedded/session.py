@@ -218,7 +218,7 @@ class Session(TaskMethods):
         with self.shard.lock:
             self.shard.check()
             found = admin.group_named(admin.queue_named(self.shard.core, queue), group)
-            waiter = self.shard.waiters.add(found.queue.id, wake)
+            waiter = self.shard.waiters.add(found.queue.id, found.id, wake)
             found.waiting += 1
             return waiter, found
 

@@ -1,0 +1,55 @@
+"""How many messages something may have made ready, and in which group: as many who wait are woken, and no more."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.delivery.core import Delivery
+from penstock.delivery.entries import AttemptsLost, Entry, Int64s, Leased, Push, Revived, Settled, Span
+from penstock.delivery.indexes import EVERY_GROUP
+from penstock.delivery.log import DUE, Queue, dues_of
+from penstock.delivery.phases import AFTER, READY, WAITING
+
+EVERYONE: Final = 1 << 30
+NOTHING: Final = (0, EVERY_GROUP)
+
+
+def made_ready(core: Delivery, each: Entry) -> tuple[int, int]:
+    """The number of messages, or more of them, that an entry which was applied has made ready, and the group."""
+    queue = core.queues.get(each.queue)
+    if queue is None or isinstance(each, Leased | AttemptsLost):
+        return NOTHING
+    if isinstance(each, Push):
+        return ready_of_push(queue, each), EVERY_GROUP
+    if isinstance(each, Revived):
+        return sum(_due_by(span, each.at) for span in each.spans), each.group
+    if not isinstance(each, Settled):
+        return EVERYONE, EVERY_GROUP
+    if _frees_others(queue):
+        return EVERYONE, each.group
+    after = AFTER[each.outcome]
+    if after == WAITING:
+        return sum(_due_by(span, each.at) for span in each.spans), each.group
+    return sum(span.count for span in each.spans) if after == READY else 0, each.group
+
+
+def ready_of_push(queue: Queue, push: Push) -> int:
+    """How many of the messages of a push can be had at once. A queue that holds all back must be looked at to know."""
+    count = sum(count for _, count, _ in push.parts)
+    batch = push.columns
+    if batch is None or queue.gated or not batch.flags & DUE:
+        return count
+    return min(count, int((dues_of(batch, push.pushed_at) <= push.pushed_at).sum()))
+
+
+def _frees_others(queue: Queue) -> bool:
+    """Whether the end of a delivery lets other messages be had: those behind it, or those for which there was no room.
+    How many is not known.
+    """
+    options = queue.options
+    return queue.ordered or options.max_in_flight is not None or options.key_max_in_flight is not None
+
+
+def _due_by(span: Span, now: int) -> int:
+    dues: Int64s = span.due_array()
+    return int((dues <= now).sum())
