@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from penstock import Message
 from penstock.client.sync import Penstock, Queue
+from penstock.client.sync_delivery import Leased
 from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.model import Outcome
@@ -95,7 +96,7 @@ def test_one_message_that_comes_ready_wakes_one(how):
     session, clock = opened()
     queue = Penstock(session).create_queue("mail", lease_seconds=1.0, backoff_base_seconds=0)
     queue.create_group("second")
-    made_ready = {
+    made_ready: dict[str, Callable[[], object]] = {
         "delay": lambda: clock.advance(2),
         "retry": lambda: clock.advance(2),
         "time-out": lambda: clock.advance(2),
@@ -105,7 +106,7 @@ def test_one_message_that_comes_ready_wakes_one(how):
     }
     if how != "push":
         queue.push(b"x", delay=1 if how == "delay" else 0)
-    held = queue.lease()
+    held: Leased = queue.lease()
     if how == "retry":
         held.nack(delay=1)
     if how == "redrive":

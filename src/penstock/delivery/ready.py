@@ -17,8 +17,10 @@ NOTHING: Final = (0, EVERY_GROUP)
 def made_ready(core: Delivery, each: Entry) -> tuple[int, int]:
     """The number of messages, or more of them, that an entry which was applied has made ready, and the group."""
     queue = core.queues.get(each.queue)
-    if queue is None or isinstance(each, Leased | AttemptsLost):
+    if isinstance(each, Leased | AttemptsLost):
         return NOTHING
+    if queue is None:  # it was deleted: whoever waits for it is told so
+        return EVERYONE, EVERY_GROUP
     if isinstance(each, Push):
         return ready_of_push(queue, each), EVERY_GROUP
     if isinstance(each, Revived):
