@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from penstock.delivery.indexes import EVERY_GROUP
-
 
 class Waiter:
     """One call that waits for messages of one group. `wake` must not block and may be called from any thread."""
@@ -56,12 +54,12 @@ class Waiters:
         elif waiter.woken and not served:
             self._wake(waiter.queue, waiter.group, 1, waiter.woken)
 
-    def wake(self, queue: int, count: int, group: int = EVERY_GROUP) -> None:
+    def wake(self, queue: int, count: int, group: int | None = None) -> None:
         """Wake the first `count` waiters of a group, or of each group of a queue."""
         self._wakes += 1
         lines = self._by_queue.get(queue)
         if lines:
-            for each in list(lines) if group == EVERY_GROUP else [group]:
+            for each in list(lines) if group is None else [group]:
                 self._wake(queue, each, count, self._wakes)
 
     def wake_all(self) -> None:

@@ -20,7 +20,6 @@ from penstock.delivery.progress import Progress
 from penstock.delivery.timers import TimerWheel
 
 WAKE = -1  # a timer with this offset offers its partition again
-EVERY_GROUP = -1
 ONCE = 0  # an expiry at this instant is looked at by the next tick, and not again
 
 
@@ -30,8 +29,8 @@ class Indexes:
     def __init__(self, now: int) -> None:
         self.wheel = TimerWheel(now)
         self.owners: list[Progress | Partition] = []  # who a timer belongs to
-        # How many messages timers made ready, or more, by queue and group; those who wake take it.
-        self.came_ready: Counter[tuple[int, int]] = Counter()
+        # How many messages timers made ready, or more, by queue and group (None: all).
+        self.came_ready: Counter[tuple[int, int | None]] = Counter()
         self.expiries: list[tuple[int, int, int, int]] = []  # heap of (expires_at, queue, partition, offset)
 
     def arrive(self, queue: Queue, partition: Partition, extent: Extent) -> None:
@@ -141,7 +140,7 @@ class Indexes:
             whose = self.owners[owner]
             if isinstance(whose, Partition):
                 self._delays_ended(whose, offsets)
-                self.came_ready[whose.queue.id, EVERY_GROUP] += len(offsets)
+                self.came_ready[whose.queue.id, None] += len(offsets)
             else:
                 self.came_ready[whose.partition.queue.id, whose.group.id] += self._retries_due(whose, offsets.tolist())
         return True

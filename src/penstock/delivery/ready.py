@@ -6,27 +6,26 @@ from typing import Final
 
 from penstock.delivery.core import Delivery
 from penstock.delivery.entries import AttemptsLost, Entry, Int64s, Leased, Push, Revived, Settled, Span
-from penstock.delivery.indexes import EVERY_GROUP
 from penstock.delivery.log import DUE, Queue, dues_of
 from penstock.delivery.phases import AFTER, READY, WAITING
 
 EVERYONE: Final = 1 << 30
-NOTHING: Final = (0, EVERY_GROUP)
+NOTHING: Final = (0, None)
 
 
-def made_ready(core: Delivery, each: Entry) -> tuple[int, int]:
-    """The number of messages, or more of them, that an entry which was applied has made ready, and the group."""
+def made_ready(core: Delivery, each: Entry) -> tuple[int, int | None]:
+    """How many messages, or more, an entry that was applied has made ready, and in which group; None: in all."""
     queue = core.queues.get(each.queue)
     if isinstance(each, Leased | AttemptsLost):
         return NOTHING
     if queue is None:  # it was deleted: whoever waits for it is told so
-        return EVERYONE, EVERY_GROUP
+        return EVERYONE, None
     if isinstance(each, Push):
-        return ready_of_push(queue, each), EVERY_GROUP
+        return ready_of_push(queue, each), None
     if isinstance(each, Revived):
         return sum(_due_by(span, each.at) for span in each.spans), each.group
     if not isinstance(each, Settled):
-        return EVERYONE, EVERY_GROUP
+        return EVERYONE, None
     if _frees_others(queue):
         return EVERYONE, each.group
     after = AFTER[each.outcome]
