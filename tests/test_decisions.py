@@ -60,7 +60,7 @@ def test_no_decision_in_a_day_of_a_shard_alters_its_state(tmp_path):
     with Penstock(session) as ps, pure_decisions(lambda: session.shard.core) as made:
         for step in LIFE:
             step(ps, clock)
-    assert {"decide_push", "decide_settle", "decide_room", "decide_dead", "decide_timeout"} <= made.keys()
+    assert {"decide_push", "decide_settle", "decide_room", "decide_dead", "decide_timeouts"} <= made.keys()
 
 
 def test_no_decision_about_tasks_alters_the_state():

@@ -20,7 +20,6 @@ from penstock.cli.options import AsJson, ContextOption, Since, Until, Url
 from penstock.cli.spark_errors import told
 from penstock.cli.sparking import Bar, Conf, Master, parsed_conf, readable
 from penstock.cli.sql_output import Format
-from penstock.spark.views import check_reading
 
 PROMPT: Final = "sql> "
 PROMPT_MORE: Final = "  -> "
@@ -57,6 +56,8 @@ def sql(
         raise CommandError("--format parquet needs a file", hint="say --out result.parquet")
     where, settings = readable(url, context), parsed_conf(conf)
     if query is not None:
+        from penstock.spark.views import check_reading
+
         check_reading(query)
     with Bar(is_shown=not as_json) as bar, sparking.started("sql", master=master, settings=settings, bar=bar) as spark:
 

@@ -41,18 +41,33 @@ def next_deadline(core: Delivery) -> int | None:
 
 
 def expired_leases(core: Delivery, monotonic: int) -> list[Lease]:
-    """The leases that ran out first, as many as hold a slice of messages together. Stale deadlines are forgotten."""
-    found: list[Lease] = []
+    """The leases that ran out first, as many as hold a slice of messages together.
+
+    The heap is only looked at: were a deadline taken out before its lease has ended, an exception in between would make
+    the lease last for ever. Deadlines of leases that have ended are forgotten when they come to the top.
+    """
+    heap = core.deadlines
+    while heap and _lease_of(core, heap[0]) is None:
+        heapq.heappop(heap)
+    found: dict[int, Lease] = {}
     left = CHUNK
-    while left > 0 and core.deadlines and core.deadlines[0][0] <= monotonic:
-        deadline, nonce = heapq.heappop(core.deadlines)
-        lease = core.leases.get(nonce)
-        if lease is not None and lease.deadline == deadline:
-            found.append(lease)
+    ahead = [(heap[0], 0)] if heap else []  # the next ones in order, and where they are in the heap
+    while left > 0 and ahead and ahead[0][0][0] <= monotonic:
+        entry, index = heapq.heappop(ahead)
+        lease = _lease_of(core, entry)
+        if lease is not None and lease.nonce not in found:
+            found[lease.nonce] = lease
             left -= max(1, lease.count)
-    for lease in found:
-        heapq.heappush(core.deadlines, (lease.deadline, lease.nonce))  # it is stale when the lease has ended
-    return found
+        for child in range(2 * index + 1, min(2 * index + 3, len(heap))):
+            heapq.heappush(ahead, (heap[child], child))
+    return list(found.values())
+
+
+def _lease_of(core: Delivery, entry: tuple[int, int]) -> Lease | None:
+    """The lease that runs out with this entry of the heap; None when it has ended or was extended."""
+    deadline, nonce = entry
+    lease = core.leases.get(nonce)
+    return lease if lease is not None and lease.deadline == deadline else None
 
 
 def decide_timeouts(
