@@ -188,7 +188,8 @@ def waits(tmp_path, lazy_clerk):
         yield office, lambda task_id: waiting(rig, lambda: office.wait(task_id, 3600)).result
 
 
-def test_the_clerk_tells_at_once_of_a_death_that_nobody_else_sees(waits):
+def test_the_clerk_tells_at_once_of_a_death_that_nobody_else_sees(waits, monkeypatch):
+    monkeypatch.setattr("penstock.limits.task_attempts_lost_max", 1)
     office, wait = waits
     office.ps.create_queue("mail", lease_seconds=0.05, max_attempts=1)
     task_id = office.enqueue()
@@ -210,6 +211,7 @@ def test_the_clerk_tells_at_once_that_time_is_over_or_the_queue_is_empty_or_gone
 
 def test_the_timekeeper_gives_up_silent_workers(waits, monkeypatch):
     monkeypatch.setattr("penstock.registry.DEAD_US", 50_000)
+    monkeypatch.setattr("penstock.limits.task_attempts_lost_max", 1)
     office, wait = waits
     office.ps.create_queue("mail", lease_seconds=3600, max_attempts=1)
     task_id = office.enqueue()

@@ -172,7 +172,7 @@ def test_dead_letters_that_do_not_fit_into_one_frame_take_several(rig):
 
 def test_a_receipt_of_another_group_or_of_a_lease_that_ran_out_finishes_nothing(rig):
     pushed(rig, task("a"))
-    reply, _ = rig.shard.lease("q", "other", LeaseRequest(count_max=1))
+    reply, _ = rig.shard.lease("q", "other", LeaseRequest(count_max=1, start="earliest"))
     (run,) = rig.lease()
     other = Run("a", run.task_id, run.receipt._replace(nonce=reply.nonce))
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from penstock import task_fields
 from penstock.cli import human, output
 from penstock.cli.exits import nothing_there
 from penstock.cli.options import AsJson, ContextOption, Since, Until, Url, Yes
@@ -58,6 +57,8 @@ def begin(
     as_json: AsJson = False,
 ) -> None:
     """Purge or cancel all tasks that match. A broker goes on by itself; a directory is worked on until it is done."""
+    from penstock import task_fields
+
     chosen = task_fields.operation_action(action)
     wanted = filter_of(status, task_type, queue, worker, workflow, schedule, argument, error, since, until)
     which = "all tasks" if wanted == TaskFilter() else "all tasks that match"
@@ -111,6 +112,8 @@ def _told(session: Session, answer: tuple[Any, int]) -> Any:
 
 
 def _over(session: Session, view: OperationView) -> OperationView:
+    from penstock import task_fields
+
     pauses = task_fields.pauses()
     while not view.is_over:
         time.sleep(next(pauses))
