@@ -143,3 +143,13 @@ def test_the_wait_of_a_delayed_message_begins_when_it_is_due(ps, way, clock):
     way.let_time_happen()
 
     assert queue.stats().dead == 1
+
+
+def test_messages_that_a_seek_has_brought_twice_hold_up_none_that_expire_with_them(ps, clock):
+    queue = ps.create_queue("mail", ordering="key")
+    for _ in range(2):
+        queue.push(b"fades", ttl=2)
+        queue.seek("default", "earliest")
+    clock.advance(3)
+
+    assert queue.stats().groups["default"].dropped_by == {"expired": 2}

@@ -129,7 +129,8 @@ def decide_expired(core: Delivery, now: int) -> list[Entry]:
         queue = core.queues.get(queue_id)
         extent = _extent_of(queue, number, first)
         if extent is not None and (queue_id, number, extent.first) in looked:
-            break  # what was decided about it has not happened yet
+            heapq.heappop(core.expiries)  # a seek has brought it twice: all of it is decided
+            continue
         try:
             expiries = extent.expiries() if extent is not None else None
         except Need:
@@ -148,6 +149,7 @@ def decide_expired(core: Delivery, now: int) -> list[Entry]:
                 expired[queue_id, group.id, number] = [*expired.get((queue_id, group.id, number), ()), *waiting[:left]]
             if len(waiting) > left:
                 heapq.heappush(core.expiries, (at, queue_id, number, first))  # the rest comes with the next slice
+                left = 0
                 break
             left -= len(waiting)
         else:
