@@ -156,11 +156,10 @@ TTL_SECONDS = 100_000.0  # longer than it takes to lose every attempt
 
 
 def times_out(rig: Rig) -> None:
-    rig.lease()
     for _ in range(limits.task_attempts_lost_max):
-        rig.tick(3600)
         rig.lease()
-    rig.tick(3600)
+        rig.tick(31)
+        rig.tick(3600)  # the backoff
 
 
 def gives_up_its_worker(rig: Rig) -> None:
