@@ -23,6 +23,7 @@ from penstock.server.http.browsers import PROBES
 from penstock.server.http.exchange import Exchange, too_large
 from penstock.server.http.hot import Matcher
 from penstock.server.http.site import Site
+from penstock.server.tcp.parting import send_end
 from penstock.server.websocket.socket import Socket
 
 logger: Final = logging.getLogger("penstock.http")
@@ -342,7 +343,7 @@ class HttpConnection(asyncio.Protocol):
         if not self.transport.is_closing():
             self._closing_since = self.site.now
             self._set_reading()
-            self.transport.write_eof()
+            send_end(self.transport)
 
     def _close(self) -> None:
         if self._closing_since is None:

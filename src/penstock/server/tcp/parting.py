@@ -26,12 +26,20 @@ class Parting(asyncio.Protocol):
             self._transport.abort()
 
 
+def send_end(transport: asyncio.Transport) -> None:
+    """Tell the client that nothing more comes. One that has reset the connection meanwhile hears nothing any more."""
+    try:
+        transport.write_eof()
+    except OSError:
+        transport.abort()
+
+
 def part(transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> bool:
     """End a connection whose last bytes have been written; its protocol hears no more of it. False: it has ended."""
     if transport.is_closing():
         return False
     transport.set_protocol(Parting(transport))
     transport.resume_reading()
-    transport.write_eof()
+    send_end(transport)
     loop.call_later(SECONDS_MAX, transport.abort)
     return True
