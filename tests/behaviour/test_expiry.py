@@ -145,6 +145,7 @@ def test_the_wait_of_a_delayed_message_begins_when_it_is_due(ps, way, clock):
     assert queue.stats().dead == 1
 
 
+@pytest.mark.parametrize("way", ["memory"], indirect=True)
 def test_messages_that_a_seek_has_brought_twice_hold_up_none_that_expire_with_them(ps, clock):
     queue = ps.create_queue("mail", ordering="key")
     for _ in range(2):
