@@ -28,6 +28,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "push_many(1000)": (145, 168),
     "push() × 1000": (36_000, 45_500),
     "push() × 1000 with a time to live": (51_000, 60_000),
+    "push() to 1000 groups, the oldest dropped": (25_000, 25_000),
     "push_folded(1000)": (145, 168),
     "push_folded(1000) of ten producers": (5_200, 5_225),
     "lease(1000), touch, ack": (2_220, 2_250),
@@ -49,6 +50,18 @@ def push_many(queue: Queue) -> None:
 def push_singly(queue: Queue) -> None:
     for payload in PAYLOADS:
         queue.push(payload)
+
+
+def push_one(queue: Queue) -> None:
+    queue.push(PAYLOADS[0])
+
+
+def fill_for_a_thousand(queue: Queue) -> None:
+    """Readers that are far behind: the queue is as full as it may be for each of them."""
+    if shard_of(queue).core.by_name["mail"].group_id_next == 1:
+        for number in range(999):
+            queue.create_group(f"g{number}")
+        queue.push_many(PAYLOADS[:10])
 
 
 def push_folded(queue: Queue) -> None:
@@ -90,6 +103,7 @@ PATHS: dict[str, tuple[Callable[[Queue], None], Callable[[Queue], None] | None]]
     "push_many(1000)": (push_many, None),
     "push() × 1000": (push_singly, None),
     "push() × 1000 with a time to live": (push_singly, None),
+    "push() to 1000 groups, the oldest dropped": (push_one, fill_for_a_thousand),
     "push_folded(1000)": (push_folded, None),
     "push_folded(1000) of ten producers": (push_folded_by_ten, None),
     "lease(1000), touch, ack": (lease_many, push_many),
@@ -100,7 +114,10 @@ PATHS: dict[str, tuple[Callable[[Queue], None], Callable[[Queue], None] | None]]
 
 
 # Of the queue, where it is not an ordinary one.
-OPTIONS: dict[str, dict[str, Any]] = {"push() × 1000 with a time to live": {"ttl_seconds": 3_600.0}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "push() × 1000 with a time to live": {"ttl_seconds": 3_600.0},
+    "push() to 1000 groups, the oldest dropped": {"max_length": 10, "overflow": "drop_oldest"},
+}
 
 
 def calls(work: Callable[[Queue], None], queue: Queue) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from bench.growth.cost import CONSTANT, Cost, Setting, Work
+from bench.growth.cost import CONSTANT, LINEAR, Cost, Setting, Work
 from penstock import Message
 from penstock.model import to_datetime
 
@@ -92,6 +92,37 @@ def wake_for_due(setting: Setting, waiters: int) -> Work:
     return lambda: setting.session.shard.look(lambda now: None)
 
 
+def create_groups(setting: Setting, groups: int) -> Work:
+    """One more group, and the next call after it."""
+    queue = setting.ps.create_queue("mail")
+    for number in range(groups):
+        queue.create_group(f"g{number}")
+    queue.stats()
+
+    def work() -> None:
+        queue.create_group("one")
+        queue.create_group("another")
+
+    return work
+
+
+def drop_oldest(setting: Setting, groups: int) -> Work:
+    """A push to a queue that is full for every one of its groups."""
+    queue = setting.ps.create_queue("mail", max_length=10, overflow="drop_oldest")
+    for number in range(groups):
+        queue.create_group(f"g{number}")
+    queue.push_many([b"x"] * 10)
+    return lambda: queue.push(b"x")
+
+
+def redrive(setting: Setting, letters: int) -> Work:
+    """All dead letters go back to where they died."""
+    queue = setting.ps.create_queue("mail")
+    queue.push_many([b"x"] * letters)
+    queue.lease(letters).reject()
+    return queue.dlq.redrive
+
+
 def lease_in_order(setting: Setting, retries: int) -> Work:
     """The next of many retries in partition order."""
     queue = setting.ps.create_queue("mail", ordering="partition")
@@ -114,6 +145,23 @@ COSTS = [
         steps_at=(100, 1_600),
         exponent_max=CONSTANT,
     ),
+    Cost(
+        "creating two groups",
+        "groups",
+        create_groups,
+        sizes=(512, 2_048, 8_192),
+        steps_at=(50, 400),
+        exponent_max=CONSTANT,
+    ),
+    Cost(
+        "a push that drops the oldest",
+        "groups",
+        drop_oldest,
+        sizes=(512, 2_048, 8_192),
+        steps_at=(50, 400),
+        hold_exponent_max=LINEAR,
+    ),
+    Cost("redrive", "dead letters", redrive, sizes=(2_500, 10_000, 40_000), steps_at=(1_500, 6_000)),
     Cost(
         "lease in partition order",
         "retries",

@@ -33,6 +33,8 @@ from penstock.model import queue_options_decode
 DEFAULT_BIT = BIT[DEFAULT]
 STALE_MAX = 10_000  # deadlines of leases that are gone, kept before they are swept out
 WAKE = -1  # a timer with this offset offers its partition again
+WAIT_LOOK_EVERY = 1_000_000  # µs between looks at queues with max_wait_seconds
+GROUP_LOOK_EVERY = 60_000_000  # µs between looks for groups that nobody uses
 ONCE = 0  # an expiry at this instant is looked at by the next tick, and not again
 
 
@@ -329,7 +331,8 @@ class Delivery(Indexes):
             group = queue.groups[change.group] = Group(
                 change.group, change.name, queue, latest=change.latest, observes=change.observes
             )
-            self.look_at = 0
+            waits = queue.options.max_wait_seconds is not None
+            self.look_at = min(self.look_at, change.at + (WAIT_LOOK_EVERY if waits else GROUP_LOOK_EVERY))
             queue.group_id_next = max(queue.group_id_next, change.group + 1)
             for partition in queue.partitions:
                 group.backlog += group.add_partition(partition, partition.start).unsettled()

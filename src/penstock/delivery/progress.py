@@ -298,13 +298,17 @@ class Progress:
             self.waiting -= 1
 
     def _finish(self, span: Span, outcome: int) -> int:
-        if self._count(span, LEASED) == span.count:
+        if not self.states and span.first == self.base and not span.offsets:  # nobody has touched them
             finished = span.count
-            self.leased -= finished
+            self.base += finished
         else:
-            finished = span.count - self._count(span, SETTLED)
-            self._uncount(span)
-        self._write(span, SETTLED)
+            if self._count(span, LEASED) == span.count:
+                finished = span.count
+                self.leased -= finished
+            else:
+                finished = span.count - self._count(span, SETTLED)
+                self._uncount(span)
+            self._write(span, SETTLED)
         if outcome == Outcome.ACKED:
             self.acked += finished
         elif outcome in DEAD:

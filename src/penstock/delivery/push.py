@@ -14,7 +14,7 @@ from penstock import limits
 from penstock.batch import Batch, layout
 from penstock.delivery.core import Delivery
 from penstock.delivery.dedup import digests
-from penstock.delivery.entries import Entry, Int32s, PartitionsAdded, Push, Settled
+from penstock.delivery.entries import Entry, Int32s, PartitionsAdded, Push, Settled, Span
 from penstock.delivery.group import Group
 from penstock.delivery.log import DUE, Queue
 from penstock.delivery.phases import FRESH, READY, WAITING
@@ -23,6 +23,7 @@ from penstock.errors import InvalidField, QueueFull
 from penstock.model import DEFAULT_PARTITION, MessageId, Outcome, check_name
 from penstock.requests import PartitionChoice, Producer
 
+OVERFLOWED: Final = int(Outcome.OVERFLOWED)
 UNHELD: Final = (FRESH, READY, WAITING)
 Aged = tuple[int, int, int]  # pushed at, partition, offset
 
@@ -154,7 +155,7 @@ def _decided(
         return Decided(entries, push, duplicates)
     if queue.options.max_length is None or is_promised:
         return Decided([*entries, push], push, duplicates)
-    before, after = _make_room(queue, parts, queue.options.max_length, now, ahead or Ahead(queue))
+    before, after = _make_room(queue, parts, queue.options.max_length, now, ahead)
     return Decided([*entries, *before, push, *after], push, duplicates)
 
 
@@ -254,28 +255,40 @@ def _end(queue: Queue, number: int, ahead: Ahead | None) -> int:
 
 
 def _make_room(
-    queue: Queue, parts: list[tuple[int, int, int]], max_length: int, now: int, ahead: Ahead
+    queue: Queue, parts: list[tuple[int, int, int]], max_length: int, now: int, ahead: Ahead | None
 ) -> tuple[list[Entry], list[Entry]]:
     """Refuse, or drop the oldest, when a group would have more than `max_length` messages before it.
 
     What is dropped comes from what waits already, before the push, and then from the batch itself, after it.
     """
-    accepted = sum(count for _, count, _ in parts)
-    loads = [group for group in queue.groups.values() if group.is_load]
-    excesses = {group: ahead.backlog(group) + accepted - max_length for group in loads}
-    if queue.options.overflow == "reject_new":
-        for group, excess in excesses.items():
-            if excess > 0:
-                raise QueueFull(f"queue {queue.name!r} holds {group.backlog} messages; max_length is {max_length}")
+    allowed = max_length - sum(count for _, count, _ in parts)
     before: list[Entry] = []
     after: list[Entry] = []
-    for group, excess in excesses.items():
-        if excess > 0:
-            oldest = ahead.drop(group, excess)
-            before += _overflowed(group, oldest, now)
-            pushed = ((now, number, offset) for number, count, first in parts for offset in range(first, first + count))
-            after += _overflowed(group, list(islice(pushed, excess - len(oldest))), now)
+    for group in queue.groups.values():
+        excess = (group.backlog if ahead is None else ahead.backlog(group)) - allowed
+        if excess <= 0 or not group.is_load:
+            continue
+        if queue.options.overflow == "reject_new":
+            raise QueueFull(f"queue {queue.name!r} holds {group.backlog} messages; max_length is {max_length}")
+        untouched = _untouched(group, excess) if ahead is None else None
+        if untouched is not None:
+            before.append(_dropped(group, [untouched], now))
+            continue
+        oldest = (ahead or Ahead(queue)).drop(group, excess)
+        before += _overflowed(group, oldest, now)
+        pushed = ((now, number, offset) for number, count, first in parts for offset in range(first, first + count))
+        after += _overflowed(group, list(islice(pushed, excess - len(oldest))), now)
     return before, after
+
+
+def _untouched(group: Group, count: int) -> Span | None:
+    """The oldest of a group, where nobody has touched anything in its only partition: a reader that is far behind."""
+    if len(group.progress) > 1:
+        return None
+    (progress,) = group.progress
+    if progress.states or progress.sparse or progress.base + count > progress.partition.end:
+        return None
+    return Span(progress.partition.id, progress.base, count)
 
 
 def _oldest_unheld(group: Group) -> Iterator[Aged]:
@@ -299,4 +312,8 @@ def _overflowed(group: Group, dropped: list[Aged], now: int) -> list[Entry]:
     for _, number, offset in dropped:
         by_partition.setdefault(number, []).append(offset)
     spans = [span_of(number, sorted(offsets)) for number, offsets in by_partition.items()]
-    return [Settled(group.queue.id, group.id, int(Outcome.OVERFLOWED), now, 0, "", "", spans)] if spans else []
+    return [_dropped(group, spans, now)] if spans else []
+
+
+def _dropped(group: Group, spans: list[Span], now: int) -> Settled:
+    return Settled(group.queue.id, group.id, OVERFLOWED, now, 0, "", "", spans)

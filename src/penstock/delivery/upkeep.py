@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from penstock.delivery.core import ONCE, Delivery
+from penstock.delivery.core import GROUP_LOOK_EVERY, ONCE, WAIT_LOOK_EVERY, Delivery
 from penstock.delivery.dead import Corpse, decide_dead
 from penstock.delivery.entries import Entry, GroupDeleted, Settled
 from penstock.delivery.group import Group
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     import random
 
 CHUNK: Final = 1_000
-WAIT_LOOK_EVERY: Final = 1_000_000  # µs between looks at queues with max_wait_seconds
-GROUP_LOOK_EVERY: Final = 60_000_000  # µs between looks for groups that nobody uses
 
 
 def next_deadline(core: Delivery) -> int | None:

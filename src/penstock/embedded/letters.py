@@ -64,10 +64,12 @@ def redrive(shard: Shard, queue: str, wanted: LetterFilter, per_second: float | 
     found, ticket = find(shard, queue, wanted)
     gap_seconds = 0.0 if per_second is None else 1 / per_second
     letters = [_letter(message) for message in found]
+    slices = [letters[start : start + CHUNK] for start in range(0, len(letters), CHUNK)]
     # Refuse before anything has changed: there may be more of them than one frame takes.
-    shard.look(lambda now: [dead.origin_of(shard.core, letter) for letter in letters])
-    for start in range(0, len(letters), CHUNK):
-        ticket = shard.redrive(queue, letters[start : start + CHUNK], start * gap_seconds, gap_seconds)
+    for some in slices:
+        shard.look(lambda now, some=some: [dead.origin_of(shard.core, letter) for letter in some])  # type: ignore[misc]
+    for number, some in enumerate(slices):
+        ticket = shard.redrive(queue, some, number * CHUNK * gap_seconds, gap_seconds)
     return len(found), ticket
 
 
