@@ -88,7 +88,7 @@ class OneOrMany(Generic[T, M]):
         """The value; errors as `Reader` has them."""
         try:
             self._look(body)
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return self._one.read(body)
         return self._many.read(body)
 

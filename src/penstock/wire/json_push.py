@@ -69,7 +69,7 @@ def read_plain(body: bytes) -> PlainPush | None:
     """A push of messages that are nothing but JSON; None when there is more to them, or something is wrong."""
     try:
         plain = _plain(body) if len(body) <= json_pieces.PIECE_BYTES else json_pieces.decode(PlainPush, body)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None  # the full reader finds out what it is
     if len(plain.messages) > limits.batch_messages_max:
         return None
