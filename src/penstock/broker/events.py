@@ -85,6 +85,7 @@ class Events:
                 self._watch(False)
                 if self._sampling is not None:
                     self._sampling.cancel()
+                    self._sampling = None  # a cancelled task knows where it was, and with that who listened
 
     def close(self) -> None:
         """Nobody hears anything any more."""
