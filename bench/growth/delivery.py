@@ -123,6 +123,23 @@ def redrive(setting: Setting, letters: int) -> Work:
     return queue.dlq.redrive
 
 
+def transact(setting: Setting, operations: int) -> Work:
+    """Acks, and pushes that make a partition or a queue each, in one frame."""
+    queue = setting.ps.create_queue("mail")
+    setting.ps.create_queue("out", partitions="named")
+    queue.push_many([b"x"] * operations)
+    deliveries = list(queue.lease(operations))
+
+    def work() -> None:
+        with setting.ps.transaction() as transaction:
+            for number, delivery in enumerate(deliveries):
+                transaction.ack(delivery)
+                transaction.push("out", b"x", partition=f"p{number}", dedup_key=f"k{number}")
+                transaction.push(f"queue{number % (operations // 10)}", b"x")
+
+    return work
+
+
 def lease_in_order(setting: Setting, retries: int) -> Work:
     """The next of many retries in partition order."""
     queue = setting.ps.create_queue("mail", ordering="partition")
@@ -160,6 +177,15 @@ COSTS = [
         sizes=(512, 2_048, 8_192),
         steps_at=(50, 400),
         hold_exponent_max=LINEAR,
+    ),
+    Cost(
+        "transaction",
+        "acks and twice as many pushes",
+        transact,
+        sizes=(1_000, 4_000, 10_000),
+        steps_at=(200, 1_600),
+        hold_exponent_max=LINEAR,
+        hold_ms_max=None,
     ),
     Cost("redrive", "dead letters", redrive, sizes=(2_500, 10_000, 40_000), steps_at=(1_500, 6_000)),
     Cost(

@@ -210,9 +210,9 @@ class Pushing(Engine):
             delays.shrink(self.core, queue)
         self.mind_timers()
 
-    def push_reply(self, queue: Queue, batch: Batch, decided: Decided, before: Sequence[Entry] = ()) -> PushReply:
-        """What a push is answered; `before` are the entries before it in the same frame."""
-        parts = _named_parts(queue, decided.push, [*before, *decided.entries] if before else decided.entries)
+    def push_reply(self, queue: Queue, batch: Batch, decided: Decided, made: Sequence[str] | None = None) -> PushReply:
+        """What a push is answered; `made` are the partitions that its frame makes, if it is not alone in it."""
+        parts = _named_parts(queue, decided.push, decided.entries, made)
         return PushReply(queue.name, batch.count, parts, decided.duplicates)
 
 
@@ -223,15 +223,15 @@ def _check_frame(queue: Queue, push: Push) -> None:
         raise TooLarge(f"the batch and the ids of its messages take {size:,} bytes", hint="split it into smaller ones")
 
 
-def _named_parts(queue: Queue, push: Push, entries: Sequence[Entry]) -> list[tuple[str, int, int, Int64s | None]]:
+def _named_parts(
+    queue: Queue, push: Push, entries: Sequence[Entry], made: Sequence[str] | None = None
+) -> list[tuple[str, int, int, Int64s | None]]:
     known = queue.partitions
+    end = len(known)
+    if made is None and push.parts and push.parts[-1][0] >= end:  # they are in order
+        added = (each for each in entries if isinstance(each, PartitionsAdded) and each.queue == queue.id)
+        made = [name for each in added for name in each.names]
     return [
-        (known[number].name if number < len(known) else _name_to_be(queue.id, number, entries), count, first, rows)
+        (known[number].name if number < end else (made or ())[number - end], count, first, rows)
         for (number, count, first), rows in zip(push.parts, push.rows_by_part() if push.parts else (), strict=True)
     ]
-
-
-def _name_to_be(queue: int, number: int, entries: Sequence[Entry]) -> str:
-    """The name of a partition that is made in the same frame."""
-    made = (each for each in entries if isinstance(each, PartitionsAdded) and each.queue == queue)
-    return next(each.names[number - each.first] for each in made if 0 <= number - each.first < len(each.names))

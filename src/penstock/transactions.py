@@ -13,7 +13,7 @@ from typing import Final
 from penstock import limits
 from penstock.delivery import settle
 from penstock.delivery.admin import queue_to_push
-from penstock.delivery.entries import Entry, Push, QueueSet, entry_bytes
+from penstock.delivery.entries import Entry, Push, entry_bytes
 from penstock.delivery.log import Queue
 from penstock.delivery.producers import answer_bytes_max, answered, check_producer, ids_of
 from penstock.delivery.push import Ahead, decide_push
@@ -63,6 +63,7 @@ class Plan:
     ) -> None:
         self.entries: list[Entry] = []
         self.queues: dict[str, Queue] = {}  # those that are pushed to; new ones as they will be
+        self._made = 0  # queues that are made
         self._shard = shard
         self._now = now
         self._client = client
@@ -98,9 +99,9 @@ class Plan:
         """A queue that is pushed to; the entries that make a new one come first in the frame."""
         queue = self.queues.get(name)
         if queue is None:
-            made = sum(isinstance(each, QueueSet) for each in self.entries)
             core = self._shard.core
-            queue, created = queue_to_push(core, name, self._now, core.queue_id_next + made)
+            queue, created = queue_to_push(core, name, self._now, core.queue_id_next + self._made)
+            self._made += bool(created)
             self.queues[name] = queue
             self._ahead[name] = Ahead(queue)
             self.entries += created
@@ -111,8 +112,7 @@ class Plan:
         for each in operations:
             by_way.setdefault(each.how, []).append(each.receipt)
         pairs = [(chosen, how) for how, receipts in by_way.items() for chosen in settle.find_receipts(core, receipts)]
-        made = sum(isinstance(each, QueueSet) for each in self.entries)
-        self.entries += settle.decide_settles(core, pairs, self._now, self._shard.rng, core.queue_id_next + made)
+        self.entries += settle.decide_settles(core, pairs, self._now, self._shard.rng, core.queue_id_next + self._made)
         self._chosen = [chosen for chosen, _ in pairs]
 
     def _push(self, each: PushOperation) -> None:
@@ -120,7 +120,7 @@ class Plan:
         decided = decide_push(self._shard.core, queue, each.batch, self._now, each.partition, ahead=ahead)
         check_types(queue, each.batch, decided.duplicates)
         ahead.learn(each.batch, decided, self._now)
-        self._answers.append(self._shard.push_reply(queue, each.batch, decided, ahead.added))
+        self._answers.append(self._shard.push_reply(queue, each.batch, decided, ahead.made))
         self._pushes.append((queue, decided.push))
         self.entries += decided.entries
 

@@ -44,7 +44,7 @@ class Ahead:
         self.accepted = 0
         self.ends: dict[int, int] = {}  # of partitions
         self.names: dict[str, int] = {}  # partitions that are made
-        self.added: list[PartitionsAdded] = []
+        self.made: list[str] = []  # the same, by their numbers
         self.keys: dict[bytes, MessageId] = {}  # dedup keys that are taken
         self._queue = queue
         self._pushed: list[Aged] = []  # only where the oldest may be dropped
@@ -66,7 +66,7 @@ class Ahead:
         self.pushes += 1
         for each in decided.entries:
             if isinstance(each, PartitionsAdded):
-                self.added.append(each)
+                self.made += each.names
                 self.names |= {name: each.first + index for index, name in enumerate(each.names)}
         for number, count, first in decided.push.parts:
             self.ends[number] = first + count
@@ -77,11 +77,13 @@ class Ahead:
             self._learn_keys(batch, decided)
 
     def _learn_keys(self, batch: Batch, decided: Decided) -> None:
-        names = [*(partition.name for partition in self._queue.partitions), *self.names]
+        known = self._queue.partitions
         partitions, offsets = decided.push.places(batch.count)
         for row, key in enumerate(digests(batch)):
             if key is not None and offsets[row] >= 0:
-                self.keys[key] = MessageId(self._queue.name, names[partitions[row]], int(offsets[row]))
+                number = int(partitions[row])
+                name = known[number].name if number < len(known) else self.made[number - len(known)]
+                self.keys[key] = MessageId(self._queue.name, name, int(offsets[row]))
 
 
 def decide_push(
