@@ -22,6 +22,7 @@ $(STAMP): pyproject.toml
 	@echo "Installing Penstock and its tools into $(VENV); this is done once and takes a minute or two."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@$(DJANGO6)
+	@$(OPENAPI)
 	@touch $(STAMP)
 
 # Django 6 wants Python 3.12: where the rest runs on an older one, one test uses a newer one beside it, if there is any.
@@ -29,6 +30,10 @@ DJANGO6 = $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))' ||
 	for name in python3.14 python3.13 python3.12 $$(ls "$$(pyenv root 2>/dev/null)"/versions/3.1[2-9]*/bin/python 2>/dev/null); do \
 	$$name -m venv $(VENV)/django6 2>/dev/null && { $(VENV)/django6/bin/python -m pip install --quiet \
 	--disable-pip-version-check 'django>=6' --editable .; break; }; done
+
+# What makes a client of our OpenAPI document wants other versions of some packages than we do.
+OPENAPI = $(PYTHON) -m venv $(VENV)/openapi && $(VENV)/openapi/bin/python -m pip install --quiet \
+	--disable-pip-version-check 'openapi-python-client>=0.24'
 
 run: setup ## start a broker on ./data: http://localhost:7711
 	@$(BIN)/penstock serve --data ./data

@@ -26,6 +26,7 @@ from penstock.wire.json_errors import OneOrMany
 from tests.support.http import HttpThread
 
 PACKAGE = "penstock_generated"
+GENERATOR = str(Path(__file__).parent.parent.parent / ".venv" / "openapi" / "bin" / "python")  # made by `make setup`
 VERBS = """
     ack begin cancel commit compact create delete explain extend finish forget get heartbeat join lease leave list nack
     pause peek purge push read redrive register reject release replace report resume retry seal search seek set snooze
@@ -39,7 +40,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
     (where / "openapi.json").write_text(json.dumps(document(ROUTES)))
     (where / "settings.yml").write_text("post_hooks: []\n")
     words = f"generate --path openapi.json --output-path {PACKAGE} --meta none --config settings.yml --fail-on-warning"
-    command = [sys.executable, "-m", "openapi_python_client", *words.split()]
+    command = [GENERATOR, "-m", "openapi_python_client", *words.split()]
     done = subprocess.run(command, cwd=where, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     sys.path.insert(0, str(where))
