@@ -144,7 +144,7 @@ def test_a_column_that_does_not_fit_is_named_with_its_type_before_anything_is_wr
     ("options", "overwrite", "message"),
     [
         ({"path": "orders"}, True, "overwrite.*purge it first"),
-        ({}, False, "path: no queue is named"),
+        ({}, False, "queue: none is named"),
         ({"path": "or ders"}, False, "or ders"),
         ({"path": "orders", "jobID": ""}, False, "jobId: it is empty"),
         ({"path": "orders", "sinkId": "x"}, False, "sinkId: a batch write takes it together with batchId"),
