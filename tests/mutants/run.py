@@ -55,7 +55,7 @@ def run(fault: Fault) -> Outcome:
     assert found.returncode not in (4, 5), f"{fault.name}: there are no such tests: {output}"
     names = FAILED.findall(output)
     # Ended by its own time limit, pytest has no line to say which test it was.
-    caught_by = names[0] if names else fault.tests[0] if found.returncode not in (0, 1) else ""
+    caught_by = names[0] if names else f"{fault.tests[0]} (hangs)" if found.returncode else ""
     return Outcome(fault, caught_by, time.monotonic() - begun, output)
 
 
