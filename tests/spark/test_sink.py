@@ -298,7 +298,8 @@ def test_a_broker_on_this_machine_finds_what_was_staged_in_its_directory_and_oth
     names, rows = target.stage("s", 0, [Batch.build([b"a", b"b"]), Batch.build([b"c"])])
     target.commit(SinkCommit("orders", "s", 0, tuple(names)))
 
-    assert (rows, sent) == (3, [] if is_near else names)
+    # The first one is sent again once the queue is made.
+    assert (rows, list(dict.fromkeys(sent))) == (3, [] if is_near else names)
     assert payloads(broker.url) == Counter([b"a", b"b", b"c"])
 
 
