@@ -167,7 +167,7 @@ def test_a_directory_with_other_data_is_not_taken_for_the_brokers(session, tmp_p
 def test_a_directory_seen_from_another_host_is_taken_for_the_brokers_if_what_it_writes_appears_there(
     session, broker, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("penstock.embedded.files.socket.gethostname", lambda: "elsewhere")
+    monkeypatch.setattr("penstock.shard.stored_files.socket.gethostname", lambda: "elsewhere")
     told = session.files.history
     shared = BrokerFiles(broker.url, rng=NoPause(3))
     assert shared.local is not None

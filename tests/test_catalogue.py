@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from penstock import tasking
 from penstock.batch import Batch
-from penstock.catalogue import Catalogue
-from penstock.catalogue.arguments import argument_terms
 from penstock.clock import ManualClock
 from penstock.delivery import admin
 from penstock.envelopes import new_task_id, tasks_batch
 from penstock.errors import InvalidField
 from penstock.model import ContentType, Message, Outcome, to_datetime
 from penstock.model_tasks import OperationAction, TaskFilter, TaskState, TaskSubmission, TaskView
-from penstock.opening import open_in_memory
 from penstock.requests import LeaseRequest, Settling
-from penstock.shard import Shard
+from penstock.shard import tasks as shard_tasks
+from penstock.shard.opening import open_in_memory
+from penstock.shard.shard import Shard
 from penstock.storage.task_states import id_bytes
+from penstock.task_index import Catalogue
+from penstock.task_index.arguments import argument_terms
 
 
 class Scene:
@@ -58,12 +58,12 @@ class Scene:
 
     def purge(self, **wanted: Any) -> int:
         """Forget final tasks that match, a few at a time."""
-        view, _ = tasking.begin_operation(self.shard, OperationAction.PURGE, TaskFilter(**wanted))
-        phase = tasking.Phase((), cancels=False, purges=True)
+        view, _ = shard_tasks.begin_operation(self.shard, OperationAction.PURGE, TaskFilter(**wanted))
+        phase = shard_tasks.Phase((), cancels=False, purges=True)
         count, cursor = 0, None
         while targets := self.catalogue.targets(TaskFilter(**wanted), cursor, 7):
             cursor = targets[-1].submitted_at, targets[-1].number
-            taken = tasking.take_step(self.shard, view.operation_id, phase, targets)
+            taken = shard_tasks.take_step(self.shard, view.operation_id, phase, targets)
             assert taken is not None
             count += taken[0].purged
         return count

@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from penstock.catalogue import Catalogue, queries
-from penstock.catalogue import follower as follower_module
-from penstock.catalogue.store import NAME, DatabaseBroken
 from penstock.clock import ManualClock
 from penstock.envelopes import new_task_id, tasks_batch
 from penstock.errors import Closed, StorageError
 from penstock.journal.file import FileJournal
 from penstock.model import Outcome
 from penstock.model_tasks import TaskFilter, TaskSubmission
-from penstock.opening import close_on_disk, open_on_disk
 from penstock.requests import LeaseRequest, Settling
+from penstock.shard.opening import close_on_disk, open_on_disk
 from penstock.storage.disk import RealDisk
 from penstock.storage.task_rows import Identity, Key
+from penstock.task_index import Catalogue, queries
+from penstock.task_index import follower as follower_module
+from penstock.task_index.store import NAME, DatabaseBroken
 
 
 class Data:
@@ -102,7 +102,7 @@ def history(data):
 def test_it_goes_on_where_it_was(data, history, monkeypatch, caplog):
     position = data.position
     data.reopen()
-    monkeypatch.setattr("penstock.catalogue.catalogue.rebuild", lambda *arguments: pytest.fail("made anew"))
+    monkeypatch.setattr("penstock.task_index.index.rebuild", lambda *arguments: pytest.fail("made anew"))
 
     assert data.states() == history
     assert data.position >= position

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from penstock import limits
-from penstock.catalogue import catalogue
-from penstock.catalogue.store import NAME
 from penstock.clock import ManualClock
 from penstock.delivery.phases import LEASED, SETTLED
 from penstock.errors import LeaseLost, MessageNotFound, PenstockError, TaskConflict
 from penstock.model import MessageId
 from penstock.model_tasks import FINAL, TaskFilter, TaskState, TaskView
+from penstock.task_index import index
+from penstock.task_index.store import NAME
 from tests.behaviour.task_steps import Office, Run
 from tests.support.dose import NIGHTLY
 from tests.test_tasks_table import Archive
@@ -145,8 +145,8 @@ class Life:
     def lose(self) -> None:
         """The database goes; what is shown afterwards is the same."""
         before = self._expired()
-        catalogue = self.office.session.desk.catalogue
-        catalogue.close()
+        index = self.office.session.desk.catalogue
+        index.close()
         (self.office.path / NAME).unlink(missing_ok=True)
         self.office.session.desk._catalogue = None
         assert views(self.office) == before
@@ -221,7 +221,7 @@ def views(office: Office) -> dict[str, TaskView]:
 def test_it_shows_what_the_core_knows_and_the_same_when_it_is_made_anew(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalogue, "NEAR", 0)
+    monkeypatch.setattr(index, "NEAR", 0)
     office = Archive(tmp_path / "data", ManualClock())
     try:
         life = Life(office, seed)

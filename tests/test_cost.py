@@ -20,7 +20,7 @@ from penstock.client.sync import Penstock, Queue
 from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.requests import Producer
-from penstock.shard import Shard
+from penstock.shard.shard import Shard
 from tests.support.inside import session_of
 
 # Calls per 1,000 messages: (in memory, in a file with durability os).

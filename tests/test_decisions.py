@@ -12,7 +12,6 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import penstock
-from penstock import tasking
 from penstock.batch import Batch
 from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
@@ -20,6 +19,7 @@ from penstock.embedded import Session
 from penstock.errors import PenstockError
 from penstock.model import Message, Outcome, Receipt
 from penstock.requests import LeaseRequest, PushOperation, SettleOperation, Settling
+from penstock.shard import tasks as shard_tasks
 from tests.support import machine as machines
 from tests.support.dose import dose
 from tests.support.life import LIFE
@@ -69,7 +69,7 @@ def test_no_decision_about_tasks_alters_the_state():
         rig.submit(task("a"), task("b", "a"), task("c", "b", queue="other"), task("d", "a"))
         (run,) = rig.lease()
         rig.complete(run)
-        tasking.cancel(rig.shard, None, task("c").task_id)
+        shard_tasks.cancel(rig.shard, None, task("c").task_id)
         rig.tick(1)
         rig.lease()
     assert made["decide_freed"] >= 2

@@ -154,7 +154,7 @@ def session_on(path: Path, clock: ManualClock) -> Session:
 
 
 def test_runs_are_mapped_from_the_checkpoint_and_kept_by_the_next_one(tmp_path, monkeypatch):
-    monkeypatch.setattr("penstock.checkpointing.MAPPED_MIN", 1)
+    monkeypatch.setattr("penstock.shard.checkpoints.MAPPED_MIN", 1)
     path, clock = tmp_path / "data", ManualClock()
     keys = [Message(payload=b"", dedup_key=f"k{number}") for number in range(200)]
     with small(HOT_MAX=50):
@@ -185,7 +185,7 @@ def run_files(path: Path) -> list[str]:
 
 
 def test_files_that_are_gone_can_still_be_looked_into(tmp_path, monkeypatch):
-    monkeypatch.setattr("penstock.checkpointing.MAPPED_MIN", 1)
+    monkeypatch.setattr("penstock.shard.checkpoints.MAPPED_MIN", 1)
     path, clock = tmp_path / "data", ManualClock()
     session = session_on(path, clock)
     with small(), Penstock(session) as ps:

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from penstock import limits
 from penstock.batch import Batch
-from penstock.checkpointing import Checkpointer
 from penstock.delivery.entries import Answered, Produced, ProducerSet, Push, decode, decode_push_one, encode
 from penstock.delivery.producers import ROW, Producers
 from penstock.errors import InvalidField, LeaseLost, ProducerFenced, QueueFull, StateError, TooLarge
 from penstock.model import Message, MessageId, Outcome, Receipt
 from penstock.repair import Report, diagnose, repair
 from penstock.requests import LeaseRequest, Producer, PushOperation, SettleOperation, Settling
+from penstock.shard.checkpoints import Checkpointer
 from tests.support.dose import dose
 from tests.support.producing import HOW, ME, System
 

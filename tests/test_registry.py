@@ -7,7 +7,7 @@ import pytest
 from penstock import limits
 from penstock.errors import InvalidField
 from penstock.model_tasks import WorkerInfo, WorkerNews
-from penstock.registry import NEVER, Registry
+from penstock.shard.worker_registry import NEVER, Registry
 
 SECOND = 1_000_000
 START = 1_750_000_000 * SECOND

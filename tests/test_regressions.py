@@ -16,7 +16,7 @@ from penstock.embedded import Session
 from penstock.errors import DiskFull, InvalidField, InvalidName, LeaseLost, StorageError, TooLarge
 from penstock.model import Message, Outcome
 from penstock.requests import Settling
-from penstock.upkeep import Sleeper
+from penstock.shard.upkeep import Sleeper
 from tests.support.accounts import assert_accounts
 from tests.support.forgetful import ForgetfulDisk, PowerCut
 from tests.support.portrait import drained

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Message, limits, sinking
+from penstock import Message, limits
 from penstock.batch import Batch
 from penstock.clock import ManualClock
 from penstock.delivery.entries import SinkCommitted, decode
@@ -30,6 +30,7 @@ from penstock.errors import (
 from penstock.repair import diagnose
 from penstock.replies import SinkState
 from penstock.requests import SinkCommit
+from penstock.shard import sink_commit
 from penstock.storage.staging import decode_staged, encode_staged, name_for
 from tests.support.accounts import assert_accounts
 from tests.support.dose import dose
@@ -52,7 +53,7 @@ def session(clock: ManualClock) -> Session:
 @pytest.fixture
 def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two files of the tests fit one frame."""
-    monkeypatch.setattr(sinking, "ROOM_BYTES", 200)
+    monkeypatch.setattr(sink_commit, "ROOM_BYTES", 200)
 
 
 def step(session: Session, batch: int, names: tuple[str, ...], **more: Any) -> SinkState:
@@ -488,7 +489,7 @@ def test_all_staged_files_together_are_bounded_and_room_comes_back(session, monk
 
 
 def test_old_files_are_removed_but_for_those_that_an_unfinished_batch_needs(session, clock, monkeypatch):
-    monkeypatch.setattr(sinking, "ROOM_BYTES", 200)
+    monkeypatch.setattr(sink_commit, "ROOM_BYTES", 200)
     needed = staged(session, *[[b"%d" % n] for n in range(5)], at=clock.now())
     step(session, 0, needed)
     orphans = staged(session, [b"x"], at=clock.now())

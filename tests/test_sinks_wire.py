@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock import sinking
 from penstock.broker import Broker
 from penstock.broker.access import ANONYMOUS, Action, Client
 from penstock.clock import SystemClock
@@ -24,6 +23,7 @@ from penstock.remote.http_blocking import Session as HttpSession
 from penstock.remote.settings import settings
 from penstock.replies import SinkState
 from penstock.requests import SinkCommit
+from penstock.shard import sink_commit
 from penstock.storage.staging import name_for
 from penstock.wire import calls
 from tests.support.brokers import BrokerThread
@@ -94,7 +94,7 @@ def test_the_asyncio_session_does_the_same(session, broker):
 
 @pytest.mark.parametrize("way", ["up", "down"])
 def test_a_wire_that_is_cut_anywhere_leaves_neither_gap_nor_duplicate(session, broker, monkeypatch, way):
-    monkeypatch.setattr(sinking, "ROOM_BYTES", 200)  # two files in a frame
+    monkeypatch.setattr(sink_commit, "ROOM_BYTES", 200)  # two files in a frame
     for cut in range(0, 1800 if way == "up" else 240, dose(97, 7) if way == "up" else dose(13, 1)):
         limits = [(cut, EVERYTHING) if way == "up" else (EVERYTHING, cut)] * 3
         proxy = CuttingProxy(broker.server.port, limits)

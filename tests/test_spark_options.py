@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.datasource import DataSource
 
 import pyspark_penstock
-from penstock import words
+from penstock import units
 from penstock.clock import SystemClock
 from penstock.errors import InvalidField, QueueNotFound, SparkMissing
 from penstock.spark import failures, sessions
@@ -97,9 +97,9 @@ def test_times_are_instants_or_durations_before_now():
 def test_words_of_people_mean_the_same_everywhere():
     now = datetime(2030, 1, 31, 12, tzinfo=UTC)
 
-    assert words.instant("-5m", now) == datetime(2030, 1, 31, 11, 55, tzinfo=UTC)
-    assert words.instant("+1h30m", now) == datetime(2030, 1, 31, 13, 30, tzinfo=UTC)
-    assert words.instant("2030-01-31", now).tzinfo is not None
+    assert units.instant("-5m", now) == datetime(2030, 1, 31, 11, 55, tzinfo=UTC)
+    assert units.instant("+1h30m", now) == datetime(2030, 1, 31, 13, 30, tzinfo=UTC)
+    assert units.instant("2030-01-31", now).tzinfo is not None
 
 
 def test_a_sink_takes_what_spark_adds():

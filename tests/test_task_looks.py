@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from penstock.embedded.looking import Looks
 from penstock.errors import Closed, Internal, TaskNotFound
 from penstock.model_tasks import TaskState, TaskView
+from penstock.shard.tasks.lookups import Looks
 
 
 def view(task_id: str) -> TaskView:

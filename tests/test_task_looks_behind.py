@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from penstock.batch import Batch
-from penstock.catalogue import catalogue as module
-from penstock.catalogue.follower import Follower
 from penstock.clock import ManualClock
 from penstock.envelopes import tasks_batch
 from penstock.errors import TaskNotFound
 from penstock.model_tasks import TaskFilter
+from penstock.task_index import index as module
+from penstock.task_index.follower import Follower
 from tests.test_tasks_table import Archive
 
 

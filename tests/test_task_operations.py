@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from penstock import tasking
 from penstock.clock import ManualClock
-from penstock.embedded import Session, operating
+from penstock.embedded import Session
 from penstock.errors import QueueFull
 from penstock.model_tasks import OperationState, OperationView, TaskFilter
+from penstock.shard import tasks as shard_tasks
+from penstock.shard.tasks import operation_runner
 from tests.behaviour.task_steps import Office
 from tests.test_tasks_table import Archive
 
@@ -26,8 +27,8 @@ class Killed(Exception):
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch):
-    monkeypatch.setattr(tasking, "CHUNK", CHUNK)
-    monkeypatch.setattr(operating, "PAGE", 2 * CHUNK)
+    monkeypatch.setattr(shard_tasks, "CHUNK", CHUNK)
+    monkeypatch.setattr(operation_runner, "PAGE", 2 * CHUNK)
 
 
 def filled(path: Path) -> Archive:
@@ -55,7 +56,7 @@ def lasting(office: Office) -> dict[str, Any]:
 def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """Let some steps happen, then end the process before the next one."""
     left = [steps]
-    take = tasking.take_step
+    take = shard_tasks.take_step
 
     def taken(*arguments: Any) -> Any:
         if not left[0]:
@@ -63,7 +64,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
         left[0] -= 1
         return take(*arguments)
 
-    monkeypatch.setattr(tasking, "take_step", taken)
+    monkeypatch.setattr(shard_tasks, "take_step", taken)
 
 
 def killed(office: Archive, path: Path) -> Archive:
@@ -109,7 +110,7 @@ def test_it_goes_on_where_it_was_after_a_kill(tmp_path, monkeypatch, action, ste
 
 def test_one_that_is_stopped_does_no_step_more(tmp_path, monkeypatch):
     office = filled(tmp_path / "data")
-    take = tasking.take_step
+    take = shard_tasks.take_step
     stopped: list[OperationView] = []
 
     def taken(shard: Any, operation_id: str, *arguments: Any) -> Any:
@@ -118,7 +119,7 @@ def test_one_that_is_stopped_does_no_step_more(tmp_path, monkeypatch):
             stopped.append(office.told(office.session.stop_operation(operation_id)))
         return answer
 
-    monkeypatch.setattr(tasking, "take_step", taken)
+    monkeypatch.setattr(shard_tasks, "take_step", taken)
     view = office.told(office.session.begin_operation("purge", TaskFilter()))
 
     assert stopped[0] == view
@@ -133,14 +134,14 @@ def test_one_that_is_stopped_does_no_step_more(tmp_path, monkeypatch):
 def test_an_operation_is_over_soon_although_the_shard_is_closed_meanwhile(tmp_path, monkeypatch):
     office = filled(tmp_path / "data")
     office.ps.close()
-    take = tasking.take_step
+    take = shard_tasks.take_step
     session = Session(office.path, durability="os")
 
     def taken(*arguments: Any) -> Any:
         session.desk.operations._is_stopping = True  # as closing does, while a step is under way
         return take(*arguments)
 
-    monkeypatch.setattr(tasking, "take_step", taken)
+    monkeypatch.setattr(shard_tasks, "take_step", taken)
     view, _ = session.begin_operation("purge", TaskFilter())
     session.close()
     monkeypatch.undo()

@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 
 from penstock import Penstock, aio
-from penstock.catalogue import store
 from penstock.client import asynchronous
 from penstock.clock import ManualClock
-from penstock.embedded import AsyncSession, Session, desk
+from penstock.embedded import AsyncSession, Session
 from penstock.envelopes import new_task_id, parse_envelope, tasks_batch
 from penstock.errors import Closed, InvalidField, LeaseLost, StorageError, TaskNotFound
 from penstock.model import Receipt
 from penstock.model_tasks import Finish, ScheduleSpec, TaskFilter, TaskState, TaskSubmission, WorkerInfo
+from penstock.shard.tasks import service
+from penstock.task_index import store
 from tests.behaviour.task_steps import Office, Run, in_thread, waiting
 from tests.support.brokers import BrokerThread
 
@@ -176,7 +177,7 @@ async def test_closing_tells_whoever_waits_on_a_loop():
 @pytest.fixture
 def lazy_clerk(monkeypatch):
     """One that does nothing unless it is woken."""
-    monkeypatch.setattr("penstock.embedded.desk.FOLLOW_SECONDS", 3600.0)
+    monkeypatch.setattr("penstock.shard.tasks.service.FOLLOW_SECONDS", 3600.0)
 
 
 @pytest.fixture
@@ -210,7 +211,7 @@ def test_the_clerk_tells_at_once_that_time_is_over_or_the_queue_is_empty_or_gone
 
 
 def test_the_timekeeper_gives_up_silent_workers(waits, monkeypatch):
-    monkeypatch.setattr("penstock.registry.DEAD_US", 50_000)
+    monkeypatch.setattr("penstock.shard.worker_registry.DEAD_US", 50_000)
     monkeypatch.setattr("penstock.limits.task_attempts_lost_max", 1)
     office, wait = waits
     office.ps.create_queue("mail", lease_seconds=3600, max_attempts=1)
@@ -246,7 +247,7 @@ def test_who_has_no_tasks_pays_for_none(tmp_path):
     queue.push(b"a")
     queue.lease()[0].ack()
 
-    assert not (tmp_path / desk.DIRECTORY).exists()
+    assert not (tmp_path / service.DIRECTORY).exists()
     assert "penstock-clerk" not in {thread.name for thread in threading.enumerate()}
     session.close()
 
@@ -258,7 +259,7 @@ def test_sqlite_is_loaded_by_those_who_have_tasks():
 
 
 def test_the_desk_knows_where_the_catalogue_is():
-    assert store.DIRECTORY == desk.DIRECTORY
+    assert store.DIRECTORY == service.DIRECTORY
 
 
 def test_final_tasks_are_kept_for_as_long_as_they_shall_be(tmp_path):

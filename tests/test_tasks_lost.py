@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Message, limits, tasking
+from penstock import Message, limits
 from penstock.batch import Batch
 from penstock.delivery.entries import AttemptsLost
 from penstock.embedded import Session
 from penstock.requests import LeaseRequest
-from penstock.shard import Shard
+from penstock.shard import tasks as shard_tasks
+from penstock.shard.shard import Shard
 from tests.support.accounts import assert_accounts
 from tests.support.tasking import Rig, task
 
@@ -31,7 +32,7 @@ def lose(rig: Rig, how: str) -> None:
     if how == "silence":
         rig.tick(LEASE)
     else:
-        rig.shard.confirm(tasking.expire_consumer(rig.shard, "w"))
+        rig.shard.confirm(shard_tasks.expire_consumer(rig.shard, "w"))
     rig.tick(BACKOFF)
 
 

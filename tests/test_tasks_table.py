@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock import Penstock
-from penstock.catalogue.store import NAME
 from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.errors import InvalidField
 from penstock.history import Limits, open_history
 from penstock.model_tasks import TaskFilter, TaskView
 from penstock.storage.schema import SCHEMAS, TASKS
+from penstock.task_index.store import NAME
 from tests.behaviour.task_steps import Office
 
 

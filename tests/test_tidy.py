@@ -28,13 +28,10 @@ FUNCTION_LINES_MAX = 60
 
 # Who may import whom, from the bottom up. A name covers what is inside it; the most specific name that fits a module
 # decides for it. Within one layer everything may import everything.
-BASE = {"errors", "limits", "forks", "clock", "model", "model_tasks", "cron", "version", "words"}
+BASE = {"errors", "limits", "forks", "clock", "model", "model_tasks", "cron", "version", "units"}
 FORMATS = BASE | {"batch", "envelopes", "task_fields", "delivery.entries"}
-CORE = FORMATS | {"delivery", "storage", "journal", "waiting", "requests", "replies"}
-SHARD = {
-    "materialise", "engine", "pushing", "shard", "transactions", "sinking", "tasking", "refilling", "checkpointing",
-    "upkeep", "opening", "registry", "catalogue",
-}  # fmt: skip
+CORE = FORMATS | {"delivery", "storage", "journal", "requests", "replies"}
+SHARD = {"shard", "task_index"}
 # What crosses the network, and what the two ends of it need beside.
 WIRE = BASE | {"batch", "envelopes", "task_fields", "requests", "replies", "arguments", "wire"}
 # What users hold knows the session, never what is behind it.
@@ -45,7 +42,7 @@ LAYERS: dict[str, set[str]] = {
     "limits": set(),
     "version": set(),
     "forks": {"errors"},
-    "words": {"errors"},
+    "units": {"errors"},
     "clock": {"errors", "limits"},
     "model": {"errors", "limits"},
     "batch": BASE,
@@ -58,21 +55,9 @@ LAYERS: dict[str, set[str]] = {
     "delivery": BASE | {"batch", "envelopes", "requests"},
     "storage": FORMATS,
     "journal": FORMATS | {"storage"},
-    "waiting": BASE,
     "replies": BASE | {"batch"},
-    "materialise": CORE,
-    "engine": CORE,
-    "pushing": CORE | {"engine"},
-    "shard": CORE | {"materialise", "engine", "pushing"},
-    "transactions": CORE | {"engine", "shard"},
-    "sinking": CORE | {"engine", "shard", "transactions"},
-    "tasking": CORE | {"materialise", "engine", "shard"},
-    "registry": BASE,
-    "catalogue": CORE | {"shard"},
-    "refilling": CORE | {"shard"},
-    "checkpointing": CORE | {"shard"},
-    "upkeep": CORE | {"shard", "refilling", "checkpointing"},
-    "opening": CORE | {"shard", "refilling", "checkpointing", "upkeep"},
+    "shard": CORE | SHARD,
+    "task_index": CORE | {"shard.shard", "shard.engine"},
     "repair": CORE | SHARD,
     "verify": CORE | SHARD,
     "embedded": CORE | SHARD,

@@ -14,11 +14,11 @@ from penstock.broker.health import readyz
 from penstock.client.sync import Penstock
 from penstock.embedded import Session
 from penstock.model import ContentType, Message
+from penstock.shard.upkeep import RETRY_SECONDS_MAX, Sleeper
 from penstock.storage.extent import Extent
 from penstock.storage.prefetch import Prefetcher
 from penstock.telemetry import Metrics
 from penstock.telemetry.meter import Meter
-from penstock.upkeep import RETRY_SECONDS_MAX, Sleeper
 from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
 
 PATIENCE = 60.0

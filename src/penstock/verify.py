@@ -25,7 +25,7 @@ from penstock.delivery.progress import Progress
 from penstock.delivery.stats import count_phases
 from penstock.errors import PenstockError
 from penstock.model import Outcome
-from penstock.opening import recover
+from penstock.shard.opening import recover
 from penstock.storage.checkpoint import Checkpoint
 from penstock.storage.columns import read_column
 from penstock.storage.disk import Disk

@@ -16,7 +16,7 @@ from fcntl import ioctl
 import pytest
 from rich.console import Console
 
-from penstock import words
+from penstock import units
 from penstock.cli import bench, frame, human
 from penstock.cli.sampling import Row, Sampler, counted, ordered
 from tests.support.served import QUIET, Served
@@ -140,14 +140,14 @@ def test_percentiles_are_values_that_were_measured():
 )
 def test_durations_are_short(seconds, text):
     assert human.duration(seconds) == text
-    assert words.seconds(text) == seconds
+    assert units.seconds(text) == seconds
 
 
 def test_sizes_and_counts_are_short():
     assert [human.size(count) for count in (0, 1023, 1536, 2**30)] == ["0 B", "1023 B", "1.5 KiB", "1.0 GiB"]
     assert [human.compact(count) for count in (0, 999_999, 1_500_000, 2 * 10**9)] == ["0", "999,999", "1.5M", "2.0G"]
     assert [human.rate(each) for each in (0, 0.5, 12, 12_345, 2e6)] == ["0", "0.5", "12", "12k", "2.0M"]
-    assert words.size_bytes("1.5GiB") == 3 * 2**29
+    assert units.size_bytes("1.5GiB") == 3 * 2**29
 
 
 class Terminal:

@@ -13,7 +13,7 @@ from penstock.delivery.log import Partition
 from penstock.delivery.phases import LEASED, SETTLED, WAITING
 from penstock.delivery.progress import Progress
 from penstock.delivery.stats import count_phases, group_stats
-from penstock.shard import Shard
+from penstock.shard.shard import Shard
 
 
 def assert_accounts(shard: Shard) -> None:

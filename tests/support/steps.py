@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from penstock.embedded import Session
-from penstock.shard import Shard
+from penstock.shard.shard import Shard
 
 STEPS_MAX: Final = 20_000  # of one hold of the lock, in tests with some hundred messages
 

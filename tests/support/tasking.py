@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from penstock import tasking
 from penstock.clock import ManualClock
 from penstock.delivery.entries import Entry, decode
 from penstock.delivery.tasks import id_text
@@ -15,9 +14,10 @@ from penstock.envelopes import parse_envelope
 from penstock.errors import PenstockError
 from penstock.model import MessageId, Receipt
 from penstock.model_tasks import Finish, Submitted, TaskState, TaskSubmission
-from penstock.opening import open_in_memory
 from penstock.requests import LeaseRequest, ParentFound
-from penstock.shard import Shard
+from penstock.shard import tasks as shard_tasks
+from penstock.shard.opening import open_in_memory
+from penstock.shard.shard import Shard
 
 
 def id_of(name: str) -> str:
@@ -51,7 +51,7 @@ class Rig:
         self.shard = shard or open_in_memory(self.clock, random.Random(1))
 
     def submit(self, *tasks: TaskSubmission, parents: Mapping[str, ParentFound] | None = None) -> list[Submitted]:
-        found, ticket = tasking.submit_tasks(self.shard, tasks, parents or {})
+        found, ticket = shard_tasks.submit_tasks(self.shard, tasks, parents or {})
         self.shard.confirm(ticket)
         return found
 
@@ -69,7 +69,7 @@ class Rig:
         return runs
 
     def finish(self, *finishes: Finish) -> list[PenstockError | None]:
-        answers, ticket = tasking.finish_tasks(self.shard, finishes)
+        answers, ticket = shard_tasks.finish_tasks(self.shard, finishes)
         self.shard.confirm(ticket)
         return answers
 

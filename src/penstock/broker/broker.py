@@ -37,8 +37,8 @@ from penstock.errors import BadRequest, PenstockError
 from penstock.model import ContentType, Durability, Outcome, Receipt
 from penstock.replies import LeaseReply, SinkState
 from penstock.requests import LeaseRequest, PartitionChoice, Settling
+from penstock.shard.transactions import transact
 from penstock.telemetry import Meter
-from penstock.transactions import transact
 from penstock.version import VERSION
 from penstock.wire.calls import Arguments, CancelTask, CommitSink, FindTask, RetryTask, ServerInfo, Transact
 

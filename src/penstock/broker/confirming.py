@@ -18,7 +18,7 @@ from typing import Any, Final
 from penstock.broker.answers import Told, resolve
 from penstock.errors import PenstockError
 from penstock.journal import outcome_unknown
-from penstock.shard import Shard
+from penstock.shard.shard import Shard
 
 logger: Final = logging.getLogger("penstock")
 

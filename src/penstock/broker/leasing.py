@@ -24,10 +24,10 @@ from penstock import limits
 from penstock.broker.answers import Told, answer_of
 from penstock.broker.fitting import ANSWER_BYTES_MAX, fit
 from penstock.errors import PenstockError
-from penstock.materialise import sealed_extents
 from penstock.model import Outcome
 from penstock.replies import LeaseReply
 from penstock.requests import LeaseRequest, Settling
+from penstock.shard.payload_rows import sealed_extents
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker

@@ -23,8 +23,8 @@ from penstock.model_tasks import TaskView, WorkerNews
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.embedded import Session
-    from penstock.embedded.awaiting import TaskWaiter
-    from penstock.registry import Registry
+    from penstock.shard.tasks.waits import TaskWaiter
+    from penstock.shard.worker_registry import Registry
 
 Wake = Callable[[], object]  # called from any thread
 Found = TaskView | PenstockError

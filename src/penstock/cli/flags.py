@@ -15,7 +15,7 @@ import typer
 from penstock.cli import human
 from penstock.cli.exits import CommandError
 from penstock.model import QueueOptions
-from penstock.words import seconds, size_bytes
+from penstock.units import seconds, size_bytes
 
 PANEL = "Queue options (docs/options.md)"
 

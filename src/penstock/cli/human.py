@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from penstock import words
+from penstock import units
 from penstock.errors import InvalidField
 
 BARS: Final = "▁▂▃▄▅▆▇█"
@@ -15,7 +15,7 @@ EMPTY: Final = "·"
 
 def instant(text: str, now: datetime | None = None) -> datetime:
     """An instant: RFC 3339, or a duration before (`-5m`) or after (`+1h`) now."""
-    return words.instant(text, now or datetime.now(UTC))
+    return units.instant(text, now or datetime.now(UTC))
 
 
 def position(text: str) -> str | int | datetime:

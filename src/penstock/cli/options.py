@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from penstock import words
+from penstock import units
 from penstock.cli import human
 from penstock.cli.completion import complete_context, complete_group, complete_queue
 
@@ -54,7 +54,7 @@ PayloadOnly = Annotated[
 
 def seconds_option(*names: str, about: str) -> typer.models.OptionInfo:
     """A duration."""
-    found: typer.models.OptionInfo = typer.Option(*names, parser=words.seconds, metavar="DURATION", help=about)
+    found: typer.models.OptionInfo = typer.Option(*names, parser=units.seconds, metavar="DURATION", help=about)
     return found
 
 

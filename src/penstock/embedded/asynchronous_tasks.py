@@ -30,7 +30,7 @@ from penstock.model_tasks import (
     WorkerNews,
     WorkerView,
 )
-from penstock.shard import Shard
+from penstock.shard.shard import Shard
 
 if TYPE_CHECKING:
     from penstock.embedded.session import Session

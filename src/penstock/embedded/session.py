@@ -13,18 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from penstock import limits, sinking, transactions
+from penstock import limits
 from penstock.batch import Batch, encode_one
 from penstock.clock import Clock, SystemClock
 from penstock.delivery import admin
 from penstock.delivery.entries import ProducerSet
 from penstock.delivery.group import Group
 from penstock.delivery.producers import decide_producer
-from penstock.embedded import browse, letters, members
-from penstock.embedded.desk import Desk
-from penstock.embedded.files import StoredFiles
 from penstock.embedded.tasks import TaskMethods
-from penstock.engine import Ticket
 from penstock.errors import LeaseLost, QueueExists
 from penstock.forks import refuse_in_forks
 from penstock.model import (
@@ -46,14 +42,18 @@ from penstock.model import (
     check_seconds,
     queue_options,
 )
-from penstock.opening import close_on_disk, open_in_memory, open_on_disk
 from penstock.replies import LeaseReply, Member, Membership, PushReply, SinkState
 from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice, Producer, Settling, SinkCommit
-from penstock.shard import Shard
+from penstock.shard import browse, dead_letters, members, sink_commit, transactions
+from penstock.shard.engine import Ticket
+from penstock.shard.opening import close_on_disk, open_in_memory, open_on_disk
+from penstock.shard.shard import Shard
+from penstock.shard.stored_files import StoredFiles
+from penstock.shard.tasks.service import Desk
+from penstock.shard.upkeep import Sleeper, Storekeeper, Timekeeper
+from penstock.shard.waiters import Waiter
 from penstock.storage.disk import Disk, RealDisk
 from penstock.storage.staging import Staging
-from penstock.upkeep import Sleeper, Storekeeper, Timekeeper
-from penstock.waiting import Waiter
 
 Watch = tuple[Waiter, Group]  # a lease that waits
 
@@ -263,16 +263,16 @@ class Session(TaskMethods):
 
     def discard_staged(self, queue: str, names: Sequence[str]) -> Ticket:
         """Remove staged files that will not be committed."""
-        sinking.discard_staged(self.shard, self.staging, names)
+        sink_commit.discard_staged(self.shard, self.staging, names)
         return 0
 
     def commit_sink(self, wanted: SinkCommit, client: str = "") -> tuple[SinkState, Ticket]:
         """Put in the next part of a batch; call again until it is in."""
-        return sinking.commit_sink(self.shard, self.staging, wanted, client)
+        return sink_commit.commit_sink(self.shard, self.staging, wanted, client)
 
     def sink_state(self, queue: str, sink: str) -> tuple[SinkState, Ticket]:
         """How far a sink is."""
-        return sinking.sink_state(self.shard, queue, sink)
+        return sink_commit.sink_state(self.shard, queue, sink)
 
     # browsing
 
@@ -371,17 +371,17 @@ class Session(TaskMethods):
     # dead letters
 
     def dead_letters(self, queue: str, wanted: LetterFilter) -> tuple[list[Message], Ticket]:
-        return letters.find(self.shard, queue, wanted)
+        return dead_letters.find(self.shard, queue, wanted)
 
     def redrive(self, queue: str, wanted: LetterFilter, per_second: float | None) -> tuple[int, Ticket]:
-        return letters.redrive(self.shard, queue, wanted, per_second)
+        return dead_letters.redrive(self.shard, queue, wanted, per_second)
 
     def replace_letters(self, queue: str, ids: Sequence[MessageId], batch: Batch) -> Ticket:
         """New messages in the place of dead letters: pushed and settled in one frame."""
-        return letters.replace(self.shard, queue, ids, batch)
+        return dead_letters.replace(self.shard, queue, ids, batch)
 
     def purge_dead_letters(self, queue: str) -> Ticket:
-        return letters.purge(self.shard, queue)
+        return dead_letters.purge(self.shard, queue)
 
     # storage
 

@@ -13,11 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from penstock import task_fields, tasking
-from penstock.embedded.awaiting import TaskWaiter
-from penstock.embedded.desk import Desk
-from penstock.embedded.looking import not_found
-from penstock.engine import Ticket
+from penstock import task_fields
 from penstock.errors import PenstockError, TaskConflict
 from penstock.model import MessageId, Receipt, check_seconds
 from penstock.model_tasks import (
@@ -37,7 +33,12 @@ from penstock.model_tasks import (
     WorkerNews,
     WorkerView,
 )
-from penstock.shard import Shard
+from penstock.shard import tasks as shard_tasks
+from penstock.shard.engine import Ticket
+from penstock.shard.shard import Shard
+from penstock.shard.tasks.lookups import not_found
+from penstock.shard.tasks.service import Desk
+from penstock.shard.tasks.waits import TaskWaiter
 
 T = TypeVar("T")
 LOOKS_MAX: Final = 20  # at something that moves each time
@@ -57,22 +58,22 @@ class TaskMethods:
         parents = {parent for task in checked for parent in task.depends_on}
         outside = parents.difference(task.task_id for task in checked)
         if not outside:
-            with suppress(tasking.Moved):  # one of them was submitted before, and is done
-                return tasking.submit_tasks(self.shard, checked, {}, client)
+            with suppress(shard_tasks.Moved):  # one of them was submitted before, and is done
+                return shard_tasks.submit_tasks(self.shard, checked, {}, client)
 
         def submit() -> tuple[list[Submitted], Ticket]:
-            return tasking.submit_tasks(self.shard, checked, self.desk.catalogue.places(parents), client)
+            return shard_tasks.submit_tasks(self.shard, checked, self.desk.catalogue.places(parents), client)
 
         return self._again_if_moved(submit, "depends_on")
 
     def finish_tasks(self, finishes: Sequence[Finish]) -> tuple[list[PenstockError | None], Ticket]:
         """Each by itself: None, or why it was not accepted. What is accepted is one frame."""
-        return tasking.finish_tasks(self.shard, finishes)
+        return shard_tasks.finish_tasks(self.shard, finishes)
 
     def note_progress(self, receipt: Receipt, task_id: str, progress: bytes) -> Ticket:
         """Progress is JSON; it is kept with the task."""
         task_fields.json_of(progress, "progress")
-        return tasking.note_progress(self.shard, receipt, task_fields.task_id(task_id), progress)
+        return shard_tasks.note_progress(self.shard, receipt, task_fields.task_id(task_id), progress)
 
     # looking
 
@@ -138,7 +139,7 @@ class TaskMethods:
             return
         if view.state in FINAL:
             raise TaskConflict(f"task {view.task_id} is {view.state} and cannot be cancelled")
-        _, consumer = tasking.cancel(self.shard, _place(view), view.task_id)
+        _, consumer = shard_tasks.cancel(self.shard, _place(view), view.task_id)
         if consumer:
             self.desk.cancelled(consumer, view.task_id)
 
@@ -147,11 +148,11 @@ class TaskMethods:
         checked = task_fields.task_id(task_id)
 
         def retry() -> None:
-            asked = tasking.kin(self.shard, checked)
-            known = tasking.Kin(asked, self.desk.catalogue.places(asked) if asked else {})
+            asked = shard_tasks.kin(self.shard, checked)
+            known = shard_tasks.Kin(asked, self.desk.catalogue.places(asked) if asked else {})
             view = self._task(checked)
             self.desk.registry.revived(checked)
-            tasking.retry(self.shard, _place(view), checked, view.state, view.finished_at, known)
+            shard_tasks.retry(self.shard, _place(view), checked, view.state, view.finished_at, known)
 
         self._again_if_moved(retry, checked)
         return self._task(checked), 0
@@ -176,7 +177,7 @@ class TaskMethods:
 
     def begin_operation(self, action: str, wanted: TaskFilter, operation_id: str = "") -> tuple[OperationView, Ticket]:
         """Purge or cancel all tasks that match, in the background. The same id again is the same operation."""
-        view, ticket = tasking.begin_operation(
+        view, ticket = shard_tasks.begin_operation(
             self.shard,
             task_fields.operation_action(action),
             task_fields.operation_filter(wanted),
@@ -186,20 +187,20 @@ class TaskMethods:
         return (view, ticket) if self.desk.operations.sleeper is not None else self.operation(view.operation_id)
 
     def operation(self, operation_id: str) -> tuple[OperationView, Ticket]:
-        return tasking.operation(self.shard, task_fields.operation_id(operation_id))
+        return shard_tasks.operation(self.shard, task_fields.operation_id(operation_id))
 
     def operations(self) -> tuple[list[OperationView], Ticket]:
-        return tasking.operations(self.shard)
+        return shard_tasks.operations(self.shard)
 
     def stop_operation(self, operation_id: str) -> tuple[OperationView, Ticket]:
-        return tasking.stop_operation(self.shard, task_fields.operation_id(operation_id))
+        return shard_tasks.stop_operation(self.shard, task_fields.operation_id(operation_id))
 
     def _again_if_moved(self, decide: Callable[[], T], what: str) -> T:
         """Decide by what the catalogue tells, again while it has moved before the decision is made."""
         for _ in range(LOOKS_MAX):
             try:
                 return decide()
-            except tasking.Moved:
+            except shard_tasks.Moved:
                 continue
         raise TaskConflict(f"{what}: changed each time it was looked at", hint="try again")
 
@@ -231,7 +232,7 @@ class TaskMethods:
         """It has stopped; what it still holds is released."""
         checked = task_fields.worker_id(worker_id)
         self.desk.registry.forget(checked)
-        return tasking.release_consumer(self.shard, checked)
+        return shard_tasks.release_consumer(self.shard, checked)
 
     def workers(self) -> tuple[list[WorkerView], Ticket]:
         """Who works here, and who did until lately."""
@@ -243,13 +244,13 @@ class TaskMethods:
 
     def set_schedule(self, spec: ScheduleSpec) -> tuple[ScheduleView, Ticket]:
         """Make it, or change it; the same again changes nothing."""
-        return tasking.set_schedule(self.shard, task_fields.schedule(spec))
+        return shard_tasks.set_schedule(self.shard, task_fields.schedule(spec))
 
     def delete_schedule(self, name: str) -> Ticket:
-        return tasking.delete_schedule(self.shard, task_fields.schedule_name(name))
+        return shard_tasks.delete_schedule(self.shard, task_fields.schedule_name(name))
 
     def schedules(self) -> tuple[list[ScheduleView], Ticket]:
-        return tasking.schedules(self.shard)
+        return shard_tasks.schedules(self.shard)
 
 
 def _place(view: TaskView) -> MessageId | None:

@@ -19,7 +19,6 @@ import random
 import msgspec
 
 from penstock import limits
-from penstock.checkpointing import DEDUP_PART, HOT, PRODUCERS_PART, QUEUE_PART, SHARD_PART, SINKS_PART, TASKS_PART
 from penstock.clock import Clock
 from penstock.delivery import producers_part, snapshot
 from penstock.delivery.core import Delivery
@@ -28,10 +27,11 @@ from penstock.delivery.entries import Settled, Span
 from penstock.delivery.sinks import encode_sinks, take_sinks
 from penstock.delivery.tasks_part import encode_tasks, take_tasks
 from penstock.model import Outcome
-from penstock.opening import close_on_disk, open_on_disk
 from penstock.repair.diagnosis import Diagnosis, Report
 from penstock.repair.salvage import Loss, Salvaged
-from penstock.shard import Shard
+from penstock.shard.checkpoints import DEDUP_PART, HOT, PRODUCERS_PART, QUEUE_PART, SHARD_PART, SINKS_PART, TASKS_PART
+from penstock.shard.opening import close_on_disk, open_on_disk
+from penstock.shard.shard import Shard
 from penstock.storage import compaction, files, highwater
 from penstock.storage import manifest as manifests
 from penstock.storage.aside import Aside

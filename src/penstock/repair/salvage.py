@@ -17,7 +17,6 @@ from collections.abc import Iterator
 import msgspec
 
 from penstock import limits
-from penstock.checkpointing import DEDUP_PART, PRODUCERS_PART, QUEUE_PART, SHARD_PART, SINKS_PART, TASKS_PART, restore
 from penstock.delivery.accounts import recount
 from penstock.delivery.core import Delivery
 from penstock.delivery.entries import Entry, Push, QueueSet, decode
@@ -26,9 +25,18 @@ from penstock.delivery.lost import gaps, give_up
 from penstock.delivery.rebuild import attach_sealed
 from penstock.delivery.snapshot import QueuePart, decode_shard
 from penstock.model import Outcome
-from penstock.opening import by_partition
 from penstock.repair.filling import Filling
 from penstock.repair.rebuilding import History, rebuild_dedup, rebuild_queue
+from penstock.shard.checkpoints import (
+    DEDUP_PART,
+    PRODUCERS_PART,
+    QUEUE_PART,
+    SHARD_PART,
+    SINKS_PART,
+    TASKS_PART,
+    restore,
+)
+from penstock.shard.opening import by_partition
 from penstock.storage.checkpoint import Checkpoint
 from penstock.storage.disk import Disk
 from penstock.storage.doctor import Examination

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
 
-from penstock import words
+from penstock import units
 from penstock.clock import SystemClock
 from penstock.errors import InvalidField
 from penstock.history import Slice, absolute_url
@@ -190,7 +190,7 @@ def _count(text: str) -> int:
 
 
 def _size(text: str) -> int:
-    found = words.size_bytes(text)
+    found = units.size_bytes(text)
     if found < 1:
         raise InvalidField(f"{text!r} is too small", hint="64 to 128 MiB are right for most")
     return found
@@ -198,7 +198,7 @@ def _size(text: str) -> int:
 
 def _instant(text: str) -> int:
     now = datetime.fromtimestamp(SystemClock().now() / 1_000_000, UTC)
-    return round(words.instant(text, now).timestamp() * 1_000_000)
+    return round(units.instant(text, now).timestamp() * 1_000_000)
 
 
 def _planned(text: str) -> tuple[Slice, ...]:
@@ -242,7 +242,7 @@ _SOURCE: Final = {
     "group": _Option("group", str.strip),
     "mode": _Option("mode", _word(Mode)),
     "maxMessagesPerTrigger": _Option("messages_per_trigger_max", _count),
-    "leaseSeconds": _Option("lease_seconds", words.seconds),
+    "leaseSeconds": _Option("lease_seconds", units.seconds),
     _SLICES: _Option("slices", _planned),
 }
 _SINK: Final = {

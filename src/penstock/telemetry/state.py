@@ -20,7 +20,7 @@ from penstock.delivery.group import Group
 from penstock.delivery.log import Queue
 from penstock.delivery.progress import Progress
 from penstock.model import Outcome
-from penstock.shard import Shard
+from penstock.shard.shard import Shard
 from penstock.telemetry.meter import OTHERS
 
 STEPS_MAX: Final = 256  # partitions between two pauses: a fraction of a millisecond

@@ -18,7 +18,7 @@ from penstock.clock import SystemClock
 from penstock.errors import InvalidField
 from penstock.model import suggestion
 from penstock.spark.pipelines.base import Options
-from penstock.words import instant, seconds, size_bytes
+from penstock.units import instant, seconds, size_bytes
 
 Given = str | bool | Sequence[str]
 Kind = TypeVar("Kind", bound=Options)

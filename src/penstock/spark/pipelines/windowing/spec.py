@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.errors import InvalidField, PenstockError
 from penstock.model import check_name, suggestion
-from penstock.words import seconds
+from penstock.units import seconds
 
 Duration = str | int | float
 FieldType = Literal["text", "int", "float", "bool", "time"]

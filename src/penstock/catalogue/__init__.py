@@ -1,5 +1,0 @@
-"""The catalogue of tasks: what has become of each, as a view of the journal that can be searched."""
-
-from penstock.catalogue.catalogue import Catalogue
-
-__all__ = ["Catalogue"]

@@ -1,0 +1,182 @@
+"""Looking without touching: reading by offset and time, delayed messages, statistics; and finding where to seek."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+
+import numpy as np
+
+from penstock import limits
+from penstock.delivery import admin
+from penstock.delivery.core import Delivery
+from penstock.delivery.entries import Entry
+from penstock.delivery.log import DUE, Partition, ask_each
+from penstock.delivery.phases import SETTLED
+from penstock.delivery.preview import preview
+from penstock.delivery.progress import Progress
+from penstock.delivery.stats import group_stats, lags
+from penstock.delivery.why import why
+from penstock.errors import GroupExists
+from penstock.model import Message, MessageId, PartitionLag, Position, QueueStats, Reason, to_datetime
+from penstock.replies import Piece
+from penstock.shard.engine import Ticket
+from penstock.shard.payload_rows import pieces_of, pieces_of_takes
+from penstock.shard.shard import Shard
+
+
+def read(
+    shard: Shard, queue: str, partition: int | str, offset: int | None, timestamp: int | None, limit: int
+) -> tuple[list[Message], Ticket]:
+    """Messages of one partition from an offset or an instant on; changes nothing."""
+
+    def question(now: int) -> list[Piece]:
+        where = admin.partition_named(admin.queue_named(shard.core, queue), partition)
+        first = max(where.start, offset or 0)
+        if timestamp is not None:
+            first = max(first, where.offset_at(timestamp))
+        return pieces_of(where, where.kept_from(first, limit))
+
+    pieces, ticket = shard.look(question)
+    return list(messages(queue, shard.loaded(pieces))), ticket
+
+
+def peek(shard: Shard, queue: str, limit: int) -> tuple[list[Message], Ticket]:
+    """What the default group would lease next, in that order; then what is held, waits or is not due, oldest first."""
+
+    def question(now: int) -> list[Piece]:
+        group = admin.queue_named(shard.core, queue).groups[0]
+        selection = preview(shard.core, group, limit, now)
+        pieces = pieces_of_takes(selection.takes)
+        listed = {(progress.partition.id, offset) for progress, gone in selection.expired for offset in gone}
+        listed |= {(take.progress.partition.id, offset) for take in selection.takes for offset in take.offsets}
+        left = limit - selection.count
+        for progress in group.progress:
+            offsets = list(islice(_unsettled(progress, listed), left))
+            pieces += pieces_of(progress.partition, offsets)
+            left -= len(offsets)
+        return pieces
+
+    pieces, ticket = shard.look(question)
+    return list(messages(queue, shard.loaded(pieces))), ticket
+
+
+def _unsettled(progress: Progress, listed: set[tuple[int, int]]) -> Iterator[int]:
+    """Offsets of a partition that are not settled, oldest first, without those that are listed already."""
+    number = progress.partition.id
+    for offset in chain(sorted(progress.sparse or ()), range(progress.base, progress.partition.end)):
+        if progress.state_of(offset) != SETTLED and (number, offset) not in listed:
+            yield offset
+
+
+def messages(queue: str, pieces: Sequence[Piece]) -> Iterator[Message]:
+    """Rows as messages."""
+    for piece in pieces:
+        for index, offset in enumerate(piece.offsets):
+            yield message(queue, piece, index, offset)
+
+
+def message(queue: str, piece: Piece, index: int, offset: int) -> Message:
+    """One row as a message."""
+    batch, row, pushed_at = piece.batch, piece.row(index), piece.pushed(index)
+    due = _due(piece, row, pushed_at)
+    ttl = 0 if batch.ttl is None else int(batch.ttl[row])
+    return Message(
+        payload=batch.payload(row),
+        key=batch.key(row),
+        priority=limits.priority_default if batch.priority is None else int(batch.priority[row]),
+        headers=batch.headers(row),
+        dedup_key=batch.dedup_key(row),
+        partition=piece.partition(index),
+        max_attempts=(int(batch.max_attempts[row]) or None) if batch.max_attempts is not None else None,
+        trace=batch.trace(row),
+        content_type=batch.content_type_of(row),
+        id=MessageId(queue, piece.partition(index), offset),
+        pushed_at=to_datetime(pushed_at),
+        available_at=to_datetime(due or pushed_at),
+        expires_at=to_datetime(pushed_at + ttl) if ttl else None,
+    )
+
+
+def _due(piece: Piece, row: int, pushed_at: int) -> int:
+    batch = piece.batch
+    delay = 0 if batch.delay is None else int(batch.delay[row])
+    deliver_at = 0 if batch.deliver_at is None else int(batch.deliver_at[row])
+    return max(pushed_at + delay if delay else 0, deliver_at)
+
+
+def delayed(shard: Shard, queue: str, limit: int) -> tuple[list[Message], Ticket]:
+    """Messages that are not due yet, soonest first."""
+
+    def question(now: int) -> list[tuple[int, Partition, int]]:
+        found: list[tuple[int, Partition, int]] = []
+        for partition in admin.queue_named(shard.core, queue).partitions:
+            if partition.flags & DUE:
+                found += _delayed_in(partition, now)
+        return sorted(found, key=lambda row: (row[0], row[2]))[:limit]
+
+    found, ticket = shard.look(question)
+    listed = []
+    for _, partition, offset in found:
+        listed += read(shard, queue, partition.name, offset, None, 1)[0]
+    return listed, ticket
+
+
+def _delayed_in(partition: Partition, now: int) -> Iterator[tuple[int, Partition, int]]:
+    groups = partition.queue.groups.values()
+    for extent in partition.extents:
+        dues = extent.dues()
+        for index in () if dues is None else np.flatnonzero(dues > now).tolist():
+            offset = extent.first + index
+            if any(group.progress[partition.id].state_of(offset) != SETTLED for group in groups):
+                yield int(dues[index]), partition, offset  # type: ignore[index]
+
+
+def why_waiting(shard: Shard, id: MessageId) -> tuple[list[Reason], Ticket]:
+    """One reason per group."""
+    return shard.look(lambda now: why(shard.core, admin.message_place(shard.core, id), id.offset, now))
+
+
+def stats(shard: Shard, name: str) -> tuple[QueueStats, Ticket]:
+    """The account of a queue and of each group."""
+
+    def question(now: int) -> QueueStats:
+        queue = admin.queue_named(shard.core, name)
+        groups, reached = queue.groups.values(), shard.core.wheel.reached
+        sealed = sum(e.sealed.bytes for p in queue.partitions for e in p.extents if e.sealed is not None)
+        tail = sum(e.batch.nbytes for p in queue.partitions for e in p.extents if e.batch is not None)
+        return QueueStats(
+            name=name,
+            messages=queue.messages(),
+            partitions=len(queue.partitions),
+            bytes_stored=sealed + tail,
+            paused=queue.paused,
+            groups={each.name: each for each in ask_each(lambda group: group_stats(group, reached), groups)},
+        )
+
+    return shard.look(question)
+
+
+def groups(shard: Shard, name: str) -> tuple[dict[str, list[PartitionLag]], Ticket]:
+    """Where each group stands in each partition."""
+    return shard.look(
+        lambda now: {group.name: lags(group) for group in admin.queue_named(shard.core, name).groups.values()}
+    )
+
+
+def decide_create_group(
+    core: Delivery, queue: str, group: str, start: Position, now: int, *, observes: bool
+) -> list[Entry]:
+    """A new group at a position."""
+    found = admin.queue_named(core, queue)
+    if group in found.group_ids:
+        raise GroupExists(f"queue {queue!r} has a group {group!r} already")
+    return admin.decide_create_group(found, group, admin.start_at(found, start, field="start"), now, observes=observes)
+
+
+def decide_seek(
+    core: Delivery, queue: str, group: str, to: Position, partition: int | str | None, now: int
+) -> list[Entry]:
+    """A group moved to a position."""
+    found = admin.queue_named(core, queue)
+    return admin.decide_seek(admin.group_named(found, group), admin.start_at(found, to, partition), now)

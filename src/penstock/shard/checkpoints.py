@@ -1,0 +1,244 @@
+"""Checkpoints of a shard: taking its state apart into parts, and putting it back.
+
+Parts: `shard` with a spare of every queue, `queue-<id>` for each queue, `dedup-<id>-<run>` for each frozen run of its
+dedup window and `dedup-<id>-hot` for the rest, `producers`, `sinks` and `tasks`. A queue is taken in slices, each at a
+sequence of its own, so that the shard is never held for long; so are producers. Sinks and tasks are each
+taken at one sequence, as references, and encoded when the shard goes on. A part that has not changed since the last one
+is kept as it is. Runs are merged here, before they are written, and mapped from their files afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from penstock.delivery import producers_part, snapshot
+from penstock.delivery.core import Delivery
+from penstock.delivery.dedup import ENTRY, DedupWindow, Run, merged, run_of
+from penstock.delivery.log import Queue
+from penstock.delivery.sinks import encode_sinks, restore_sinks, take_sinks
+from penstock.delivery.tasks_part import encode_tasks, restore_tasks, take_tasks
+from penstock.shard.shard import Shard
+from penstock.storage.checkpoint import Checkpoint, CheckpointStore
+
+SHARD_PART: Final = "shard"
+QUEUE_PART: Final = "queue-"
+DEDUP_PART: Final = "dedup-"
+HOT: Final = "hot"
+PRODUCERS_PART: Final = "producers"
+SINKS_PART: Final = "sinks"
+TASKS_PART: Final = "tasks"
+PRODUCERS_SLICE: Final = 200  # producers taken while the shard is held
+MAPPED_MIN: Final = 4_096  # keys of a run below which a mapping is not worth its page table
+
+
+class Checkpointer:
+    """Writes checkpoints of one shard; one thread at a time."""
+
+    def __init__(self, shard: Shard, store: CheckpointStore) -> None:
+        self._shard = shard
+        self._store = store
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing is known of the last checkpoint: the next is written whole."""
+        self._is_known = False
+        self._saved: dict[int, int] = {}  # queue id → sequence up to which its part is current
+        # Parts in the last checkpoint that this process wrote, by the queue that they belong to.
+        self._written: dict[int, set[str]] = {}
+        self._spares: dict[int, snapshot.QueuePart] = {}
+        self._producers_saved = -1  # sequence up to which their part is current
+        self._sinks_saved = -1
+        self._tasks_saved = -1
+
+    def save(self) -> None:
+        """Write what has changed since the last one."""
+        if not self._is_known:  # none yet, or somebody was interrupted in here
+            self._forget()
+        self._is_known = False
+        self._save()
+        self._is_known = True
+
+    def _save(self) -> None:
+        shard = self._shard
+        with shard.lock:
+            shard.check()
+            base = shard.core.sequence
+            queue_id_next = shard.core.queue_id_next
+            queues = list(shard.core.queues.values())
+        parts: dict[str, bytes] = {}
+        keep: set[str] = set()
+        runs: dict[str, Run] = {}
+        kept: set[int] = set()
+        for queue in queues:
+            if queue.touched <= self._saved.get(queue.id, -1):
+                keep |= self._written[queue.id]
+                kept.add(queue.id)
+            else:
+                self._take(queue, parts, keep, runs)
+        self._take_producers(parts, keep)
+        self._take_sinks(parts, keep)
+        self._take_tasks(parts, keep)
+        self._spares = {queue.id: self._spares[queue.id] for queue in queues}
+        parts[SHARD_PART] = snapshot.encode_shard(queue_id_next, list(self._spares.values()))
+        with shard.lock:
+            shard.check()
+            highest = shard.core.sequence
+        # A part may hold what came after `base`: it must not know of frames that a crash could undo.
+        shard.commit.wait(highest)
+        self._store.save(base, parts, keep)
+        self._saved = {queue.id: self._saved[queue.id] if queue.id in kept else base for queue in queues}
+        if PRODUCERS_PART in parts:
+            self._producers_saved = base
+        if SINKS_PART in parts:
+            self._sinks_saved = base
+        if TASKS_PART in parts:
+            self._tasks_saved = base
+        self._written = by_queue((*parts, *keep))
+        self._map(runs)
+
+    def _map(self, runs: dict[str, Run]) -> None:
+        """What was written need not be in memory any more."""
+        for name, run in runs.items():
+            run.part = name
+            if len(run) >= MAPPED_MIN:
+                run.records = np.frombuffer(self._store.mapped(name), ENTRY)
+
+    def _take(self, queue: Queue, parts: dict[str, bytes], keep: set[str], new: dict[str, Run]) -> None:
+        shard = self._shard
+        self._merge_runs(queue)
+        slices = []
+        first = 0
+        while first < len(queue.partitions):
+            with shard.lock:
+                shard.check()
+                slices.append(snapshot.take_slice(shard.core, queue, first))
+            first += snapshot.SLICE
+        with shard.lock:
+            shard.check()
+            head = snapshot.take_head(queue)
+            runs = dict(queue.dedup.runs) if queue.dedup is not None else {}
+            hot = dict(queue.dedup.hot) if queue.dedup is not None else {}
+        part = snapshot.QueuePart(head, slices)
+        self._spares[queue.id] = snapshot.spare_of(part)
+        parts[f"{QUEUE_PART}{queue.id}"] = snapshot.encode_queue(part)
+        for number, run in runs.items():
+            name = f"{DEDUP_PART}{queue.id}-{number}"
+            if run.part == name:
+                keep.add(name)
+            else:
+                parts[name], new[name] = run.records.tobytes(), run
+        if hot:
+            parts[f"{DEDUP_PART}{queue.id}-{HOT}"] = run_of(hot).tobytes()
+
+    def _merge_runs(self, queue: Queue) -> None:
+        """So that there are few. The shard goes on meanwhile, and may forget some of them."""
+        lock, window = self._shard.lock, queue.dedup
+        while window is not None:
+            with lock:
+                self._shard.check()
+                pair = window.mergeable()
+                if pair is None:
+                    return
+                older, newer = window.runs[pair[0]], window.runs[pair[1]]
+                left_behind_at = self._shard.clock.now() - window.window
+            run = merged(older, newer, left_behind_at)
+            with lock:
+                self._shard.check()
+                if window.runs.get(pair[0]) is older and window.runs.get(pair[1]) is newer:
+                    window.merge(pair, run)
+
+    def _take_producers(self, parts: dict[str, bytes], keep: set[str]) -> None:
+        shard = self._shard
+        known = shard.core.producers
+        with shard.lock:
+            shard.check()
+            ids = list(known.known)
+            touched, look_at = known.touched, known.look_at
+        if touched <= self._producers_saved and PRODUCERS_PART in self._written.get(0, ()):
+            keep.add(PRODUCERS_PART)
+            return
+        slices = []
+        for first in range(0, len(ids), PRODUCERS_SLICE):
+            with shard.lock:
+                shard.check()
+                slices.append(
+                    producers_part.take_slice(known, ids[first : first + PRODUCERS_SLICE], shard.core.sequence)
+                )
+        if slices:
+            parts[PRODUCERS_PART] = producers_part.encode_producers(look_at, slices)
+
+    def _take_sinks(self, parts: dict[str, bytes], keep: set[str]) -> None:
+        core = self._shard.core
+        with self._shard.lock:
+            self._shard.check()
+            if core.sinks.touched <= self._sinks_saved and SINKS_PART in self._written.get(0, ()):
+                keep.add(SINKS_PART)
+                return
+            taken = take_sinks(core.sinks, core.sequence)
+        if taken.known:
+            parts[SINKS_PART] = encode_sinks(taken)
+
+    def _take_tasks(self, parts: dict[str, bytes], keep: set[str]) -> None:
+        core = self._shard.core
+        with self._shard.lock:
+            self._shard.check()
+            if core.tasks.touched_last() <= self._tasks_saved and TASKS_PART in self._written.get(0, ()):
+                keep.add(TASKS_PART)
+                return
+            if not core.tasks:
+                return
+            taken = take_tasks(core.tasks, core.sequence)
+        try:
+            parts[TASKS_PART] = encode_tasks(taken)
+        finally:
+            with self._shard.lock:
+                self._shard.check()
+                core.tasks.take_back()
+
+
+def restore(core: Delivery, checkpoint: Checkpoint) -> None:
+    """Put the state of a checkpoint into an empty core."""
+    core.sequence = core.swept = checkpoint.sequence
+    for name in checkpoint.parts:
+        if name == SHARD_PART:
+            spare = snapshot.decode_shard(checkpoint.parts[name])
+            core.queue_id_next = max(core.queue_id_next, spare.queue_id_next)
+        elif name.startswith(QUEUE_PART):
+            snapshot.restore(core, snapshot.decode_queue(checkpoint.parts[name]))
+        elif name == PRODUCERS_PART:
+            producers_part.restore_producers(core.producers, checkpoint.parts[name])
+        elif name == SINKS_PART:
+            restore_sinks(core.sinks, checkpoint.parts[name])
+        elif name == TASKS_PART:
+            restore_tasks(core.tasks, checkpoint.parts[name])
+    dedup = [name for name in checkpoint.parts if name.startswith(DEDUP_PART)]
+    for number, names in by_queue(dedup).items():
+        queue = core.queues[number]
+        queue.dedup = DedupWindow(queue.options.dedup_seconds)
+        restore_dedup(queue.dedup, {name.rpartition("-")[2]: name for name in names}, checkpoint)
+
+
+def restore_dedup(window: DedupWindow, names: dict[str, str], checkpoint: Checkpoint) -> None:
+    """Runs under their numbers, oldest first; what was still in the dictionary becomes one more."""
+    hot = names.pop(HOT, None)
+    for number in sorted(map(int, names)):
+        name = names[str(number)]
+        window.add_run(Run(np.frombuffer(checkpoint.view(name), ENTRY), part=name), number)
+    if hot is not None:
+        window.add_run(Run(np.frombuffer(checkpoint.parts[hot], ENTRY)))
+
+
+def _queue_of(name: str) -> int:
+    """The queue that a part belongs to; 0 for the shard itself."""
+    return 0 if name in {SHARD_PART, PRODUCERS_PART, SINKS_PART, TASKS_PART} else int(name.split("-")[1])
+
+
+def by_queue(names: Iterable[str]) -> dict[int, set[str]]:
+    """Parts by the queue that they belong to."""
+    found: dict[int, set[str]] = {}
+    for name in names:
+        found.setdefault(_queue_of(name), set()).add(name)
+    return found

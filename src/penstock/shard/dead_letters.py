@@ -1,0 +1,116 @@
+"""Dead letters of a queue: finding them, sending them back, throwing them away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from penstock.batch import Batch
+from penstock.delivery import admin, dead
+from penstock.delivery.entries import Entry, Settled
+from penstock.delivery.log import Queue
+from penstock.delivery.phases import SETTLED
+from penstock.delivery.progress import span_of
+from penstock.delivery.push import decide_push
+from penstock.errors import MessageNotFound
+from penstock.model import DLQ_SUFFIX, Message, MessageId, Outcome
+from penstock.requests import DEAD_GROUP, DEAD_ORIGIN, LetterFilter
+from penstock.shard import browse
+from penstock.shard.engine import Ticket
+from penstock.shard.payload_rows import pieces_of
+from penstock.shard.shard import Shard
+
+CHUNK = 1_000
+
+
+def find(shard: Shard, queue: str, wanted: LetterFilter) -> tuple[list[Message], Ticket]:
+    """Dead letters that nobody has dealt with, oldest first."""
+    _, ticket = shard.look(lambda now: admin.queue_named(shard.core, queue))
+    found: list[Message] = []
+    for letter in _all(shard, queue + DLQ_SUFFIX, wanted.from_offset):
+        if len(found) >= wanted.limit:
+            break
+        if wanted.matches(letter):
+            found.append(letter)
+    return found, ticket
+
+
+def _all(shard: Shard, dlq: str, position: int) -> Iterator[Message]:
+    """Every unsettled dead letter from an offset on, a chunk at a time."""
+    while True:
+        offsets, position = shard.look(lambda now, start=position: _unsettled(shard, dlq, start))[0]  # type: ignore[misc]
+        if not offsets:
+            return
+        pieces, _ = shard.look(lambda now, chosen=offsets: pieces_of(shard.core.by_name[dlq].partitions[0], chosen))  # type: ignore[misc]
+        yield from browse.messages(dlq, shard.loaded(pieces))
+
+
+def _unsettled(shard: Shard, dlq: str, start: int) -> tuple[list[int], int]:
+    """Up to `CHUNK` offsets from `start` on that are not settled, and where to go on."""
+    queue = shard.core.by_name.get(dlq)
+    if queue is None:
+        return [], 0
+    progress = queue.groups[0].progress[0]
+    found: list[int] = []
+    for offset in range(max(start, progress.base), progress.partition.end):
+        if progress.state_of(offset) != SETTLED:
+            found.append(offset)
+            if len(found) == CHUNK:
+                break
+    return found, (found[-1] + 1 if found else start)
+
+
+def redrive(shard: Shard, queue: str, wanted: LetterFilter, per_second: float | None) -> tuple[int, Ticket]:
+    """Send dead letters back to the group where they died."""
+    found, ticket = find(shard, queue, wanted)
+    gap_seconds = 0.0 if per_second is None else 1 / per_second
+    letters = [_letter(message) for message in found]
+    slices = [letters[start : start + CHUNK] for start in range(0, len(letters), CHUNK)]
+    # Refuse before anything has changed: there may be more of them than one frame takes.
+    for some in slices:
+        shard.look(lambda now, some=some: [dead.origin_of(shard.core, letter) for letter in some])  # type: ignore[misc]
+    for number, some in enumerate(slices):
+        ticket = shard.redrive(queue, some, number * CHUNK * gap_seconds, gap_seconds)
+    return len(found), ticket
+
+
+def _letter(message: Message) -> dead.DeadLetter:
+    assert message.id is not None
+    headers = message.headers or {}
+    return dead.DeadLetter(message.id.offset, MessageId.parse(headers[DEAD_ORIGIN]), headers[DEAD_GROUP])
+
+
+def replace(shard: Shard, queue: str, ids: Sequence[MessageId], batch: Batch) -> Ticket:
+    """Push messages and settle the dead letters that they replace, in one frame.
+
+    A letter that somebody has dealt with is refused: what is asked twice is done once.
+    """
+
+    def decide(now: int) -> list[Entry]:
+        dlq = admin.queue_named(shard.core, queue + DLQ_SUFFIX)
+        offsets = sorted(_unsettled_offset(dlq, id) for id in ids)
+        decided = decide_push(shard.core, admin.queue_named(shard.core, queue), batch, now)
+        return [
+            *decided.entries,
+            Settled(dlq.id, 0, int(Outcome.REDRIVEN), now, 0, "", "", [span_of(0, offsets)]),
+        ]
+
+    return shard.change(decide)
+
+
+def _unsettled_offset(dlq: Queue, id: MessageId) -> int:
+    progress = dlq.groups[0].progress[0]
+    is_there = (id.queue, id.partition) == (dlq.name, progress.partition.name) and id.offset < progress.partition.end
+    if not is_there or progress.state_of(id.offset) == SETTLED:
+        raise MessageNotFound(f"{id} is no dead letter that waits", hint="list them again: someone has dealt with it")
+    return id.offset
+
+
+def purge(shard: Shard, queue: str) -> Ticket:
+    """Throw all dead letters of a queue away."""
+
+    def decide(now: int) -> list[Entry]:
+        admin.queue_named(shard.core, queue)
+        dlq = shard.core.by_name.get(queue + DLQ_SUFFIX)
+        return [] if dlq is None else admin.decide_purge(dlq, now)
+
+    return shard.change(decide)

@@ -1,0 +1,45 @@
+"""Fetching the delays that are due next into the timer wheel, from wherever the messages are.
+
+The due times of a whole queue are read while no lock is held; see `delivery/delays.py` for why they are not in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.delivery import delays
+from penstock.delivery.entries import Int64s
+from penstock.delivery.log import FOREVER, Extent, Partition, Queue
+from penstock.shard.shard import Shard
+
+
+def fetch_delays(shard: Shard, queue: Queue, after: int, *, opening: bool = False) -> None:
+    """Put the share that is due first after an instant into the wheel."""
+    with shard.lock:
+        shard.check()
+        found = [(shard.core.owner_of(p), p, extent) for p, extent in delays.delayed_extents(queue)]
+        horizon_before, queue.horizon = queue.horizon, FOREVER  # what is pushed meanwhile goes into the wheel at once
+    try:
+        timers, horizon = delays.gather(after, _due_columns(shard, found, after, opening=opening))
+    except BaseException:
+        with shard.lock:
+            queue.horizon = horizon_before  # what the wheel holds beyond it fires twice at worst, which does no harm
+        raise
+    with shard.lock:
+        shard.check()
+        shard.changing = True
+        delays.install(shard.core, queue, timers, horizon)
+        shard.changing = False
+
+
+def _due_columns(
+    shard: Shard, found: list[tuple[int, Partition, Extent]], after: int, *, opening: bool
+) -> Iterator[tuple[int, int, Int64s]]:
+    for owner, partition, extent in found:
+        if extent.sealed is not None and extent.sealed.due_last <= after:
+            continue
+        dues = shard.column(extent, "available_at") if extent.sealed is not None else extent.dues()
+        assert dues is not None
+        if opening:
+            partition.delayed += int((dues > after).sum())
+        yield owner, extent.first, dues

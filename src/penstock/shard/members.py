@@ -1,0 +1,144 @@
+"""Membership of groups: join, heartbeat, leave, and who is in. See docs/groups.md.
+
+Membership itself is volatile and is not journaled; the deliveries that a member loses with a partition are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from penstock import limits
+from penstock.delivery import admin
+from penstock.delivery.group import Group
+from penstock.delivery.membership import Roster
+from penstock.delivery.ready import EVERYONE
+from penstock.errors import InvalidField, MemberFenced
+from penstock.model import Outcome, Position, check_name, to_datetime
+from penstock.replies import Member, Membership
+from penstock.requests import Settling, check_session_seconds, check_start
+from penstock.shard.engine import Ticket
+from penstock.shard.shard import Shard
+
+RELEASED: Final = Settling(Outcome.RELEASED)
+
+
+def join(
+    shard: Shard, queue: str, group: str, member: str, session_seconds: float, start: Position | None = None
+) -> tuple[Membership, Ticket]:
+    """Become a member, or take over an id; what the one before held is released, uncounted. With `start`, a group that
+    is not there is made.
+    """
+    check_name(member, "member")
+    session_us = round(check_session_seconds(session_seconds) * 1_000_000)
+    if start is not None:
+        check_start(start)
+
+    def question(now: int) -> Membership:
+        found = shard.group_of_use(admin.queue_named(shard.core, queue), check_name(group, "group"), start, now)
+        found.active_at = now
+        roster = shard.core.rosters.of(found, now)
+        seat = roster.seats.get(member)
+        if seat is not None:
+            shard.take_away(found, member, seat.owned | seat.revoking, RELEASED, now)
+        shard.changing = True
+        roster.join(member, session_us, shard.clock.monotonic())
+        _changed(shard, found, now)
+        return _told(found, roster, member)
+
+    return shard.look(question)
+
+
+def heartbeat(
+    shard: Shard, queue: str, group: str, member: str, generation: int, held: Sequence[str]
+) -> tuple[Membership, Ticket]:
+    """Stay a member. What is being revoked and not in `held` is let go of."""
+
+    def question(now: int) -> Membership:
+        found, roster = _roster(shard, queue, group, member)
+        numbers = _numbers(found, held)
+        shard.take_away(found, member, roster.released(member, generation, numbers), RELEASED, now)
+        before = roster.generation
+        shard.changing = True  # it is not refused any more: what it released was asked for above
+        roster.heartbeat(member, generation, numbers, shard.clock.monotonic())
+        found.active_at = now
+        if roster.generation != before:
+            _changed(shard, found, now)
+        shard.changing = False
+        return _told(found, roster, member)
+
+    return shard.look(question)
+
+
+def leave(shard: Shard, queue: str, group: str, member: str, generation: int) -> Ticket:
+    """Go; what the member holds is given back."""
+
+    def question(now: int) -> None:
+        found, roster = _roster(shard, queue, group, member)
+        seat = roster.seat(member, generation)
+        shard.take_away(found, member, seat.owned | seat.revoking, RELEASED, now)
+        shard.changing = True
+        roster.leave(member, generation, shard.clock.monotonic())
+        _changed(shard, found, now)
+
+    return shard.look(question)[1]
+
+
+def members(shard: Shard, queue: str, group: str) -> tuple[list[Member], Ticket]:
+    """Who is in a group, in the order in which they joined."""
+
+    def question(now: int) -> list[Member]:
+        found = admin.group_named(admin.queue_named(shard.core, queue), group)
+        roster, monotonic = found.roster, shard.clock.monotonic()
+        if roster is None:
+            return []
+        return [
+            Member(
+                member,
+                roster.generation,
+                _names(found, seat.owned | seat.revoking),
+                to_datetime(now - (monotonic - seat.seen_at)),
+            )
+            for member, seat in roster.seats.items()
+        ]
+
+    return shard.look(question)
+
+
+def _roster(shard: Shard, queue: str, group: str, member: str) -> tuple[Group, Roster]:
+    """The roster that somebody claims to be on."""
+    found = admin.group_named(admin.queue_named(shard.core, queue), group)
+    if found.roster is None:
+        raise MemberFenced(f"group {group!r} of queue {queue!r} has no member {member!r}")
+    return found, found.roster
+
+
+def _changed(shard: Shard, group: Group, now: int) -> None:
+    """The end of a change of who owns what: leases that wait look again; the timekeeper may have to wake earlier."""
+    rosters = shard.core.rosters
+    rosters.look()
+    shard.waiters.wake(group.queue.id, EVERYONE, group.id)
+    shard.on_deadline(now + rosters.next_at - shard.clock.monotonic())
+    shard.changing = False
+
+
+def _told(group: Group, roster: Roster, member: str) -> Membership:
+    seat = roster.seats[member]
+    return Membership(
+        member,
+        roster.generation,
+        _names(group, seat.owned),
+        _names(group, seat.revoking),
+        seat.session_us / 1_000_000 / limits.heartbeats_per_session,
+    )
+
+
+def _names(group: Group, numbers: Collection[int]) -> list[str]:
+    return [group.queue.partitions[number].name for number in sorted(numbers)]
+
+
+def _numbers(group: Group, names: Sequence[str]) -> set[int]:
+    if isinstance(names, str):
+        raise InvalidField(f"held: {names!r} is not a list of partitions")
+    known = group.queue.by_name
+    return {known[name].id for name in names if name in known}

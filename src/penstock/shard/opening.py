@@ -1,0 +1,171 @@
+"""Opening a shard on a data directory, and closing it.
+
+Checkpoint, then the extents of sealed segments, then the frames after the checkpoint; then the indexes are made and
+whatever was leased is closed as interrupted. The same `apply` that ran live does all of it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import groupby
+
+from penstock.batch import layout
+from penstock.clock import Clock
+from penstock.delivery.core import Delivery
+from penstock.delivery.entries import Closing, decode, decode_push_one, decode_pushes
+from penstock.delivery.log import DUE, Extent
+from penstock.delivery.lost import gaps
+from penstock.delivery.rebuild import attach_sealed, rebuild
+from penstock.delivery.upkeep import decide_interrupted
+from penstock.errors import Damaged
+from penstock.journal.file import FileJournal
+from penstock.journal.memory import MemoryJournal
+from penstock.model import Durability
+from penstock.shard.checkpoints import Checkpointer, restore
+from penstock.shard.delay_loader import fetch_delays
+from penstock.shard.shard import Shard
+from penstock.shard.upkeep import Storekeeper
+from penstock.storage.checkpoint import Checkpoint, CheckpointStore
+from penstock.storage.directory import open_directory
+from penstock.storage.disk import Disk
+from penstock.storage.extent import Extent as SealedExtent
+from penstock.storage.manifest import Manifest
+from penstock.storage.segments import SegmentStore
+from penstock.storage.staging import Staging
+
+Replay = Callable[[int], Iterator[tuple[int, memoryview]]]  # frames after a sequence
+
+
+def open_in_memory(clock: Clock, rng: random.Random) -> Shard:
+    """A shard that forgets everything when it is closed."""
+    core = Delivery(clock.now())
+    return Shard(MemoryJournal(), core, clock, rng, durability="os")
+
+
+def open_on_disk(
+    disk: Disk,
+    clock: Clock,
+    rng: random.Random,
+    *,
+    durability: Durability = "fsync",
+    journal_file_bytes: int | None = None,
+) -> tuple[Shard, Storekeeper]:
+    """A shard on a data directory, which is locked until `close_on_disk`."""
+    shard_id = open_directory(disk)
+    try:
+        store = SegmentStore(disk)
+        checkpoints = CheckpointStore(disk)
+        checkpoint = checkpoints.load()
+        sequence = checkpoint.sequence if checkpoint else 0
+        sizes = {} if journal_file_bytes is None else {"file_bytes": journal_file_bytes}
+        journal = FileJournal(disk, shard_id, known_durable=max(sequence, store.sealed_sequence), **sizes)
+        core = recover(journal.replay, store.manifest, checkpoint, clock.now())
+        _require_whole(core)
+        shard = Shard(journal, core, clock, rng, store=store, durability=durability)
+        _rebuild(shard)
+        _close_interrupted(shard, rng)
+    except BaseException:
+        disk.close()
+        raise
+    return shard, Storekeeper(shard, Checkpointer(shard, checkpoints), Staging(disk))
+
+
+def close_on_disk(shard: Shard, keeper: Storekeeper, disk: Disk) -> None:
+    """A clean stop: checkpoint, a closing frame that vouches for all before it, and the lock given back."""
+    with ExitStack() as last:  # all of it, whatever fails; from below upwards
+        last.callback(disk.close)
+        last.callback(shard.throttle.set)  # whoever waited to push is told
+        last.callback(shard.journal.close)
+        last.callback(shard.commit.close)
+        if shard.prefetcher is not None:
+            last.callback(shard.prefetcher.close)
+        last.callback(setattr, shard, "is_closed", True)
+        shard.notice()  # what was left half done is not written down
+        keeper.finish()
+        if shard.journal.failed is None:
+            with shard.lock:
+                shard.check()
+                shard.upkeep_commit([Closing(shard.clock.now())])
+                shard.is_closed = True
+
+
+def recover(replay: Replay, manifest: Manifest, checkpoint: Checkpoint | None, now: int) -> Delivery:
+    """The state that a data directory holds, without its indexes. Changes nothing."""
+    core = Delivery(now)
+    core.replaying = True
+    if checkpoint is not None:
+        restore(core, checkpoint)
+    sealed = by_partition(manifest.extents)
+    for (queue_id, number), extents in sealed.items():
+        queue = core.queues.get(queue_id)
+        if queue is not None and number < len(queue.partitions):
+            attach_sealed(queue.partitions[number], extents)
+    known = core.sequence
+    for sequence, data in replay(min(known, manifest.sealed_sequence)):
+        one = decode_push_one(data)
+        if one is not None:
+            core.replay_one(*one, sequence)
+        elif sequence > known:
+            core.apply(decode(data), sequence)
+        else:
+            # The checkpoint has the state; what it does not have is the messages that no segment holds yet.
+            core.learn(decode_pushes(data), sequence)
+    _prefer_sealed(core, sealed, manifest.sealed_sequence)
+    return core
+
+
+def by_partition(extents: list[SealedExtent]) -> dict[tuple[int, int], list[Extent]]:
+    """Sealed extents as the delivery core knows them, by queue and partition, in order."""
+    ordered = sorted(extents)
+    grouped = groupby(ordered, key=lambda extent: (extent.queue, extent.partition))
+    return {place: [Extent.of_sealed(extent) for extent in run] for place, run in grouped}
+
+
+def _prefer_sealed(core: Delivery, sealed: dict[tuple[int, int], list[Extent]], sequence: int) -> None:
+    """Partitions that only replay brought to light: let go of batches that segments hold too."""
+    for (queue_id, number), extents in sealed.items():
+        queue = core.queues.get(queue_id)
+        partition = queue.partitions[number] if queue is not None else None
+        if partition is not None:
+            partition.trim(partition.start)
+            if all(extent.sealed is None for extent in partition.extents):
+                partition.reseal(extents, sequence)
+
+
+def _require_whole(core: Delivery) -> None:
+    """Every message must be somewhere: what is missing here would be skipped in silence later."""
+    for queue in core.queues.values():
+        for partition in queue.partitions:
+            for first, end in gaps(partition):
+                where = f"queue {queue.name!r}, partition {partition.name!r}"
+                raise Damaged(f"{where}: no file holds offsets {first} to {end - 1}")
+
+
+def _rebuild(shard: Shard) -> None:
+    core = shard.core
+    for queue in core.queues.values():
+        for partition in queue.partitions:
+            if partition.flags & layout.PRIORITY:
+                for extent in partition.extents:
+                    if extent.sealed is not None and extent.flags & layout.PRIORITY:
+                        extent.load("priority", shard.column(extent, "priority"))
+    rebuild(core)
+    for queue in core.queues.values():
+        if any(partition.flags & DUE for partition in queue.partitions):
+            fetch_delays(shard, queue, core.wheel.reached, opening=True)
+
+
+def _close_interrupted(shard: Shard, rng: random.Random) -> None:
+    """Leases do not outlive the process: their messages are ready again, the attempt counted."""
+
+    def close_some() -> bool:
+        for entries in decide_interrupted(shard.core, shard.clock.now(), rng):
+            shard.upkeep_commit(entries)
+            return True
+        return False
+
+    while shard.run(close_some):
+        pass
+    shard.journal.sync()

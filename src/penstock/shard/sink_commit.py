@@ -1,0 +1,139 @@
+"""Commits of sinks: the messages of staged files into a queue, and in the same frame that they are in.
+
+One call does one frame, so that the lock is never held for long and no caller waits for a large batch in one go: who
+commits calls again until the batch is in. A batch that fits a frame becomes visible at once; one that does not goes in
+over several, and before the first of them its files are made durable. Each frame says which files are in, so whoever
+calls next, after a crash too, goes on after them. Commits are always synced, whatever the queue's durability: the files
+are removed once the last frame is durable, and with them whatever the same sink staged before and never committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, TypeVar
+
+from penstock import limits
+from penstock.batch import Batch
+from penstock.delivery.entries import SinkCommitted
+from penstock.delivery.sinks import Todo, check_commit
+from penstock.errors import StorageError
+from penstock.replies import SinkState
+from penstock.requests import PushOperation, SinkCommit
+from penstock.shard.engine import Ticket
+from penstock.shard.shard import Shard
+from penstock.shard.transactions import Plan
+from penstock.storage.staging import Staging, check_staged
+
+T = TypeVar("T")
+
+# Of a frame, for messages; the rest is for the names of files and the like.
+ROOM_BYTES: Final = limits.frame_bytes_max - 2 * limits.MIB
+# What a message may take beside its place in the batch: its partition and a time to live, and a partition that is new.
+ROW_BYTES: Final = 16
+NAMED_ROW_BYTES: Final = 32
+
+
+class _Moved(Exception):
+    """Somebody else has gone on with the batch meanwhile."""
+
+
+def commit_sink(shard: Shard, staging: Staging, wanted: SinkCommit, client: str = "") -> tuple[SinkState, Ticket]:
+    """Put in as much of a batch as fits one frame; nothing when it is in already. Returns how far the sink is."""
+    check_commit(wanted)
+    for name in wanted.staged:
+        check_staged(name)
+    shard.throttle.wait()
+    while True:
+        with suppress(_Moved):
+            return _commit(shard, staging, wanted, client)
+
+
+def sink_state(shard: Shard, queue: str, sink: str) -> tuple[SinkState, Ticket]:
+    """How far a sink of a queue is."""
+    return shard.look(lambda now: _state(shard, queue, sink))
+
+
+def discard_staged(shard: Shard, staging: Staging, names: Sequence[str]) -> None:
+    """Remove staged files, but for those that an unfinished batch needs."""
+    needed, _ = shard.look(lambda now: shard.core.sinks.needed())
+    staging.remove([name for name in names if check_staged(name) not in needed])
+
+
+def _commit(shard: Shard, staging: Staging, wanted: SinkCommit, client: str) -> tuple[SinkState, Ticket]:
+    (todo, state), ticket = shard.look(lambda now: (_todo(shard, wanted), _state(shard, wanted.queue, wanted.sink)))
+    if todo is None:
+        shard.confirm(ticket)  # before they go: what was told to be in must be
+        discard_staged(shard, staging, wanted.staged)
+        _sweep(shard, staging, wanted, wanted.staged)
+        return state, ticket
+    batches = _reading(shard, wanted, todo, lambda: _next(staging, todo))
+    end = todo.done + len(batches)
+    if todo.done == 0 and end < len(todo.staged):
+        _reading(shard, wanted, todo, lambda: staging.sync(todo.staged))
+    ticket = shard.run(lambda: _put(shard, wanted, todo, batches, client))
+    if end < len(todo.staged):
+        return shard.look(lambda now: _state(shard, wanted.queue, wanted.sink))
+    shard.confirm(ticket)
+    staging.remove(todo.staged if todo.batch != wanted.batch else {*todo.staged, *wanted.staged})
+    _sweep(shard, staging, wanted, todo.staged)
+    return SinkState(todo.batch), ticket
+
+
+def _sweep(shard: Shard, staging: Staging, wanted: SinkCommit, staged: Sequence[str]) -> None:
+    """Remove what earlier attempts of the sink have left, now that a batch with these files is in."""
+    needed, _ = shard.look(lambda now: shard.core.sinks.needed())
+    staging.sweep_before(wanted.queue, wanted.sink, staged, {*needed, *wanted.staged})
+
+
+def _todo(shard: Shard, wanted: SinkCommit) -> Todo | None:
+    return shard.core.sinks.todo(wanted, shard.core.by_name.get(wanted.queue))
+
+
+def _state(shard: Shard, queue: str, sink: str) -> SinkState:
+    known = shard.core.sinks.find(shard.core.by_name.get(queue), sink)
+    return SinkState() if known is None else SinkState(known.batch, known.done, len(known.staged))
+
+
+def _reading(shard: Shard, wanted: SinkCommit, todo: Todo, read: Callable[[], T]) -> T:
+    """Read staged files, which may go under our hands when somebody else commits them."""
+    try:
+        return read()
+    except FileNotFoundError as error:
+        if shard.look(lambda now: _todo(shard, wanted))[0] != todo:
+            raise _Moved from None
+        raise StorageError(
+            f"sink {wanted.sink!r}, batch {todo.batch}: the staged file {error.filename} is gone",
+            hint="stage the batch again" if not todo.done else "set resetSink=true to begin anew; some of it is in",
+        ) from None
+
+
+def _next(staging: Staging, todo: Todo) -> list[Batch]:
+    """The batches of as many files as fit one frame, one at least."""
+    found: list[Batch] = []
+    room = ROOM_BYTES
+    for name in todo.staged[todo.done :]:
+        room -= staging.size(name)
+        if found and room < 0:
+            break
+        batch = staging.read(name)
+        room -= batch.count * (ROW_BYTES if batch.partitions is None else NAMED_ROW_BYTES)
+        if found and room < 0:
+            break
+        found.append(batch)
+    return found
+
+
+def _put(shard: Shard, wanted: SinkCommit, todo: Todo, batches: Sequence[Batch], client: str) -> Ticket:
+    if _todo(shard, wanted) != todo:
+        raise _Moved
+    now = shard.begin_push()
+    shard.tick(now, shard.clock.monotonic())
+    plan = Plan(shard, [PushOperation(wanted.queue, batch, batch.partitions) for batch in batches], now, client)
+    queue = plan.queue(wanted.queue)
+    done = todo.done + len(batches)
+    is_whole = todo.done == 0 and done == len(todo.staged)
+    files = ([], 0) if is_whole else (list(todo.staged), done)
+    committed = SinkCommitted(queue.id, wanted.sink, todo.batch, now, wanted.origin, wanted.is_once, *files)
+    # First, so that the push is last: its batch need not be copied then.
+    return plan.commit([committed, *plan.entries], "fsync")

@@ -1,0 +1,270 @@
+"""What a shard does with tasks: runs that end, progress, workers that are gone.
+
+A finish is a settle with words: the delivery ends as any other, and what the run gave is noted in the same frame.
+Each finish of a call stands by itself; those that are accepted share a frame, as long as they fit into one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from penstock import limits
+from penstock.delivery import settle as settle_rules
+from penstock.delivery.entries import Entry, Note, Push, TasksNoted
+from penstock.delivery.freeing import ROOM
+from penstock.delivery.leases import Lease, Take
+from penstock.delivery.log import Partition
+from penstock.delivery.phases import LEASED
+from penstock.delivery.settle import Chosen
+from penstock.delivery.tasks import GROUP, id_text
+from penstock.errors import InvalidField, LeaseLost, PenstockError, TooLarge
+from penstock.model import Durability, Outcome, Receipt, check_seconds
+from penstock.model_tasks import Finish
+from penstock.requests import Settling
+from penstock.shard.engine import Ticket
+from penstock.shard.shard import Shard
+from penstock.shard.tasks.checks import check_json, cut, id_bytes, safest
+from penstock.shard.tasks.commit import commit
+
+OUTCOMES: Final = {
+    "completed": Outcome.ACKED,
+    "failed": Outcome.RETRIED,
+    "dead": Outcome.REJECTED,
+    "snoozed": Outcome.SNOOZED,
+    "cancelled": Outcome.CANCELLED,
+    "released": Outcome.RELEASED,
+}
+NOTED: Final = {"completed": Note.RESULT, "failed": Note.ERROR, "dead": Note.ERROR, "cancelled": Note.CANCELLED}
+COMPLETED: Final = Settling(Outcome.ACKED)
+DEAD_WORKER: Final = Settling(Outcome.TIMED_OUT, error="the worker was given up")
+GOODBYE: Final = Settling(Outcome.RELEASED)
+FRAME_BYTES: Final = limits.frame_bytes_max // 2  # of results and errors; the rest is for what comes with them
+
+Checked = tuple[bytes, Settling]  # the task's id, and how its run ends
+Found = tuple[Finish, Checked, Lease, Take, int]
+
+
+def finish_tasks(shard: Shard, finishes: Sequence[Finish]) -> tuple[list[PenstockError | None], Ticket]:
+    """End runs: for each None, or why it was refused."""
+    answers: list[PenstockError | None] = []
+    ticket = 0
+    for part in _frames(finishes):
+        answered, ticket_part = _finish_some(shard, part)
+        answers += answered
+        ticket = max(ticket, ticket_part)
+    return answers, ticket
+
+
+def _frames(finishes: Sequence[Finish]) -> Iterator[Sequence[Finish]]:
+    """As many at a time as fit into a frame."""
+    start = size = 0
+    for place, each in enumerate(finishes):
+        size += len(each.result) + len(each.error)
+        if size > FRAME_BYTES and place > start:
+            yield finishes[start:place]
+            start, size = place, len(each.result) + len(each.error)
+    if start < len(finishes):
+        yield finishes[start:]
+
+
+def _finish_some(shard: Shard, finishes: Sequence[Finish]) -> tuple[list[PenstockError | None], Ticket]:
+    checked = [_checked(each) for each in finishes]
+    try:
+        return shard.run(lambda: _finish(shard, finishes, checked))
+    except TooLarge:
+        # Dead letters bring their payloads along.
+        if len(finishes) == 1:
+            raise
+        half = len(finishes) // 2
+        first, ticket_first = _finish_some(shard, finishes[:half])
+        second, ticket = _finish_some(shard, finishes[half:])
+        return first + second, max(ticket_first, ticket)
+
+
+def _finish(
+    shard: Shard, finishes: Sequence[Finish], checked: Sequence[Checked | PenstockError]
+) -> tuple[list[PenstockError | None], Ticket]:
+    now, monotonic = shard.begin()
+    shard.tick(now, monotonic)
+    answers: list[PenstockError | None] = []
+    found: list[Found] = []
+    seen: set[tuple[int, int]] = set()
+    for each, wanted in zip(finishes, checked, strict=True):
+        try:
+            if isinstance(wanted, PenstockError):
+                raise wanted
+            lease, take, index = _delivery_of(shard, each.receipt, wanted[0], each.task_id)
+            if (id(take), index) in seen:
+                raise LeaseLost(f"receipt {each.receipt} is named twice in one call")
+            seen.add((id(take), index))
+            found.append((each, wanted, lease, take, index))
+            answers.append(None)
+        except PenstockError as error:
+            answers.append(error)
+    if not found:
+        return answers, shard.read_ticket
+    pairs = _grouped(found)
+    entries = settle_rules.decide_settles(shard.core, pairs, now, shard.rng)
+    entries += _notes(found, now)
+    letters = sum(len(each.batch) for each in entries if isinstance(each, Push))
+    if letters > ROOM - FRAME_BYTES and len(found) > 1:
+        raise TooLarge("these finishes do not fit into one frame")
+    return answers, commit(shard, entries, now, _level(shard, found), [chosen for chosen, _ in pairs])
+
+
+def _checked(finish: Finish) -> Checked | PenstockError:
+    """How a run ends, or what is wrong with the way it is told."""
+    try:
+        task = id_bytes(finish.task_id)
+        outcome = OUTCOMES[finish.outcome]
+        if outcome is Outcome.ACKED:
+            check_json(finish.result, "result", limits.task_result_bytes_max)
+            return task, COMPLETED
+        delay = finish.delay_seconds
+        if delay is not None or outcome is Outcome.SNOOZED:
+            delay = check_seconds(delay, "delay_seconds")
+        return task, Settling(outcome, delay, cut(finish.error, limits.error_bytes_max))
+    except KeyError:
+        return InvalidField(f"outcome: {finish.outcome!r} is not one of {', '.join(OUTCOMES)}")
+    except PenstockError as error:
+        return error
+
+
+def _delivery_of(shard: Shard, receipt: Receipt, task: bytes, named: str) -> tuple[Lease, Take, int]:
+    """The delivery behind a receipt, and nobody else's task."""
+    lease = shard.core.leases.get(receipt.nonce)
+    found = lease.find(receipt.partition, receipt.offset) if lease is not None else None
+    is_over = lease is None or lease.deadline <= shard.core.over_at
+    if lease is None or found is None or is_over or lease.group.queue.name != receipt.queue:
+        raise LeaseLost(f"receipt {receipt} is not held by a live lease")
+    take, index = found
+    is_held = take.is_open(index) and take.progress.state_of(take.offsets[index]) == LEASED
+    if take.attempt_of(index) != receipt.attempt or not is_held:
+        raise LeaseLost(f"receipt {receipt} was settled already or belongs to another attempt")
+    if lease.group.id != GROUP:
+        raise InvalidField(f"receipt: {receipt} is of group {lease.group.name!r}; tasks are run in group 'default'")
+    partition = take.progress.partition
+    places = shard.core.tasks.places.get(lease.group.queue.id)
+    awaited = None if places is None else places.get((partition.id, receipt.offset))
+    if (awaited or task) != task or not _may_be(shard, partition, receipt.offset, task, named):
+        raise InvalidField(f"task_id: {named} is not the task of receipt {receipt}")
+    return lease, take, index
+
+
+def _may_be(shard: Shard, partition: Partition, offset: int, task: bytes, named: str) -> bool:
+    """Whether a message is this task, where a look at it costs next to nothing; elsewhere the worker is believed.
+
+    What lies in a segment was read when it was leased, and is mostly still there.
+    """
+    extent = partition.extent_at(offset) if partition.start <= offset and partition.extents else None
+    if extent is None or not extent.first <= offset < extent.end:
+        return True
+    batch, row_of = extent.batch, extent.row_of
+    if extent.sealed is not None and shard.store is not None:
+        batch, row_of = shard.store.at_hand(extent.sealed), extent.sealed.row_of
+    if batch is None or batch.compressed:
+        return True
+    payload = batch.payload(row_of(offset))
+    return named.encode() in payload or id_text(task).encode() in payload
+
+
+def _grouped(found: Sequence[Found]) -> list[tuple[Chosen, Settling]]:
+    """What ends in the same way, a take at a time."""
+    groups: dict[tuple[int, Settling], tuple[Chosen, list[int]]] = {}
+    for _, (_, how), lease, take, index in found:
+        group = groups.get((id(take), how))
+        if group is None:
+            indexes: list[int] = []
+            group = groups[id(take), how] = Chosen(lease, take, indexes), indexes
+        group[1].append(index)
+    for _, indexes in groups.values():
+        indexes.sort()
+    return [(chosen, how) for (_, how), (chosen, _) in groups.items()]
+
+
+def _notes(found: Sequence[Found], now: int) -> list[Entry]:
+    """One entry for each queue and worker."""
+    entries: dict[tuple[int, str], TasksNoted] = {}
+    for finish, (task, _), lease, take, index in found:
+        what = NOTED.get(finish.outcome)
+        if what is None:
+            continue
+        queue = lease.group.queue.id
+        noted = entries.get((queue, lease.consumer))
+        if noted is None:
+            noted = entries[queue, lease.consumer] = TasksNoted(queue, now, lease.consumer, [])
+        text = finish.result if what == Note.RESULT else cut(finish.error, limits.task_error_bytes_max).encode()
+        noted.notes.append(
+            Note(
+                task,
+                take.progress.partition.id,
+                take.offsets[index],
+                take.attempt_of(index),
+                what,
+                text,
+            )
+        )
+    return list(entries.values())
+
+
+def _level(shard: Shard, found: Sequence[Found]) -> Durability:
+    """The safest that any of the queues asks for."""
+    queues = {lease.group.queue for _, _, lease, _, _ in found}
+    return safest({queue.options.durability or shard.durability for queue in queues})
+
+
+def note_progress(shard: Shard, receipt: Receipt, task_id: str, progress: bytes) -> Ticket:
+    """What a run says of itself; refused once the run is no longer its worker's."""
+    check_json(progress, "progress", limits.task_progress_bytes_max)
+    task = id_bytes(task_id)
+
+    def operation() -> Ticket:
+        now, monotonic = shard.begin()
+        shard.tick(now, monotonic)
+        lease, take, _ = _delivery_of(shard, receipt, task, task_id)
+        partition = take.progress.partition
+        note = Note(task, partition.id, receipt.offset, receipt.attempt, Note.PROGRESS, progress)
+        shard.commit_frame([TasksNoted(partition.queue.id, now, lease.consumer, [note])], "os")
+        shard.changing = False
+        return 0
+
+    return shard.run(operation)
+
+
+def expire_consumer(shard: Shard, consumer: str) -> Ticket:
+    """A worker is given up: its leases end as if they had run out, the attempts counted."""
+    return _end_leases(shard, consumer, DEAD_WORKER)
+
+
+def release_consumer(shard: Shard, consumer: str) -> Ticket:
+    """A worker says goodbye: what it still holds is there for others at once."""
+    return _end_leases(shard, consumer, GOODBYE)
+
+
+def _end_leases(shard: Shard, consumer: str, how: Settling) -> Ticket:
+    ticket = 0
+    while (ended := shard.run(lambda: _end_some(shard, consumer, how))) is not None:
+        ticket = max(ticket, ended)
+    return ticket
+
+
+def _end_some(shard: Shard, consumer: str, how: Settling) -> Ticket | None:
+    """As much of one lease as a frame takes; None when nothing is left."""
+    now, monotonic = shard.begin()
+    shard.tick(now, monotonic)
+    for lease in [each for each in shard.core.leases.values() if each.consumer == consumer and each.group.id == GROUP]:
+        chosen = [Chosen(lease, take, held) for take, held in _held_of(lease)]
+        if not chosen:
+            shard.drop_lease(lease)
+            continue
+        entries, done = settle_rules.decide_what_fits(shard.core, chosen, how, now, shard.rng)
+        return commit(shard, entries, now, lease.group.queue.options.durability or shard.durability, done)
+    return None
+
+
+def _held_of(lease: Lease) -> Iterator[tuple[Take, list[int]]]:
+    for take, indexes in lease.open_takes():
+        held = [index for index in indexes if take.progress.state_of(take.offsets[index]) == LEASED]
+        if held:
+            yield take, held

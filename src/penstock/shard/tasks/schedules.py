@@ -1,0 +1,93 @@
+"""Schedules as they are set, deleted and shown. What the clock does with them is `delivery.firing`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from penstock import limits
+from penstock.cron import next_tick
+from penstock.delivery.admin import reserved_name
+from penstock.delivery.entries import Entry, ScheduleSet
+from penstock.delivery.firing import spec_of
+from penstock.delivery.schedules import Schedule
+from penstock.delivery.tasks import id_text
+from penstock.errors import QueueFull, ScheduleNotFound, TooLarge
+from penstock.model import DLQ_SUFFIX, to_datetime
+from penstock.model_tasks import ScheduleSpec, ScheduleView
+from penstock.shard.engine import Ticket
+from penstock.shard.shard import Shard
+
+
+def set_schedule(shard: Shard, spec: ScheduleSpec) -> tuple[ScheduleView, Ticket]:
+    """Make a schedule, or change it; the same again changes nothing."""
+    data = msgspec.json.encode(spec)
+    if len(data) > limits.schedule_bytes_max:
+        raise TooLarge(f"schedule: it takes {len(data):,} bytes; {limits.schedule_bytes_max:,} are allowed")
+    if spec.queue.endswith(DLQ_SUFFIX):
+        raise reserved_name(spec.queue)
+    next_tick(spec.cron, spec.timezone, shard.clock.now())  # refused before the shard is held: it may take a while
+    known = shard.core.tasks.schedules.known
+
+    def decide(now: int) -> list[Entry]:
+        before = known.get(spec.name)
+        if before is not None and before.spec == data:
+            return []
+        if before is None and len(known) >= limits.schedules_max:
+            raise QueueFull(f"there are {len(known):,} schedules", hint="delete some that are not needed")
+        return [ScheduleSet(spec.name, data, _next_at(before, spec, now), now, False)]
+
+    return _changed(shard, decide, spec.name)
+
+
+def _next_at(before: Schedule | None, spec: ScheduleSpec, now: int) -> int:
+    if spec.is_paused:
+        return 0
+    if before is not None and before.next_at:
+        old = spec_of(before)
+        if (old.cron, old.timezone) == (spec.cron, spec.timezone):
+            return before.next_at  # ticks that were missed are not forgotten because something else changed
+    return next_tick(spec.cron, spec.timezone, now)
+
+
+def _changed(shard: Shard, decide: Callable[[int], list[Entry]], name: str) -> tuple[ScheduleView, Ticket]:
+    ticket = shard.change(decide)
+
+    def question(now: int) -> ScheduleView:
+        shard.on_deadline(shard.core.tasks.schedules.next_at)
+        return _view(_known(shard, name))
+
+    view, read = shard.look(question)
+    return view, max(ticket, read)
+
+
+def delete_schedule(shard: Shard, name: str) -> Ticket:
+    """Forget a schedule; tasks that it has made stay."""
+
+    def decide(now: int) -> list[Entry]:
+        _known(shard, name)
+        return [ScheduleSet(name, b"", 0, now, True)]
+
+    return shard.change(decide)
+
+
+def schedules(shard: Shard) -> tuple[list[ScheduleView], Ticket]:
+    """All of them, by name."""
+    return shard.look(lambda now: [_view(each) for _, each in sorted(shard.core.tasks.schedules.known.items())])
+
+
+def _known(shard: Shard, name: str) -> Schedule:
+    found = shard.core.tasks.schedules.known.get(name)
+    if found is None:
+        raise ScheduleNotFound(f"there is no schedule {name!r}")
+    return found
+
+
+def _view(schedule: Schedule) -> ScheduleView:
+    return ScheduleView(
+        spec=spec_of(schedule),
+        next_at=to_datetime(schedule.next_at) if schedule.next_at else None,
+        last_at=to_datetime(schedule.last_at) if schedule.last_at else None,
+        last_task_id=id_text(schedule.last_task_id) if schedule.last_task_id else "",
+    )

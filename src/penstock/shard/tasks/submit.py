@@ -1,0 +1,255 @@
+"""Submitting tasks that wait for others or are unique, in one frame with any plain ones among them.
+
+Every id is remembered by its queue as a dedup key, so a call that is made again stores nothing twice. Whether a parent
+from outside the call is final is for the caller to find out: what it saw is compared with the state, and `Moved` says
+that it was too late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from penstock import limits
+from penstock.batch import Batch
+from penstock.delivery.admin import queue_to_push
+from penstock.delivery.core import Delivery
+from penstock.delivery.dedup import digest
+from penstock.delivery.entries import Entry, Parent, TaskHeld, UniqueTaken, entry_bytes
+from penstock.delivery.freeing import ROOM, cancelled
+from penstock.delivery.log import Queue
+from penstock.delivery.push import check_allowed, decide_push
+from penstock.delivery.rates import Bill, decide_bill
+from penstock.delivery.same_type import check_type, check_type_of
+from penstock.delivery.tasks import HELD, Place, id_text, is_settled
+from penstock.envelopes import task_message, tasks_batch
+from penstock.errors import InvalidField, QueueFull, TooLarge
+from penstock.model_tasks import FINAL, Submitted, TaskState, TaskSubmission
+from penstock.requests import ParentFound
+from penstock.shard.engine import Ticket
+from penstock.shard.shard import Shard
+from penstock.shard.tasks.checks import safest
+from penstock.shard.tasks.commit import commit
+from penstock.shard.tasks.submissions import Wanted, check_submissions
+
+POLICY: Final = {"cancel": TaskHeld.CANCEL, "run": TaskHeld.RUN}
+Parents = Mapping[str, ParentFound]
+
+
+class Lost(NamedTuple):
+    """Why a child will not run, and the parent whose end it is."""
+
+    why: str
+    parent: bytes
+
+
+class Moved(Exception):
+    """A parent is no longer where, or as, the caller saw it: look again, and submit again."""
+
+
+def open_place(core: Delivery, found: ParentFound) -> Place | None:
+    """Where the message of a parent is; None when there is none, or workers are done with it."""
+    if found.place is None:
+        return None
+    queue = core.by_name.get(found.place.queue)
+    partition = queue.by_name.get(found.place.partition) if queue is not None else None
+    if queue is None or partition is None:
+        return None
+    place = (queue.id, partition.id, found.place.offset)
+    return None if is_settled(core, place) else place
+
+
+def submit_tasks(
+    shard: Shard, tasks: Sequence[TaskSubmission], parents: Parents, client: str = ""
+) -> tuple[list[Submitted], Ticket]:
+    """Store all of them or none. `parents` has those that are not in the call. May raise `Moved`."""
+    wanted = check_submissions(tasks)
+    shard.throttle.wait()
+    return shard.run(lambda: _Submission(shard, wanted, parents, client).run())
+
+
+class _Submission:
+    """One call, with the lock held."""
+
+    def __init__(self, shard: Shard, wanted: list[Wanted], parents: Parents, client: str) -> None:
+        self._shard = shard
+        self._core = shard.core
+        self._parents = parents
+        self._client = client
+        self._wanted = wanted
+        self._now = 0
+        self._there: dict[bytes, tuple[bytes, Place | None]] = {}  # those that were there before: id, and where
+        self._keys: dict[tuple[str, bytes], bytes] = {}  # unique keys that this call takes
+        self._new: set[bytes] = set()
+        self._waits: dict[bytes, list[Parent | bytes]] = {}  # bytes: a task of this call
+        self._doomed: dict[bytes, Lost] = {}
+        self._places: dict[bytes, Place] = {}  # of those that are pushed
+        self._queues: dict[str, Queue] = {}  # of those that are new; queues that are made as they will be
+        self._bill: Bill = {}
+
+    def run(self) -> tuple[list[Submitted], Ticket]:
+        shard, core = self._shard, self._core
+        self._now = shard.begin_push()
+        shard.tick(self._now, shard.clock.monotonic())
+        core.tasks.sweep(core, self._now)
+        for each in self._wanted:
+            self._place(each)
+        new = [each for each in self._wanted if each.task_id not in self._there]
+        if not new:
+            return self._answers(), shard.read_ticket
+        created: list[Entry] = []
+        made = 0
+        for name in dict.fromkeys(each.task.queue for each in new):
+            self._queues[name], entries = queue_to_push(core, name, self._now, core.queue_id_next + made)
+            made += bool(entries)
+            created += entries
+        entries = created + self._entries(new)
+        level = safest({queue.options.durability or shard.durability for queue in self._queues.values()})
+        return self._answers(), commit(shard, entries, self._now, level, bill=self._bill)
+
+    def _answers(self) -> list[Submitted]:
+        answers = [(each.place, self._there.get(each.task_id), each.task_id) for each in self._wanted]
+        return [
+            Submitted(id_text(task_id if there is None else there[0]), there is None)
+            for _, there, task_id in sorted(answers)
+        ]
+
+    # what becomes of each
+
+    def _place(self, each: Wanted) -> None:
+        """Whether a task is new, and whether it is pushed, held or doomed."""
+        there = self._find(each)
+        if there is not None:
+            self._there[each.task_id] = there
+            return
+        waits: list[Parent | bytes] = []
+        doomed: Lost | None = None
+        for parent in each.parents:
+            found = self._wait_for(each, parent)
+            if isinstance(found, Lost):
+                doomed = doomed or (found if each.task.on_parent_failure == "cancel" else None)
+            elif found is not None:
+                waits.append(found)
+        self._new.add(each.task_id)
+        if doomed is not None:
+            self._doomed[each.task_id] = doomed
+        if waits or doomed is not None:
+            self._waits[each.task_id] = waits if doomed is None else []
+
+    def _find(self, each: Wanted) -> tuple[bytes, Place | None] | None:
+        """The task that was there before: the same, or one with the same unique key."""
+        tasks, queue = self._core.tasks, self._core.by_name.get(each.task.queue)
+        kept = tasks.held.get(each.task_id) or tasks.withdrawn.known.get(each.task_id)
+        if kept is not None:
+            check_type_of(kept.batch, each.task.task_id, each.task.task_type)
+            return each.task_id, None  # one that was cancelled stays so: whoever wants it to run retries it
+        if queue is not None and queue.dedup is not None:
+            known = queue.dedup.find(digest(each.task.task_id), self._now)
+            if known is not None:
+                check_type(queue, known.partition, known.offset, each.task.task_id, each.task.task_type)
+                return each.task_id, (queue.id, known.partition, known.offset)
+        if each.task.unique_key is None:
+            return None
+        key = digest(each.task.unique_key)
+        inside = self._keys.get((each.task.queue, key))
+        if inside is not None:
+            return inside, None
+        owner = tasks.owner_of(self._core, queue.id, key, self._now) if queue is not None else None
+        if queue is not None and owner is not None:
+            return owner.task_id, None if owner.offset == HELD else (queue.id, owner.partition, owner.offset)
+        self._keys[each.task.queue, key] = each.task_id
+        return None
+
+    def _wait_for(self, child: Wanted, parent: bytes) -> Parent | bytes | Lost | None:
+        """What a child has to wait for; None when that is done, `Lost` when it never will be."""
+        place: Place | None = None
+        was_there = parent in self._there
+        if was_there:
+            parent, place = self._there[parent]
+        if parent in self._new:
+            return parent
+        held = self._core.tasks.held.get(parent)
+        if held is not None:
+            return Parent(parent, held.queue, HELD, HELD)
+        if place is not None and not is_settled(self._core, place):
+            return Parent(parent, *place)
+        found = self._parents.get(id_text(parent))
+        if found is None:
+            where = f"tasks[{child.place}].depends_on"
+            if was_there:
+                raise Moved  # it was submitted before, and is done: how, the caller can find out
+            raise InvalidField(f"{where}: there is no task {id_text(parent)}", hint="submit it first, or in this call")
+        return self._wait_for_found(parent, found)
+
+    def _wait_for_found(self, parent: bytes, found: ParentFound) -> Parent | Lost | None:
+        if found.state in FINAL:
+            if found.state == TaskState.COMPLETED:
+                return None
+            return Lost(f"its parent {id_text(parent)} was {found.state.value}", parent)
+        place = open_place(self._core, found)
+        if place is None:
+            raise Moved
+        return Parent(parent, *place)
+
+    # the frame
+
+    def _entries(self, new: list[Wanted]) -> list[Entry]:
+        """All of it; refuses what does not fit."""
+        entries = self._pushes([each for each in new if each.task_id not in self._waits])
+        waiting = [each for each in new if each.task_id in self._waits]
+        for each in waiting:
+            entries.append(self._held(each, self._queues[each.task.queue]))
+        entries += [self._key(each) for each in new if each.task.unique_key is not None]
+        for each in waiting:
+            if each.task_id in self._doomed:
+                queue, lost = self._queues[each.task.queue], self._doomed[each.task_id]
+                entries.append(cancelled(queue.id, each.task_id, lost.why, self._now, lost.parent))
+        self._check_room(entries, waiting)
+        return entries
+
+    def _pushes(self, pushed: list[Wanted]) -> list[Entry]:
+        """One push for each queue. None of them is a duplicate: those were found before."""
+        by_queue: dict[Queue, list[Wanted]] = {}
+        for each in pushed:
+            by_queue.setdefault(self._queues[each.task.queue], []).append(each)
+        entries: list[Entry] = []
+        pushes = []
+        for queue, some in by_queue.items():
+            batch = tasks_batch([each.task for each in some])
+            decided = decide_push(self._core, queue, batch, self._now)
+            partitions, offsets = decided.push.places(batch.count)
+            for each, partition, offset in zip(some, partitions.tolist(), offsets.tolist(), strict=True):
+                self._places[each.task_id] = (queue.id, partition, offset)
+            entries += decided.entries
+            pushes.append((queue, decided.push))
+        self._bill = decide_bill(pushes, self._client, self._now)
+        return entries
+
+    def _held(self, each: Wanted, queue: Queue) -> TaskHeld:
+        message = task_message(each.task)
+        check_allowed(queue, Batch(message))
+        parents = [
+            wait if isinstance(wait, Parent) else Parent(wait, *self._places.get(wait, (queue.id, HELD, HELD)))
+            for wait in self._waits[each.task_id]
+        ]
+        policy = POLICY[each.task.on_parent_failure]
+        return TaskHeld(queue.id, each.task_id, self._now, parents, policy, message)
+
+    def _key(self, each: Wanted) -> UniqueTaken:
+        task, queue = each.task, self._queues[each.task.queue]
+        assert task.unique_key is not None
+        until = 0 if task.unique_seconds is None else self._now + round(task.unique_seconds * 1_000_000)
+        _, partition, offset = self._places.get(each.task_id, (queue.id, HELD, HELD))
+        return UniqueTaken(queue.id, digest(task.unique_key), each.task_id, until, partition, offset)
+
+    def _check_room(self, entries: list[Entry], waiting: list[Wanted]) -> None:
+        tasks = self._core.tasks
+        size = sum(map(entry_bytes, entries))
+        if size > ROOM:
+            raise TooLarge(f"tasks: they take {size:,} bytes", hint="submit fewer at a time")
+        if waiting and len(tasks.held) + len(waiting) > limits.tasks_held_max:
+            raise QueueFull(f"{len(tasks.held):,} tasks wait for others already", hint="wait until some are done")
+        if waiting and tasks.held_bytes + size > limits.tasks_held_bytes_max:
+            raise QueueFull(f"tasks that wait for others take {tasks.held_bytes:,} bytes already")
+        if len(tasks.unique) + len(self._keys) > limits.unique_keys_max:
+            raise QueueFull(f"{len(tasks.unique):,} unique keys are taken", hint="give them a shorter unique_seconds")

@@ -1,0 +1,189 @@
+"""Some tasks as they are now, while the catalogue is far behind the journal.
+
+A task that cannot have changed since the catalogue looked is answered from its row. Of others, their row is put into an
+empty database, and the frames of the journal that are about them after it: the same code folds and stores them as for
+the catalogue itself. Other frames cost a glance.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from penstock.batch import Batch, layout
+from penstock.delivery.dedup import digest
+from penstock.delivery.entries import (
+    PUSH_HEAD,
+    PUSH_PART,
+    Leased,
+    Record,
+    Settled,
+    Span,
+    TasksPurged,
+    decode_record,
+    split,
+)
+from penstock.delivery.phases import FRESH
+from penstock.delivery.tasks import GROUP, is_settled
+from penstock.journal.following import Frame
+from penstock.shard.shard import Shard
+from penstock.storage.task_changes import (
+    LEASED,
+    POSITION,
+    PUSH,
+    QUEUE,
+    SETTLED,
+    SWEEPING,
+    TASK_ID,
+    UPDATE_LENGTH,
+    Fold,
+)
+from penstock.storage.task_names import Known
+from penstock.storage.task_states import FINAL_FROM, Code, id_text
+from penstock.task_index import queries
+from penstock.task_index.follower import Sink, known_of, take_frame
+from penstock.task_index.store import Store
+
+T = TypeVar("T")
+Row = Sequence[Any]
+PURGED: Final = TasksPurged.__struct_config__.tag
+
+
+class Seen(NamedTuple):
+    """What the catalogue says of some tasks, all of it at one position of the journal."""
+
+    position: int
+    rows: Sequence[Row]
+    runs: Sequence[Row]
+    known: Known
+
+
+def seen(connection: sqlite3.Connection, ids: Iterable[bytes]) -> Seen:
+    """Read it, as of one moment."""
+    connection.execute("BEGIN")
+    try:
+        (position,) = connection.execute("SELECT value FROM meta WHERE name = 'position'").fetchone()
+        rows = list(queries.rows_of(connection, ids))
+        runs = [
+            run
+            for row in rows
+            for run in connection.execute(f"SELECT {', '.join(_RUN)} FROM runs WHERE number = ?", (row[0],))
+        ]
+        return Seen(position, rows, runs, known_of(connection))
+    finally:
+        connection.execute("COMMIT")
+
+
+_RUN: Final = ("number", "attempt", "worker", "started_at", "ended_at", "outcome", "error")
+
+
+def are_unchanged(shard: Shard, found: Seen, ids: Collection[bytes]) -> bool:
+    """Whether nothing that is in the journal after it can be about these tasks. The lock is held."""
+    if len(found.rows) < len(ids) or shard.core.swept > found.position:
+        return False
+    return all(_is_unchanged(shard, row) for row in found.rows)
+
+
+def _is_unchanged(shard: Shard, row: Row) -> bool:
+    task_id, queue_id, partition, position, state, attempt = row[1], *row[3:7], row[9]
+    core = shard.core
+    if position is None:
+        is_held = task_id in core.tasks.held
+        return is_held if state == Code.BLOCKED else not is_held and not _is_known(shard, row)
+    queue = core.queues.get(queue_id)
+    if queue is None:
+        return False
+    if state >= FINAL_FROM:
+        return is_settled(core, (queue_id, partition, position)) and not _is_known(shard, row)
+    is_fresh = queue.groups[GROUP].progress[partition].state_of(position) == FRESH
+    return is_fresh and state == Code.WAITING and not attempt
+
+
+def _is_known(shard: Shard, row: Row) -> bool:
+    """Whether its queue knows a task of its id in another place: it was submitted once more."""
+    queue = shard.core.queues.get(row[3])
+    if queue is None or queue.dedup is None:
+        return row[1] in shard.core.tasks.held
+    found = queue.dedup.find(digest(id_text(row[1])), shard.clock.now())
+    return row[1] in shard.core.tasks.held or (found is not None and (found.partition, found.offset) != (*row[4:6],))
+
+
+class Scratch:
+    """A database with a few tasks in it, brought up to date by the frames that are about them."""
+
+    def __init__(self, found: Seen, ids: Collection[bytes]) -> None:
+        self.known = found.known
+        self._store = Store(None)
+        self._about = _About(ids, [(row[3], row[4], row[5]) for row in found.rows if row[5] is not None])
+        with self._store.writing() as connection:
+            _insert(connection, "tasks", queries.COLUMNS, found.rows)
+            _insert(connection, "runs", _RUN, found.runs)
+
+    def follow(self, frames: Iterable[Frame]) -> None:
+        """Take in what is about its tasks."""
+        fold = Fold(self.known)
+        with self._store.writing() as connection:
+            sink = Sink(connection, self.known, None)
+            for sequence, _, frame in frames:
+                if self._about.is_in(frame):
+                    take_frame(fold, sequence, frame, sink)
+                    self._about.learn(fold.changes.values())
+            sink.store(fold)
+
+    def ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
+        with self._store.reading() as connection:
+            return question(connection)
+
+    def close(self) -> None:
+        self._store.close()
+
+
+def _insert(connection: sqlite3.Connection, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
+    places = ", ".join("?" * len(columns))
+    connection.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places})", rows)
+
+
+class _About:
+    """Tells frames that are about some tasks, and a few that are not, from all others."""
+
+    def __init__(self, ids: Collection[bytes], places: Iterable[tuple[int, int, int]]) -> None:
+        self._ids = set(ids)
+        self._words = [*ids, *(id_text(task_id).encode() for task_id in ids)]
+        self._places: set[tuple[int, int, int]] = set(places)
+
+    def learn(self, changes: Iterable[Sequence[Any]]) -> None:
+        """Tasks that were submitted in a frame have their places now."""
+        for change in changes:
+            if len(change) > UPDATE_LENGTH and change[TASK_ID] in self._ids:
+                queue, partition, position = change[QUEUE : POSITION + 1]
+                self._places.add((queue, partition, position))
+
+    def is_in(self, frame: memoryview) -> bool:
+        data = bytes(frame)
+        return any(word in data for word in self._words) or any(self._is_about(*entry) for entry in split(frame))
+
+    def _is_about(self, kind: int, body: memoryview) -> bool:
+        if kind == PUSH:
+            return _is_compressed(body)  # an id cannot be seen in it
+        if kind in (LEASED, SETTLED):
+            return self._touches(decode_record(body))
+        return kind in SWEEPING or kind == PURGED
+
+    def _touches(self, record: Record) -> bool:
+        assert isinstance(record, Leased | Settled)
+        mine = [place for place in self._places if place[0] == record.queue]
+        return record.group == GROUP and any(_holds(span, place) for span in record.spans for place in mine)
+
+
+def _holds(span: Span, place: tuple[int, int, int]) -> bool:
+    _, partition, offset = place
+    if span.partition != partition:
+        return False
+    return offset in span.offset_array() if span.offsets else span.first <= offset < span.first + span.count
+
+
+def _is_compressed(body: memoryview) -> bool:
+    _, rows, _, _, _, _, parts = PUSH_HEAD.unpack_from(body)
+    batch = body[PUSH_HEAD.size + parts * PUSH_PART.size + 4 * rows + rows % 2 * 4 :]
+    return bool(layout.flags_of(batch[:8]) & layout.CONTENT_TYPE) and Batch(batch).compressed
