@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import msgspec
 
 from penstock.batch import Batch
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Int64s, decode_pushes
 from penstock.delivery.group import Group
 from penstock.delivery.log import DUE, Extent, Partition
@@ -186,7 +186,7 @@ def _dues(extent: Extent, reader: SegmentReader, manifest: Manifest) -> Int64s:
     return dues
 
 
-def _in_journal(core: Delivery) -> int:
+def _in_journal(core: DeliveryState) -> int:
     return sum(
         extent.end - extent.first
         for queue in core.queues.values()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.group import Group
 from penstock.delivery.log import Partition
 from penstock.delivery.phases import LEASED, SETTLED, WAITING
@@ -21,7 +21,7 @@ def assert_accounts(shard: Shard) -> None:
     shard.look(lambda now: _check(shard.core))
 
 
-def _check(core: Delivery) -> None:
+def _check(core: DeliveryState) -> None:
     for queue in core.queues.values():
         for partition in queue.partitions:
             _check_extents(partition)
@@ -40,7 +40,7 @@ def _check_extents(partition: Partition) -> None:
         assert bounds[-1][1] == partition.end, f"{where}: ends at {partition.end}: {bounds}"
 
 
-def _check_group(core: Delivery, group: Group) -> None:
+def _check_group(core: DeliveryState, group: Group) -> None:
     where = f"{group.queue.name}, group {group.name}"
     for progress in group.progress:
         _check_progress(where, progress)
@@ -66,7 +66,7 @@ def _check_progress(where: str, progress: Progress) -> None:
     assert all(offset < progress.base for offset in progress.sparse or ()), f"{name}: {progress.sparse}"
 
 
-def _check_leases(core: Delivery, group: Group, where: str) -> None:
+def _check_leases(core: DeliveryState, group: Group, where: str) -> None:
     held: list[tuple[int, int]] = []
     for lease in group.leases.values():
         assert core.leases.get(lease.nonce) is lease, f"{where}: lease {lease.nonce:x} is only half known"

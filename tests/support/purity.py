@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.batch import Batch
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 
 # Deciding what has expired takes the due entries from the heap of expiries, which is an index: the engine counts it as
 # part of the change that follows.
@@ -64,7 +64,7 @@ def _attributes(thing: Any) -> Iterator[tuple[str, Any]]:
 
 
 @contextmanager
-def pure_decisions(core: Callable[[], Delivery]) -> Iterator[dict[str, int]]:
+def pure_decisions(core: Callable[[], DeliveryState]) -> Iterator[dict[str, int]]:
     """Compare the state around every decision; yields how often each was made."""
     made: dict[str, int] = {}
     put_back: list[tuple[Any, str, Any]] = []
@@ -83,7 +83,7 @@ def pure_decisions(core: Callable[[], Delivery]) -> Iterator[dict[str, int]]:
             setattr(module, name, function)
 
 
-def _watched(name: str, function: Any, core: Callable[[], Delivery], made: dict[str, int]) -> Any:
+def _watched(name: str, function: Any, core: Callable[[], DeliveryState], made: dict[str, int]) -> Any:
     @wraps(function)
     def decide(*arguments: Any, **options: Any) -> Any:
         before = portrait_of(core())

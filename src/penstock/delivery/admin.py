@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.dead import create_queue_entries
 from penstock.delivery.entries import (
     Entry,
@@ -48,7 +48,7 @@ from penstock.model import (
 Start = Literal["earliest", "latest"] | Mapping[int, int]
 
 
-def queue_named(core: Delivery, name: str) -> Queue:
+def queue_named(core: DeliveryState, name: str) -> Queue:
     """The queue of this name, which must exist."""
     queue = core.by_name.get(check_name(name))
     if queue is None:
@@ -80,7 +80,7 @@ def partition_named(queue: Queue, name: int | str) -> Partition:
 
 
 def start_at(queue: Queue, to: Position, partition: int | str | None = None, field: str = "to") -> Start:
-    """A position as offsets per partition; may raise `Need`."""
+    """A position as offsets per partition; may raise `ColumnNotLoaded`."""
     chosen = queue.partitions if partition is None else [partition_named(queue, partition)]
     if isinstance(to, Mapping):
         return {partition_named(queue, name).id: _offset(offset, field) for name, offset in to.items()}
@@ -109,7 +109,7 @@ def decide_group_of_use(queue: Queue, name: str, start: Position | None, now: in
     return decide_create_group(queue, name, start_at(queue, start, field="start"), now)
 
 
-def message_place(core: Delivery, id: MessageId) -> Partition:
+def message_place(core: DeliveryState, id: MessageId) -> Partition:
     """The partition of a message that is still kept."""
     partition = queue_named(core, id.queue).by_name.get(check_name(id.partition, "partition"))
     if partition is None or not partition.start <= id.offset < partition.end:
@@ -117,7 +117,7 @@ def message_place(core: Delivery, id: MessageId) -> Partition:
     return partition
 
 
-def queue_to_push(core: Delivery, name: str, now: int, id_next: int | None = None) -> tuple[Queue, list[Entry]]:
+def queue_to_push(core: DeliveryState, name: str, now: int, id_next: int | None = None) -> tuple[Queue, list[Entry]]:
     """The queue of a push; one that is not there as it will be, with the entries that make it, for the same frame."""
     queue = core.by_name.get(name)
     if queue is not None:
@@ -125,13 +125,13 @@ def queue_to_push(core: Delivery, name: str, now: int, id_next: int | None = Non
             raise reserved_name(name)
         return queue, []
     entries = decide_create_queue(core, name, QueueOptions(), now, id_next)
-    imagined = Delivery(now)
+    imagined = DeliveryState(now)
     imagined.apply(entries, 0)
     return imagined.by_name[name], entries
 
 
 def decide_create_queue(
-    core: Delivery, name: str, options: QueueOptions, now: int, id_next: int | None = None
+    core: DeliveryState, name: str, options: QueueOptions, now: int, id_next: int | None = None
 ) -> list[Entry]:
     """A new queue; `id_next` is for one that is not the first of its frame."""
     check_name(name)
@@ -177,7 +177,7 @@ def decide_pause(queue: Queue, paused: bool, now: int) -> list[Entry]:
     return [QueueSet(queue.id, queue.name, msgspec.json.encode(queue.options), paused, now)]
 
 
-def decide_delete_queue(core: Delivery, queue: Queue) -> list[Entry]:
+def decide_delete_queue(core: DeliveryState, queue: Queue) -> list[Entry]:
     """The queue and its dead letters go together."""
     dlq = core.by_name.get(queue.name + DLQ_SUFFIX)
     return [QueueDeleted(queue.id), *([QueueDeleted(dlq.id)] if dlq is not None else [])]
@@ -229,7 +229,7 @@ def decide_purge(queue: Queue, now: int) -> list[Entry]:
     return entries
 
 
-def decide_cancel(core: Delivery, id: MessageId, now: int) -> list[Entry]:
+def decide_cancel(core: DeliveryState, id: MessageId, now: int) -> list[Entry]:
     """Take a message back before anyone has it; refused once a consumer holds it or every group is done with it."""
     partition = message_place(core, id)
     entries: list[Entry] = []

@@ -53,7 +53,7 @@ class Observers:
         self.own(each)
 
 
-class Delivery(Indexes):
+class DeliveryState(Indexes):
     """See the module's rules."""
 
     def __init__(self, now: int) -> None:
@@ -224,7 +224,7 @@ class Delivery(Indexes):
             return
         after = AFTER[settled.outcome]
         group = spans[0][0].group
-        group.upheavals += not settled.leased_at
+        group.change_count += not settled.leased_at
         is_indexed = not self.replaying and (after != SETTLED or group.queue.ordered)
         ended: list[Progress] = []
         for progress, span in spans:

@@ -17,9 +17,9 @@ import numpy as np
 
 from penstock import limits
 from penstock.batch import Batch
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry, GroupSet, PartitionsAdded, Push, QueueSet, Revived, Settled
-from penstock.delivery.log import Need, Queue
+from penstock.delivery.log import ColumnNotLoaded, Queue
 from penstock.delivery.progress import Progress, span_of
 from penstock.errors import MessageNotFound, TooLarge
 from penstock.model import (
@@ -50,7 +50,7 @@ DLQ_OPTIONS: Final = QueueOptions(
 )
 
 
-class Corpse(NamedTuple):
+class DeadDelivery(NamedTuple):
     """One message that dies now."""
 
     progress: Progress
@@ -64,15 +64,15 @@ class Corpse(NamedTuple):
 
 
 def decide_dead(
-    core: Delivery, queue: Queue, corpses: Sequence[Corpse], now: int, id_next: int | None = None
+    core: DeliveryState, queue: Queue, deliveries: Sequence[DeadDelivery], now: int, id_next: int | None = None
 ) -> list[Entry]:
     """Settle the originals and, unless the queue wants none, push their dead letters.
 
     `TooLarge` when they do not fit into one frame; `id_next` is the id of a dead-letter queue that is made for it.
     """
     if queue.is_dlq or not queue.options.dead_letter:
-        return [_settled(queue, corpse, Outcome.DISCARDED) for corpse in corpses]
-    batches = _batches([_letter(queue, corpse) for corpse in corpses])
+        return [_settled(queue, delivery, Outcome.DISCARDED) for delivery in deliveries]
+    batches = _batches([_letter(queue, delivery) for delivery in deliveries])
     entries: list[Entry] = []
     dlq = core.by_name.get(queue.name + DLQ_SUFFIX)
     if dlq is None:
@@ -80,7 +80,7 @@ def decide_dead(
         entries += create_queue_entries(number, queue.name + DLQ_SUFFIX, DLQ_OPTIONS, [DEFAULT_PARTITION], now)
     else:
         number, end = dlq.id, dlq.partitions[0].end
-    entries += [_settled(queue, corpse, corpse.outcome) for corpse in corpses]
+    entries += [_settled(queue, delivery, delivery.outcome) for delivery in deliveries]
     for letters in batches:
         entries.append(Push(number, now, [(0, letters.count, end)], letters.data, columns=letters))
         end += letters.count
@@ -112,32 +112,34 @@ def create_queue_entries(
     return entries
 
 
-def _settled(queue: Queue, corpse: Corpse, outcome: Outcome) -> Settled:
-    span = span_of(corpse.progress.partition.id, range(corpse.offset, corpse.offset + 1), corpse.attempts)
-    group = corpse.progress.group
-    return Settled(queue.id, group.id, int(outcome), corpse.at, corpse.leased_at, corpse.consumer, corpse.error, [span])
+def _settled(queue: Queue, delivery: DeadDelivery, outcome: Outcome) -> Settled:
+    span = span_of(delivery.progress.partition.id, range(delivery.offset, delivery.offset + 1), delivery.attempts)
+    group = delivery.progress.group
+    return Settled(
+        queue.id, group.id, int(outcome), delivery.at, delivery.leased_at, delivery.consumer, delivery.error, [span]
+    )
 
 
-def _letter(queue: Queue, corpse: Corpse) -> Message:
-    progress, offset = corpse.progress, corpse.offset
+def _letter(queue: Queue, delivery: DeadDelivery) -> Message:
+    progress, offset = delivery.progress, delivery.offset
     extent = progress.partition.extent_at(offset)
     batch = extent.batch or (extent.columns or {}).get("batch")
     if batch is None:
-        raise Need((extent, "batch"))
+        raise ColumnNotLoaded((extent, "batch"))
     row = extent.row_of(offset) if extent.batch is not None else extent.sealed.row + offset - extent.first
     tried = (progress.attempts or {}).get(offset)
     headers = {
         DEAD_ORIGIN: str(MessageId(queue.name, progress.partition.name, offset)),
         DEAD_GROUP: progress.group.name,
-        DEAD_REASON: corpse.outcome.name.lower(),
-        DEAD_ERROR: corpse.error,
-        DEAD_ATTEMPTS: str(corpse.attempts),
-        DEAD_CONSUMER: corpse.consumer,
-        DEAD_AT: to_datetime(corpse.at).isoformat(),
+        DEAD_REASON: delivery.outcome.name.lower(),
+        DEAD_ERROR: delivery.error,
+        DEAD_ATTEMPTS: str(delivery.attempts),
+        DEAD_CONSUMER: delivery.consumer,
+        DEAD_AT: to_datetime(delivery.at).isoformat(),
     }
-    if corpse.leased_at:
-        headers[DEAD_FIRST_AT] = to_datetime(tried.first_at if tried else corpse.leased_at).isoformat()
-        headers[DEAD_LAST_AT] = to_datetime(corpse.leased_at).isoformat()
+    if delivery.leased_at:
+        headers[DEAD_FIRST_AT] = to_datetime(tried.first_at if tried else delivery.leased_at).isoformat()
+        headers[DEAD_LAST_AT] = to_datetime(delivery.leased_at).isoformat()
     return Message(
         payload=batch.payload(row),
         key=batch.key(row),
@@ -171,7 +173,7 @@ class DeadLetter(NamedTuple):
 
 
 def decide_redrive(
-    core: Delivery, dlq: Queue, letters: Sequence[DeadLetter], now: int, first_seconds: float, gap_seconds: float
+    core: DeliveryState, dlq: Queue, letters: Sequence[DeadLetter], now: int, first_seconds: float, gap_seconds: float
 ) -> list[Entry]:
     """Make the originals ready again, the first one after a while, the others spaced out; settle the dead letters."""
     # A message that died, was sought again and died once more has two letters; it comes back once.
@@ -191,7 +193,7 @@ def decide_redrive(
     return entries
 
 
-def origin_of(core: Delivery, letter: DeadLetter) -> tuple[Queue, Progress]:
+def origin_of(core: DeliveryState, letter: DeadLetter) -> tuple[Queue, Progress]:
     """Where a dead letter came from, if it can go back."""
     queue = core.by_name.get(letter.origin.queue)
     partition = queue.by_name.get(letter.origin.partition) if queue else None

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from penstock import limits
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Int64s
 from penstock.delivery.log import DUE, FOREVER, Extent, Partition, Queue
 from penstock.delivery.timers import TIMER, Timers
@@ -26,7 +26,7 @@ def crowded(queue: Queue) -> bool:
     return queue.near > 2 * limits.timers_near_max
 
 
-def shrink(core: Delivery, queue: Queue) -> None:
+def shrink(core: DeliveryState, queue: Queue) -> None:
     """Keep the share that is due first; the rest is read again later."""
     owners = _owners(queue)
     dues = core.wheel.dues_of(owners)
@@ -77,7 +77,7 @@ def _nearest(timers: list[Timers]) -> tuple[list[Timers], int]:
     return [everything[everything["due"] <= horizon]], horizon
 
 
-def install(core: Delivery, queue: Queue, timers: Timers, horizon: int) -> None:
+def install(core: DeliveryState, queue: Queue, timers: Timers, horizon: int) -> None:
     """Put a share into the wheel; what was pushed meanwhile and lies beyond it goes out again."""
     if horizon < FOREVER:
         queue.near -= core.wheel.drop_after(horizon, _owners(queue))

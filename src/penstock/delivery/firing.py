@@ -18,7 +18,7 @@ from penstock import limits
 from penstock.batch import Batch
 from penstock.cron import next_tick
 from penstock.delivery.admin import queue_to_push
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry, ScheduleFired
 from penstock.delivery.push import decide_push
 from penstock.delivery.schedules import Schedule
@@ -78,7 +78,7 @@ def _tick_after(cron: str, timezone: str, at: int) -> int:
         return 0
 
 
-def decide_fired(core: Delivery, name: str, tick: Tick, now: int) -> list[Entry]:
+def decide_fired(core: DeliveryState, name: str, tick: Tick, now: int) -> list[Entry]:
     """The frame of a tick, with its queue if that is new. May be refused like any push; `passed_over` is left then."""
     if not tick.is_run:
         return passed_over(name, tick)

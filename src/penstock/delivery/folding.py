@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.batch import Alike, Batch, encode_plain
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry, Produced
 from penstock.delivery.log import Queue
 from penstock.delivery.producers import NOBODY
@@ -29,7 +29,7 @@ class Folded(NamedTuple):
 
 
 def decide_folded(
-    core: Delivery,
+    core: DeliveryState,
     queue: Queue,
     payloads: Sequence[bytes],
     producers: Sequence[Producer | None],
@@ -63,7 +63,9 @@ def decide_folded(
     return folded._replace(offsets=[places[row][1] for row in range(len(payloads))])
 
 
-def _fresh(core: Delivery, queue: Queue, payloads: Sequence[bytes], now: int, content: ContentType | Alike) -> Folded:
+def _fresh(
+    core: DeliveryState, queue: Queue, payloads: Sequence[bytes], now: int, content: ContentType | Alike
+) -> Folded:
     decided = decide_push(core, queue, Batch(encode_plain(payloads, content)), now)
     ((partition, count, first),) = decided.push.parts
     return Folded(decided.entries, partition, range(first, first + count))

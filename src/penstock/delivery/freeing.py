@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock import limits
 from penstock.batch import Batch, join
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry, TaskFreed
 from penstock.delivery.log import Queue
 from penstock.delivery.push import check_allowed, decide_push
@@ -23,7 +23,7 @@ ROOM: Final = limits.frame_bytes_max - 2 * limits.MIB
 PUSH_BYTES: Final = limits.batch_bytes_max // 4
 
 
-def decide_freed(core: Delivery, now: int, count_max: int, room: int = ROOM) -> list[Entry]:
+def decide_freed(core: DeliveryState, now: int, count_max: int, room: int = ROOM) -> list[Entry]:
     """Free children that are ripe, as many as fit; nothing when there are none. `room` is what is left of the frame."""
     entries: list[Entry] = []
     pushed: dict[Queue, list[tuple[Held, Batch]]] = {}
@@ -55,7 +55,7 @@ def _forbidden(queue: Queue | None, held: Held) -> str:
     return ""
 
 
-def _push(core: Delivery, queue: Queue, some: list[tuple[Held, Batch]], now: int) -> list[Entry]:
+def _push(core: DeliveryState, queue: Queue, some: list[tuple[Held, Batch]], now: int) -> list[Entry]:
     decided = decide_push(core, queue, join([batch for _, batch in some]), now, is_promised=True)
     partitions, offsets = decided.push.places(len(some))
     entries = decided.entries

@@ -18,7 +18,7 @@ from penstock.delivery.entries import Int64s
 from penstock.delivery.group import DEFAULT
 from penstock.delivery.keys import recall
 from penstock.delivery.leases import Take
-from penstock.delivery.log import SPECIAL, Extent, Need, Queue
+from penstock.delivery.log import SPECIAL, ColumnNotLoaded, Extent, Queue
 from penstock.delivery.phases import FRESH, READY, SETTLED
 from penstock.delivery.progress import Progress
 from penstock.delivery.selection import Selection
@@ -184,7 +184,7 @@ def take_by_key(selection: Selection, progress: Progress, priority: int, room: i
             break
         try:
             progress.cursor = _walk_keys(selection, progress, extent, low, high, room, chosen)
-        except Need:
+        except ColumnNotLoaded:
             if not chosen:
                 raise
             break  # what was chosen has its key already

@@ -80,7 +80,7 @@ class KeyGate:
             self._group.offer_all(progress)
 
     def recall(self) -> None:
-        """Count what was in flight before the limit was. May raise `Need`; then nothing changed."""
+        """Count what was in flight before the limit was. May raise `ColumnNotLoaded`; then nothing changed."""
         if self.held_max is None or self._holders is not None:
             return
         places = [(progress, offset) for progress in self._group.progress for offset in _leased(progress)]

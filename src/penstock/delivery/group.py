@@ -52,6 +52,7 @@ class Group:
         "active_at",
         "backlog",
         "batch_max",
+        "change_count",
         "deficits",
         "gate",
         "id",
@@ -68,7 +69,6 @@ class Group:
         "roster",
         "served_at",
         "turn",
-        "upheavals",
         "waiting",
     )
 
@@ -86,7 +86,7 @@ class Group:
         self.roster: Roster | None = None  # its members, once it has had one
         self.turn = 0
         self.outcomes = [0] * (max(Outcome) + 1)  # deliveries and messages by how they ended, since the process started
-        self.upheavals = 0  # times that messages were settled without their leases being asked
+        self.change_count = 0  # times that messages were settled without their leases being asked
         self.limits: LeaseLimits | None = None
         self.batch_max = 0  # how many messages a consumer should take at a time; 0: any number
         self.clear_lanes()

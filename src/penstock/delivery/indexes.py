@@ -1,7 +1,7 @@
 """Indexes over the delivery state: what stands ready in which lane, what is due when, what expires when.
 
-They follow `Delivery.apply` while the shard lives, and are made anew from the state after a restart. An index may be
-behind the state, naming what is no longer to be had; it never forgets what is.
+They follow `DeliveryState.apply` while the shard lives, and are rebuilt from the state after a restart. An index may
+be behind the state, naming what is no longer available; it never forgets what is.
 """
 
 from __future__ import annotations

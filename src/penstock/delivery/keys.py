@@ -19,7 +19,10 @@ from penstock.delivery.progress import Progress
 
 
 def recall(progress: Progress) -> None:
-    """After a restart or a seek: who holds a key follows from the states. May raise `Need`; then nothing changed."""
+    """After a restart or a seek: who holds a key follows from the states.
+
+    May raise `ColumnNotLoaded`; then nothing changed.
+    """
     if progress.keys is not None:
         return
     keys: dict[int, int] = {}
@@ -35,7 +38,10 @@ def recall(progress: Progress) -> None:
 
 
 def is_its_turn(progress: Progress, offset: int) -> bool:
-    """Whether a message that came back may be leased; if not it is parked. May raise `Need`; then nothing changed."""
+    """Whether a message that came back may be leased; if not it is parked.
+
+    May raise `ColumnNotLoaded`; then nothing changed.
+    """
     recall(progress)
     keys, parked = progress.keys, progress.parked
     assert keys is not None
@@ -55,7 +61,7 @@ def is_its_turn(progress: Progress, offset: int) -> bool:
 
 
 def key_of(partition: Partition, offset: int) -> int:
-    """The hash of a message's key, 0 when it has none. May raise `Need`."""
+    """The hash of a message's key, 0 when it has none. May raise `ColumnNotLoaded`."""
     extent = partition.extent_at(offset)
     hashes = extent.key_hashes()
     return 0 if hashes is None else int(hashes[offset - extent.first])

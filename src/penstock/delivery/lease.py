@@ -2,7 +2,7 @@
 
 The first alters nothing and may refuse. The second uses up the indexes (rings, cursors, the lines of keys), though not
 the state: what it selects must be leased or expired by its entries, so the shard counts as changing from there on. When
-it raises `Need`, nothing was used up.
+it raises `ColumnNotLoaded`, nothing was used up.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry, Leased, Settled, Span
 from penstock.delivery.group import Group
 from penstock.delivery.lease_limits import LeaseLimits
@@ -40,7 +40,7 @@ def decide_room(group: Group, request: LeaseRequest, now: int) -> Room:
 
 
 def select_lease(
-    core: Delivery, group: Group, request: LeaseRequest, room: Room, now: int, monotonic: int, nonce: int
+    core: DeliveryState, group: Group, request: LeaseRequest, room: Room, now: int, monotonic: int, nonce: int
 ) -> tuple[list[Entry], Lease | None, Selection | None]:
     """The entries of a lease, and the lease itself; nothing and None when there is nothing to be had."""
     count_max, only = room
@@ -58,7 +58,7 @@ def select_lease(
     deadline = monotonic + round(seconds * 1_000_000)
     spans = [span_of_take(take) for take in selection.takes]
     lease = Lease(
-        nonce, group, request.consumer, now, deadline, selection.takes, selection.count, spans, True, group.upheavals
+        nonce, group, request.consumer, now, deadline, selection.takes, selection.count, spans, True, group.change_count
     )
     lease.member = request.member
     entries.append(Leased(queue.id, group.id, nonce, now, request.consumer, spans))
@@ -67,7 +67,7 @@ def select_lease(
     return entries, lease, selection
 
 
-def leased(core: Delivery, group: Group, client: str, selection: Selection | None, now: int) -> None:
+def leased(core: DeliveryState, group: Group, client: str, selection: Selection | None, now: int) -> None:
     """After the entries were applied: tokens are taken, and timers wake whoever waits when there is more."""
     if selection is not None:
         for instant, progress in selection.wakes:
@@ -84,7 +84,7 @@ def _room(group: Group, request: LeaseRequest) -> int:
     return min(request.count_max, per_consumer - group.in_flight(request.consumer))
 
 
-def _arm(core: Delivery, group: Group, limits: LeaseLimits, client: str, now: int) -> None:
+def _arm(core: DeliveryState, group: Group, limits: LeaseLimits, client: str, now: int) -> None:
     """Have those who wait woken when there are tokens again: one timer for a group, the earliest."""
     instant = limits.more_at(client, now)
     if instant is not None and group.progress and not now < limits.armed_at <= instant:

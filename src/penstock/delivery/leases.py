@@ -84,7 +84,7 @@ class Lease(msgspec.Struct):
     count: int  # deliveries not settled yet
     spans: list[Span] = []  # the takes as the journal has them
     is_whole: bool = True  # nothing of it was settled on its own
-    upheavals: int = 0  # of the group when it was leased
+    change_count: int = 0  # of the group when it was leased
     member: str = ""  # of the group, when a member leased it
 
     def find(self, partition: str, offset: int) -> tuple[Take, int] | None:

@@ -2,8 +2,8 @@
 
 An extent is a run of consecutive offsets of one partition: rows of a batch that is still in memory, or rows of a row
 group in a sealed segment. Priority, due time, expiry and key hash are immutable columns of the extent, shared by all
-groups. Looking at a column of a sealed extent that is not loaded raises `Need`: whoever drives the core loads it,
-hands it over with `Extent.load`, and asks again. Nothing has changed in between.
+groups. Looking at a column of a sealed extent that is not loaded raises `ColumnNotLoaded`: the caller loads it, hands
+it over with `Extent.load`, and asks again. Nothing has changed in between.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FOREVER: Final = 2**62
 SPECIAL: Final = DUE | layout.PRIORITY | layout.TTL
 
 
-class Need(Exception):
+class ColumnNotLoaded(Exception):
     """Columns of sealed extents must be loaded before the question can be answered."""
 
     def __init__(self, *wanted: tuple[Extent, str]) -> None:
@@ -52,10 +52,10 @@ def ask_each(question: Callable[[A], T], of: Iterable[A]) -> list[T]:
     for each in of:
         try:
             answers.append(question(each))
-        except Need as need:
+        except ColumnNotLoaded as need:
             wanted.update(((id(extent), column), (extent, column)) for extent, column in need.wanted)
     if wanted:
-        raise Need(*wanted.values())
+        raise ColumnNotLoaded(*wanted.values())
     return answers
 
 
@@ -156,7 +156,7 @@ class Extent(msgspec.Struct, eq=False, gc=False):
         if self.columns is not None and name in self.columns:
             return self.columns[name]
         if self.batch is None:
-            raise Need((self, name))
+            raise ColumnNotLoaded((self, name))
         self.load(name, _COLUMNS[name](self))
         return self.columns[name] if self.columns else None
 
@@ -276,7 +276,7 @@ class Partition:
         return list(islice(chain.from_iterable(kept), count))
 
     def offset_at(self, instant: int) -> int:
-        """The first offset pushed at or after an instant; `end` when there is none. May raise `Need`."""
+        """The first offset pushed at or after an instant; `end` when there is none. May raise `ColumnNotLoaded`."""
         index = bisect_left(self.extents, instant, key=Extent.pushed_last_at)
         if index == len(self.extents):
             return self.end
@@ -286,7 +286,7 @@ class Partition:
         return max(extent.first + int(np.searchsorted(extent.pushed_times(), instant)), self.start)
 
     def pushed_time(self, offset: int) -> int:
-        """When one message was pushed. May raise `Need`."""
+        """When one message was pushed. May raise `ColumnNotLoaded`."""
         extent = self.extent_at(offset)
         if extent.sealed is None or offset == extent.first or extent.sealed.pushed_last_at == extent.pushed_at:
             return extent.pushed_at

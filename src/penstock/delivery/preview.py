@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.group import Group
 from penstock.delivery.progress import Progress
 from penstock.delivery.selection import Selection
@@ -19,10 +19,10 @@ GROUP_INDEXES = ("lanes", "order", "deficits", "served_at", "turn", "gate")
 PROGRESS_INDEXES = ("cursor", "cursors", "offered", "keys", "parked", "parked_count")
 
 
-def preview(core: Delivery, group: Group, count_max: int, now: int) -> Selection:
+def preview(core: DeliveryState, group: Group, count_max: int, now: int) -> Selection:
     """The messages of one lease, in its order. Rates, and what one consumer may hold, are not looked at.
 
-    May raise `Need`.
+    May raise `ColumnNotLoaded`.
     """
     selection = Selection(group, now, core.wheel.reached, None)
     with _on_copies(group):

@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock import limits
 from penstock.batch import Batch, layout
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import digests
 from penstock.delivery.entries import Entry, Int32s, PartitionsAdded, Push, Settled, Span
 from penstock.delivery.group import Group
@@ -87,7 +87,7 @@ class Ahead:
 
 
 def decide_push(
-    core: Delivery,
+    core: DeliveryState,
     queue: Queue,
     batch: Batch,
     now: int,

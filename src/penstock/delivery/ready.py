@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import AttemptsLost, Entry, Int64s, Leased, Push, Revived, Settled, Span
 from penstock.delivery.log import DUE, Queue, dues_of
 from penstock.delivery.phases import AFTER, READY, WAITING
@@ -13,7 +13,7 @@ EVERYONE: Final = 1 << 30
 NOTHING: Final = (0, None)
 
 
-def made_ready(core: Delivery, each: Entry) -> tuple[int, int | None]:
+def made_ready(core: DeliveryState, each: Entry) -> tuple[int, int | None]:
     """How many messages, or more, an entry that was applied has made ready, and in which group; None: in all."""
     queue = core.queues.get(each.queue)
     if isinstance(each, Leased | AttemptsLost):

@@ -6,7 +6,7 @@ The caller has loaded the priorities of sealed extents and fetches delays throug
 from __future__ import annotations
 
 from penstock.batch import layout
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.indexes import priority_of
 from penstock.delivery.log import Extent, Partition
 from penstock.delivery.phases import READY
@@ -23,7 +23,7 @@ def attach_sealed(partition: Partition, extents: list[Extent]) -> None:
     partition.pushed_at = max(pushed_at, partition.pushed_at)
 
 
-def rebuild(core: Delivery) -> None:
+def rebuild(core: DeliveryState) -> None:
     """Everything that follows from the state, once all entries are applied."""
     core.replaying = False
     for queue in core.queues.values():
@@ -43,7 +43,7 @@ def rebuild(core: Delivery) -> None:
     core.tasks.find_lost(core)
 
 
-def _index(core: Delivery, progress: Progress) -> None:
+def _index(core: DeliveryState, progress: Progress) -> None:
     progress.offered = 0
     core.index_progress(progress)
     group, partition = progress.group, progress.partition

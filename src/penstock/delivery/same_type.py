@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from penstock.batch import Batch, layout
-from penstock.delivery.log import Need, Queue, ask_each
+from penstock.delivery.log import ColumnNotLoaded, Queue, ask_each
 from penstock.errors import StateError
 from penstock.model import ContentType, MessageId
 
@@ -30,7 +30,7 @@ _decoder: Final = msgspec.json.Decoder(_Typed)
 
 
 def check_types(queue: Queue, batch: Batch, duplicates: Mapping[int, MessageId]) -> None:
-    """Refuse a push if one of its tasks has the id of a task of another type. May raise `Need`."""
+    """Refuse a push if one of its tasks has the id of a task of another type. May raise `ColumnNotLoaded`."""
     if not duplicates or not batch.flags & layout.CONTENT_TYPE:
         return
     ask_each(partial(_check_row, queue, batch), islice(duplicates.items(), COMPARED_MAX))
@@ -50,7 +50,7 @@ def _check_row(queue: Queue, batch: Batch, duplicate: tuple[int, MessageId]) -> 
 
 
 def check_type(queue: Queue, partition: int, offset: int, task_id: str, task_type: str) -> None:
-    """The same for one task, and the place of the one that has its id. May raise `Need`."""
+    """The same for one task, and the place of the one that has its id. May raise `ColumnNotLoaded`."""
     _compare(_Typed(task_id, task_type), _stored(queue, partition, offset))
 
 
@@ -78,7 +78,7 @@ def _stored(queue: Queue, number: int, offset: int) -> _Typed | None:
         return _typed(extent.batch, extent.row_of(offset))
     batch = (extent.columns or {}).get("batch")
     if batch is None:
-        raise Need((extent, "batch"))
+        raise ColumnNotLoaded((extent, "batch"))
     return _typed(batch, extent.sealed.row + offset - extent.first)
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.delivery.group import Group
 from penstock.delivery.leases import Take
-from penstock.delivery.log import Need
+from penstock.delivery.log import ColumnNotLoaded
 from penstock.delivery.progress import Progress
 
 
@@ -54,7 +54,7 @@ class Selection(msgspec.Struct):
             extent = progress.partition.extent_at(offset)
             try:
                 expiries = extent.expiries()
-            except Need:
+            except ColumnNotLoaded:
                 # Deliver rather than wait: the upkeep finds it if it comes back once more.
                 expiries = None
             expires_at = 0 if expiries is None else int(expiries[offset - extent.first])

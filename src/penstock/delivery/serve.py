@@ -5,8 +5,8 @@ partitions, then by due time, then by offset. `weighted` service shares between 
 instead. In both, a lane that leases have passed over for `starvation_seconds` is served one message, then waits anew.
 
 Selection consumes the indexes (rings, cursors), never the state: what it selects must be leased or expired by an entry
-right after. When it runs into a column that is not loaded it stops with what it has, or raises `Need` when it has
-nothing.
+right after. When it needs a column that is not loaded it stops with what it has, or raises `ColumnNotLoaded` when it
+has nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.delivery.again import take_again
 from penstock.delivery.fresh import taker_of
 from penstock.delivery.group import BIT, Group, Lane
 from penstock.delivery.limited import take_limited
-from penstock.delivery.log import Need
+from penstock.delivery.log import ColumnNotLoaded
 from penstock.delivery.progress import Progress
 from penstock.delivery.selection import Selection
 
@@ -37,7 +37,7 @@ def select(group: Group, count_max: int, now: int, reached: int, only: Collectio
     selection = Selection(group, now, reached, only)
     try:
         serve(selection, count_max)
-    except Need:
+    except ColumnNotLoaded:
         if not selection.count and not selection.expired:
             for _, progress in selection.wakes:
                 group.offer_all(progress)  # its timer is not set: the question is asked again
@@ -46,7 +46,7 @@ def select(group: Group, count_max: int, now: int, reached: int, only: Collectio
 
 
 def serve(selection: Selection, count_max: int) -> None:
-    """Fill a selection. May raise `Need` when it is filled in part."""
+    """Fill a selection. May raise `ColumnNotLoaded` when it is filled in part."""
     group = selection.group
     if len(group.order) > 1:
         _serve_lanes(selection, count_max)

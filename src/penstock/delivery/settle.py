@@ -14,8 +14,8 @@ import numpy as np
 
 from penstock import limits
 from penstock.batch import layout
-from penstock.delivery.core import Delivery
-from penstock.delivery.dead import Corpse, decide_dead
+from penstock.delivery.core import DeliveryState
+from penstock.delivery.dead import DeadDelivery, decide_dead
 from penstock.delivery.entries import AttemptsLost, Entry, Settled
 from penstock.delivery.lease import span_of_take
 from penstock.delivery.leases import Lease, Take
@@ -40,7 +40,7 @@ class Chosen(msgspec.Struct):
     indexes: Sequence[int]
 
 
-def find_receipts(core: Delivery, receipts: Iterable[Receipt]) -> list[Chosen]:
+def find_receipts(core: DeliveryState, receipts: Iterable[Receipt]) -> list[Chosen]:
     """The deliveries behind some receipts; refuses all of them when one is stale, forged or named twice."""
     chosen: dict[int, tuple[Lease, Take, set[int]]] = {}
     for receipt in receipts:
@@ -58,14 +58,14 @@ def find_receipts(core: Delivery, receipts: Iterable[Receipt]) -> list[Chosen]:
     return [Chosen(lease, take, sorted(indexes)) for lease, take, indexes in chosen.values()]
 
 
-def decide_ack_whole(core: Delivery, nonce: int, now: int) -> tuple[Lease, Settled] | None:
+def decide_ack_whole(core: DeliveryState, nonce: int, now: int) -> tuple[Lease, Settled] | None:
     """The short way for a lease of which nothing has been settled yet; None when it has to be looked at closely."""
     lease = core.leases.get(nonce)
     if (
         lease is None
         or not lease.is_whole
         or lease.deadline <= core.over_at
-        or lease.upheavals != lease.group.upheavals
+        or lease.change_count != lease.group.change_count
     ):
         return None
     group = lease.group
@@ -73,7 +73,7 @@ def decide_ack_whole(core: Delivery, nonce: int, now: int) -> tuple[Lease, Settl
     return lease, settled
 
 
-def find_lease(core: Delivery, nonce: int) -> list[Chosen]:
+def find_lease(core: DeliveryState, nonce: int) -> list[Chosen]:
     """All that a lease still holds."""
     lease = core.leases.get(nonce)
     if lease is None or lease.deadline <= core.over_at:
@@ -92,13 +92,15 @@ def _is_held(take: Take, index: int) -> bool:
     return take.is_open(index) and take.progress.state_of(take.offsets[index]) == LEASED
 
 
-def decide_settle(core: Delivery, chosen: Sequence[Chosen], how: Settling, now: int, rng: random.Random) -> list[Entry]:
-    """Entries for ending these deliveries in one way; may raise `Need` when a dead letter's payload is not at hand."""
+def decide_settle(
+    core: DeliveryState, chosen: Sequence[Chosen], how: Settling, now: int, rng: random.Random
+) -> list[Entry]:
+    """Entries that end these deliveries in one way. May raise `ColumnNotLoaded` for the payload of a dead letter."""
     return decide_settles(core, [(each, how) for each in chosen], now, rng)
 
 
 def decide_settles(
-    core: Delivery,
+    core: DeliveryState,
     chosen: Iterable[tuple[Chosen, Settling]],
     now: int,
     rng: random.Random,
@@ -106,15 +108,15 @@ def decide_settles(
 ) -> list[Entry]:
     """The same for deliveries that end each in its own way; `id_next` is the id of a queue that is made for them."""
     entries: list[Entry] = []
-    corpses: dict[Queue, list[Corpse]] = {}
+    dead_by_queue: dict[Queue, list[DeadDelivery]] = {}
     for each, how in chosen:
         outcome = how.outcome if how.outcome == Outcome.REJECTED else Outcome.DEAD
         lease, take, indexes = each.lease, each.take, each.indexes
         queue = lease.group.queue
         dying = dying_indexes(queue, take, indexes, how.outcome) if how.outcome in MAY_KILL else ()
         if dying:
-            corpses.setdefault(queue, []).extend(
-                _corpse(lease, take, index, outcome, how.error, now) for index in dying
+            dead_by_queue.setdefault(queue, []).extend(
+                _dead_delivery(lease, take, index, outcome, how.error, now) for index in dying
             )
             last = set(dying)
             indexes = [index for index in indexes if index not in last]
@@ -123,13 +125,13 @@ def decide_settles(
             lost = [index for index in indexes if is_task(take, index)] if how.outcome in LOST else ()
             if lost:
                 entries.append(AttemptsLost(queue.id, lease.group.id, now, [span_of_take(take, lost)]))
-    for made, (queue, dead) in enumerate(corpses.items()):
+    for made, (queue, dead) in enumerate(dead_by_queue.items()):
         entries += decide_dead(core, queue, dead, now, (id_next or core.queue_id_next) + made)
     return entries
 
 
 def decide_what_fits(
-    core: Delivery, chosen: Sequence[Chosen], how: Settling, now: int, rng: random.Random
+    core: DeliveryState, chosen: Sequence[Chosen], how: Settling, now: int, rng: random.Random
 ) -> tuple[list[Entry], Sequence[Chosen]]:
     """The same for as many of these as fit into one frame: dead letters bring their payloads along."""
     while True:
@@ -147,7 +149,7 @@ def _fewer(chosen: Sequence[Chosen]) -> Sequence[Chosen]:
     return [Chosen(only.lease, only.take, only.indexes[: len(only.indexes) // 2])]
 
 
-def close_chosen(core: Delivery, chosen: Sequence[Chosen]) -> None:
+def close_chosen(core: DeliveryState, chosen: Sequence[Chosen]) -> None:
     """Called when the entries above are applied: the leases let go of what was settled."""
     for each in chosen:
         each.take.close(each.indexes)
@@ -180,13 +182,13 @@ def dying_indexes(queue: Queue, take: Take, indexes: Sequence[int], outcome: Out
 
 
 def is_task(take: Take, index: int) -> bool:
-    """Whether a delivery is one of a task; may raise `Need`."""
+    """Whether a delivery is one of a task; may raise `ColumnNotLoaded`."""
     partition, offset = take.progress.partition, take.offsets[index]
     return bool(partition.flags & layout.CONTENT_TYPE) and partition.extent_at(offset).is_task(offset)
 
 
-def _corpse(lease: Lease, take: Take, index: int, outcome: Outcome, error: str, now: int) -> Corpse:
-    return Corpse(
+def _dead_delivery(lease: Lease, take: Take, index: int, outcome: Outcome, error: str, now: int) -> DeadDelivery:
+    return DeadDelivery(
         progress=take.progress,
         offset=take.offsets[index],
         attempts=take.attempt_of(index),

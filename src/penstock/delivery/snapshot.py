@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.group import Group
 from penstock.delivery.log import Partition, Queue
 from penstock.delivery.phases import LEASED
@@ -87,7 +87,7 @@ def take_head(queue: Queue) -> QueueHead:
     )
 
 
-def take_slice(core: Delivery, queue: Queue, first: int) -> Slice:
+def take_slice(core: DeliveryState, queue: Queue, first: int) -> Slice:
     """The partitions [first, first + SLICE) as they are now."""
     partitions = queue.partitions[first : first + SLICE]
     return Slice(
@@ -136,7 +136,7 @@ def _ints(values: list[int]) -> bytes:
     return np.array(values, np.int64).tobytes()
 
 
-def restore(core: Delivery, part: QueuePart) -> None:
+def restore(core: DeliveryState, part: QueuePart) -> None:
     """Put a queue back. Extents are not part of it: segments and the journal bring them."""
     head = part.head
     queue = Queue(head.id, head.name, queue_options_decode(head.options), head.created_at)

@@ -15,7 +15,7 @@ from penstock.model import GroupStats, Outcome, PartitionLag, to_datetime
 def group_stats(group: Group, reached: int) -> GroupStats:
     """One group's account: `ready` is what remains, so `verify` counts it anew from the states.
 
-    Delays up to `reached` have ended. May raise `Need`.
+    Delays up to `reached` have ended. May raise `ColumnNotLoaded`.
     """
     progresses = group.progress
     messages = sum(p.partition.end - p.start for p in progresses)
@@ -42,7 +42,7 @@ def group_stats(group: Group, reached: int) -> GroupStats:
 
 
 def delayed(progress: Progress, reached: int) -> int:
-    """Messages of a partition that are not due yet and that this group still has before it. May raise `Need`."""
+    """Messages of a partition that are not due yet and that this group has not read. May raise `ColumnNotLoaded`."""
     partition = progress.partition
     if not partition.delayed:
         return 0

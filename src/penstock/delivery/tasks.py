@@ -26,7 +26,7 @@ from penstock.delivery.withdrawn import AllWithdrawn, Withdrawn
 from penstock.model import Outcome
 
 if TYPE_CHECKING:
-    from penstock.delivery.core import Delivery
+    from penstock.delivery.core import DeliveryState
 
 GROUP: Final = 0  # `default`: the one that workers lease from
 HELD: Final = -1  # in place of an offset
@@ -212,26 +212,26 @@ class Tasks:
 
     # looking
 
-    def owner_of(self, core: Delivery, queue: int, digest: bytes, now: int) -> Unique | None:
+    def owner_of(self, core: DeliveryState, queue: int, digest: bytes, now: int) -> Unique | None:
         """Whose a unique key is, None when it is free."""
         unique = self.unique.get((queue, digest))
         return unique if unique is not None and self._is_taken(core, queue, unique, now) else None
 
-    def sweep(self, core: Delivery, now: int) -> None:
+    def sweep(self, core: DeliveryState, now: int) -> None:
         """Forget keys that are free again, once there are many."""
         if len(self.unique) < self._sweep_at:
             return
         self.unique = {key: each for key, each in self.unique.items() if self._is_taken(core, key[0], each, now)}
         self._sweep_at = 2 * len(self.unique) + 1_000
 
-    def _is_taken(self, core: Delivery, queue: int, unique: Unique, now: int) -> bool:
+    def _is_taken(self, core: DeliveryState, queue: int, unique: Unique, now: int) -> bool:
         if unique.until:
             return unique.until > now
         if unique.offset == HELD:
             return unique.task_id in self.held
         return not is_settled(core, (queue, unique.partition, unique.offset))
 
-    def find_lost(self, core: Delivery) -> None:
+    def find_lost(self, core: DeliveryState) -> None:
         """After replay: a parent whose message a repair had to give up was settled without an entry."""
         for place in list(self.where.values()):
             if is_settled(core, place):
@@ -281,7 +281,7 @@ class Tasks:
         return [place for place in places if place[0] == number and place[1] in offsets]
 
 
-def is_settled(core: Delivery, place: Place) -> bool:
+def is_settled(core: DeliveryState, place: Place) -> bool:
     """Whether workers are done with a message, or it is gone."""
     queue = core.queues.get(place[0])
     if queue is None or place[1] >= len(queue.partitions) or place[2] >= queue.partitions[place[1]].end:

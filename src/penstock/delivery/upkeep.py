@@ -2,7 +2,7 @@
 
 Each role looks at deadlines, never at everything, and decides about a slice of at most `CHUNK` messages, in one frame.
 A tick brings one slice of each, the next tick the next, so that a wave of a million expiries does not hold up the
-shard. Until its turn has come, a lease that ran out is over all the same: `Delivery.over_at` says so.
+shard. Until its turn has come, a lease that ran out is over all the same: `DeliveryState.over_at` says so.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from penstock.delivery.core import GROUP_LOOK_EVERY, ONCE, WAIT_LOOK_EVERY, Delivery
-from penstock.delivery.dead import Corpse, decide_dead
+from penstock.delivery.core import GROUP_LOOK_EVERY, ONCE, WAIT_LOOK_EVERY, DeliveryState
+from penstock.delivery.dead import DeadDelivery, decide_dead
 from penstock.delivery.entries import Entry, GroupDeleted, Settled
 from penstock.delivery.group import Group
 from penstock.delivery.leases import Lease, Take
-from penstock.delivery.log import FOREVER, Extent, Need, Queue, ask_each
+from penstock.delivery.log import FOREVER, ColumnNotLoaded, Extent, Queue, ask_each
 from penstock.delivery.phases import LEASED
 from penstock.delivery.progress import Progress, span_of
 from penstock.delivery.settle import Chosen, decide_what_fits
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 CHUNK: Final = 1_000
 
 
-def next_deadline(core: Delivery) -> int | None:
+def next_deadline(core: DeliveryState) -> int | None:
     """No lease runs out before this, on the monotonic clock. It may belong to a lease that is settled by now."""
     return core.deadlines[0][0] if core.deadlines else None
 
 
-def expired_leases(core: Delivery, monotonic: int) -> list[Lease]:
+def expired_leases(core: DeliveryState, monotonic: int) -> list[Lease]:
     """The leases that ran out first, as many as hold a slice of messages together.
 
     The heap is only looked at: were a deadline taken out before its lease has ended, an exception in between would make
@@ -61,7 +61,7 @@ def expired_leases(core: Delivery, monotonic: int) -> list[Lease]:
     return list(found.values())
 
 
-def _lease_of(core: Delivery, entry: tuple[int, int]) -> Lease | None:
+def _lease_of(core: DeliveryState, entry: tuple[int, int]) -> Lease | None:
     """The lease that runs out with this entry of the heap; None when it has ended or was extended."""
     deadline, nonce = entry
     lease = core.leases.get(nonce)
@@ -69,7 +69,7 @@ def _lease_of(core: Delivery, entry: tuple[int, int]) -> Lease | None:
 
 
 def decide_timeouts(
-    core: Delivery, leases: Sequence[Lease], now: int, rng: random.Random
+    core: DeliveryState, leases: Sequence[Lease], now: int, rng: random.Random
 ) -> tuple[list[Entry], Sequence[Chosen]]:
     """Leases ran out: what they still hold is retried or dies, a slice of it, and no more than one frame takes."""
     chosen: list[Chosen] = []
@@ -85,7 +85,13 @@ def decide_timeouts(
 
 
 def decide_taken(
-    core: Delivery, group: Group, member: str, partitions: Collection[int], how: Settling, now: int, rng: random.Random
+    core: DeliveryState,
+    group: Group,
+    member: str,
+    partitions: Collection[int],
+    how: Settling,
+    now: int,
+    rng: random.Random,
 ) -> tuple[list[Entry], Sequence[Chosen]]:
     """A member loses partitions: what it holds of them ends, as much of it as one frame takes."""
     chosen = []
@@ -97,7 +103,7 @@ def decide_taken(
     return decide_what_fits(core, chosen, how, now, rng) if chosen else ([], [])
 
 
-def decide_interrupted(core: Delivery, now: int, rng: random.Random) -> Iterator[list[Entry]]:
+def decide_interrupted(core: DeliveryState, now: int, rng: random.Random) -> Iterator[list[Entry]]:
     """After a restart what was leased is in nobody's hands. The attempt counts: poison must not crash-loop for ever."""
     for queue in list(core.queues.values()):
         for group in queue.groups.values():
@@ -117,8 +123,8 @@ def _offsets_in(progress: Progress, phase: int) -> list[int]:
     return [*low, *found]
 
 
-def decide_expired(core: Delivery, now: int) -> list[Entry]:
-    """A slice of the messages whose time to live is over. May raise `Need`; then nothing was consumed."""
+def decide_expired(core: DeliveryState, now: int) -> list[Entry]:
+    """A slice of the messages whose time to live is over. May raise `ColumnNotLoaded`; then nothing was consumed."""
     expired: dict[tuple[int, int, int], list[int]] = {}  # queue, group, partition: offsets
     looked: set[tuple[int, int, int]] = set()
     left = CHUNK
@@ -131,7 +137,7 @@ def decide_expired(core: Delivery, now: int) -> list[Entry]:
             continue
         try:
             expiries = extent.expiries() if extent is not None else None
-        except Need:
+        except ColumnNotLoaded:
             if expired:
                 break
             raise
@@ -171,8 +177,8 @@ def _extent_of(queue: Queue | None, number: int, first: int) -> Extent | None:
     return extent if extent.first <= first else None
 
 
-def decide_evicted(core: Delivery, now: int) -> list[Entry]:
-    """Messages that waited longer than `max_wait_seconds`. May raise `Need`."""
+def decide_evicted(core: DeliveryState, now: int) -> list[Entry]:
+    """Messages that waited longer than `max_wait_seconds`. May raise `ColumnNotLoaded`."""
     for queue in core.queues.values():
         if queue.options.max_wait_seconds is None:
             continue
@@ -184,14 +190,14 @@ def decide_evicted(core: Delivery, now: int) -> list[Entry]:
     return []
 
 
-def next_look(core: Delivery, now: int) -> int:
+def next_look(core: DeliveryState, now: int) -> int:
     """When to look for messages that wait too long and for idle groups again."""
     if any(queue.options.max_wait_seconds is not None for queue in core.queues.values()):
         return now + WAIT_LOOK_EVERY
     return now + GROUP_LOOK_EVERY if any(len(queue.groups) > 1 for queue in core.queues.values()) else FOREVER
 
 
-def _evict_from(core: Delivery, queue: Queue, group: Group, since: int, now: int) -> list[Entry]:
+def _evict_from(core: DeliveryState, queue: Queue, group: Group, since: int, now: int) -> list[Entry]:
     lates = ask_each(lambda progress: _late(progress, since), group.progress)
     found: list[tuple[Progress, list[int]]] = []
     left = CHUNK
@@ -204,23 +210,23 @@ def _evict_from(core: Delivery, queue: Queue, group: Group, since: int, now: int
     if queue.options.max_wait_action == "drop":
         spans = [span_of(progress.partition.id, late) for progress, late in found]
         return [Settled(queue.id, group.id, int(Outcome.EVICTED), now, 0, "", "waited too long", spans)]
-    corpses = [
-        Corpse(progress, offset, progress.attempt_next(offset) - 1, Outcome.DEAD, "waited too long", "", 0, now)
+    dead = [
+        DeadDelivery(progress, offset, progress.attempt_next(offset) - 1, Outcome.DEAD, "waited too long", "", 0, now)
         for progress, late in found
         for offset in late
     ]
-    return _dead_that_fit(core, queue, corpses[:CHUNK], now)
+    return _dead_that_fit(core, queue, dead[:CHUNK], now)
 
 
-def _dead_that_fit(core: Delivery, queue: Queue, corpses: list[Corpse], now: int) -> list[Entry]:
+def _dead_that_fit(core: DeliveryState, queue: Queue, dead: list[DeadDelivery], now: int) -> list[Entry]:
     try:
-        return decide_dead(core, queue, corpses, now)
+        return decide_dead(core, queue, dead, now)
     except TooLarge:
-        return _dead_that_fit(core, queue, corpses[: len(corpses) // 2], now)
+        return _dead_that_fit(core, queue, dead[: len(dead) // 2], now)
 
 
 def _late(progress: Progress, since: int) -> list[int]:
-    """Up to `CHUNK` messages that could be had by `since` and were never delivered. May raise `Need`."""
+    """Up to `CHUNK` messages that could be had by `since` and were never delivered. May raise `ColumnNotLoaded`."""
     late: list[int] = []
     for extent in progress.partition.extents_from(progress.base):
         if extent.pushed_at > since or len(late) >= CHUNK:
@@ -236,7 +242,7 @@ def _late(progress: Progress, since: int) -> list[int]:
     return late
 
 
-def decide_forgotten(core: Delivery, now: int) -> list[Entry]:
+def decide_forgotten(core: DeliveryState, now: int) -> list[Entry]:
     """Groups that nobody has used for `group_expiry_seconds`, so that they hold retention no longer: a slice."""
     idle = (
         GroupDeleted(queue.id, group.id)
@@ -253,7 +259,7 @@ def _is_idle(group: Group, now: int) -> bool:
     return not is_kept and now - group.active_at > round(group.queue.options.group_expiry_seconds * 1_000_000)
 
 
-def floors_of(core: Delivery, queue: Queue) -> dict[int, int]:
+def floors_of(core: DeliveryState, queue: Queue) -> dict[int, int]:
     """For each partition the lowest offset that any group may still need, be it to redrive it."""
     dlq = core.by_name.get(queue.name + DLQ_SUFFIX)
     may_redrive = dlq is not None and dlq.groups[0].backlog > 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.fresh import cursor_of
 from penstock.delivery.group import Group
 from penstock.delivery.indexes import priority_of
@@ -15,12 +15,12 @@ from penstock.delivery.rates import QUEUE
 from penstock.model import Reason, to_datetime
 
 
-def why(core: Delivery, partition: Partition, offset: int, now: int) -> list[Reason]:
-    """One reason per group; may raise `Need`."""
+def why(core: DeliveryState, partition: Partition, offset: int, now: int) -> list[Reason]:
+    """One reason per group; may raise `ColumnNotLoaded`."""
     return [Reason(group.name, *_why(core, group, partition, offset, now)) for group in partition.queue.groups.values()]
 
 
-def _why(core: Delivery, group: Group, partition: Partition, offset: int, now: int) -> tuple[str, str]:
+def _why(core: DeliveryState, group: Group, partition: Partition, offset: int, now: int) -> tuple[str, str]:
     progress = group.progress[partition.id]
     state = progress.state_of(offset)
     if state == SETTLED:
@@ -59,7 +59,7 @@ def _leased(group: Group, progress: Progress, offset: int) -> tuple[str, str]:
     return "leased", "a consumer holds it"
 
 
-def _gated(core: Delivery, progress: Progress, offset: int, state: int, now: int) -> tuple[str, str] | None:
+def _gated(core: DeliveryState, progress: Progress, offset: int, state: int, now: int) -> tuple[str, str] | None:
     partition = progress.partition
     options = partition.queue.options
     extent = partition.extent_at(offset)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import (
     Answered,
     AttemptsLost,
@@ -52,7 +52,7 @@ ALONE: Final = (
 class Filling:
     """Prepares a state for entries whose past it does not know."""
 
-    def __init__(self, core: Delivery, now: int) -> None:
+    def __init__(self, core: DeliveryState, now: int) -> None:
         self._core = core
         self._now = now  # groups that were never used are forgotten, so what is made here is used now
         self._queues: dict[int, QueueSet] = {}

@@ -21,7 +21,7 @@ import msgspec
 from penstock import limits
 from penstock.clock import Clock
 from penstock.delivery import producers_part, snapshot
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import run_of
 from penstock.delivery.entries import Settled, Span
 from penstock.delivery.sinks import encode_sinks, take_sinks
@@ -148,7 +148,7 @@ def _write_checkpoint(disk: Disk, check: CheckpointCheck, salvaged: Salvaged, as
     CheckpointStore(disk).save(salvaged.end_sequence - 1, _parts(salvaged.core))
 
 
-def _parts(core: Delivery) -> dict[str, bytes]:
+def _parts(core: DeliveryState) -> dict[str, bytes]:
     parts: dict[str, bytes] = {}
     spares = []
     for queue in core.queues.values():

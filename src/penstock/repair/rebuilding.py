@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from penstock.batch import layout
 from penstock.delivery import dead
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import DedupWindow, Place, digest
 from penstock.delivery.entries import Entry, GroupSet, PartitionsAdded, Push, QueueSet, Span, decode
 from penstock.delivery.log import Queue
@@ -157,7 +157,7 @@ class History:
                     yield headers[DEAD_GROUP], origin.partition, origin.offset
 
 
-def rebuild_queue(core: Delivery, history: History, number: int) -> str:
+def rebuild_queue(core: DeliveryState, history: History, number: int) -> str:
     """Put the queue into the core; answers with what to tell about it."""
     events = list(history.settled(number))
     spare = history.spares.get(number)
@@ -176,14 +176,14 @@ def rebuild_queue(core: Delivery, history: History, number: int) -> str:
     return f"queue {queue.name!r}: what its groups have settled is taken from sealed history; {known}; {forgotten}"
 
 
-def _begin_with(core: Delivery, spare: QueuePart) -> str:
+def _begin_with(core: DeliveryState, spare: QueuePart) -> str:
     restore(core, spare)
     for partition in core.queues[spare.head.id].partitions:
         partition.applied = 0  # of what groups did, nothing
     return "its options and offsets are known"
 
 
-def _begin_anew(core: Delivery, history: History, number: int, events: list[Event]) -> str:
+def _begin_anew(core: DeliveryState, history: History, number: int, events: list[Event]) -> str:
     told = history.told(number)
     name = told.settings.name if told.settings else history.manifest.queues.get(number, f"recovered-{number}")
     default = msgspec.json.encode(dead.DLQ_OPTIONS if name.endswith(DLQ_SUFFIX) else QueueOptions())
@@ -195,7 +195,7 @@ def _begin_anew(core: Delivery, history: History, number: int, events: list[Even
     return "its options are those in the journal" if told.settings else "its options are the defaults: set them again"
 
 
-def _make_partitions(core: Delivery, queue: Queue, history: History, told: Told, events: list[Event]) -> None:
+def _make_partitions(core: DeliveryState, queue: Queue, history: History, told: Told, events: list[Event]) -> None:
     names = told.partitions | history.partition_names(queue.id)
     spare = iter(sorted({event.partition for event in events} - set(names.values())))
     numbers = {extent.partition for extent in history.extents(queue.id)}
@@ -214,7 +214,7 @@ def _make_partitions(core: Delivery, queue: Queue, history: History, told: Told,
         partition.end = extents[-1].end_offset if extents else unseen
 
 
-def _make_groups(core: Delivery, queue: Queue, ids: dict[str, int], events: list[Event], now: int) -> None:
+def _make_groups(core: DeliveryState, queue: Queue, ids: dict[str, int], events: list[Event], now: int) -> None:
     numbered = {DEFAULT_GROUP: 0, **ids}
     for name in dict.fromkeys(event.group for event in events if event.group):
         numbered.setdefault(name, max(numbered.values()) + 1)

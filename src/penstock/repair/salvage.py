@@ -18,7 +18,7 @@ import msgspec
 
 from penstock import limits
 from penstock.delivery.accounts import recount
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry, Push, QueueSet, decode
 from penstock.delivery.log import Extent, Partition, Queue
 from penstock.delivery.lost import gaps, give_up
@@ -64,7 +64,7 @@ class Loss(msgspec.Struct, frozen=True):
 class Salvaged(msgspec.Struct):
     """What is left. The core is as recovery leaves it: without indexes, and with nothing missing."""
 
-    core: Delivery
+    core: DeliveryState
     losses: list[Loss]
     notes: list[str]
     end_sequence: int
@@ -80,7 +80,7 @@ class _Salvage:
         self._found = examination
         self._manifest = examination.segments.readable
         self._history = History(disk, examination.segments.manifest, examination.journal, self._spares(), now)
-        self._core = Delivery(now)
+        self._core = DeliveryState(now)
         self._core.replaying = True
         self._filling = Filling(self._core, now)
         self._rebuilt: set[int] = set()
@@ -257,7 +257,7 @@ def _pushes(entries: list[Entry]) -> list[Push]:
     return [each for each in entries if isinstance(each, Push)]
 
 
-def _partitions(core: Delivery) -> list[Partition]:
+def _partitions(core: DeliveryState) -> list[Partition]:
     return [partition for queue in core.queues.values() for partition in queue.partitions]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock import limits
 from penstock.delivery import admin
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry
 from penstock.delivery.log import DUE, Partition, ask_each
 from penstock.delivery.phases import SETTLED
@@ -165,7 +165,7 @@ def groups(shard: Shard, name: str) -> tuple[dict[str, list[PartitionLag]], Tick
 
 
 def decide_create_group(
-    core: Delivery, queue: str, group: str, start: Position, now: int, *, observes: bool
+    core: DeliveryState, queue: str, group: str, start: Position, now: int, *, observes: bool
 ) -> list[Entry]:
     """A new group at a position."""
     found = admin.queue_named(core, queue)
@@ -175,7 +175,7 @@ def decide_create_group(
 
 
 def decide_seek(
-    core: Delivery, queue: str, group: str, to: Position, partition: int | str | None, now: int
+    core: DeliveryState, queue: str, group: str, to: Position, partition: int | str | None, now: int
 ) -> list[Entry]:
     """A group moved to a position."""
     found = admin.queue_named(core, queue)

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from penstock.delivery import producers_part, snapshot
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import ENTRY, DedupWindow, Run, merged, run_of
 from penstock.delivery.log import Queue
 from penstock.delivery.sinks import encode_sinks, restore_sinks, take_sinks
@@ -199,7 +199,7 @@ class Checkpointer:
                 core.tasks.take_back()
 
 
-def restore(core: Delivery, checkpoint: Checkpoint) -> None:
+def restore(core: DeliveryState, checkpoint: Checkpoint) -> None:
     """Put the state of a checkpoint into an empty core."""
     core.sequence = core.swept = checkpoint.sequence
     for name in checkpoint.parts:

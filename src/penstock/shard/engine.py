@@ -23,12 +23,12 @@ from penstock.clock import Clock
 from penstock.delivery import delays, firing
 from penstock.delivery import settle as settle_rules
 from penstock.delivery import upkeep as upkeep_rules
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry, Push, encode_apart, entry_bytes
 from penstock.delivery.freeing import ROOM, decide_freed
 from penstock.delivery.group import Group
 from penstock.delivery.leases import Lease
-from penstock.delivery.log import FOREVER, Extent, Need
+from penstock.delivery.log import FOREVER, ColumnNotLoaded, Extent
 from penstock.delivery.ready import EVERYONE, made_ready
 from penstock.delivery.settle import Chosen
 from penstock.delivery.timers import TICK_BITS
@@ -56,7 +56,7 @@ class Engine:
     def __init__(
         self,
         journal: Journal,
-        core: Delivery,
+        core: DeliveryState,
         clock: Clock,
         rng: random.Random,
         *,
@@ -239,7 +239,7 @@ class Engine:
         self.changing = True
         try:
             entries = upkeep_rules.decide_expired(self.core, now)
-        except Need:  # nothing was used up
+        except ColumnNotLoaded:  # nothing was used up
             self.changing = False
             raise
         if not entries:
@@ -366,7 +366,7 @@ class Engine:
         try:
             with self.lock:
                 return operation()
-        except Need as need:
+        except ColumnNotLoaded as need:
             return self.with_columns(need, operation)
         except BaseException:
             self.notice()
@@ -378,7 +378,7 @@ class Engine:
             if self.changing:
                 self.abandon()
 
-    def with_columns(self, need: Need, operation: Callable[[], T]) -> T:
+    def with_columns(self, need: ColumnNotLoaded, operation: Callable[[], T]) -> T:
         """Make a decision again until it has all the columns it needs; they are let go of afterwards."""
         fetched: list[tuple[Extent, str]] = []
         try:
@@ -389,7 +389,7 @@ class Engine:
                 try:
                     with self.lock:
                         return operation()
-                except Need as another:
+                except ColumnNotLoaded as another:
                     need = another
         except BaseException:
             self.notice()

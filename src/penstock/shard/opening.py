@@ -13,7 +13,7 @@ from itertools import groupby
 
 from penstock.batch import layout
 from penstock.clock import Clock
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Closing, decode, decode_push_one, decode_pushes
 from penstock.delivery.log import DUE, Extent
 from penstock.delivery.lost import gaps
@@ -40,7 +40,7 @@ Replay = Callable[[int], Iterator[tuple[int, memoryview]]]  # frames after a seq
 
 def open_in_memory(clock: Clock, rng: random.Random) -> Shard:
     """A shard that forgets everything when it is closed."""
-    core = Delivery(clock.now())
+    core = DeliveryState(clock.now())
     return Shard(MemoryJournal(), core, clock, rng, durability="os")
 
 
@@ -91,9 +91,9 @@ def close_on_disk(shard: Shard, keeper: Storekeeper, disk: Disk) -> None:
                 shard.is_closed = True
 
 
-def recover(replay: Replay, manifest: Manifest, checkpoint: Checkpoint | None, now: int) -> Delivery:
+def recover(replay: Replay, manifest: Manifest, checkpoint: Checkpoint | None, now: int) -> DeliveryState:
     """The state that a data directory holds, without its indexes. Changes nothing."""
-    core = Delivery(now)
+    core = DeliveryState(now)
     core.replaying = True
     if checkpoint is not None:
         restore(core, checkpoint)
@@ -123,7 +123,7 @@ def by_partition(extents: list[SealedExtent]) -> dict[tuple[int, int], list[Exte
     return {place: [Extent.of_sealed(extent) for extent in run] for place, run in grouped}
 
 
-def _prefer_sealed(core: Delivery, sealed: dict[tuple[int, int], list[Extent]], sequence: int) -> None:
+def _prefer_sealed(core: DeliveryState, sealed: dict[tuple[int, int], list[Extent]], sequence: int) -> None:
     """Partitions that only replay brought to light: let go of batches that segments hold too."""
     for (queue_id, number), extents in sealed.items():
         queue = core.queues.get(queue_id)
@@ -134,7 +134,7 @@ def _prefer_sealed(core: Delivery, sealed: dict[tuple[int, int], list[Extent]], 
                 partition.reseal(extents, sequence)
 
 
-def _require_whole(core: Delivery) -> None:
+def _require_whole(core: DeliveryState) -> None:
     """Every message must be somewhere: what is missing here would be skipped in silence later."""
     for queue in core.queues.values():
         for partition in queue.partitions:

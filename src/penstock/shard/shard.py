@@ -19,7 +19,7 @@ from penstock.delivery import settle as settle_rules
 from penstock.delivery.entries import Entry
 from penstock.delivery.group import Group
 from penstock.delivery.lease import decide_room, leased, select_lease
-from penstock.delivery.log import Need, Queue
+from penstock.delivery.log import ColumnNotLoaded, Queue
 from penstock.delivery.settle import Chosen
 from penstock.errors import LeaseLost
 from penstock.model import DLQ_SUFFIX, Durability, Outcome, Position, Receipt
@@ -63,7 +63,7 @@ class Shard(Pushing):
         try:
             with self.lock:
                 return self._lease(name, group, request)
-        except Need as need:
+        except ColumnNotLoaded as need:
             return self.with_columns(need, lambda: self._lease(name, group, request))
         except BaseException:
             self.notice()
@@ -82,7 +82,7 @@ class Shard(Pushing):
         self.changing = True
         try:
             entries, lease, selection = select_lease(core, group, request, room, now, monotonic, nonce)
-        except Need:  # nothing was used up
+        except ColumnNotLoaded:  # nothing was used up
             self.changing = False
             raise
         if entries:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry, Span, TasksPurged
 from penstock.delivery.progress import span_of
 from penstock.delivery.tasks import is_settled
@@ -40,7 +40,7 @@ def forget_ids(connection: sqlite3.Connection, ids: Iterable[bytes], until: int 
         _forget(connection, schema.OF_ID, (task_id,), until)
 
 
-def decide_expired(core: Delivery, targets: Iterable[Target], now: int) -> list[Entry]:
+def decide_expired(core: DeliveryState, targets: Iterable[Target], now: int) -> list[Entry]:
     """Have the journal say that these are forgotten, but for those that were brought back. The lock is held."""
     places: dict[int, dict[int, list[int]]] = {}
     ids: dict[int, list[bytes]] = {}

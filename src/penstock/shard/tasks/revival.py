@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from penstock import limits
 from penstock.batch import Batch
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import digest
 from penstock.delivery.entries import Entry, Parent, TaskHeld, UniqueTaken
 from penstock.delivery.freeing import cancelled
@@ -40,7 +40,7 @@ def kin(shard: Shard, task_id: str) -> frozenset[str]:
     return frozenset({id_text(each.task_id) for each in members}.union(*map(_parents, members)))
 
 
-def _family(core: Delivery, task: bytes) -> list[Withdrawn]:
+def _family(core: DeliveryState, task: bytes) -> list[Withdrawn]:
     """Those that were cancelled because of a task, and because of them, and so on; with the task, if it is one."""
     withdrawn = core.tasks.withdrawn
     itself = withdrawn.known.get(task)
@@ -59,7 +59,7 @@ def _parents(each: Withdrawn) -> tuple[str, ...]:
     return parse_envelope(Batch(each.batch).payload(0)).depends_on
 
 
-def decide_revived(core: Delivery, task_id: str, place: Place | None, known: Kin, now: int) -> list[Entry]:
+def decide_revived(core: DeliveryState, task_id: str, place: Place | None, known: Kin, now: int) -> list[Entry]:
     """Hold again whoever was cancelled because of a task, and the task itself if it has no place. May raise `Moved`."""
     root = id_bytes(task_id)
     family = {each.task_id: each for each in _family(core, root)}
@@ -78,7 +78,7 @@ def decide_revived(core: Delivery, task_id: str, place: Place | None, known: Kin
     return revival.entries(root if place is None else b"", now)
 
 
-def _is_kept(core: Delivery, each: Withdrawn, known: Kin, now: int) -> bool:
+def _is_kept(core: DeliveryState, each: Withdrawn, known: Kin, now: int) -> bool:
     """Whether a task is still as it was when it was cancelled: neither forgotten nor submitted once more."""
     name = id_text(each.task_id)
     if name not in known.asked:
@@ -93,7 +93,7 @@ class _Revival:
     """Some tasks that are held again, with the lock held."""
 
     def __init__(
-        self, core: Delivery, members: Mapping[bytes, Withdrawn], known: Kin, places: Mapping[bytes, Place]
+        self, core: DeliveryState, members: Mapping[bytes, Withdrawn], known: Kin, places: Mapping[bytes, Place]
     ) -> None:
         self._core = core
         self._members = members

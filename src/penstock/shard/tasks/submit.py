@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from penstock import limits
 from penstock.batch import Batch
 from penstock.delivery.admin import queue_to_push
-from penstock.delivery.core import Delivery
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import digest
 from penstock.delivery.entries import Entry, Parent, TaskHeld, UniqueTaken, entry_bytes
 from penstock.delivery.freeing import ROOM, cancelled
@@ -47,7 +47,7 @@ class Moved(Exception):
     """A parent is no longer where, or as, the caller saw it: look again, and submit again."""
 
 
-def open_place(core: Delivery, found: ParentFound) -> Place | None:
+def open_place(core: DeliveryState, found: ParentFound) -> Place | None:
     """Where the message of a parent is; None when there is none, or workers are done with it."""
     if found.place is None:
         return None
