@@ -14,7 +14,7 @@ from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.telemetry import Meter, Metrics
 from penstock.telemetry.meter import OTHERS
-from penstock.telemetry.names import FAMILIES
+from penstock.telemetry.metrics import FAMILIES
 from tests.test_docs import rows
 
 Scrape = dict[tuple[str, frozenset[tuple[str, str]]], float]

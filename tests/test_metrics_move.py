@@ -16,7 +16,7 @@ from penstock.model import Receipt
 from penstock.model_tasks import Finish, TaskSubmission, WorkerInfo
 from penstock.server.serve import Server
 from penstock.telemetry import Metrics
-from penstock.telemetry.names import FAMILIES
+from penstock.telemetry.metrics import FAMILIES
 from penstock.wire import calls
 from penstock.wire.frames import Type
 from penstock.wire.requests import Call, Settle, encode

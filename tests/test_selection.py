@@ -26,7 +26,7 @@ from penstock.delivery.phases import SETTLED
 from penstock.embedded import Session
 from penstock.errors import InvalidField, LeaseLost, MessageNotFound
 from penstock.model import Message, MessageId
-from penstock.telemetry.state import Pace, group_row
+from penstock.telemetry.metrics import Pace, group_row
 from tests.support.accounts import assert_accounts
 from tests.support.dose import NIGHTLY, dose
 from tests.support.forgetful import ForgetfulDisk

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import penstock
-from penstock.cli.spark_errors import python_error
+from penstock.cli.spark_session import python_error
 from penstock.errors import InvalidField
 from penstock.history import PartitionView, QueueView
 from penstock.model import QueueOptions

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from penstock.cli import task_shapes
+from penstock.cli import shapes
 from penstock.model_tasks import TaskState, TaskView, result_error_json
 from penstock.server.grpc.task_values import task_of
 from penstock.wire.json_task_views import Task, task_update, task_view
@@ -46,7 +46,7 @@ def test_a_result_has_no_reason_beside_it(result):
     assert (told["result"], "result_error" in told) == (msgspec.json.decode(result), False)
     assert task_from(msgspec.json.decode(shown, type=Task)) == view
     assert (task_of(view).result, task_of(view).result_error) == (result.decode(), "")
-    assert (bytes(task_shapes.task(view)["result"]), task_shapes.task(view)["result_error"]) == (result, "")
+    assert (bytes(shapes.task(view)["result"]), shapes.task(view)["result_error"]) == (result, "")
 
 
 def test_grpc_has_the_reason_in_its_own_field():

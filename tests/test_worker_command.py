@@ -14,11 +14,10 @@ import penstock
 from penstock import cli
 from penstock.errors import InvalidField
 from penstock.worker import Worker
-from penstock.worker.loading import load_app
-from penstock.worker.reload import changed, look
+from penstock.worker.command import changed, load_app, look
+from penstock.worker.event_loop import SILENT_CHECKS_MAX, Watchdog
+from penstock.worker.heartbeat import Usage, memory_bytes
 from penstock.worker.settings import settings
-from penstock.worker.usage import Usage, memory_bytes
-from penstock.worker.watchdog import LOOKS_MAX, Watchdog
 from tests.support.serving import on_uvloop
 from tests.test_docs import ROOT
 
@@ -141,7 +140,7 @@ async def test_a_handler_that_blocks_the_loop_is_told_with_its_place():
 
     assert lines[0]["event"] == "a handler blocks the event loop: leases cannot be extended"
     assert "blocking_handler" in lines[0]["where"]
-    assert lines[0]["seconds"] == 0.001 * LOOKS_MAX
+    assert lines[0]["seconds"] == 0.001 * SILENT_CHECKS_MAX
 
 
 def blocking_handler(begun: threading.Event, told: threading.Event) -> None:

@@ -15,7 +15,7 @@ from penstock.model_tasks import TaskState, TaskView
 from penstock.tasks.app import App
 from penstock.tasks.context import current_task
 from penstock.worker.child import Pipe, _run
-from penstock.worker.pipes import Job, NotBegun
+from penstock.worker.child_protocol import Job, NotBegun
 from tests.support.serving import on_uvloop, until
 from tests.support.workers import an_app, final, working
 

@@ -11,11 +11,10 @@ from structlog.testing import capture_logs
 from penstock.errors import InvalidField, LeaseLost, TooLarge, Unavailable
 from penstock.model import Receipt
 from penstock.model_tasks import RESULT_ERROR_START, Envelope, Finish
-from penstock.worker import finishing as module
-from penstock.worker.finishing import Finishing
-from penstock.worker.progress import Progress
+from penstock.worker import reports as module
+from penstock.worker.event_loop import Spawner
+from penstock.worker.reports import Finishing, Progress
 from penstock.worker.runs import Lease, Run
-from penstock.worker.ticking import Spawner
 from tests.support.serving import on_uvloop, until
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock import Penstock
-from penstock.cli import completion, contexts, target
+from penstock.cli import options, target
 from penstock.cli.app import app
 from penstock.cli.exits import CommandError
 from penstock.errors import NotAuthorised, Unavailable
@@ -28,7 +28,7 @@ def test_a_context_is_added_used_listed_and_removed(run, tmp_path):
     assert [each["is_current"] for each in run("context", "list", "--json").json] == [True, False]
     assert run("context", "remove", "data").code == 0
     assert target.address(None) == target.URL_DEFAULT
-    assert stat.S_IMODE(contexts.file().stat().st_mode) == 0o600
+    assert stat.S_IMODE(target.file().stat().st_mode) == 0o600
 
 
 def test_a_context_that_is_not_there_is_nothing(run):
@@ -40,10 +40,10 @@ def test_a_context_that_is_not_there_is_nothing(run):
 
 
 def test_a_broken_file_of_contexts_is_named(run):
-    contexts.file().write_text("{")
+    target.file().write_text("{")
     result = run("context", "list")
     assert result.code == 1
-    assert str(contexts.file()) in result.err
+    assert str(target.file()) in result.err
 
 
 def test_the_url_comes_first_then_the_context_then_this_machine(run, monkeypatch):
@@ -56,7 +56,7 @@ def test_the_url_comes_first_then_the_context_then_this_machine(run, monkeypatch
     assert target.address("./four:4") == "./four:4"
     monkeypatch.setenv("XDG_CONFIG_HOME", "/x")
     monkeypatch.delenv("PENSTOCK_CONTEXTS")
-    assert str(contexts.file()) == "/x/penstock/contexts.json"
+    assert str(target.file()) == "/x/penstock/contexts.json"
 
 
 def test_the_environment_names_the_broker(ps, run, monkeypatch):
@@ -180,10 +180,10 @@ def test_queues_groups_and_contexts_are_offered(ps, run):
     class Typed:
         params = {"queue": "mail"}  # noqa: RUF012 - as the parser has it
 
-    assert completion.complete_queue(Typed(), "ma") == ["mail"]  # type: ignore[arg-type]
-    assert completion.complete_group(Typed(), "b") == ["billing"]  # type: ignore[arg-type]
+    assert options.complete_queue(Typed(), "ma") == ["mail"]  # type: ignore[arg-type]
+    assert options.complete_group(Typed(), "b") == ["billing"]  # type: ignore[arg-type]
     run("context", "add", "local", "localhost:1")
-    assert completion.complete_context("l") == ["local"]
+    assert options.complete_context("l") == ["local"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

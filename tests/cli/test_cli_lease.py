@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.cli import output
-from penstock.cli.tail import Follower
+from penstock.cli.browse import Follower
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_tail_follows_until_it_has_seen_enough(mail, run, monkeypatch):
         mail.push_many(["third", "fourth", "fifth"])
         pushed.set()
 
-    monkeypatch.setattr("penstock.cli.tail.time.sleep", push_instead_of_sleeping)
+    monkeypatch.setattr("penstock.cli.browse.time.sleep", push_instead_of_sleeping)
     assert run("tail", "mail", "--limit", "2", "--payload-only").out == "third\nfourth\n"
     assert pushed.is_set()
 

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from msgspec import Meta
 
-from penstock.cli import output, sparking
-from penstock.cli.pipeline_report import blocks
+from penstock.cli import output, spark_session
+from penstock.cli.pipeline import blocks
 from penstock.errors import InvalidField
 from penstock.spark.pipelines import registry
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Table
@@ -69,7 +69,7 @@ def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     module.PIPELINE = TOY  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setitem(registry.MODULES, "toy", "toy")
-    monkeypatch.setattr(sparking, "started", started)
+    monkeypatch.setattr(spark_session, "started", started)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     return tmp_path
@@ -217,7 +217,7 @@ def test_a_wrong_command_line_starts_nothing(run, toy, words, code, message):
     ],
 )
 def test_options_that_a_pipeline_refuses_start_no_spark(run, toy, monkeypatch, words, message):
-    monkeypatch.setattr(sparking, "started", None)
+    monkeypatch.setattr(spark_session, "started", None)
 
     found = run("pipeline", "run", *words, "--url", "data")
 

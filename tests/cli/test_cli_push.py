@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from penstock.cli.lines import batches
+from penstock.cli.push import batches
 from penstock.model import ContentType
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import typer
 
-from penstock.cli.flags import DEFAULTS, flag
+from penstock.cli.options import DEFAULTS, flag
 
 
 def lines(text: str) -> list[str]:

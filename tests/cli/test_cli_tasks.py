@@ -7,7 +7,7 @@ import pytest
 from penstock.model import Receipt
 from penstock.model_tasks import Finish, WorkerInfo, result_error_json
 from penstock.requests import LeaseRequest
-from penstock.worker.loading import load_app
+from penstock.worker.command import load_app
 from tests.cli.test_cli_queues import lines
 
 ID = "0199c0de-5a00-7c1e-8000-7a7e5f3b2a10"

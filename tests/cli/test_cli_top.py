@@ -17,8 +17,8 @@ import pytest
 from rich.console import Console
 
 from penstock import units
-from penstock.cli import bench, frame, human
-from penstock.cli.sampling import Row, Sampler, counted, ordered
+from penstock.cli import bench, human, top
+from penstock.cli.top import Row, Sampler, counted, ordered
 from tests.support.served import QUIET, Served
 
 NOW = datetime(2030, 1, 31, 12, 0, 0, tzinfo=UTC)
@@ -47,7 +47,7 @@ def drawn(width: int, height: int = 20, rows: list[Row] | None = None) -> list[s
     console = Console(width=width, highlight=False, no_color=True, force_terminal=False)
     with console.capture() as captured:
         console.print(
-            frame.frame(ordered(ROWS if rows is None else rows, "name"), "name", NOW, width=width, height=height)
+            top.frame(ordered(ROWS if rows is None else rows, "name"), "name", NOW, width=width, height=height)
         )
     return [line.rstrip() for line in captured.get().splitlines()]
 

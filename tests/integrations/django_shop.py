@@ -16,8 +16,12 @@ django.setup()
 from django.core.management import call_command  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
-from penstock.integrations.django.compat import TaskResultDoesNotExist, signals, task_backends  # noqa: E402
-from penstock.integrations.django.results import StoredError  # noqa: E402
+from penstock.integrations.django.backend import (  # noqa: E402
+    StoredError,
+    TaskResultDoesNotExist,
+    signals,
+    task_backends,
+)
 from tests.integrations.shop import tasks  # noqa: E402
 
 heard: list[str] = []

@@ -293,7 +293,7 @@ FAULTS: Final = (
     Fault(
         "no-run-id",
         "what a process sends counts for whatever it runs by then",
-        "worker/child_process.py",
+        "worker/processes.py",
         "            if word.run != self._run:\n",
         "            if word.run < 0:\n",
         ("tests/test_worker_children.py",),
@@ -301,7 +301,7 @@ FAULTS: Final = (
     Fault(
         "lease-deadline-ignored",
         "a worker begins a task whose lease is over",
-        "worker/crew.py",
+        "worker/runtime.py",
         "        return run.lease.holds(self._clock.monotonic())\n",
         "        return True\n",
         ("tests/test_worker_late.py",),

@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock.cli import sparking
-from penstock.cli.sparking import hush
+from penstock.cli import spark_session
+from penstock.cli.spark_session import hush
 from penstock.spark.pipelines.owning.batch import State
 from penstock.spark.pipelines.state import read_state, write_state
 from tests.cli.conftest import Run, nobodys_settings, run  # noqa: F401 - fixtures
@@ -74,8 +74,8 @@ def start(run: Run, here: Path, spark: SparkSession, monkeypatch: pytest.MonkeyP
     """Run a pipeline in a Spark that runs already."""
     hush()
     monkeypatch.setattr(tempfile, "tempdir", str(here))
-    monkeypatch.setattr(sparking, "start", lambda *_: spark)
-    monkeypatch.setattr(sparking, "stop", lambda _: None)
+    monkeypatch.setattr(spark_session, "start", lambda *_: spark)
+    monkeypatch.setattr(spark_session, "stop", lambda _: None)
     return lambda name, *words: run(
         "pipeline", "run", name, *(words if "--url" in words else (*words, "--url", "data"))
     )

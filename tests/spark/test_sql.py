@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import Message
-from penstock.cli import output, sparking
-from penstock.cli.sparking import hush
+from penstock.cli import output, spark_session
+from penstock.cli.spark_session import hush
 from penstock.client.sync import Penstock
 from penstock.embedded import Session
 from penstock.errors import InvalidField
@@ -39,8 +39,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ask(run: Run, spark: SparkSession, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: F811
     """Type a query at a Spark that runs already."""
     hush()
-    monkeypatch.setattr(sparking, "start", lambda *_: spark)
-    monkeypatch.setattr(sparking, "stop", lambda _: None)
+    monkeypatch.setattr(spark_session, "start", lambda *_: spark)
+    monkeypatch.setattr(spark_session, "stop", lambda _: None)
     return lambda *words, **options: run("sql", *words, "--url", directory, **options)
 
 
@@ -190,7 +190,7 @@ def test_statements_that_read_are_not(statement):
 
 
 def test_a_statement_that_is_refused_starts_no_spark(run, directory, monkeypatch):  # noqa: F811
-    monkeypatch.setattr("penstock.cli.sparking.started", None)
+    monkeypatch.setattr("penstock.cli.spark_session.started", None)
 
     found = run("sql", "selct 1", "--url", directory)
 

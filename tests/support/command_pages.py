@@ -7,7 +7,7 @@ from typing import Any
 from typer.main import get_command
 
 from penstock.cli.app import app
-from penstock.cli.flags import DEFAULTS, flag
+from penstock.cli.options import DEFAULTS, flag
 
 # Explained once for all commands.
 COMMON = {"--url", "--context", "--json", "--help"}

@@ -11,25 +11,21 @@ import typer
 from typer.main import get_command
 
 import penstock
-from penstock.cli import contexts, dlq, groups, operations, output, pipeline, queues, schedules, tasks
+from penstock.cli import dlq, groups, operations, output, pipeline, queues, schedules, target, tasks
 from penstock.cli.bench import bench
-from penstock.cli.browse import cancel, delayed, peek, why
-from penstock.cli.completion import completion
+from penstock.cli.browse import cancel, delayed, peek, tail, why
 from penstock.cli.demo import demo
-from penstock.cli.doctor import doctor
-from penstock.cli.enqueue import enqueue
 from penstock.cli.exits import INTERRUPTED, OK, explained
-from penstock.cli.lease import lease
+from penstock.cli.lease import ack, extend, lease, nack, reject, release
+from penstock.cli.options import completion
 from penstock.cli.push import push
+from penstock.cli.queues import stats
 from penstock.cli.serve import serve
-from penstock.cli.settle import ack, extend, nack, reject, release
 from penstock.cli.sql import sql
-from penstock.cli.stats import stats
-from penstock.cli.tail import tail
+from penstock.cli.storage import doctor, verify
+from penstock.cli.tasks import enqueue
 from penstock.cli.top import top
-from penstock.cli.verify import verify
-from penstock.cli.worker import worker
-from penstock.cli.workers import workers
+from penstock.cli.worker import worker, workers
 
 app = typer.Typer(
     name="penstock",
@@ -60,7 +56,7 @@ _add("Watching and measuring", top, stats, bench)
 _add("History, through Spark", sql)
 app.add_typer(pipeline.app, name="pipeline", rich_help_panel="History, through Spark")
 _add("Storage", doctor, verify)
-app.add_typer(contexts.app, name="context", rich_help_panel="This command line")
+app.add_typer(target.app, name="context", rich_help_panel="This command line")
 _add("This command line", completion, demo)
 
 

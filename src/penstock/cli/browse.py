@@ -1,16 +1,29 @@
-"""`penstock peek`, `delayed`, `cancel`, `why`: single messages, looked at and taken back."""
+"""`penstock peek`, `delayed`, `cancel`, `why` and `tail`: messages, looked at without a lease.
+
+`tail` leases nothing and makes no group: each partition is read by offset, so any number may watch, with the right to
+read and no more. One request asks where every partition ends, and only those that grew are read.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.markup import escape
 
 from penstock.cli import human, output, shapes
-from penstock.cli.exits import nothing_there
-from penstock.cli.options import AsJson, ContextOption, Limit, PayloadOnly, QueueName, Url
-from penstock.cli.target import opened
-from penstock.model import Message, MessageId
+from penstock.cli.exits import CommandError, nothing_there
+from penstock.cli.options import AsJson, ContextOption, Limit, Partition, PayloadOnly, QueueName, Url, seconds_option
+from penstock.cli.target import address, is_directory, opened
+from penstock.model import DEFAULT_GROUP, Message, MessageId, PartitionLag
+
+if TYPE_CHECKING:
+    from penstock import Queue
+
 
 MessageIdText = Annotated[str, typer.Argument(metavar="ID", help="queue/partition/offset.")]
 EXCERPT_CHARACTERS = 200
@@ -104,3 +117,119 @@ def write_messages(found: list[Message], *, payload_only: bool, as_json: bool) -
 
 def _excerpt(message: Message) -> str:
     return human.excerpt(shapes.content(message), EXCERPT_CHARACTERS)
+
+
+READ_MESSAGES = 1000
+
+
+def tail(
+    queue: QueueName,
+    start: Annotated[
+        Any,
+        typer.Option(
+            "--from",
+            parser=human.position,
+            metavar="POSITION",
+            help="latest, earliest, an offset, or a time; -5m is five minutes ago.",
+        ),
+    ] = "latest",
+    last: Annotated[
+        int, typer.Option("--last", "-n", min=0, help="Begin with the last so many of each partition.")
+    ] = 0,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Go on when the end is reached.")] = True,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after so many messages.")] = None,
+    every: Annotated[float, seconds_option("--every", about="How often to look for more.")] = 0.25,
+    partition: Partition = None,
+    payload_only: PayloadOnly = False,
+    url: Url = None,
+    context: ContextOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print messages as they are pushed. Nothing is leased or settled, and delayed messages are shown at once.
+
+    With several partitions, messages are in order within each of them. Ctrl-C ends it.
+    """
+    if every < 0.01:
+        raise CommandError(f"--every: {every:g} seconds is too often", hint="10ms is the least")
+    if follow and is_directory(address(url, context)):
+        # While this process has the directory, nobody else can push.
+        follow = False
+    with opened(url, context) as ps:
+        paper = output.console()
+        followed = Follower(ps.queue(queue), partition)
+        followed.begin(start, last)
+        left = limit
+        while True:
+            for message in followed.read():
+                write_message(message, paper, payload_only=payload_only, as_json=as_json)
+                left = None if left is None else left - 1
+                if left == 0:
+                    return
+            if not follow:
+                return
+            time.sleep(every)
+
+
+class Follower:
+    """Where a reader stands in each partition of a queue."""
+
+    def __init__(self, queue: Queue, partition: str | None) -> None:
+        self._queue = queue
+        self._partition = partition
+        self._next: dict[str, int] = {}
+
+    def begin(self, start: str | int | datetime, last: int) -> None:
+        """Stand at a position, or `last` messages before it if it is the end."""
+        lags = self._lags()
+        if self._partition is not None and self._partition not in {lag.partition for lag in lags}:
+            # The broker knows best what to say about it.
+            self._queue.read(self._partition, limit=1)
+        for lag in lags:
+            self._next[lag.partition] = self._offset(lag, start, last)
+
+    def read(self) -> Iterator[Message]:
+        """What has come since, oldest first within each partition."""
+        for lag in self._lags():
+            # A partition that was not there at the beginning is new as a whole.
+            position = self._next.get(lag.partition, lag.start_offset)
+            while position < lag.end_offset:
+                found = self._queue.read(lag.partition, position, limit=READ_MESSAGES)
+                for message in found:
+                    assert message.id is not None
+                    position = self._next[lag.partition] = message.id.offset + 1
+                    yield message
+                if len(found) < READ_MESSAGES:
+                    # What is missing at the end was given up by a repair.
+                    position = max(position, lag.end_offset)
+            self._next[lag.partition] = position
+
+    def _lags(self) -> list[PartitionLag]:
+        rows = self._queue.groups()[DEFAULT_GROUP]
+        return [row for row in rows if self._partition in (None, row.partition)]
+
+    def _offset(self, lag: PartitionLag, start: str | int | datetime, last: int) -> int:
+        if start == "earliest":
+            return lag.start_offset
+        if start == "latest":
+            return max(lag.start_offset, lag.end_offset - last)
+        if isinstance(start, int):
+            return max(lag.start_offset, start)
+        found = self._queue.read(lag.partition, timestamp=start, limit=1)
+        return found[0].id.offset if found and found[0].id is not None else lag.end_offset
+
+
+def write_message(message: Message, paper: Console, *, payload_only: bool, as_json: bool) -> None:
+    """One line."""
+    if as_json:
+        output.write_json_line(shapes.message(message))
+    elif payload_only:
+        output.write_bytes(shapes.content(message))
+    else:
+        assert message.pushed_at is not None
+        at = message.pushed_at.astimezone(UTC).strftime("%H:%M:%S.%f")[:-3]
+        text = human.excerpt(shapes.content(message), len(message.payload) * 4)
+        if not paper.is_terminal:  # layout takes its time, and a pipe may want millions of lines
+            output.write_plain(f"{at} {message.id} {'' if message.key is None else f'{message.key} '}{text}")
+            return
+        key = "" if message.key is None else f" [cyan]{escape(message.key)}[/]"
+        output.write(f"[dim]{at}[/] [bold]{escape(str(message.id))}[/]{key} {escape(text)}", paper)

@@ -15,6 +15,6 @@ def demo(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer messages and no pauses.")] = False,
 ) -> None:
     """Show Penstock at work: push, lease, retry, delay, kill -9, recover, read the history. About 20 seconds."""
-    from penstock.cli.play import play
+    from penstock.cli.demo_play import play
 
     play(directory, quick=quick)

@@ -7,11 +7,25 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from penstock.cli import human, output, task_shapes
+from penstock.cli import human, output, shapes
 from penstock.cli.exits import nothing_there
-from penstock.cli.options import AsJson, ContextOption, Url, Yes
+from penstock.cli.options import (
+    Arg,
+    Args,
+    AsJson,
+    ContextOption,
+    Key,
+    Kwargs,
+    MaxAttempts,
+    Priority,
+    Queue,
+    TaskType,
+    Timeout,
+    Url,
+    Values,
+    Yes,
+)
 from penstock.cli.target import address, opened
-from penstock.cli.task_options import Arg, Args, Key, Kwargs, MaxAttempts, Priority, Queue, TaskType, Timeout, Values
 from penstock.errors import ScheduleNotFound
 from penstock.model import check_priority
 from penstock.model_tasks import ScheduleSpec, ScheduleView
@@ -30,7 +44,7 @@ def list_(url: Url = None, context: ContextOption = None, as_json: AsJson = Fals
     with opened(url, context) as ps:
         found = _all(ps.session)
     if as_json:
-        output.write_json([task_shapes.schedule(view) for view in found])
+        output.write_json([shapes.schedule(view) for view in found])
         return
     if not found:
         raise nothing_there("no schedules", "'penstock schedules set' makes one; so does @app.task(cron=…)")
@@ -61,7 +75,7 @@ def set_(
     as_json: AsJson = False,
 ) -> None:
     """Make a schedule, or change it."""
-    given_args, given_kwargs = task_shapes.arguments(values or [], arg or [], args, kwargs)
+    given_args, given_kwargs = shapes.arguments(values or [], arg or [], args, kwargs)
     spec = ScheduleSpec(
         name=name,
         cron=cron,
@@ -111,7 +125,7 @@ def prune(
     as_json: AsJson = False,
 ) -> None:
     """Delete schedules that cron= declared once and that the app declares no more."""
-    from penstock.worker.loading import load_app
+    from penstock.worker.command import load_app
 
     found = load_app(app)
     if url or context or found.is_in_memory:
@@ -132,7 +146,7 @@ def _set(spec: ScheduleSpec, url: str | None, context: str | None, *, as_json: b
         view, ticket = ps.session.set_schedule(spec)
         ps.session.confirm(ticket)
     when = "it is paused" if view.next_at is None else f"next at {human.moment(view.next_at)}"
-    output.done(f"schedule {spec.name}: {when}", task_shapes.schedule(view), as_json=as_json)
+    output.done(f"schedule {spec.name}: {when}", shapes.schedule(view), as_json=as_json)
 
 
 def _named(name: str, url: str | None, context: str | None) -> ScheduleView:

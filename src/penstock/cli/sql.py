@@ -1,25 +1,243 @@
-"""`penstock sql`: questions in SQL over all queues, live and past.
+"""`penstock sql`: queries in SQL over all queues, live and past, answered as a table, JSON, CSV or Parquet.
 
-Spark takes some seconds to start. Whoever has several questions asks them in one go: without a query, statements are
-read from standard input, and a terminal is prompted for them.
+Spark takes some seconds to start. Without a query, statements are read from standard input, and a terminal is prompted
+for them, so that several share one start.
+
+Payloads are bytes: they are shown as text where they are UTF-8. Otherwise JSON has them in base64 under
+`<column>_base64`, CSV as `0x…`, and a table as hex. NULL is `NULL` in a table, null in JSON, and nothing in CSV.
+Instants are RFC 3339 in UTC.
 """
 
 from __future__ import annotations
 
+import base64
+import csv
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TextIO
 
+import msgspec
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-from penstock.cli import output, sparking, sql_output
+from penstock.cli import human, output, spark_session
 from penstock.cli.exits import CommandError, explained
 from penstock.cli.options import AsJson, ContextOption, Since, Until, Url
-from penstock.cli.spark_errors import told
-from penstock.cli.sparking import Bar, Conf, Master, parsed_conf, readable
-from penstock.cli.sql_output import Format
+from penstock.cli.spark_session import Bar, Conf, Master, parsed_conf, readable, told
+from penstock.storage.findings import spelt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+
+Format = Literal["table", "json", "csv", "parquet"]
+Hidden = Callable[[], AbstractContextManager[None]]
+
+ROWS_SHOWN: Final = 100
+WIDTH_PAYLOAD: Final = 80
+NULL: Final = "NULL"
+
+
+def write(frame: DataFrame, kind: Format, out: Path | None, limit: int | None, *, hidden: Hidden = nullcontext) -> None:
+    """Write what a query answers. `hidden` keeps a progress bar away while something is printed."""
+    if limit is not None:
+        frame = frame.limit(limit)
+    if kind == "parquet":
+        assert out is not None
+        count = write_parquet(frame, out)
+    elif kind == "table":
+        shown = limit or ROWS_SHOWN
+        found = frame.limit(shown + 1).toArrow()
+        with hidden(), _sheet(out) as file:
+            count = write_table(found, shown, file)
+    else:
+        found = frame.toArrow()
+        with hidden(), _sheet(out) as file:
+            count = (write_json if kind == "json" else write_csv)(found, output.for_eyes(file))
+    if out is not None:
+        with hidden():
+            output.done(f"{spelt(count, 'row')} in {out}", {"rows": count, "file": str(out)}, as_json=False)
+
+
+def write_table(found: pa.Table, limit: int, file: TextIO) -> int:
+    """A table for people, up to a limit; on a terminal that is too narrow for it, a line for each field."""
+    rows = [tuple(map(_shown, row)) for row in rows_of(found.slice(0, limit))]
+    widths = [max(map(len, column)) for column in zip(found.column_names, *rows, strict=True)]
+    natural = sum(widths) + 2 * len(widths)
+    paper = output.console() if file is sys.stdout else output.Paper(file=file)
+    if not paper.is_terminal:
+        # Into a file or a pipe nothing needs to fit a screen.
+        paper.width = max(natural, output.WIDTH_PLAIN)
+    if natural > paper.width:
+        _write_records(found.column_names, rows, paper)
+    elif found.num_columns:
+        output.write(_grid(found.schema, rows), paper)
+    more = "; there are more, which --limit or another --format shows" if found.num_rows > limit else ""
+    output.write(f"[dim]{spelt(len(rows), 'row')}{more}[/]", paper)
+    return len(rows)
+
+
+def _grid(schema: pa.Schema, rows: Sequence[Sequence[str]]) -> Table:
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for field in schema:
+        made.add_column(escape(field.name), justify="right" if _is_number(field.type) else "left", no_wrap=True)
+    for row in rows:
+        made.add_row(*map(_styled, row))
+    return made
+
+
+def _write_records(names: Sequence[str], rows: Sequence[Sequence[str]], paper: Console) -> None:
+    width = max(map(len, names)) + 2
+    for number, row in enumerate(rows, 1):
+        output.write(f"[dim]── {number}[/]", paper)
+        for name, text in zip(names, row, strict=True):
+            output.write(f"[bold]{escape(name):<{width}}[/]{_styled(text)}", paper)
+
+
+def _styled(text: str) -> str:
+    return f"[dim]{NULL}[/]" if text == NULL else escape(text)
+
+
+def write_json(found: pa.Table, file: TextIO) -> int:
+    """An object for each row, on a line of its own."""
+    names = unique(found.column_names)
+    for row in rows_of(found):
+        fields = dict(_json_field(name, value) for name, value in zip(names, row, strict=True))
+        file.write(msgspec.json.encode(fields, enc_hook=str).decode() + "\n")
+    return int(found.num_rows)
+
+
+def write_csv(found: pa.Table, file: TextIO) -> int:
+    """A line of names, and one for each row."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(found.column_names)
+    writer.writerows(tuple(map(_csv_cell, row)) for row in rows_of(found))
+    return int(found.num_rows)
+
+
+def write_parquet(frame: DataFrame, out: Path) -> int:
+    """One file. Spark writes parts of it side by side, in order; they are put together row group by row group."""
+    import pyarrow.parquet as pq
+
+    parts = out.with_name(f".{out.name}.parts")
+    shutil.rmtree(parts, ignore_errors=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        frame.write.parquet(str(parts.absolute()))
+        files = [pq.ParquetFile(path) for path in sorted(parts.glob("part-*.parquet"))]
+        beside = parts / "whole"
+        with pq.ParquetWriter(beside, files[0].schema_arrow, compression="zstd") as writer:
+            for file in files:
+                for batch in file.iter_batches():
+                    writer.write_batch(batch)
+        beside.replace(out)
+        return sum(file.metadata.num_rows for file in files)
+    finally:
+        shutil.rmtree(parts, ignore_errors=True)
+
+
+def rows_of(found: pa.Table) -> Iterator[tuple[Any, ...]]:
+    """Rows, whatever the columns are called."""
+    for batch in found.to_batches():
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def unique(names: Sequence[str]) -> list[str]:
+    """Names that can be keys: the second `count` is `count_2`."""
+    again: dict[str, int] = {}
+    found = []
+    for name in names:
+        again[name] = again.get(name, 0) + 1
+        found.append(name if again[name] == 1 else f"{name}_{again[name]}")
+    return found
+
+
+@contextmanager
+def _sheet(out: Path | None) -> Iterator[TextIO]:
+    if out is None:
+        yield sys.stdout
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("w", encoding="utf-8", newline="") as file:
+        yield file
+
+
+def _is_number(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
+
+
+def _text(value: bytes) -> str | None:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return NULL
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.4f}".rstrip("0").rstrip(".") if not value or abs(value) >= 0.001 else f"{value:.3g}"
+    text = _csv_cell(value)
+    return human.excerpt(value if isinstance(value, bytes) else str(text).encode(), WIDTH_PAYLOAD)
+
+
+def _csv_cell(value: Any) -> Any:
+    if isinstance(value, bytes):
+        text = _text(value)
+        return f"0x{value.hex()}" if text is None else text
+    if isinstance(value, datetime):
+        return _instant(value)
+    return _compact(value) if isinstance(value, list | dict | tuple) else value
+
+
+def _json_field(name: str, value: Any) -> tuple[str, Any]:
+    if isinstance(value, bytes):
+        text = _text(value)
+        return (f"{name}_base64", base64.b64encode(value).decode()) if text is None else (name, text)
+    return name, _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """Values inside lists, maps and structs. A map arrives as pairs."""
+    if isinstance(value, bytes):
+        text = _text(value)
+        return base64.b64encode(value).decode() if text is None else text
+    if isinstance(value, datetime):
+        return _instant(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, list) and value and all(isinstance(each, tuple) for each in value):
+        return {str(key): _plain(inner) for key, inner in value}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return value
+
+
+def _compact(value: Any) -> str:
+    return msgspec.json.encode(_plain(value), enc_hook=str).decode()
+
+
+def _instant(value: datetime) -> str:
+    if value.tzinfo is None:
+        return value.isoformat()
+    return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
 
 PROMPT: Final = "sql> "
 PROMPT_MORE: Final = "  -> "
@@ -59,14 +277,17 @@ def sql(
         from penstock.spark.views import check_reading
 
         check_reading(query)
-    with Bar(is_shown=not as_json) as bar, sparking.started("sql", master=master, settings=settings, bar=bar) as spark:
+    with (
+        Bar(is_shown=not as_json) as bar,
+        spark_session.started("sql", master=master, settings=settings, bar=bar) as spark,
+    ):
 
         def answer(text: str) -> None:
             from penstock.spark.views import query as asked
 
             bar.step("reading")
             found = asked(spark, where, text, since=since, until=until)
-            sql_output.write(found, kind, out, limit, hidden=bar.hidden)
+            write(found, kind, out, limit, hidden=bar.hidden)
 
         if query is not None:
             answer(query)

@@ -1,4 +1,4 @@
-"""`penstock worker`: take tasks from a broker and run them, until it is told to stop."""
+"""`penstock worker` runs tasks until it is stopped; `penstock workers` lists who does."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.exits import CommandError
-from penstock.cli.options import ContextOption, Url, seconds_option
-from penstock.cli.target import address
+from penstock.cli import human, output, shapes
+from penstock.cli.exits import CommandError, nothing_there
+from penstock.cli.options import AsJson, ContextOption, Url, seconds_option
+from penstock.cli.target import address, opened
 
 LOGS = "Logs"
 
@@ -79,8 +80,7 @@ def worker(
 
 def _run(path: str, place: str, options: dict[str, Any], *, is_told: bool) -> None:
     from penstock.worker import Worker
-    from penstock.worker.loading import load_app
-    from penstock.worker.stopping import run_worker
+    from penstock.worker.command import load_app, run_worker
 
     app = load_app(path)
     if is_told or app.is_in_memory:
@@ -90,7 +90,7 @@ def _run(path: str, place: str, options: dict[str, Any], *, is_told: bool) -> No
 
 
 def _run_reloading() -> int:
-    from penstock.worker.reload import run_reloading
+    from penstock.worker.command import run_reloading
 
     words = [word for word in sys.argv[1:] if word != "--reload"]
     return run_reloading(["-m", "penstock", *words], Path.cwd())
@@ -101,3 +101,32 @@ def _check_words(**given: tuple[str, tuple[str, ...]]) -> None:
         if word not in known:
             flag = f"--{name.replace('_', '-')}"
             raise CommandError(f"{flag}: {word!r} is not known", hint=f"say one of: {', '.join(known)}")
+
+
+def workers(url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
+    """Workers that a broker hears of: what they run, how busy they are, when they were last heard from."""
+    with opened(url, context) as ps:
+        found, ticket = ps.session.workers()
+        ps.session.confirm(ticket)
+    if as_json:
+        output.write_json([shapes.worker(view) for view in found])
+        return
+    if not found:
+        raise nothing_there("no workers", "'penstock worker module:app' starts one")
+    headings = ("worker", "state", "queues", "running", "abandoned", "done", "failed", "cpu", "memory", "heard")
+    rows = [
+        (
+            view.info.worker_id,
+            view.state,
+            ",".join(view.info.queues) or human.EMPTY,
+            f"{view.info.running}/{view.info.concurrency}",
+            view.info.abandoned,
+            view.info.completed,
+            view.info.failed,
+            f"{view.info.cpu_percent:.0f} %",
+            human.size(view.info.memory_bytes),
+            f"{human.age(view.last_heartbeat_at)} ago",
+        )
+        for view in found
+    ]
+    output.write(output.table(headings, rows, text_columns=3))

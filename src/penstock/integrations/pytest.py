@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def penstock_app(request: pytest.FixtureRequest) -> Iterator[LocalApp]:
     """The app under test, in memory, with `run_pending()` and `advance(seconds)`."""
     from penstock.tasks.app import App
-    from penstock.worker.loading import load_app
+    from penstock.worker.command import load_app
 
     path = request.config.getini("penstock_app")
     with load_app(path).testing() if path else App.in_memory() as app:

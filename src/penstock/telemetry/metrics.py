@@ -1,7 +1,14 @@
 """Metrics for Prometheus: what the meter counted and what the state says, as text, when somebody asks.
 
-`render` belongs into a thread: it may take a while, takes no lock and pauses between families, so that the event loop
-goes on meanwhile.
+`FAMILIES` declares every metric; docs/metrics.md is held to it. `Metrics.render` belongs into a thread: it may take a
+while, takes no lock and pauses between families, so that the event loop goes on meanwhile. The text (format 0.0.4) is
+written straight from the numbers: an object for every line would be thousands of objects per scrape, and the garbage
+collector would stop the event loop to look through them.
+
+Every number is read as it is at the moment; numbers that belong together may be apart by what happened in between.
+Lists are copied before they are walked, and the walk pauses every so often: a hundred thousand partitions must not keep
+the event loop from its interpreter. Two numbers are estimates where the exact one would mean reading a file: the age of
+a message in a segment is that of the first in its row group, and delays count for a group as for the partition.
 """
 
 from __future__ import annotations
@@ -9,17 +16,208 @@ from __future__ import annotations
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Final, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import generate_latest
 
+from penstock import limits
+from penstock.delivery.group import Group
+from penstock.delivery.log import Queue
+from penstock.delivery.progress import Progress
 from penstock.embedded import Session
-from penstock.telemetry.meter import Meter
-from penstock.telemetry.state import OUTCOMES, PAUSE_SECONDS, GroupRow, group_rows
-from penstock.telemetry.text import CONTENT_TYPE, histograms, numbers
+from penstock.model import Outcome
+from penstock.shard.shard import Shard
+from penstock.telemetry.meter import OTHERS, Histogram, Meter
 from penstock.version import VERSION
+
+Kind = Literal["counter", "gauge", "histogram", "info"]
+
+
+class Family(NamedTuple):
+    """One metric; counters are exposed with `_total` behind their name, an info with `_info`."""
+
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    help: str
+
+
+_OF_GROUP: Final = ("queue", "group")
+
+FAMILIES: Final = {
+    family.name: family
+    for family in (
+        Family("penstock_pushed_messages", "counter", ("queue", "protocol"), "Messages pushed."),
+        Family("penstock_pushed_bytes", "counter", ("queue", "protocol"), "Bytes of payload pushed."),
+        Family("penstock_delivered_messages", "counter", _OF_GROUP, "Messages handed out, every attempt counted."),
+        Family("penstock_settled_messages", "counter", (*_OF_GROUP, "outcome"), "Messages by how a delivery ended."),
+        Family("penstock_refused_requests", "counter", ("queue", "code"), "Requests answered with an error."),
+        Family("penstock_ready_messages", "gauge", _OF_GROUP, "Messages that could be leased now."),
+        Family("penstock_leased_messages", "gauge", _OF_GROUP, "Messages in the hands of consumers."),
+        Family("penstock_delayed_messages", "gauge", _OF_GROUP, "Messages that wait for their time or a retry."),
+        Family("penstock_dead_messages", "gauge", _OF_GROUP, "Messages this group gave up on."),
+        Family("penstock_lag_messages", "gauge", _OF_GROUP, "Messages that the group has not settled."),
+        Family("penstock_oldest_unsettled_age_seconds", "gauge", _OF_GROUP, "Age of the oldest unsettled message."),
+        Family("penstock_queues", "gauge", (), "Queues, those of dead letters included."),
+        Family("penstock_partitions", "gauge", (), "Partitions of all queues."),
+        Family("penstock_push_duration_seconds", "histogram", (), "From a push until its answer was durable."),
+        Family("penstock_lease_duration_seconds", "histogram", (), "Time taken to answer a lease, without waiting."),
+        Family("penstock_settle_duration_seconds", "histogram", (), "From a settlement until it was durable."),
+        Family("penstock_commit_duration_seconds", "histogram", (), "One write and sync of the journal."),
+        Family("penstock_delivery_latency_seconds", "histogram", ("queue",), "From push to delivery."),
+        Family("penstock_task_runs", "counter", ("task_type", "outcome"), "Runs of tasks by how they ended."),
+        Family("penstock_task_run_seconds", "histogram", ("task_type",), "How long runs of tasks take."),
+        Family("penstock_blocked_tasks", "gauge", (), "Tasks that wait for their parents."),
+        Family("penstock_workers", "gauge", ("state",), "Workers: alive, stuck, stopping or dead."),
+        Family("penstock_abandoned_runs", "gauge", (), "Runs that workers could not break off."),
+        Family("penstock_waiting_for_tasks", "gauge", (), "Tasks that somebody waits for the end of."),
+        Family("penstock_journal_frames", "counter", (), "Frames appended since the directory was made."),
+        Family("penstock_journal_durable_frames", "counter", (), "Frames that are durable."),
+        Family("penstock_journal_bytes", "gauge", (), "Bytes in journal files, not yet sealed."),
+        Family("penstock_journal_files", "gauge", (), "Journal files, the one in use included."),
+        Family("penstock_segment_bytes", "gauge", (), "Bytes in sealed segment files."),
+        Family("penstock_segment_files", "gauge", (), "Sealed segment files."),
+        Family("penstock_disk_full", "gauge", (), "1 while pushes are refused because the disk is nearly full."),
+        Family("penstock_upkeep_failures", "counter", ("role",), "Rounds of a background role that failed."),
+        Family("penstock_connections", "gauge", ("protocol",), "Open connections."),
+        Family("penstock_accepted_connections", "counter", ("protocol",), "Connections accepted."),
+        Family("penstock_waiting_leases", "gauge", (), "Leases and streams that wait for messages."),
+        Family("penstock_build", "info", ("version", "python"), "1, with the versions as labels."),
+    )
+}
+
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_SUFFIX: Final = {"counter": "_total", "info": "_info"}
+_KIND: Final = {"info": "gauge"}
+_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+def numbers(name: str, rows: Iterable[tuple[tuple[str, ...], float]]) -> str:
+    """A counter, a gauge or an info: the values of its labels, and the number."""
+    family = FAMILIES[name]
+    shown = name + _SUFFIX.get(family.kind, "")
+    lines = [f"{shown}{_braced(_labels(family.labels, values))} {number}\n" for values, number in rows]
+    return _head(shown, _KIND.get(family.kind, family.kind), family.help) + "".join(lines)
+
+
+def histograms(name: str, rows: Iterable[tuple[tuple[str, ...], Histogram]]) -> str:
+    """A histogram for each set of labels."""
+    family = FAMILIES[name]
+    lines = [_head(name, "histogram", family.help)]
+    for values, histogram in rows:
+        labels = _labels(family.labels, values)
+        within = labels + "," if labels else ""
+        counts = histogram.cumulated()
+        lines += [f'{name}_bucket{{{within}le="{bound}"}} {count}\n' for bound, count in counts]
+        lines.append(f"{name}_count{_braced(labels)} {counts[-1][1]}\n")
+        lines.append(f"{name}_sum{_braced(labels)} {histogram.sum_seconds}\n")
+    return "".join(lines)
+
+
+def _head(name: str, kind: str, said: str) -> str:
+    return f"# HELP {name} {said}\n# TYPE {name} {kind}\n"
+
+
+def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
+    pairs = zip(names, values, strict=True)
+    return ",".join([f'{name}="{value.translate(_ESCAPES)}"' for name, value in pairs])
+
+
+def _braced(labels: str) -> str:
+    return f"{{{labels}}}" if labels else ""
+
+
+STEPS_MAX: Final = 256  # partitions between two pauses: a fraction of a millisecond
+PAUSE_SECONDS: Final = 0.0002
+OUTCOMES: Final = {int(outcome): outcome.name.lower() for outcome in Outcome}
+
+
+class GroupRow(NamedTuple):
+    """One group, or several under a shared name."""
+
+    ready: int = 0
+    leased: int = 0
+    delayed: int = 0
+    dead: int = 0
+    lag: int = 0
+    oldest_at: int = 0  # µs; 0 when everything is settled
+    outcomes: tuple[int, ...] = ()
+
+
+class Pace:
+    """Lets go of the interpreter every `STEPS_MAX` steps."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    def step(self) -> None:
+        self._steps += 1
+        if self._steps >= STEPS_MAX:
+            self._steps = 0
+            time.sleep(PAUSE_SECONDS)
+
+
+def group_rows(shard: Shard) -> dict[tuple[str, str], GroupRow]:
+    """A row for every group of the oldest queues, and one for all groups of the others together.
+
+    The oldest, because they stay the oldest: a counter must not move from one series to another.
+    """
+    pace = Pace()
+    queues = list(shard.core.queues.values())
+    queues.sort(key=lambda queue: queue.id)
+    rows: dict[tuple[str, str], GroupRow] = {}
+    for queue, group in islice(_groups(queues), limits.metrics_series_max):
+        rows[queue.name, group.name] = group_row(group, pace)
+    others = [group_row(group, pace) for _, group in islice(_groups(queues), limits.metrics_series_max, None)]
+    if others:
+        rows[OTHERS, OTHERS] = _together(others)
+    return rows
+
+
+def _groups(queues: list[Queue]) -> Iterator[tuple[Queue, Group]]:
+    return ((queue, group) for queue in queues for group in list(queue.groups.values()))
+
+
+def group_row(group: Group, pace: Pace) -> GroupRow:
+    """The numbers of one group, summed over its partitions."""
+    ready = leased = delayed = dead = lag = oldest_at = 0
+    for progress in list(group.progress):
+        pace.step()
+        partition = progress.partition
+        left = progress.unsettled()
+        waiting = progress.waiting + min(partition.delayed, left)
+        leased += progress.leased
+        delayed += waiting
+        dead += progress.dead
+        lag += left
+        ready += max(0, left - progress.leased - waiting)
+        if left > 0:
+            at = _oldest_at(progress)
+            oldest_at = min(oldest_at, at) if oldest_at else at
+    return GroupRow(ready, leased, delayed, dead, lag, oldest_at, tuple(group.outcomes))
+
+
+def _oldest_at(progress: Progress) -> int:
+    partition = progress.partition
+    extents, firsts = partition.extents, partition.firsts
+    if len(extents) != len(firsts) or not extents:
+        return partition.pushed_at  # a change is under way
+    oldest = min(progress.base, *list(progress.sparse or ()), partition.end)
+    place = max(0, partition.place_of(max(oldest, partition.start)))
+    return extents[min(place, len(extents) - 1)].pushed_at
+
+
+def _together(rows: list[GroupRow]) -> GroupRow:
+    ready, leased, delayed, dead, lag = (sum(column) for column in zip(*(row[:5] for row in rows), strict=True))
+    instants = [row.oldest_at for row in rows if row.oldest_at]
+    outcomes = tuple(map(sum, zip(*(row.outcomes for row in rows), strict=True)))
+    return GroupRow(ready, leased, delayed, dead, lag, min(instants, default=0), outcomes)
+
 
 _WORKER_STATES: Final = ("alive", "stuck", "stopping", "dead")
 _GAUGES_OF_GROUP: Final = ("ready", "leased", "delayed", "dead", "lag")

@@ -30,8 +30,20 @@ from penstock.model_tasks import TaskView
 from penstock.tasks.context import TaskContext
 from penstock.tasks.endings import Ending
 from penstock.tasks.running import run_one
-from penstock.worker.loading import load_app
-from penstock.worker.pipes import LENGTH, Done, Failed, Hello, Job, NotBegun, Progressed, Ready, Word, packed, unpacked
+from penstock.worker.child_protocol import (
+    LENGTH,
+    Done,
+    Failed,
+    Hello,
+    Job,
+    NotBegun,
+    Progressed,
+    Ready,
+    Word,
+    packed,
+    unpacked,
+)
+from penstock.worker.command import load_app
 
 _view = msgspec.json.Decoder(TaskView)
 

@@ -1,7 +1,7 @@
-"""A worker tells of itself every 15 seconds, and hears which of its runs were cancelled.
+"""A worker reports itself every 15 seconds, and receives which of its runs were cancelled.
 
-News are waited for beside that, so that a cancelled run ends at once. After a lost connection, or when the broker was
-started anew, the next heartbeat follows at once: whoever is silent for 30 seconds is dead to the broker.
+Cancellations are waited for beside that, so that a cancelled run ends at once. After a lost connection, or when the
+broker was restarted, the next heartbeat follows at once: a worker that is silent for 30 seconds is dead to the broker.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import resource
 import socket
+import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 import structlog
@@ -21,10 +24,53 @@ from penstock.clock import Clock
 from penstock.errors import AccessError, Closed, PenstockError
 from penstock.model_tasks import WorkerInfo
 from penstock.version import VERSION
-from penstock.worker.desk import Desk
+from penstock.worker.dispatcher import Desk
+from penstock.worker.event_loop import NEVER, Spawner, Ticker
 from penstock.worker.settings import Settings
-from penstock.worker.ticking import NEVER, Spawner, Ticker
-from penstock.worker.usage import Usage, memory_bytes
+
+_PAGE: Final = os.sysconf("SC_PAGESIZE")
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+class Usage:
+    """Processor time between two looks; time is an argument."""
+
+    def __init__(self, now: int) -> None:
+        self._seen = (now, _cpu_seconds(()))
+
+    def cpu_percent(self, now: int, children: Iterable[int] = ()) -> float:
+        """Since the last look, of this process and of those that it started; 100 is one processor."""
+        at, seconds = self._seen
+        self._seen = (now, _cpu_seconds(children))
+        return round(max(0.0, self._seen[1] - seconds) * 1e8 / max(1, now - at), 1)
+
+
+def memory_bytes(children: Iterable[int] = ()) -> int:
+    """Memory of this process and of some others."""
+    return _memory("self") + sum(_memory(str(pid)) for pid in children)
+
+
+def _memory(who: str) -> int:
+    with suppress(OSError, ValueError, IndexError), open(f"/proc/{who}/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * _PAGE
+    if who != "self":
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _cpu_seconds(children: Iterable[int]) -> float:
+    times = os.times()  # those of children that are over are in it
+    own = times.user + times.system + times.children_user + times.children_system
+    return own + sum(map(_cpu_seconds_of, children))
+
+
+def _cpu_seconds_of(pid: int) -> float:
+    with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+        # The second field is a name in parentheses, with whatever in it.
+        fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+    return 0.0
+
 
 log: Any = structlog.stdlib.get_logger("penstock.worker")
 

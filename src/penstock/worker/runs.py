@@ -11,12 +11,21 @@ from __future__ import annotations
 
 import asyncio
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from penstock.model import Receipt
 from penstock.model_tasks import Envelope
 from penstock.tasks.context import TaskContext
+from penstock.tasks.endings import Ending
 from penstock.tasks.running import timeout_of
+
+NOT_BEGUN: Final = Ending("released")  # of a run whose lease may have expired before it began
+SURE_SHARE: Final = 0.9  # of a lease; what is left then is too short to begin anything
+
+
+def sure_us(seconds: float) -> int:
+    """How long a lease can be relied on from the moment it was asked for, µs."""
+    return round(seconds * 1_000_000 * SURE_SHARE)
 
 
 class Stage(Enum):

@@ -25,8 +25,8 @@ import structlog
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidField, PenstockError, ServerError
-from penstock.worker.crew import Crew
-from penstock.worker.pipes import Hello
+from penstock.worker.child_protocol import Hello
+from penstock.worker.runtime import Crew
 from penstock.worker.settings import settings
 
 if TYPE_CHECKING:

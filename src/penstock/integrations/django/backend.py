@@ -1,4 +1,4 @@
-"""The backend: Django's tasks go to a Penstock queue of the same name, and results come from its catalogue.
+"""The backend: Django's tasks go to a Penstock queue of the same name, and results come from its task index.
 
 A task becomes known here when its decorator runs, because Django then asks the backend whether it is valid. A worker
 runs only tasks that are known: what a message names is looked up, never imported.
@@ -6,8 +6,12 @@ runs only tasks that are known: what a message names is looked up, never importe
 
 from __future__ import annotations
 
+import builtins
 import inspect
+import sys
+import traceback
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, Final
 
 import msgspec
@@ -17,18 +21,136 @@ from django.utils import timezone
 
 from penstock.envelopes import new_task_id
 from penstock.errors import InvalidField, PenstockError, TaskNotFound
-from penstock.integrations.django.compat import (
-    BaseTaskBackend,
-    TaskContext,
-    TaskResultDoesNotExist,
-    TaskResultStatus,
-    signals,
-)
-from penstock.integrations.django.results import failed, new_result, result_of, successful
 from penstock.model import suggestion
-from penstock.model_tasks import TaskSubmission
+from penstock.model_tasks import TaskState, TaskSubmission, TaskView
 from penstock.tasks.app import App
 from penstock.tasks.context import current_task
+
+__all__ = [
+    "BaseTaskBackend",
+    "Task",
+    "TaskContext",
+    "TaskError",
+    "TaskResult",
+    "TaskResultDoesNotExist",
+    "TaskResultStatus",
+    "signals",
+    "task_backends",
+]
+
+
+try:
+    from django.tasks import base, exceptions, signals, task_backends
+    from django.tasks.backends.base import BaseTaskBackend
+except ImportError:  # before Django 6
+    from django_tasks import base, exceptions, signals, task_backends
+    from django_tasks.backends.base import BaseTaskBackend
+
+Task: Final[Any] = base.Task
+TaskContext: Final[Any] = base.TaskContext
+TaskError: Final[Any] = base.TaskError
+TaskResult: Final[Any] = base.TaskResult
+TaskResultStatus: Final[Any] = base.TaskResultStatus
+TaskResultDoesNotExist: Final[Any] = exceptions.TaskResultDoesNotExist
+
+
+STATUS: Final = {
+    TaskState.SCHEDULED: TaskResultStatus.READY,
+    TaskState.PENDING: TaskResultStatus.READY,
+    TaskState.BLOCKED: TaskResultStatus.READY,
+    TaskState.FAILED: TaskResultStatus.READY,  # it will be run again
+    TaskState.RUNNING: TaskResultStatus.RUNNING,
+    TaskState.COMPLETED: TaskResultStatus.SUCCESSFUL,
+    TaskState.DEAD: TaskResultStatus.FAILED,
+    TaskState.CANCELLED: TaskResultStatus.FAILED,
+}
+
+
+class StoredError(TaskError):
+    """An error of a run. The name of its class was stored by whoever ran it: nothing is imported because of it."""
+
+    @property
+    def exception_class(self) -> type[BaseException]:
+        """The class, if its module is loaded; an `ImportError` otherwise, as for one that does not exist."""
+        parts = self.exception_class_path.split(".")
+        for length in range(len(parts) - 1, 0, -1):
+            found: Any = sys.modules.get(".".join(parts[:length]))
+            if found is None:
+                continue
+            for part in parts[length:]:
+                found = vars(found).get(part) if isinstance(found, type | ModuleType) else None
+            if isinstance(found, type) and issubclass(found, BaseException):
+                return found
+            break
+        raise ImportError(f"{self.exception_class_path!r} is no exception of a module that is loaded")
+
+
+def new_result(task: Any, id: str, status: Any, backend: str, args: Any, kwargs: Any, **known: Any) -> Any:
+    """A TaskResult with nothing in it but what is `known`."""
+    nothing = dict.fromkeys(("enqueued_at", "started_at", "finished_at", "last_attempted_at"))
+    given: dict[str, Any] = {**nothing, "errors": [], "worker_ids": [], **known}
+    return TaskResult(task=task, id=id, status=status, backend=backend, args=args, kwargs=kwargs, **given)
+
+
+def result_of(task: Any, view: TaskView, backend: str) -> Any:
+    """A TaskResult of this moment."""
+    result = TaskResult(
+        task=task,
+        id=view.task_id,
+        status=STATUS[view.state],
+        enqueued_at=view.submitted_at,
+        started_at=view.runs[0].started_at if view.runs else None,
+        finished_at=view.finished_at,
+        last_attempted_at=view.runs[-1].started_at if view.runs else None,
+        args=msgspec.json.decode(view.args),
+        kwargs=msgspec.json.decode(view.kwargs),
+        backend=backend,
+        errors=_errors(view),
+        worker_ids=[run.worker for run in view.runs],
+    )
+    if view.result is not None:
+        object.__setattr__(result, "_return_value", msgspec.json.decode(view.result))
+    return result
+
+
+def successful(result: Any, value: Any) -> Any:
+    """The result of a run that has just ended well."""
+    return _ended(result, TaskResultStatus.SUCCESSFUL, _return_value=value)
+
+
+def failed(result: Any, error: Exception) -> Any:
+    """The result of a run that has just failed, whether or not there will be another."""
+    kind = type(error)
+    text = "".join(traceback.format_exception(error))
+    told = StoredError(exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback=text)
+    return _ended(result, TaskResultStatus.FAILED, errors=[*result.errors, told])
+
+
+def _ended(result: Any, status: Any, **also: Any) -> Any:
+    for name, value in {"status": status, "finished_at": timezone.now(), **also}.items():
+        object.__setattr__(result, name, value)
+    return result
+
+
+def _errors(view: TaskView) -> list[Any]:
+    """One for each run that failed."""
+    texts = [run.error for run in view.runs if run.error]
+    if not texts and view.error:
+        texts = [view.error]  # it was cancelled, or died without a run
+    return [StoredError(exception_class_path=class_path(text), traceback=text) for text in texts]
+
+
+def class_path(text: str) -> str:
+    """The class of an exception, from the end of its traceback: `shop.SoldOut: no tea` is shop.SoldOut."""
+    # Lines of a long message, and notes below it, may come after the one that begins with the class.
+    for line in reversed(text.strip().splitlines()):
+        name = line.split(":", maxsplit=1)[0]
+        if isinstance(getattr(builtins, name, None), type):
+            return f"builtins.{name}"
+        if "." in name and all(part.isidentifier() for part in name.split(".")):
+            return name
+    return "builtins.Exception"
+
 
 OPTIONS: Final = ("durability", "max_attempts", "timeout", "token", "url")
 PRIORITY_NORMAL: Final = 128

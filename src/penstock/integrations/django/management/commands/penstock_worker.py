@@ -8,11 +8,10 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from penstock.errors import PenstockError
-from penstock.integrations.django.backend import PenstockBackend
-from penstock.integrations.django.compat import task_backends
+from penstock.integrations.django.backend import PenstockBackend, task_backends
 from penstock.telemetry import logs
 from penstock.worker import Worker
-from penstock.worker.stopping import run_worker
+from penstock.worker.command import run_worker
 
 
 class Command(BaseCommand):

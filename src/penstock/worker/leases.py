@@ -1,8 +1,10 @@
-"""Leases: asking for as much as there is room for, and waiting at the broker for more.
+"""Leases of a worker: requested as there is room for tasks, and extended while their tasks run.
 
-A worker that waits is told of a task the moment it is there. Of several queues those that have something take turns;
-the others are waited for. While no broker answers it is tried again, with pauses of random length; who may not work
-here is told so and stops.
+A worker waits at the broker, so that it gets a task the moment there is one. Of several queues, those that have tasks
+take turns; the others are waited for. A lease is extended when a third of its time is over, as long as one of its runs
+is not reported. A lease that the broker does not know any more is lost: somebody else has its tasks. A run starts only
+under a lease that surely lasts; one that may have expired, because this process or its loop stood still, is extended
+first. While no broker answers everything is retried, with random pauses; an access error ends the worker.
 """
 
 from __future__ import annotations
@@ -17,14 +19,87 @@ from typing import Any, Final
 import structlog
 
 from penstock.client.session import AsyncSession
-from penstock.errors import AccessError, Closed, PenstockError, QueueExists, QueueNotFound, ServerError
+from penstock.clock import Clock
+from penstock.errors import AccessError, Closed, LeaseLost, PenstockError, QueueExists, QueueNotFound, ServerError
 from penstock.model import DEFAULT_GROUP
 from penstock.requests import LeaseRequest
-from penstock.worker.desk import Desk
-from penstock.worker.runs import Lease
+from penstock.worker.dispatcher import Desk
+from penstock.worker.event_loop import NEVER, Spawner, Ticker
+from penstock.worker.runs import Lease, sure_us
 from penstock.worker.settings import Settings
 
 log: Any = structlog.stdlib.get_logger("penstock.worker")
+
+RETRY_US: Final = 1_000_000  # after an error
+
+
+class Extending:
+    """See the module's rules. `lost` is called with a lease that is gone, `confirmed` when one was extended."""
+
+    def __init__(
+        self,
+        session: AsyncSession,
+        clock: Clock,
+        ticker: Ticker,
+        spawner: Spawner,
+        seconds: float,
+        lost: Callable[[Lease], None],
+        confirmed: Callable[[], None],
+    ) -> None:
+        self._session = session
+        self._clock = clock
+        self._ticker = ticker
+        self._spawner = spawner
+        self._seconds = seconds
+        self._third_us = round(seconds * 1_000_000 / 3)
+        self._lost = lost
+        self._confirmed = confirmed
+        self._held: deque[tuple[int, Lease]] = deque()  # in the order in which they are due
+
+    @property
+    def next_at(self) -> int:
+        while self._held and not self._held[0][1].left:
+            self._held.popleft()
+        return self._held[0][0] if self._held else NEVER
+
+    def watch(self, lease: Lease) -> None:
+        """Keep a lease that has just been given, or extended."""
+        lease.due = self._clock.monotonic() + self._third_us
+        self._held.append((lease.due, lease))
+        self._ticker.wake(lease.due)
+
+    def confirm(self, lease: Lease) -> None:
+        """Extend a lease now, since it may be over: nothing of it begins until that is known."""
+        if lease.left and not lease.is_extending:
+            lease.is_extending = True
+            self._spawner.spawn(self._extend(lease))
+
+    def tick(self, now: int) -> None:
+        while self._held and self._held[0][0] <= now:
+            at, lease = self._held.popleft()
+            if at == lease.due:  # not extended meanwhile
+                self.confirm(lease)
+
+    async def _extend(self, lease: Lease) -> None:
+        asked_at = self._clock.monotonic()
+        try:
+            await self._session.extend(lease.nonce, self._seconds)
+        except LeaseLost:
+            if lease.left:
+                lease.is_lost = True
+                self._lost(lease)
+        except PenstockError as error:
+            log.warning("a lease could not be extended yet", queue=lease.queue, error=str(error))
+            lease.due = self._clock.monotonic() + min(RETRY_US, self._third_us)
+            self._held.appendleft((lease.due, lease))
+            self._ticker.wake(lease.due)
+        else:
+            lease.sure_until = asked_at + sure_us(self._seconds)
+            self.watch(lease)
+            self._confirmed()
+        finally:
+            lease.is_extending = False
+
 
 WAIT_SECONDS: Final = 30.0
 PAUSE_SECONDS: Final = 0.05

@@ -13,22 +13,15 @@ from penstock.errors import ServerError
 from penstock.tasks.context import TaskContext
 from penstock.tasks.endings import Ending, error_text
 from penstock.tasks.running import aload_parents
-from penstock.worker.deadlines import Aging, Deadlines
-from penstock.worker.desk import Desk
-from penstock.worker.extending import Extending
-from penstock.worker.finishing import Finishing
+from penstock.worker.child_protocol import Hello
+from penstock.worker.dispatcher import Aging, Deadlines, Desk
+from penstock.worker.event_loop import Role, Spawner, Ticker, Watchdog
+from penstock.worker.executors import Lane, LoopLane, ProcessLane, ThreadLane
 from penstock.worker.heartbeat import Heartbeat
-from penstock.worker.in_loop import LoopLane
-from penstock.worker.in_processes import ProcessLane
-from penstock.worker.in_threads import ThreadLane
-from penstock.worker.lane import Lane
-from penstock.worker.leasing import Leasing
-from penstock.worker.pipes import Hello
-from penstock.worker.progress import Progress
+from penstock.worker.leases import Extending, Leasing
+from penstock.worker.reports import Finishing, Progress
 from penstock.worker.runs import Lease, Run
 from penstock.worker.settings import Settings
-from penstock.worker.ticking import Role, Spawner, Ticker
-from penstock.worker.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from penstock.tasks.app import App

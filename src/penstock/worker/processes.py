@@ -1,32 +1,153 @@
-"""A process that runs tasks for this worker, seen from the worker: its socket, its process group, its end.
+"""The processes that run a worker's tasks, as the worker sees them, and the guardian that ends them after the worker.
 
-It leads a session and a process group of its own, and is over when the process is, whoever still holds its socket. Then
-the rest of its group is ended too. Frames that name another run than the one under way are dropped and logged. All of
-this happens on one loop.
+The end of a process is noticed through a pidfd, or in a thread where there are none: the end of a pipe is no sign of
+it, since whatever the process started may hold the pipe open. The process is not reaped before its process group is
+killed: until then its id, which is also that of the group, belongs to nobody else. Everything happens on one loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
 from penstock.forks import close_in_forks
 from penstock.tasks.endings import Ending
-from penstock.worker.guarding import Guardian
-from penstock.worker.lane import NOT_BEGUN
-from penstock.worker.pipes import Done, Failed, Frames, Hello, Job, NotBegun, Progressed, Ready, Word, packed
-from penstock.worker.process_watch import end_group, exit_words, watch
+from penstock.worker.child_protocol import Done, Failed, Frames, Hello, Job, NotBegun, Progressed, Ready, Word, packed
+from penstock.worker.runs import NOT_BEGUN
+
+
+def watch(process: subprocess.Popen[bytes], on_end: Callable[[], None]) -> None:
+    """Call `on_end` once on the running loop when the process has ended."""
+    loop = asyncio.get_running_loop()
+    try:
+        _watch_pidfd(loop, process.pid, on_end)
+    except (AttributeError, OSError):  # another system, or no descriptor left
+        name = f"penstock-wait-{process.pid}"
+        threading.Thread(target=_wait, args=(loop, process, on_end), name=name, daemon=True).start()
+
+
+def end_group(pid: int) -> None:
+    """Kill the process group that a process leads: the process, and what it started that did not leave it."""
+    with suppress(ProcessLookupError, PermissionError):  # macOS refuses when only a zombie is left in it
+        os.killpg(pid, signal.SIGKILL)
+
+
+def exit_words(process: subprocess.Popen[bytes]) -> str:
+    """Reap a process that has ended; how it ended."""
+    code = process.wait()
+    return f"exit code {code}" if code >= 0 else f"signal {_signal_name(-code)}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return str(number)
+
+
+def _watch_pidfd(loop: asyncio.AbstractEventLoop, pid: int, on_end: Callable[[], None]) -> None:
+    descriptor = io.FileIO(os.pidfd_open(pid))
+    close_in_forks(descriptor)
+
+    def ended() -> None:
+        loop.remove_reader(descriptor.fileno())
+        descriptor.close()
+        on_end()
+
+    loop.add_reader(descriptor.fileno(), ended)
+
+
+def _wait(loop: asyncio.AbstractEventLoop, process: subprocess.Popen[bytes], on_end: Callable[[], None]) -> None:
+    if hasattr(os, "waitid"):
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    else:
+        process.wait()
+    with suppress(RuntimeError):  # the loop is closed: nobody waits for it any more
+        loop.call_soon_threadsafe(on_end)
+
 
 log: Any = structlog.stdlib.get_logger("penstock.worker")
+
+PROGRAM: Final = str(Path(__file__).with_name("guardian.py"))
+
+
+class Guardian:
+    """A guardian for one worker. Belongs to the loop on which it is started."""
+
+    def __init__(self) -> None:
+        self._groups: set[int] = set()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start it; raises `OSError` when no process can be started."""
+        process = self._process = subprocess.Popen(  # noqa: S603 - our own words
+            [sys.executable, "-I", "-S", PROGRAM, str(os.getpid())],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0, cwd="/", start_new_session=True,
+        )  # fmt: skip
+        assert process.stdin is not None
+        close_in_forks(process.stdin)
+        os.set_blocking(process.stdin.fileno(), False)
+        self._send("+", self._groups)
+        watch(process, lambda: self._ended(process))
+
+    def add(self, group: int) -> None:
+        """End this group when the worker is gone."""
+        self._groups.add(group)
+        self._send("+", [group])
+
+    def remove(self, group: int) -> None:
+        """The group is over; call it before its leader is reaped."""
+        self._groups.discard(group)
+        self._send("-", [group])
+
+    def close(self) -> None:
+        """The guardian ends, and whatever is left of the groups with it."""
+        self._is_closed = True
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            self._process.wait()
+
+    def _send(self, sign: str, groups: Iterable[int]) -> None:
+        process = self._process
+        if process is None or process.stdin is None or process.stdin.closed:
+            return
+        lines = "".join(f"{sign}{group}\n" for group in groups).encode()
+        with suppress(OSError):  # it has ended: its successor is given all groups
+            if process.stdin.write(lines) != len(lines):
+                end_group(process.pid)  # it does not read: a successor will
+
+    def _ended(self, process: subprocess.Popen[bytes]) -> None:
+        how = exit_words(process)
+        if self._is_closed or process is not self._process:
+            return
+        with suppress(OSError):
+            if process.stdin is not None:
+                process.stdin.close()
+        try:
+            self.start()
+        except OSError:
+            log.exception("the guardian of processes ended, and no other could be started", how=how)
+        else:
+            log.warning("the guardian of processes ended: another was started", how=how)
+
 
 READ_BYTES: Final = 256 << 10
 

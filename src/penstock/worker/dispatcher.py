@@ -1,12 +1,12 @@
-"""Runs from their lease to their end: buffered, started when a slot is free, broken off, finished.
+"""Runs from their lease to their end: buffered, started when a slot is free, interrupted, finished.
 
-Everything here happens on the event loop, between two awaits. A lane runs what it is given and calls `ended` once for
-each; what is told about a run goes to `Finishing`. How much is buffered is a matter of `Pace`; what has waited for a
-second even so is given back. Nothing begins whose lease may be over: the lease is extended first.
+Everything here happens on the event loop, between two awaits. An executor runs what it is given and calls `ended` once
+for each run; the outcome goes to `FinishReporter`. `Prefetch` says how many runs to buffer; what has been buffered for
+a second is given back. Nothing starts under a lease that may have expired: the lease is extended first.
 
-A run that was broken off and does not end, in a thread usually, is abandoned. Its slot is given to others as long as no
-more than `abandoned_max` are; above that the worker is stuck, and says so. It is reported as failed at once, unless it
-has a key: as long as it goes on, nobody else may run under that key, so its lease is kept until it is over.
+A run that was interrupted and does not end, usually in a thread, is abandoned. Its slot is given to others as long as
+no more than `abandoned_max` are; above that the worker is stuck, and logs it. It is reported as failed at once, unless
+it has a key: while it goes on, nobody else may run under that key, so its lease is kept until it is over.
 """
 
 from __future__ import annotations
@@ -26,13 +26,38 @@ from penstock.model import Receipt
 from penstock.replies import LeaseReply, Piece
 from penstock.tasks.endings import Ending
 from penstock.tasks.running import unknown
-from penstock.worker.extending import sure_us
-from penstock.worker.finishing import Finishing
-from penstock.worker.lane import NOT_BEGUN, Lane
-from penstock.worker.pace import Pace
-from penstock.worker.runs import Lease, Run, Stage, Why
+from penstock.worker.event_loop import NEVER, Ticker
+from penstock.worker.executors import Lane
+from penstock.worker.reports import Finishing
+from penstock.worker.runs import NOT_BEGUN, Lease, Run, Stage, Why, sure_us
 from penstock.worker.settings import Settings
-from penstock.worker.ticking import NEVER
+
+READY_US: Final = 100_000  # so much work may be ready
+AVERAGED: Final = 16  # so many runs make the average
+
+
+class Pace:
+    """How long runs take of late, and what follows from it."""
+
+    def __init__(self, concurrency: int, ready_max: int) -> None:
+        self._slots_us = READY_US * concurrency  # what all slots do in that time
+        self._ready_max = ready_max
+        self.run_us = 0.0
+        self.slow_down()
+
+    @property
+    def ready(self) -> int:
+        """How many to have beside those that run."""
+        return min(self._ready_max, int(self._slots_us / self.run_us))
+
+    def note(self, run_us: int) -> None:
+        """A run took so long."""
+        self.run_us += (run_us + 1 - self.run_us) / AVERAGED
+
+    def slow_down(self) -> None:
+        """What was ready could not be started: runs take longer than it seemed."""
+        self.run_us = max(self.run_us, 2.0 * self._slots_us)
+
 
 log: Any = structlog.stdlib.get_logger("penstock.worker")
 
@@ -382,3 +407,55 @@ class Desk:
 def timed_out(run: Run) -> Ending:
     """What is told of a run that took too long."""
     return Ending("failed", error=f"timeout: it took longer than {run.timeout_seconds:g} s and was broken off")
+
+
+class Deadlines:
+    """See the module's rules. `next_at` may be too early, never too late."""
+
+    def __init__(self, desk: Desk, ticker: Ticker) -> None:
+        self._desk = desk
+        self._ticker = ticker
+        self.next_at = NEVER
+        desk.hurry = self._hurry
+
+    def _hurry(self, at: int) -> None:
+        if at < self.next_at:
+            self.next_at = at
+            self._ticker.wake(at)
+
+    def tick(self, now: int) -> None:
+        for run in [run for run in self._desk.runs if run.stage is Stage.RUNNING and 0 < run.deadline <= now]:
+            if run.why is None:
+                log.warning("timed out", seconds=run.timeout_seconds, **run.fields())
+                if self._desk.break_off(run, Why.TIMED_OUT):
+                    run.deadline = now + GRACE_US
+                    continue
+            run.deadline = 0
+            if run.why is not Why.STOPPING:
+                self._desk.abandon(run)
+        waiting = [run.deadline for run in self._desk.runs if run.stage is Stage.RUNNING and run.deadline]
+        self.next_at = min(waiting, default=NEVER)
+
+
+class Aging:
+    """What has been buffered for a second is given back: whoever is free may have it."""
+
+    AGE_US: Final = 1_000_000
+
+    def __init__(self, desk: Desk, ticker: Ticker) -> None:
+        self._desk = desk
+        self._ticker = ticker
+        self.next_at = NEVER
+
+    def watch(self, now: int) -> None:
+        """Something may have been buffered."""
+        if self._desk.buffered and self.next_at == NEVER:
+            self.next_at = now + self.AGE_US
+            self._ticker.wake(self.next_at)
+
+    def tick(self, now: int) -> None:
+        given_back = self._desk.give_back(now - self.AGE_US)
+        if given_back:
+            log.info("given back, since all slots are taken", tasks=given_back)
+        self.next_at = NEVER
+        self.watch(now)

@@ -1,17 +1,20 @@
-"""How runs ended is told to the broker: at once when nothing is under way, otherwise gathered for the next batch.
+"""What the worker reports to the broker about its runs: progress while they run, and how they finished.
 
-Each finish has the receipt of its delivery as proof, so that it counts once or not at all. While no broker answers it
-is kept and tried again; its lease is extended meanwhile. What the run said last of its progress is told before it. One
-that is refused because its lease is gone is logged and forgotten: the task is final, or somebody else's. A result that
-the broker does not take is replaced by the reason: the task is completed, its work is done.
+Of the progress of a run only the latest value is sent, and no task waits for that. Finishes are sent at once when no
+request is under way, and collected for the next batch otherwise. Each finish carries the receipt of its delivery, so
+that it counts once or not at all. While no broker answers it is retried; its lease is extended meanwhile. A finish that
+is refused because its lease is gone is logged and dropped: the task is final, or somebody else's. A result that the
+broker refuses is replaced by the reason: the task is completed, its work is done.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -23,11 +26,53 @@ from penstock.model import Outcome, Receipt
 from penstock.model_tasks import RESULT_ERROR_START, Finish
 from penstock.requests import Settling
 from penstock.tasks.endings import result_error
-from penstock.worker.progress import Progress
+from penstock.worker.event_loop import Spawner
 from penstock.worker.runs import Lease, Run
-from penstock.worker.ticking import Spawner
 
 log: Any = structlog.stdlib.get_logger("penstock.worker")
+
+
+class Progress:
+    """See the module's rules. Belongs to the loop on which it is made."""
+
+    def __init__(self, session: AsyncSession, spawner: Spawner) -> None:
+        self._session = session
+        self._spawner = spawner
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+
+    def note_anywhere(self, run: Run, data: bytes) -> None:
+        """What a task calls with its progress, in whatever thread it runs."""
+        if run.is_ending:
+            return  # it was reported before it was over: nobody is interested
+        run.progress = data  # at once: the end of the run may come to the loop before the call
+        if threading.get_ident() == self._thread:
+            self._begin(run)
+        else:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._begin, run)
+
+    def last(self, run: Run) -> asyncio.Task[None] | None:
+        """The run ends: nothing more is taken. What has to be waited for until everything is told, if anything."""
+        run.is_ending = True
+        return None if run.progress is run.progress_told else self._begin(run)
+
+    def _begin(self, run: Run) -> asyncio.Task[None]:
+        """On the loop: tell the latest, or leave that to whoever is about it."""
+        if run.telling is None or run.telling.done():
+            run.telling = self._spawner.spawn(self._tell(run))
+        return run.telling
+
+    async def _tell(self, run: Run) -> None:
+        while (data := run.progress) is not None and data is not run.progress_told:
+            try:
+                await self._session.note_progress(run.receipt, run.envelope.task_id, data)
+            except LeaseLost:
+                return  # it is over: nobody is interested
+            except PenstockError as error:
+                log.warning("progress could not be told", error=str(error), **run.fields())
+            run.progress_told = data
+
 
 BATCH_MAX: Final = 1_000
 BATCH_BYTES_MAX: Final = 4 << 20
