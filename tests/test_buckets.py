@@ -7,8 +7,8 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.delivery import buckets
-from penstock.delivery.buckets import Buckets, Rate
+from penstock.delivery import rate_limits
+from penstock.delivery.rate_limits import Buckets, Rate
 
 
 def test_a_bucket_starts_full_and_fills_at_its_rate():
@@ -25,20 +25,20 @@ def test_a_bucket_starts_full_and_fills_at_its_rate():
 
 def test_full_buckets_are_forgotten():
     found = Buckets(Rate.of(1, 1))
-    for number in range(10 * buckets.SWEEP_MIN):
+    for number in range(10 * rate_limits.SWEEP_MIN):
         found.take(number, 1, number * 10_000)
 
-    assert len(found) <= 2 * buckets.SWEEP_MIN
-    assert found.available(10 * buckets.SWEEP_MIN - 1, 10 * buckets.SWEEP_MIN * 10_000) == 0
+    assert len(found) <= 2 * rate_limits.SWEEP_MIN
+    assert found.available(10 * rate_limits.SWEEP_MIN - 1, 10 * rate_limits.SWEEP_MIN * 10_000) == 0
 
 
 def test_when_there_are_too_many_the_fullest_are_forgotten(monkeypatch):
     monkeypatch.setattr("penstock.limits.buckets_max", 100)
     found = Buckets(Rate.of(0.001, 10))
-    for number in range(3 * buckets.SWEEP_MIN):
+    for number in range(3 * rate_limits.SWEEP_MIN):
         found.take(number, 1 + number % 2, 0)
 
-    assert len(found) < buckets.SWEEP_MIN + 100
+    assert len(found) < rate_limits.SWEEP_MIN + 100
     assert all(found.available(number, 0) == 8 for number in list(found._levels)[:50])
 
 

@@ -72,7 +72,7 @@ def test_no_decision_about_tasks_alters_the_state():
         shard_tasks.cancel(rig.shard, None, task("c").task_id)
         rig.tick(1)
         rig.lease()
-    assert made["decide_freed"] >= 2
+    assert made["decide_child_release"] >= 2
 
 
 def test_refused_pushes_take_no_tokens_move_no_counter_and_make_no_queue():

@@ -9,8 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.delivery.assignment import assign
-from penstock.delivery.membership import MOVES, REBALANCE_US, Roster, State
+from penstock.delivery.membership import MOVES, REBALANCE_US, Roster, State, assign
 from penstock.errors import MemberFenced
 
 SESSION = 10_000_000

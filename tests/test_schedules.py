@@ -15,7 +15,7 @@ from penstock.cron import next_tick
 from penstock.delivery import admin
 from penstock.delivery.entries import ScheduleFired, ScheduleSet
 from penstock.delivery.log import FOREVER
-from penstock.delivery.schedules import Schedules
+from penstock.delivery.tasks import Schedules
 from penstock.envelopes import parse_envelope
 from penstock.errors import InvalidField, InvalidName, QueueFull, ScheduleNotFound, TooLarge
 from penstock.model import queue_options, to_micros

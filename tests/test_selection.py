@@ -21,8 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from penstock.client.sync import Penstock, Queue
 from penstock.client.sync_delivery import Leased
 from penstock.clock import ManualClock
-from penstock.delivery.lost import give_up
 from penstock.delivery.phases import SETTLED
+from penstock.delivery.recovery import give_up
 from penstock.embedded import Session
 from penstock.errors import InvalidField, LeaseLost, MessageNotFound
 from penstock.model import Message, MessageId

@@ -14,7 +14,8 @@ from penstock import Message, limits
 from penstock.batch import Batch
 from penstock.clock import ManualClock
 from penstock.delivery.entries import SinkCommitted, decode
-from penstock.delivery.sinks import Sinks, encode_sinks, restore_sinks, take_sinks
+from penstock.delivery.sinks import Sinks
+from penstock.delivery.snapshot import encode_sinks, restore_sinks, take_sinks
 from penstock.embedded import Session
 from penstock.errors import (
     BadBatch,

@@ -10,9 +10,8 @@ import pytest
 from penstock import limits
 from penstock.delivery import admin
 from penstock.delivery.entries import Note, TaskFreed, TasksNoted, decode_record
-from penstock.delivery.tasks import Tasks, id_text
-from penstock.delivery.tasks_part import encode_tasks, restore_tasks, take_tasks
-from penstock.delivery.withdrawn import AllWithdrawn, Withdrawn
+from penstock.delivery.snapshot import encode_tasks, restore_tasks, take_tasks
+from penstock.delivery.tasks import AllWithdrawn, Tasks, Withdrawn, id_text
 from penstock.errors import LeaseLost, TaskConflict
 from penstock.model import MessageId, queue_options, to_datetime
 from penstock.model_tasks import TaskState

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.clock import ManualClock
 from penstock.delivery.admin import decide_delete_queue
-from penstock.delivery.tasks_part import TasksPart, encode_tasks, take_tasks
+from penstock.delivery.snapshot import TasksPart, encode_tasks, take_tasks
 from penstock.model_tasks import ScheduleSpec, TaskState
 from penstock.repair import diagnose, repair
 from penstock.shard import tasks as shard_tasks

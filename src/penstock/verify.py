@@ -19,10 +19,10 @@ from penstock.batch import Batch
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Int64s, decode_pushes
 from penstock.delivery.group import Group
+from penstock.delivery.inspection import count_phases
 from penstock.delivery.log import DUE, Extent, Partition
 from penstock.delivery.phases import FRESH, LEASED, READY, SETTLED, WAITING
 from penstock.delivery.progress import Progress
-from penstock.delivery.stats import count_phases
 from penstock.errors import PenstockError
 from penstock.model import Outcome
 from penstock.shard.opening import recover

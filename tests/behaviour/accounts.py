@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.delivery.group import Group
+from penstock.delivery.inspection import count_phases
 from penstock.delivery.phases import FRESH, LEASED, READY, SETTLED, WAITING
-from penstock.delivery.stats import count_phases
 from penstock.embedded import Session
 from penstock.model import GroupStats
 

@@ -105,7 +105,7 @@ FAULTS: Final = (
     Fault(
         "dead-letter-twice",
         "a message that dies has two dead letters",
-        "delivery/dead.py",
+        "delivery/dead_letters.py",
         "    for letters in batches:\n",
         "    for letters in [*batches, *batches]:\n",
         ("tests/behaviour/test_dead_letters.py",),
@@ -113,7 +113,7 @@ FAULTS: Final = (
     Fault(
         "dead-letter-lost",
         "a message that dies is gone",
-        "delivery/dead.py",
+        "delivery/dead_letters.py",
         "    for letters in batches:\n",
         "    for letters in batches[1:]:\n",
         ("tests/behaviour/test_dead_letters.py",),
@@ -129,7 +129,7 @@ FAULTS: Final = (
     Fault(
         "one-token-too-many",
         "a rate limit lets one more through",
-        "delivery/buckets.py",
+        "delivery/rate_limits.py",
         "        return self._level(who, now) // TOKEN\n",
         "        return self._level(who, now) // TOKEN + 1\n",
         ("tests/test_buckets.py", "tests/behaviour/test_rates.py"),
@@ -202,7 +202,7 @@ FAULTS: Final = (
     Fault(
         "no-progress",
         "a lease that finds no extent leaves its cursor where it was",
-        "delivery/fresh.py",
+        "delivery/selection.py",
         "    set_cursor(progress, priority, max(cursor, end))\n",
         "    set_cursor(progress, priority, cursor)\n",
         ("tests/test_selection.py::test_a_lease_ends_where_retention_removed_what_nobody_had_leased",),

@@ -9,10 +9,10 @@ from itertools import pairwise
 
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.group import Group
+from penstock.delivery.inspection import count_phases, group_stats
 from penstock.delivery.log import Partition
 from penstock.delivery.phases import LEASED, SETTLED, WAITING
 from penstock.delivery.progress import Progress
-from penstock.delivery.stats import count_phases, group_stats
 from penstock.shard.shard import Shard
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from penstock.delivery.core import DeliveryState
-from penstock.delivery.dead import create_queue_entries
+from penstock.delivery.dead_letters import create_queue_entries
 from penstock.delivery.entries import (
     Entry,
     GroupDeleted,

@@ -1,26 +1,174 @@
-"""A group: an independent reader of a queue, and the lanes in which its messages stand ready.
+"""A group: an independent reader of a queue, with its lanes, its leases and the limits of its leases.
 
-A lane is one priority. `again` holds messages that come back (retries, releases, delays that ended, redrives) in the
+A lane is one priority. `retries` holds messages that come back (retries, releases, delays that ended, redrives) in the
 order in which they came due; `fresh` is a ring of the partitions that may have messages nobody has leased yet. Both are
 indexes: they may name what is no longer ready, never the other way round.
+
+A lease is volatile: its nonce, deadline and holder live in memory only, on the monotonic clock. What the journal keeps
+of it is that its messages were leased; recovery closes them as interrupted. One lease covers runs of offsets, and is
+settled whole in one step; only when its deliveries are settled one by one does it keep a byte for each.
+
+A lease gets no more than the rate limits allow; an empty bucket is an empty reply. Every group has buckets of its own,
+so that one reader does not use up what another may have.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from penstock import limits
-from penstock.delivery.entries import Int64s
-from penstock.delivery.lease_limits import LeaseLimits
+from penstock.delivery.entries import Int64s, Span
+from penstock.delivery.keys import KeyGate
+from penstock.delivery.phases import LEASED
 from penstock.delivery.progress import Progress
+from penstock.delivery.rate_limits import QUEUE, Buckets, renewed
 from penstock.model import ARCHIVE_GROUP, Outcome, QueueOptions
 
 if TYPE_CHECKING:
-    from penstock.delivery.gate import KeyGate
-    from penstock.delivery.leases import Lease
     from penstock.delivery.log import Partition, Queue
     from penstock.delivery.membership import Roster
+
+
+class LeaseLimits:
+    """The buckets that leases of one group take from, and the gate of its keys."""
+
+    __slots__ = ("armed_at", "clients", "gate", "queue")
+
+    def __init__(self) -> None:
+        self.queue: Buckets | None = None
+        self.clients: Buckets | None = None
+        self.gate: KeyGate | None = None
+        self.armed_at = 0  # when a timer wakes those who wait
+
+    @staticmethod
+    def renewed(old: LeaseLimits | None, group: Group, options: QueueOptions, now: int) -> LeaseLimits | None:
+        """The limits that these options ask for, with the buckets of the old ones."""
+        found = old or LeaseLimits()
+        found.queue = renewed(found.queue, options.lease_per_second, options.lease_burst, now)
+        found.clients = renewed(found.clients, options.client_lease_per_second, options.client_lease_burst, now)
+        keys = found.gate.rates if found.gate is not None else None
+        keys = renewed(keys, options.key_lease_per_second, options.key_lease_burst, now)
+        # In key order there is never more than one.
+        held_max = options.key_max_in_flight if options.ordering == "none" else None
+        if keys is not None or held_max is not None:
+            found.gate = found.gate or KeyGate(group)
+            found.gate.set_limits(keys, held_max, now)
+        elif found.gate is not None:
+            found.gate.open()
+            found.gate = None
+        limits = (found.queue, found.clients, found.gate)
+        return None if limits == (None, None, None) else found
+
+    def room(self, client: str, now: int, count_max: int) -> int:
+        """How many messages a client may have now, of `count_max`."""
+        if self.queue is not None:
+            count_max = min(count_max, self.queue.available(QUEUE, now))
+        if self.clients is not None:
+            count_max = min(count_max, self.clients.available(client, now))
+        return count_max
+
+    def take(self, client: str, count: int, now: int) -> None:
+        if self.queue is not None:
+            self.queue.take(QUEUE, count, now)
+        if self.clients is not None:
+            self.clients.take(client, count, now)
+
+    def more_at(self, client: str, now: int) -> int | None:
+        """When a client that has used up what there is may have more; None when it has not."""
+        waits = [
+            0 if self.queue is None else self.queue.wait(QUEUE, 1, now),
+            0 if self.clients is None else self.clients.wait(client, 1, now),
+        ]
+        if any(waits):
+            return now + max(waits)
+        return None if self.gate is None else self.gate.next_at()
+
+
+class Take(msgspec.Struct, gc=False):
+    """Some offsets of one partition in a lease, ascending, with the number of each delivery."""
+
+    progress: Progress
+    offsets: Sequence[int]  # a range when they are consecutive
+    attempts: int | list[int]  # one number when all are the same
+    open: int  # deliveries not settled yet
+    done: bytearray | None = None  # 1 for each delivery that was settled on its own
+
+    def index_of(self, offset: int) -> int:
+        """Where an offset stands in this take; −1 when it does not."""
+        offsets = self.offsets
+        if isinstance(offsets, range):
+            return offset - offsets.start if offset in offsets else -1
+        index = bisect_left(offsets, offset)
+        return index if index < len(offsets) and offsets[index] == offset else -1
+
+    def attempt_of(self, index: int) -> int:
+        return self.attempts if isinstance(self.attempts, int) else self.attempts[index]
+
+    def is_open(self, index: int) -> bool:
+        return self.open > 0 if self.done is None else not self.done[index]
+
+    def open_indexes(self) -> Sequence[int]:
+        if self.done is None:
+            return range(len(self.offsets) if self.open else 0)
+        return [index for index, done in enumerate(self.done) if not done]
+
+    def close(self, indexes: Sequence[int]) -> None:
+        """These deliveries are settled."""
+        if len(indexes) == self.open:
+            self.open = 0
+            self.done = None
+            return
+        if self.done is None:
+            self.done = bytearray(len(self.offsets))
+        for index in indexes:
+            self.done[index] = 1
+        self.open -= len(indexes)
+
+    def close_ended(self) -> int:
+        """Close the deliveries whose messages are no longer leased; how many."""
+        indexes = self.open_indexes()
+        progress, offsets = self.progress, self.offsets
+        if progress.all_leased(offsets if len(indexes) == len(offsets) else [offsets[index] for index in indexes]):
+            return 0
+        ended = [index for index in indexes if progress.state_of(offsets[index]) != LEASED]
+        self.close(ended)
+        return len(ended)
+
+
+class Lease(msgspec.Struct):
+    """The time-limited right of one consumer to settle some deliveries."""
+
+    nonce: int
+    group: Group
+    consumer: str
+    at: int  # wall time, for the events table
+    deadline: int  # monotonic
+    takes: list[Take]
+    count: int  # deliveries not settled yet
+    spans: list[Span] = []  # the takes as the journal has them
+    is_whole: bool = True  # nothing of it was settled on its own
+    change_count: int = 0  # of the group when it was leased
+    member: str = ""  # of the group, when a member leased it
+
+    def find(self, partition: str, offset: int) -> tuple[Take, int] | None:
+        """The take and index of one delivery of this lease."""
+        for take in self.takes:
+            if take.progress.partition.name == partition:
+                index = take.index_of(offset)
+                if index >= 0:
+                    return take, index
+        return None
+
+    def open_takes(self) -> Iterator[tuple[Take, Sequence[int]]]:
+        for take in self.takes:
+            if take.open:
+                yield take, take.open_indexes()
+
 
 DEFAULT: Final = limits.priority_default
 BIT: Final = tuple(1 << priority for priority in range(limits.priority_max + 1))
@@ -29,19 +177,19 @@ BIT: Final = tuple(1 << priority for priority in range(limits.priority_max + 1))
 class Lane:
     """What stands ready at one priority."""
 
-    __slots__ = ("again", "fresh", "priority")
+    __slots__ = ("fresh", "priority", "retries")
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
-        self.again: deque[tuple[Progress, int | Int64s]] = deque()
+        self.retries: deque[tuple[Progress, int | Int64s]] = deque()
         self.fresh: deque[Progress] = deque()
 
     def __bool__(self) -> bool:
-        return bool(self.again or self.fresh)
+        return bool(self.retries or self.fresh)
 
     def copied(self) -> Lane:
         copy = Lane(self.priority)
-        copy.again, copy.fresh = self.again.copy(), self.fresh.copy()
+        copy.retries, copy.fresh = self.retries.copy(), self.fresh.copy()
         return copy
 
 
@@ -144,14 +292,14 @@ class Group:
         for priority in self.order:
             self.offer(progress, priority)
 
-    def offer_again(self, progress: Progress, offsets: int | Int64s, priority: int = DEFAULT) -> None:
+    def offer_retry(self, progress: Progress, offsets: int | Int64s, priority: int = DEFAULT) -> None:
         """Messages that come back to be leased."""
-        self.lane(priority).again.append((progress, offsets))
+        self.lane(priority).retries.append((progress, offsets))
 
     def withdraw(self, progress: Progress) -> None:
         """Take a partition out of every lane: its progress was reset."""
         for lane in self.lanes.values():
-            lane.again = deque(item for item in lane.again if item[0] is not progress)
+            lane.retries = deque(item for item in lane.retries if item[0] is not progress)
             if progress.offered & BIT[lane.priority]:
                 lane.fresh.remove(progress)
         progress.offered = 0

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from penstock.batch import Batch, layout
 from penstock.delivery.entries import Int64s
-from penstock.delivery.rates import PushLimits
+from penstock.delivery.rate_limits import PushLimits
 from penstock.model import ContentType, QueueOptions
 
 if TYPE_CHECKING:

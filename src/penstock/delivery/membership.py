@@ -1,7 +1,7 @@
-"""Membership of one group: who is in it, who owns which partition, and the generation.
+"""Membership of groups: who is in a group, who owns which partition, and the generation.
 
-Nothing here reads a clock: `now` is monotonic time in µs. A partition is in one of three states, and an illegal move is
-a failed lookup in `MOVES`:
+Nothing here reads a clock: `now` is monotonic time in µs unless it is said otherwise. A partition is in one of three
+states, and an illegal move is a failed lookup in `MOVES`:
 
             assign           revoke
     free ───────────▶ owned ────────▶ revoking
@@ -10,28 +10,66 @@ a failed lookup in `MOVES`:
      ├─────────────────┘                   │
      └──────────────release, lose──────────┘
 
-A partition that shall move is revoked first: its owner is told, and keeps it until a heartbeat that knows of the
-revocation no longer names it, until its session ends, or until its time to let go is over. Only then does the heir own
-it: a partition never has two owners. Partitions that do not move stay as they are throughout.
+Ownership is as even as possible, with the fewest moves. A partition that shall move is revoked first: its owner is
+notified, and keeps it until a heartbeat that knows of the revocation no longer names it, until its session ends, or
+until its time to release it is over. Only then does the heir own it: a partition never has two owners. Partitions that
+do not move stay as they are throughout.
 
 The generation rises with every change of who owns what. A member is refused when it is unknown, when its generation
 is of before it joined (another process bears its name now), and, where it leases, when its own partitions have changed
-since: it must hear of that first. Membership is volatile; a generation begins above any that the group had before a
+since: it must learn of that first. Membership is volatile; a generation begins above any that the group had before a
 restart, since the wall clock in µs runs faster than changes happen.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
 from penstock import limits
-from penstock.delivery.assignment import assign
+from penstock.delivery.group import Group
+from penstock.delivery.log import FOREVER
+from penstock.delivery.progress import Progress
 from penstock.errors import MemberFenced
+from penstock.requests import LeaseRequest
+
+
+def shares(
+    owned: Mapping[str, int], wanted: Mapping[str, int], members: Sequence[str], partitions: int
+) -> dict[str, int]:
+    """How many partitions each member shall have; `members` are in the order in which they joined."""
+    least, larger = divmod(partitions, len(members))
+    ranked = sorted(members, key=lambda member: (-owned.get(member, 0), -wanted.get(member, 0)))
+    return {member: least + (place < larger) for place, member in enumerate(ranked)}
+
+
+def assign(owners: Sequence[str], heirs: Sequence[str], members: Sequence[str]) -> list[str]:
+    """The member that each partition shall go to, or stay with.
+
+    `owners` and `heirs` say for each partition who has it and who was to have it; "" when nobody. When there is a
+    choice, a partition stays on the way that it has begun.
+    """
+    if not members:
+        return [""] * len(owners)
+    wanted = Counter(heirs)
+    room = shares(Counter(owners), wanted, members, len(owners))
+    chosen = [""] * len(owners)
+    # What stays: first what was not about to move anyway. Then what goes on as planned. Then whoever has room.
+    settled = [number for number, owner in enumerate(owners) if owner == heirs[number]]
+    moving = [number for number, owner in enumerate(owners) if owner != heirs[number]]
+    for numbers, candidates in ((settled, owners), (moving, owners), (range(len(owners)), heirs)):
+        for number in numbers:
+            member = candidates[number]
+            if not chosen[number] and room.get(member, 0) > 0:
+                chosen[number] = member
+                room[member] -= 1
+    waiting = (member for member in members for _ in range(room[member]))
+    return [member or next(waiting) for member in chosen]
+
 
 REBALANCE_US: Final = round(limits.rebalance_seconds * 1_000_000)
 
@@ -250,3 +288,73 @@ class Roster:
 
     def _revoking(self) -> list[int]:
         return [number for seat in self.seats.values() for number in seat.revoking]
+
+
+class Rosters:
+    """All of them; `next_at` is on the monotonic clock, and may be earlier than need be, never later."""
+
+    def __init__(self) -> None:
+        self._groups: dict[Group, Roster] = {}
+        self._generation = 0  # the highest that any of them had when its last member left
+        self.next_at = FOREVER
+
+    def of(self, group: Group, now: int) -> Roster:
+        """The roster of a group, which is begun when there is none. `now` is wall time."""
+        if group.roster is None:
+            known = (roster.generation for roster in self._groups.values())
+            group.roster = Roster(max(now, self._generation, *known), len(group.queue.partitions))
+        self._groups[group] = group.roster
+        return group.roster
+
+    def groups(self) -> list[tuple[Group, Roster]]:
+        """Groups with members. The others are not thought of again until somebody joins them."""
+        for group, roster in list(self._groups.items()):
+            if not roster.seats:
+                self._generation = max(self._generation, roster.generation)
+                del self._groups[group]
+        return list(self._groups.items())
+
+    def look(self) -> None:
+        """Find out when there is something to do next."""
+        instants = (roster.next_at() for _, roster in self.groups())
+        self.next_at = min((instant for instant in instants if instant is not None), default=FOREVER)
+
+
+class Owned(Collection[Progress]):
+    """What a member owns, as a lease asks for it."""
+
+    def __init__(self, group: Group, numbers: Collection[int]) -> None:
+        self._group = group
+        self._numbers = numbers
+
+    def __contains__(self, progress: object) -> bool:
+        return isinstance(progress, Progress) and progress.partition.id in self._numbers
+
+    def __iter__(self) -> Iterator[Progress]:
+        return (self._group.progress[number] for number in self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+
+def within_membership(
+    group: Group, request: LeaseRequest, chosen: Collection[Progress] | None
+) -> Collection[Progress] | None:
+    """The partitions that a lease may take from: the chosen ones, as far as membership allows."""
+    roster = group.roster
+    if not request.member:
+        if roster is not None and roster.seats:
+            raise MemberFenced(
+                f"group {group.name!r} of queue {group.queue.name!r} has members, and its partitions are theirs",
+                hint="join the group, or lease for a group of your own",
+            )
+        return chosen
+    if roster is None:
+        raise MemberFenced(f"group {group.name!r} of queue {group.queue.name!r} has no member {request.member!r}")
+    owned = Owned(group, roster.owned_by(request.member, request.generation))
+    if chosen is None:
+        return owned
+    foreign = [progress.partition.name for progress in chosen if progress not in owned]
+    if foreign:
+        raise MemberFenced(f"member {request.member!r} does not own partition {foreign[0]!r}")
+    return chosen

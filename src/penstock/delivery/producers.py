@@ -56,7 +56,7 @@ class Answer(msgspec.Struct, array_like=True):
         return np.frombuffer(self.rows, f"<i{self.width}").astype(np.int32) if self.rows else None
 
 
-class Known:
+class KnownProducer:
     """One producer. Whatever is at most `floor`, or at most `last − producer_window`, has left the window."""
 
     __slots__ = ("applied", "beside", "beside_bytes", "epoch", "floor", "last", "rows", "seen_at")
@@ -117,7 +117,7 @@ class Producers:
     """All producers of a shard, by id."""
 
     def __init__(self) -> None:
-        self.known: dict[int, Known] = {}
+        self.known: dict[int, KnownProducer] = {}
         self.touched = 0  # sequence of the last frame that changed something here
         self.look_at = 0  # when to look next for those that are silent
 
@@ -210,14 +210,14 @@ class Producers:
             known.seen_at = at
         self.touched = frame
 
-    def _begin(self, id: int, epoch: int, at: int, frame: int) -> Known | None:
+    def _begin(self, id: int, epoch: int, at: int, frame: int) -> KnownProducer | None:
         """The producer in this epoch; None when a checkpoint has this frame already, or the epoch is over."""
         known = self.known.get(id)
         if known is not None and known.epoch >= epoch:
             return known if known.epoch == epoch and frame > known.applied else None
         if known is None and (at >= self.look_at or len(self.known) >= limits.producers_max):
             self._forget(at)
-        known = self.known[id] = Known(epoch, at)
+        known = self.known[id] = KnownProducer(epoch, at)
         return known
 
     def _forget(self, now: int) -> None:

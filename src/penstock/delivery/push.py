@@ -1,26 +1,32 @@
-"""Deciding a push: where each message of a batch goes, which are duplicates, whether there is room."""
+"""Deciding a push: where each message of a batch goes, which are duplicates, whether there is room.
+
+Single pushes that came together are coalesced: one batch, one partition, one entry that says whose rows they are. A row
+that its producer has pushed before is left out and gets the place of the first time.
+"""
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from penstock import limits
-from penstock.batch import Batch, layout
+from penstock.batch import Alike, Batch, encode_plain, layout
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import digests
-from penstock.delivery.entries import Entry, Int32s, PartitionsAdded, Push, Settled, Span
+from penstock.delivery.entries import Entry, Int32s, PartitionsAdded, Produced, Push, Settled, Span
 from penstock.delivery.group import Group
 from penstock.delivery.log import DUE, Queue
 from penstock.delivery.phases import FRESH, READY, WAITING
+from penstock.delivery.producers import NOBODY
 from penstock.delivery.progress import Progress, span_of
+from penstock.delivery.repeats import check_same, used_otherwise
 from penstock.errors import InvalidField, QueueFull
-from penstock.model import DEFAULT_PARTITION, MessageId, Outcome, check_name
+from penstock.model import DEFAULT_PARTITION, ContentType, MessageId, Outcome, check_name
 from penstock.requests import PartitionChoice, Producer
 
 OVERFLOWED: Final = int(Outcome.OVERFLOWED)
@@ -319,3 +325,76 @@ def _overflowed(group: Group, dropped: list[Aged], now: int) -> list[Entry]:
 
 def _dropped(group: Group, spans: list[Span], now: int) -> Settled:
     return Settled(group.queue.id, group.id, OVERFLOWED, now, 0, "", "", spans)
+
+
+class CoalescedPush(NamedTuple):
+    """Pushes that may go ahead: the partition that all of them are in, and the offset of each."""
+
+    entries: list[Entry]
+    partition: int
+    offsets: Sequence[int]
+
+
+def decide_coalesced(
+    core: DeliveryState,
+    queue: Queue,
+    payloads: Sequence[bytes],
+    producers: Sequence[Producer | None],
+    now: int,
+    content: ContentType | Alike = ContentType.BYTES,
+) -> CoalescedPush:
+    """Refuse them all, or say what they do."""
+    if not any(producers):
+        return _decide_new(core, queue, payloads, now, content)
+    places = core.producers.find_rows(producers, queue.id)
+    repeats = _repeats(producers)
+    for row, place in places.items():
+        check_same(queue, producers[row] or NOBODY, [place], [payloads[row]])
+    for row, first in repeats.items():
+        if payloads[row] != payloads[first]:
+            raise used_otherwise(producers[row] or NOBODY)
+    if not places and not repeats:
+        return _with_producers(_decide_new(core, queue, payloads, now, content), queue.id, producers, now)
+    rows = [row for row in range(len(payloads)) if row not in places and row not in repeats]
+    if rows:
+        coalesced = _decide_new(core, queue, [payloads[row] for row in rows], now, content)
+        coalesced = _with_producers(coalesced, queue.id, [producers[row] for row in rows], now)
+        places |= {row: (coalesced.partition, offset) for row, offset in zip(rows, coalesced.offsets, strict=True)}
+    else:
+        coalesced = CoalescedPush([], next(iter(places.values()))[0], ())
+    places |= {row: places[first] for row, first in repeats.items() if row not in places}
+    if {partition for partition, _ in places.values()} != {coalesced.partition}:
+        raise InvalidField(
+            "producer: some of these pushes are known from other partitions", hint="push them one by one"
+        )
+    return coalesced._replace(offsets=[places[row][1] for row in range(len(payloads))])
+
+
+def _decide_new(
+    core: DeliveryState, queue: Queue, payloads: Sequence[bytes], now: int, content: ContentType | Alike
+) -> CoalescedPush:
+    decided = decide_push(core, queue, Batch(encode_plain(payloads, content)), now)
+    ((partition, count, first),) = decided.push.parts
+    return CoalescedPush(decided.entries, partition, range(first, first + count))
+
+
+def _with_producers(
+    coalesced: CoalescedPush, queue: int, producers: Sequence[Producer | None], now: int
+) -> CoalescedPush:
+    pack = Produced.ROW.pack
+    rows = b"".join([pack(each[0], each[2], each[1], row) for row, each in enumerate(producers) if each])
+    produced = Produced(queue, now, coalesced.partition, coalesced.offsets[0], rows)
+    return coalesced._replace(entries=[produced, *coalesced.entries])
+
+
+def _repeats(producers: Sequence[Producer | None]) -> dict[int, int]:
+    """Rows that say the same as an earlier one of this fold."""
+    nobodies = producers.count(None)
+    if len(set(producers)) == len(producers) - max(0, nobodies - 1):
+        return {}
+    firsts: dict[Producer, int] = {}
+    return {
+        row: first
+        for row, producer in enumerate(producers)
+        if producer is not None and (first := firsts.setdefault(producer, row)) != row
+    }

@@ -15,10 +15,10 @@ import numpy as np
 from penstock import limits
 from penstock.batch import layout
 from penstock.delivery.core import DeliveryState
-from penstock.delivery.dead import DeadDelivery, decide_dead
+from penstock.delivery.dead_letters import DeadDelivery, decide_dead
 from penstock.delivery.entries import AttemptsLost, Entry, Settled
+from penstock.delivery.group import Lease, Take
 from penstock.delivery.lease import span_of_take
-from penstock.delivery.leases import Lease, Take
 from penstock.delivery.log import Queue
 from penstock.delivery.phases import AFTER, COUNTED, LEASED, WAITING
 from penstock.errors import LeaseLost, TooLarge

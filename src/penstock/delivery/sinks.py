@@ -34,7 +34,7 @@ ONCE: Final = round(limits.sink_once_seconds * 1_000_000)
 BATCH_END: Final = 1 << 63
 
 
-class Known(msgspec.Struct, array_like=True, frozen=True):
+class KnownSink(msgspec.Struct, array_like=True, frozen=True):
     """One sink. `staged` lists the files of the batch after the last one while only `done` of them are in."""
 
     queue: int
@@ -59,12 +59,12 @@ class Sinks:
     """All sinks of a shard, by queue and name."""
 
     def __init__(self) -> None:
-        self.known: dict[tuple[int, str], Known] = {}
+        self.known: dict[tuple[int, str], KnownSink] = {}
         self.touched = 0  # sequence of the last frame that changed something here
         self.applied = 0  # replay: the sequence at which a checkpoint took them
         self.look_at = 0  # when to look next for those that are used once
 
-    def find(self, queue: Queue | None, sink: str) -> Known | None:
+    def find(self, queue: Queue | None, sink: str) -> KnownSink | None:
         """What is known of a sink; nothing when there is no such queue."""
         return None if queue is None else self.known.get((queue.id, sink))
 
@@ -77,7 +77,7 @@ class Sinks:
             return Todo(known.unfinished, known.staged, known.done)
         return None if wanted.batch <= max(known.batch, known.unfinished) else Todo(wanted.batch, wanted.staged, 0)
 
-    def _begins_anew(self, known: Known, wanted: SinkCommit) -> bool:
+    def _begins_anew(self, known: KnownSink, wanted: SinkCommit) -> bool:
         last = max(known.batch, known.unfinished)
         if wanted.origin and known.origin and wanted.origin != known.origin:
             what = f"another query has used it up to batch {last}"
@@ -104,9 +104,9 @@ class Sinks:
         if entry.done < len(entry.staged):
             before = -1 if known is None or known.batch >= entry.batch else known.batch
             left = (entry.staged, entry.done, entry.batch)
-            learnt = Known(entry.queue, before, entry.at, entry.origin, entry.is_once, *left)
+            learnt = KnownSink(entry.queue, before, entry.at, entry.origin, entry.is_once, *left)
         else:
-            learnt = Known(entry.queue, entry.batch, entry.at, entry.origin, entry.is_once)
+            learnt = KnownSink(entry.queue, entry.batch, entry.at, entry.origin, entry.is_once)
         self.known[place] = learnt
         self.touched = frame
 
@@ -138,31 +138,3 @@ def check_commit(wanted: SinkCommit) -> SinkCommit:
     if len(set(wanted.staged)) < len(wanted.staged):
         raise InvalidField("staged: a file is named twice")
     return wanted
-
-
-class SinksPart(msgspec.Struct, array_like=True):
-    """All sinks in a checkpoint, taken at `sequence`. `more` has those whose name another queue has used too."""
-
-    sequence: int
-    look_at: int
-    known: dict[str, Known]
-    more: list[tuple[str, Known]] = []
-
-
-def take_sinks(sinks: Sinks, sequence: int) -> SinksPart:
-    """The sinks as they are now."""
-    known: dict[str, Known] = {}
-    more = [(name, each) for (_, name), each in sinks.known.items() if known.setdefault(name, each) is not each]
-    return SinksPart(sequence, sinks.look_at, known, more)
-
-
-def encode_sinks(part: SinksPart) -> bytes:
-    """The part of a checkpoint."""
-    return msgspec.msgpack.encode(part)
-
-
-def restore_sinks(sinks: Sinks, data: bytes) -> None:
-    """Put the sinks of a checkpoint back; what it includes is not learnt again from the journal."""
-    part = msgspec.msgpack.decode(data, type=SinksPart)
-    sinks.applied, sinks.look_at = part.sequence, part.look_at
-    sinks.known = {(each.queue, name): each for name, each in [*part.known.items(), *part.more]}

@@ -1,23 +1,32 @@
-"""The delivery state of a queue as bytes, for checkpoints, and back.
+"""The delivery state as bytes, for checkpoints, and back: queues, producers, tasks, sinks.
 
-A queue with many partitions is taken in slices, so that the shard is never held for long. Each slice says at which
-sequence it was taken; replay applies to a partition only what came after. Indexes and leases are not part of it: leased
-messages are remembered as leased and closed as interrupted after a restart.
+A queue with many partitions is taken in slices, so that the shard is never held for long, and so are producers. Each
+slice says at which sequence it was taken; replay applies to a partition or a producer only what came after. Indexes and
+leases are not part of it: leased messages are remembered as leased and closed as interrupted after a restart.
+
+What the shard knows of tasks is taken at one sequence, since who waits for whom cannot be cut into slices. Taking
+copies references and no more, with the lock held; what is taken is not altered, and is encoded while work goes on.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from penstock.delivery.core import DeliveryState
+from penstock.delivery.entries import OperationSet
 from penstock.delivery.group import Group
 from penstock.delivery.log import Partition, Queue
 from penstock.delivery.phases import LEASED
+from penstock.delivery.producers import KnownProducer, Producers
 from penstock.delivery.progress import Attempts, Progress
+from penstock.delivery.sinks import KnownSink, Sinks
+from penstock.delivery.tasks import Held, Place, Schedule, Tasks, Unique, Withdrawn
 from penstock.model import queue_options_decode
 
 SLICE: Final = 2_000  # partitions taken while the shard is held
@@ -218,3 +227,172 @@ def encode_queue(part: QueuePart) -> bytes:
 def decode_queue(data: bytes) -> QueuePart:
     """The inverse of `encode_queue`."""
     return msgspec.msgpack.decode(data, type=QueuePart, strict=False)
+
+
+class ProducerState(msgspec.Struct, array_like=True):
+    """One producer in a checkpoint."""
+
+    id: int
+    epoch: int
+    seen_at: int
+    last: int
+    floor: int
+    rows: bytes
+    beside: list[tuple[int, int, bytes]]  # sequence, queue, answer
+
+
+class ProducersSlice(msgspec.Struct, array_like=True):
+    """Some producers, all at one sequence of the journal."""
+
+    sequence: int
+    producers: list[ProducerState]
+
+
+class ProducersPart(msgspec.Struct, array_like=True):
+    """All of them, in slices, so that the shard is never held for long."""
+
+    look_at: int
+    slices: list[ProducersSlice]
+
+
+def take_producers(producers: Producers, ids: Iterable[int], sequence: int) -> ProducersSlice:
+    """Some producers as they are now, without those that have been forgotten meanwhile."""
+    states = []
+    for id in ids:
+        known = producers.known.get(id)
+        if known is not None:
+            beside = [(*place, answer) for place, answer in known.beside.items()]
+            rows = bytes(known.rows)
+            states.append(ProducerState(id, known.epoch, known.seen_at, known.last, known.floor, rows, beside))
+    return ProducersSlice(sequence, states)
+
+
+def restore_producers(producers: Producers, data: bytes) -> None:
+    """Put the producers of a checkpoint back; what a slice includes is not learnt again from the journal."""
+    part = msgspec.msgpack.decode(data, type=ProducersPart)
+    producers.look_at = part.look_at
+    for piece in part.slices:
+        for state in piece.producers:
+            known = producers.known[state.id] = KnownProducer(state.epoch, state.seen_at)
+            known.last, known.floor = state.last, state.floor
+            known.rows = bytearray(state.rows)
+            known.beside = {(sequence, queue): answer for sequence, queue, answer in state.beside}
+            known.beside_bytes = sum(map(len, known.beside.values()))
+            known.applied = piece.sequence
+
+
+def encode_producers(look_at: int, slices: list[ProducersSlice]) -> bytes:
+    """The bytes of the part."""
+    return msgspec.msgpack.encode(ProducersPart(look_at, slices))
+
+
+_PART: Final = b"\x97"  # MessagePack: an array of seven
+_LIST: Final = struct.Struct(">BI")
+_ARRAY, _MAP = 0xDD, 0xDF
+
+
+class TasksPart(msgspec.Struct, array_like=True):
+    """All of it in a checkpoint, taken at `sequence`."""
+
+    sequence: int
+    held: list[Held]
+    where: dict[bytes, Place]
+    unique: list[tuple[int, bytes, Unique]]
+    schedules: dict[str, Schedule]
+    withdrawn: list[Withdrawn] = []
+    operations: list[OperationSet] = []
+
+
+class Taken(NamedTuple):
+    """The same, not encoded yet."""
+
+    sequence: int
+    held: dict[bytes, Held]
+    where: dict[bytes, Place]
+    unique: dict[tuple[int, bytes], Unique]
+    schedules: dict[str, Schedule]
+    withdrawn: dict[bytes, Withdrawn]
+    operations: list[OperationSet]
+
+
+def take_tasks(tasks: Tasks, sequence: int) -> Taken:
+    """All of it as it is now; the held tasks are lent, and somebody must take them back."""
+    return Taken(
+        sequence,
+        tasks.lend(),
+        dict(tasks.where),
+        dict(tasks.unique),
+        dict(tasks.schedules.known),
+        dict(tasks.withdrawn.known),
+        list(tasks.operations.known.values()),
+    )
+
+
+def encode_tasks(taken: Taken) -> bytes:
+    """The part of a checkpoint: a `TasksPart`."""
+    encoder = msgspec.msgpack.Encoder()
+
+    def encoded(kind: int, count: int, values: Iterable[object]) -> bytes:
+        # One by one: other threads have no turn while one value is encoded.
+        return _LIST.pack(kind, count) + b"".join([encoder.encode(value) for value in values])
+
+    return b"".join(
+        (
+            _PART,
+            encoder.encode(taken.sequence),
+            encoded(_ARRAY, len(taken.held), taken.held.values()),
+            encoded(_MAP, len(taken.where), (each for pair in taken.where.items() for each in pair)),
+            encoded(_ARRAY, len(taken.unique), ((*key, unique) for key, unique in taken.unique.items())),
+            encoder.encode(taken.schedules),
+            encoded(_ARRAY, len(taken.withdrawn), taken.withdrawn.values()),
+            encoder.encode(taken.operations),
+        )
+    )
+
+
+def restore_tasks(tasks: Tasks, data: bytes) -> None:
+    """Put a checkpoint back; what it includes is not learnt again from the journal."""
+    part = msgspec.msgpack.decode(data, type=TasksPart)
+    tasks.applied = tasks.schedules.applied = tasks.operations.applied = part.sequence
+    tasks.held = {held.task_id: held for held in part.held}
+    tasks.held_bytes = sum(len(held.batch) for held in part.held)
+    for held in part.held:
+        for parent in held.waits:
+            tasks.awaited.setdefault(parent, {})[held.task_id] = None
+        if held.doomed or not held.waits:
+            tasks.ripe[held.task_id] = None
+    for parent, place in part.where.items():
+        tasks.await_at(parent, place)
+    tasks.unique = {(queue, digest): each for queue, digest, each in part.unique}
+    tasks.schedules.restore(part.schedules)
+    tasks.operations.restore(part.operations)
+    for each in part.withdrawn:
+        tasks.withdrawn.add(each)
+
+
+class SinksPart(msgspec.Struct, array_like=True):
+    """All sinks in a checkpoint, taken at `sequence`. `more` has those whose name another queue has used too."""
+
+    sequence: int
+    look_at: int
+    known: dict[str, KnownSink]
+    more: list[tuple[str, KnownSink]] = []
+
+
+def take_sinks(sinks: Sinks, sequence: int) -> SinksPart:
+    """The sinks as they are now."""
+    known: dict[str, KnownSink] = {}
+    more = [(name, each) for (_, name), each in sinks.known.items() if known.setdefault(name, each) is not each]
+    return SinksPart(sequence, sinks.look_at, known, more)
+
+
+def encode_sinks(part: SinksPart) -> bytes:
+    """The part of a checkpoint."""
+    return msgspec.msgpack.encode(part)
+
+
+def restore_sinks(sinks: Sinks, data: bytes) -> None:
+    """Put the sinks of a checkpoint back; what it includes is not learnt again from the journal."""
+    part = msgspec.msgpack.decode(data, type=SinksPart)
+    sinks.applied, sinks.look_at = part.sequence, part.look_at
+    sinks.known = {(each.queue, name): each for name, each in [*part.known.items(), *part.more]}

@@ -1,11 +1,18 @@
-"""What the shard must know of tasks beyond their messages: who waits for whom, and which unique keys are taken.
+"""What the shard must know of tasks beyond their messages: dependencies, unique keys, schedules, operations.
 
 A plain task is a message and nothing here knows it. A task that waits for parents is *held*: its message is not in the
 log yet. When a parent's message is settled in the group `default`, however that came about, its children learn of it
 in `apply`: acknowledged means completed, every other end is a failure. A child whose last parent is done, or that is
-doomed because a parent failed, is *ripe*; `freeing` pushes it or cancels it, in the same frame where a run was
+doomed because a parent failed, is *ripe*; `child_release` pushes it or cancels it, in the same frame where a run was
 finished and else with the next tick. So whatever happens in between, nobody is stranded and nobody runs too early.
-Those that were cancelled are kept for a while, so that they can be held again: see `withdrawn`.
+
+A child that was cancelled while it waited is *withdrawn*. It has no message in the log that could be brought back: all
+there is of it was in the entry that held it. The withdrawn of a week are kept, as many as can come back in one frame,
+so that they can be retried; the oldest go first. Each knows because of which parent it was cancelled.
+
+A schedule knows the instant of its next tick. A tick is one frame: the task is pushed and the schedule moves on, so it
+happens once, whatever stops in between. An operation on many tasks is worked on in steps, whose frames say how far it
+is: one that was running when the process stopped goes on where it was.
 
 All of it follows from entries, and all of it is one part of a checkpoint, taken at one sequence. What is taken is
 *lent*: it is not altered any more, changes are made to a copy. So it can be encoded while work goes on.
@@ -13,20 +20,201 @@ All of it follows from entries, and all of it is one part of a checkpoint, taken
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.delivery.entries import Settled, Span, TaskFreed, TaskHeld, TasksPurged, UniqueTaken
-from penstock.delivery.operations import Operations
+from penstock import limits
+from penstock.delivery.entries import (
+    OperationSet,
+    ScheduleFired,
+    ScheduleSet,
+    Settled,
+    Span,
+    TaskFreed,
+    TaskHeld,
+    TasksPurged,
+    UniqueTaken,
+)
+from penstock.delivery.log import FOREVER
 from penstock.delivery.phases import AFTER, SETTLED
-from penstock.delivery.schedules import Schedules
-from penstock.delivery.withdrawn import AllWithdrawn, Withdrawn
 from penstock.model import Outcome
 
 if TYPE_CHECKING:
     from penstock.delivery.core import DeliveryState
+
+
+class Operations:
+    """All operations of a shard, the oldest first."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, OperationSet] = {}
+        self.touched = 0
+        self.applied = 0
+
+    def set(self, entry: OperationSet, frame: int) -> None:
+        """An operation was begun, is a step further, or is over."""
+        if frame <= self.applied:
+            return
+        self.touched = frame
+        self.known[entry.operation_id] = entry
+        over = [each.operation_id for each in self.known.values() if each.state != OperationSet.RUNNING]
+        for operation_id in over[: max(0, len(over) - limits.operations_kept)]:
+            del self.known[operation_id]
+
+    def running(self) -> list[OperationSet]:
+        return [each for each in self.known.values() if each.state == OperationSet.RUNNING]
+
+    def restore(self, known: list[OperationSet]) -> None:
+        """Put those of a checkpoint back."""
+        self.known = {each.operation_id: each for each in known}
+
+
+STALE_MAX: Final = 100  # ticks that are stale, kept before they are swept out
+
+
+class Schedule(msgspec.Struct, array_like=True, frozen=True):
+    """One schedule. `spec` is JSON; `next_at` is 0 while it is paused. Frozen: a checkpoint may be reading it."""
+
+    spec: bytes
+    next_at: int
+    last_at: int = 0
+    last_task_id: bytes = b""
+
+
+class Schedules:
+    """All schedules of a shard, by name."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Schedule] = {}
+        self.next_at = FOREVER  # of the one that comes first
+        self._ticks: list[tuple[int, str]] = []  # heap; a tick that is not the next one of its schedule is stale
+        self.touched = 0
+        self.applied = 0
+
+    def set(self, entry: ScheduleSet, frame: int) -> None:
+        """A schedule was made, changed or deleted."""
+        if frame <= self.applied:
+            return
+        self.touched = frame
+        if entry.is_deleted:
+            self.known.pop(entry.name, None)
+        else:
+            before = self.known.get(entry.name)
+            last = (0, b"") if before is None else (before.last_at, before.last_task_id)
+            self._put(entry.name, Schedule(entry.spec, entry.next_at, *last))
+        self._look()
+
+    def fire(self, entry: ScheduleFired, frame: int) -> None:
+        """A tick came, or ticks that were missed are passed over."""
+        schedule = self.known.get(entry.name)
+        if frame <= self.applied or schedule is None:
+            return
+        self.touched = frame
+        last = (entry.tick_at, entry.task_id) if entry.task_id else (schedule.last_at, schedule.last_task_id)
+        self._put(entry.name, Schedule(schedule.spec, entry.next_at, *last))
+        self._look()
+
+    def postpone(self, instant: int) -> None:
+        """Nothing can be pushed now: look again at an instant."""
+        self.next_at = max(self.next_at, instant)
+
+    def restore(self, known: dict[str, Schedule]) -> None:
+        """Put those of a checkpoint back."""
+        self.known = known
+        self._sweep()
+        self._look()
+
+    def due(self, now: int) -> str | None:
+        """Of those that have a tick behind them, the one that waits longest."""
+        return self._ticks[0][1] if self.next_at <= now and self._ticks else None
+
+    def _put(self, name: str, schedule: Schedule) -> None:
+        self.known[name] = schedule
+        if schedule.next_at:
+            heapq.heappush(self._ticks, (schedule.next_at, name))
+        if len(self._ticks) > 2 * len(self.known) + STALE_MAX:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        self._ticks = [(each.next_at, name) for name, each in self.known.items() if each.next_at]
+        heapq.heapify(self._ticks)
+
+    def _look(self) -> None:
+        while self._ticks and self._is_stale(*self._ticks[0]):
+            heapq.heappop(self._ticks)
+        self.next_at = self._ticks[0][0] if self._ticks else FOREVER
+
+    def _is_stale(self, at: int, name: str) -> bool:
+        schedule = self.known.get(name)
+        return schedule is None or schedule.next_at != at
+
+
+KEPT: Final = round(limits.task_retention_seconds * 1_000_000)
+
+
+class Withdrawn(msgspec.Struct, array_like=True, frozen=True):
+    """One of them."""
+
+    queue: int
+    task_id: bytes
+    at: int  # when it was cancelled
+    because: bytes  # of which parent; empty when it was for another reason
+    policy: int
+    batch: bytes
+    unique: bytes = b""  # the hash of a key that it gave up
+
+
+class AllWithdrawn:
+    """Those of a shard, the oldest first."""
+
+    def __init__(self) -> None:
+        self.known: dict[bytes, Withdrawn] = {}
+        self.size = 0  # of their messages, in bytes
+        self._because: dict[bytes, dict[bytes, None]] = {}  # parent → those that were cancelled because of it
+
+    def __bool__(self) -> bool:
+        return bool(self.known)
+
+    def add(self, each: Withdrawn) -> None:
+        """One was cancelled; others may have to go."""
+        self.discard(each.task_id)
+        self.known[each.task_id] = each
+        self.size += len(each.batch)
+        if each.because:
+            self._because.setdefault(each.because, {})[each.task_id] = None
+        while self.known and self._is_too_much(each.at):
+            self.discard(next(iter(self.known)))
+
+    def _is_too_much(self, now: int) -> bool:
+        first = next(iter(self.known.values()))
+        is_full = len(self.known) > limits.tasks_withdrawn_max or self.size > limits.tasks_withdrawn_bytes_max
+        return is_full or first.at < now - KEPT
+
+    def discard(self, task_id: bytes) -> None:
+        """It is held again, or forgotten."""
+        found = self.known.pop(task_id, None)
+        if found is None:
+            return
+        self.size -= len(found.batch)
+        siblings = self._because.get(found.because, {})
+        siblings.pop(task_id, None)
+        if not siblings:
+            self._because.pop(found.because, None)
+
+    def drop_queue(self, queue: int) -> bool:
+        """A queue is gone, and those that would have come to it; whether there were any."""
+        gone = [each.task_id for each in self.known.values() if each.queue == queue]
+        for task_id in gone:
+            self.discard(task_id)
+        return bool(gone)
+
+    def because_of(self, task_id: bytes) -> list[Withdrawn]:
+        """Those that were cancelled because of a task, which may itself be one of them."""
+        return [self.known[each] for each in self._because.get(task_id, ())]
+
 
 GROUP: Final = 0  # `default`: the one that workers lease from
 HELD: Final = -1  # in place of an offset

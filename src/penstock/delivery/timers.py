@@ -1,21 +1,30 @@
-"""A hierarchical timer wheel over arrays: due times in, owners and offsets out.
+"""Timers: a hierarchical wheel over arrays, and the delays beyond its horizon.
 
-Level 0 has 256 slots of one tick (1.024 ms); each of the five levels above it has 64 slots, each as wide as the whole
-level below; what lies beyond about nine years waits in a list of its own. A slot holds array chunks, or tuples for
-single timers, so a million timers are a few arrays. Adding is O(1) per chunk; a timer is moved down at most five times.
+Due times go in, owners and offsets come out. Level 0 of the wheel has 256 slots of one tick (1.024 ms); each of the
+five levels above it has 64 slots, each as wide as the whole level below; what lies beyond about nine years waits in a
+list of its own. A slot holds array chunks, or tuples for single timers, so a million timers are a few arrays. Adding is
+O(1) per chunk; a timer is moved down at most five times. A timer never fires early: its tick is rounded up, and
+`advance(now)` fires whole ticks that have passed. `reached` is the instant up to which everything has fired.
 
-A timer never fires early: its tick is rounded up, and `advance(now)` fires whole ticks that have passed. `reached` is
-the instant up to which everything has fired.
+The wheel holds at most about `timers_near_max` delays of a queue: those due first. Later ones cost nothing; they are in
+the extents, in memory or in segments. Before the horizon is reached, the due times of all extents are read again and
+the next share is put into the wheel. So ten million messages delayed over a year take the memory of one share.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock import limits
 from penstock.delivery.entries import Int64s
+from penstock.delivery.log import DUE, FOREVER, Extent, Partition, Queue
+
+if TYPE_CHECKING:
+    from penstock.delivery.core import DeliveryState
 
 TICK_BITS: Final = 10
 LEVEL_BITS: Final = (8, 6, 6, 6, 6, 6)
@@ -182,3 +191,75 @@ def _by_owner(fired: Timers) -> list[tuple[int, Int64s]]:
     ends = [*cuts.tolist(), len(grouped)]
     runs = sorted((int(order[start]), start, end) for start, end in zip(starts, ends, strict=True))
     return [(int(grouped["owner"][start]), grouped["offset"][start:end].copy()) for _, start, end in runs]
+
+
+MARGIN: Final = 60_000_000  # µs before the horizon at which the next share is fetched
+
+
+def crowded(queue: Queue) -> bool:
+    """Whether the wheel holds twice the share of this queue."""
+    return queue.near > 2 * limits.timers_near_max
+
+
+def shrink(core: DeliveryState, queue: Queue) -> None:
+    """Keep the share that is due first; the rest is read again later."""
+    owners = _owners(queue)
+    dues = core.wheel.dues_of(owners)
+    queue.horizon = int(np.partition(dues, limits.timers_near_max)[limits.timers_near_max])
+    queue.near -= core.wheel.drop_after(queue.horizon, owners)
+
+
+def is_short(queue: Queue, now: int) -> bool:
+    """Whether the next share must be fetched now."""
+    return queue.horizon < FOREVER and now + MARGIN > queue.horizon
+
+
+def delayed_extents(queue: Queue) -> Iterator[tuple[Partition, Extent]]:
+    """Extents that may hold delays; a sealed one says when its last is due."""
+    for partition in queue.partitions:
+        if partition.flags & DUE:
+            for extent in partition.extents:
+                if extent.flags & DUE:
+                    yield partition, extent
+
+
+def gather(after: int, columns: Iterable[tuple[int, int, Int64s]]) -> tuple[Timers, int]:
+    """The first share of the delays due after an instant, and the horizon it reaches.
+
+    `columns` gives (owner, first offset, due times) per extent, one at a time, so that no more than two shares are ever
+    in memory.
+    """
+    kept: list[Timers] = []
+    count = 0
+    horizon = FOREVER
+    for owner, first, dues in columns:
+        rows = np.flatnonzero((dues > after) & (dues <= horizon))
+        timers = np.empty(len(rows), TIMER)
+        timers["due"], timers["offset"], timers["owner"] = dues[rows], rows + first, owner
+        kept.append(timers)
+        count += len(rows)
+        if count > 2 * limits.timers_near_max:
+            kept, horizon = _nearest(kept)
+            count = len(kept[0])
+    if count > limits.timers_near_max:
+        kept, horizon = _nearest(kept)
+    return (np.concatenate(kept) if kept else np.empty(0, TIMER)), horizon
+
+
+def _nearest(timers: list[Timers]) -> tuple[list[Timers], int]:
+    everything = np.concatenate(timers)
+    horizon = int(np.partition(everything["due"], limits.timers_near_max)[limits.timers_near_max])
+    return [everything[everything["due"] <= horizon]], horizon
+
+
+def install(core: DeliveryState, queue: Queue, timers: Timers, horizon: int) -> None:
+    """Put a share into the wheel; what was pushed meanwhile and lies beyond it goes out again."""
+    if horizon < FOREVER:
+        queue.near -= core.wheel.drop_after(horizon, _owners(queue))
+    queue.near += len(timers)
+    queue.horizon = horizon
+    core.wheel.put(timers)
+
+
+def _owners(queue: Queue) -> set[int]:
+    return {partition.timer for partition in queue.partitions if partition.timer >= 0}

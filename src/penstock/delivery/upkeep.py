@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from penstock.delivery.core import GROUP_LOOK_EVERY, ONCE, WAIT_LOOK_EVERY, DeliveryState
-from penstock.delivery.dead import DeadDelivery, decide_dead
+from penstock.delivery.dead_letters import DeadDelivery, decide_dead
 from penstock.delivery.entries import Entry, GroupDeleted, Settled
-from penstock.delivery.group import Group
-from penstock.delivery.leases import Lease, Take
+from penstock.delivery.group import Group, Lease, Take
 from penstock.delivery.log import FOREVER, ColumnNotLoaded, Extent, Queue, ask_each
 from penstock.delivery.phases import LEASED
 from penstock.delivery.progress import Progress, span_of

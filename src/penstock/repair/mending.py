@@ -20,12 +20,11 @@ import msgspec
 
 from penstock import limits
 from penstock.clock import Clock
-from penstock.delivery import producers_part, snapshot
+from penstock.delivery import snapshot
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import run_of
 from penstock.delivery.entries import Settled, Span
-from penstock.delivery.sinks import encode_sinks, take_sinks
-from penstock.delivery.tasks_part import encode_tasks, take_tasks
+from penstock.delivery.snapshot import encode_sinks, encode_tasks, take_sinks, take_tasks
 from penstock.model import Outcome
 from penstock.repair.diagnosis import Diagnosis, Report
 from penstock.repair.salvage import Loss, Salvaged
@@ -163,8 +162,8 @@ def _parts(core: DeliveryState) -> dict[str, bytes]:
             if queue.dedup.hot:
                 parts[f"{DEDUP_PART}{queue.id}-{HOT}"] = run_of(queue.dedup.hot).tobytes()
     if core.producers.known:
-        known = producers_part.take_slice(core.producers, core.producers.known, core.sequence)
-        parts[PRODUCERS_PART] = producers_part.encode_producers(core.producers.look_at, [known])
+        known = snapshot.take_producers(core.producers, core.producers.known, core.sequence)
+        parts[PRODUCERS_PART] = snapshot.encode_producers(core.producers.look_at, [known])
     if core.sinks.known:
         parts[SINKS_PART] = encode_sinks(take_sinks(core.sinks, core.sequence))
     if core.tasks:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.batch import layout
-from penstock.delivery import dead
+from penstock.delivery import dead_letters
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import DedupWindow, Place, digest
 from penstock.delivery.entries import Entry, GroupSet, PartitionsAdded, Push, QueueSet, Span, decode
@@ -186,7 +186,7 @@ def _begin_with(core: DeliveryState, spare: QueuePart) -> str:
 def _begin_anew(core: DeliveryState, history: History, number: int, events: list[Event]) -> str:
     told = history.told(number)
     name = told.settings.name if told.settings else history.manifest.queues.get(number, f"recovered-{number}")
-    default = msgspec.json.encode(dead.DLQ_OPTIONS if name.endswith(DLQ_SUFFIX) else QueueOptions())
+    default = msgspec.json.encode(dead_letters.DLQ_OPTIONS if name.endswith(DLQ_SUFFIX) else QueueOptions())
     options = told.settings.options if told.settings else default
     core.apply([QueueSet(number, name, options, False, history.now)], 0)
     queue = core.queues[number]

@@ -17,12 +17,10 @@ from collections.abc import Iterator
 import msgspec
 
 from penstock import limits
-from penstock.delivery.accounts import recount
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry, Push, QueueSet, decode
 from penstock.delivery.log import Extent, Partition, Queue
-from penstock.delivery.lost import gaps, give_up
-from penstock.delivery.rebuild import attach_sealed
+from penstock.delivery.recovery import attach_sealed, gaps, give_up, recount
 from penstock.delivery.snapshot import QueuePart, decode_shard
 from penstock.model import Outcome
 from penstock.repair.filling import Filling

@@ -11,12 +11,10 @@ from penstock import limits
 from penstock.delivery import admin
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry
+from penstock.delivery.inspection import group_stats, lags, preview, why
 from penstock.delivery.log import DUE, Partition, ask_each
 from penstock.delivery.phases import SETTLED
-from penstock.delivery.preview import preview
 from penstock.delivery.progress import Progress
-from penstock.delivery.stats import group_stats, lags
-from penstock.delivery.why import why
 from penstock.errors import GroupExists
 from penstock.model import Message, MessageId, PartitionLag, Position, QueueStats, Reason, to_datetime
 from penstock.replies import Piece

@@ -14,12 +14,11 @@ from typing import Final
 
 import numpy as np
 
-from penstock.delivery import producers_part, snapshot
+from penstock.delivery import snapshot
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import ENTRY, DedupWindow, Run, merged, run_of
 from penstock.delivery.log import Queue
-from penstock.delivery.sinks import encode_sinks, restore_sinks, take_sinks
-from penstock.delivery.tasks_part import encode_tasks, restore_tasks, take_tasks
+from penstock.delivery.snapshot import encode_sinks, encode_tasks, restore_sinks, restore_tasks, take_sinks, take_tasks
 from penstock.shard.shard import Shard
 from penstock.storage.checkpoint import Checkpoint, CheckpointStore
 
@@ -164,11 +163,9 @@ class Checkpointer:
         for first in range(0, len(ids), PRODUCERS_SLICE):
             with shard.lock:
                 shard.check()
-                slices.append(
-                    producers_part.take_slice(known, ids[first : first + PRODUCERS_SLICE], shard.core.sequence)
-                )
+                slices.append(snapshot.take_producers(known, ids[first : first + PRODUCERS_SLICE], shard.core.sequence))
         if slices:
-            parts[PRODUCERS_PART] = producers_part.encode_producers(look_at, slices)
+            parts[PRODUCERS_PART] = snapshot.encode_producers(look_at, slices)
 
     def _take_sinks(self, parts: dict[str, bytes], keep: set[str]) -> None:
         core = self._shard.core
@@ -209,7 +206,7 @@ def restore(core: DeliveryState, checkpoint: Checkpoint) -> None:
         elif name.startswith(QUEUE_PART):
             snapshot.restore(core, snapshot.decode_queue(checkpoint.parts[name]))
         elif name == PRODUCERS_PART:
-            producers_part.restore_producers(core.producers, checkpoint.parts[name])
+            snapshot.restore_producers(core.producers, checkpoint.parts[name])
         elif name == SINKS_PART:
             restore_sinks(core.sinks, checkpoint.parts[name])
         elif name == TASKS_PART:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from penstock.batch import Batch
-from penstock.delivery import admin, dead
+from penstock.delivery import admin, dead_letters
 from penstock.delivery.entries import Entry, Settled
 from penstock.delivery.log import Queue
 from penstock.delivery.phases import SETTLED
@@ -67,16 +67,16 @@ def redrive(shard: Shard, queue: str, wanted: LetterFilter, per_second: float | 
     slices = [letters[start : start + CHUNK] for start in range(0, len(letters), CHUNK)]
     # Refuse before anything has changed: there may be more of them than one frame takes.
     for some in slices:
-        shard.look(lambda now, some=some: [dead.origin_of(shard.core, letter) for letter in some])  # type: ignore[misc]
+        shard.look(lambda now, some=some: [dead_letters.origin_of(shard.core, letter) for letter in some])  # type: ignore[misc]
     for number, some in enumerate(slices):
         ticket = shard.redrive(queue, some, number * CHUNK * gap_seconds, gap_seconds)
     return len(found), ticket
 
 
-def _letter(message: Message) -> dead.DeadLetter:
+def _letter(message: Message) -> dead_letters.DeadLetter:
     assert message.id is not None
     headers = message.headers or {}
-    return dead.DeadLetter(message.id.offset, MessageId.parse(headers[DEAD_ORIGIN]), headers[DEAD_GROUP])
+    return dead_letters.DeadLetter(message.id.offset, MessageId.parse(headers[DEAD_ORIGIN]), headers[DEAD_GROUP])
 
 
 def replace(shard: Shard, queue: str, ids: Sequence[MessageId], batch: Batch) -> Ticket:

@@ -1,13 +1,13 @@
 """Fetching the delays that are due next into the timer wheel, from wherever the messages are.
 
-The due times of a whole queue are read while no lock is held; see `delivery/delays.py` for why they are not in memory.
+The due times of a whole queue are read while no lock is held; see `delivery/timers.py` for why they are not in memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.delivery import delays
+from penstock.delivery import timers
 from penstock.delivery.entries import Int64s
 from penstock.delivery.log import FOREVER, Extent, Partition, Queue
 from penstock.shard.shard import Shard
@@ -17,10 +17,10 @@ def fetch_delays(shard: Shard, queue: Queue, after: int, *, opening: bool = Fals
     """Put the share that is due first after an instant into the wheel."""
     with shard.lock:
         shard.check()
-        found = [(shard.core.owner_of(p), p, extent) for p, extent in delays.delayed_extents(queue)]
+        found = [(shard.core.owner_of(p), p, extent) for p, extent in timers.delayed_extents(queue)]
         horizon_before, queue.horizon = queue.horizon, FOREVER  # what is pushed meanwhile goes into the wheel at once
     try:
-        timers, horizon = delays.gather(after, _due_columns(shard, found, after, opening=opening))
+        delays, horizon = timers.gather(after, _due_columns(shard, found, after, opening=opening))
     except BaseException:
         with shard.lock:
             queue.horizon = horizon_before  # what the wheel holds beyond it fires twice at worst, which does no harm
@@ -28,7 +28,7 @@ def fetch_delays(shard: Shard, queue: Queue, after: int, *, opening: bool = Fals
     with shard.lock:
         shard.check()
         shard.changing = True
-        delays.install(shard.core, queue, timers, horizon)
+        timers.install(shard.core, queue, delays, horizon)
         shard.changing = False
 
 

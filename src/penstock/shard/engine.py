@@ -20,16 +20,15 @@ from typing import Any, Final, TypeVar
 
 from penstock import limits
 from penstock.clock import Clock
-from penstock.delivery import delays, firing
+from penstock.delivery import schedule_ticks, timers
 from penstock.delivery import settle as settle_rules
 from penstock.delivery import upkeep as upkeep_rules
+from penstock.delivery.child_release import ROOM, decide_child_release
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry, Push, encode_apart, entry_bytes
-from penstock.delivery.freeing import ROOM, decide_freed
-from penstock.delivery.group import Group
-from penstock.delivery.leases import Lease
+from penstock.delivery.group import Group, Lease
+from penstock.delivery.inspection import EVERYONE, made_ready
 from penstock.delivery.log import FOREVER, ColumnNotLoaded, Extent
-from penstock.delivery.ready import EVERYONE, made_ready
 from penstock.delivery.settle import Chosen
 from penstock.delivery.timers import TICK_BITS
 from penstock.errors import Closed, PenstockError
@@ -158,7 +157,7 @@ class Engine:
         if chosen:
             settle_rules.close_chosen(self.core, chosen)
         self.core.apply(entries, self.journal.sequence + 1)
-        while left > 0 and (freed := decide_freed(self.core, now, left, room)):
+        while left > 0 and (freed := decide_child_release(self.core, now, left, room)):
             self.core.apply(freed, self.journal.sequence + 1)
             entries += freed
             left -= len(freed)
@@ -295,8 +294,8 @@ class Engine:
         """Entries with pushes were applied: delays that are many are kept elsewhere."""
         queues = self.core.queues
         for number in {each.queue for each in entries if isinstance(each, Push)}:
-            if number in queues and queues[number].near > 0 and delays.crowded(queues[number]):
-                delays.shrink(self.core, queues[number])
+            if number in queues and queues[number].near > 0 and timers.crowded(queues[number]):
+                timers.shrink(self.core, queues[number])
 
     def _fire(self, now: int) -> int:
         """Schedules whose time has come, some at a time; each tick is a frame. The rest comes with the next tick."""
@@ -305,19 +304,19 @@ class Engine:
             schedules.postpone(now + FULL_DISK_US)
             return 0
         while did < did_max and (name := schedules.due(now)) is not None:
-            for tick in islice(firing.ticks(schedules.known[name], now), did_max - did):
+            for tick in islice(schedule_ticks.ticks(schedules.known[name], now), did_max - did):
                 self._fire_one(name, tick, now)
                 did += 1
         if schedules.next_at <= now:
             self.on_deadline(schedules.next_at)
         return did
 
-    def _fire_one(self, name: str, tick: firing.Tick, now: int) -> None:
+    def _fire_one(self, name: str, tick: schedule_ticks.Tick, now: int) -> None:
         try:
-            entries = firing.decide_fired(self.core, name, tick, now)
+            entries = schedule_ticks.decide_tick(self.core, name, tick, now)
         except PenstockError as error:
             logger.warning("schedule %r: its tick is passed over: %s", name, error)
-            entries = firing.passed_over(name, tick)
+            entries = schedule_ticks.skipped_tick(name, tick)
         self.commit_frame(entries, self.durability)
         self.changed(entries)
 

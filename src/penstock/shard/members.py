@@ -11,8 +11,8 @@ from typing import Final
 from penstock import limits
 from penstock.delivery import admin
 from penstock.delivery.group import Group
+from penstock.delivery.inspection import EVERYONE
 from penstock.delivery.membership import Roster
-from penstock.delivery.ready import EVERYONE
 from penstock.errors import InvalidField, MemberFenced
 from penstock.model import Outcome, Position, check_name, to_datetime
 from penstock.replies import Member, Membership

@@ -16,8 +16,7 @@ from penstock.clock import Clock
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Closing, decode, decode_push_one, decode_pushes
 from penstock.delivery.log import DUE, Extent
-from penstock.delivery.lost import gaps
-from penstock.delivery.rebuild import attach_sealed, rebuild
+from penstock.delivery.recovery import attach_sealed, gaps, rebuild
 from penstock.delivery.upkeep import decide_interrupted
 from penstock.errors import Damaged
 from penstock.journal.file import FileJournal

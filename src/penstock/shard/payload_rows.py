@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Batch
-from penstock.delivery.leases import Take
+from penstock.delivery.group import Take
 from penstock.delivery.log import Extent, Partition
 from penstock.replies import Piece
 from penstock.storage.extent import Extent as SealedExtent

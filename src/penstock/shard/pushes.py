@@ -11,17 +11,15 @@ from typing import Final
 
 from penstock import limits
 from penstock.batch import Alike, Batch, layout, living_one
-from penstock.delivery import delays
+from penstock.delivery import timers
 from penstock.delivery.admin import queue_to_push
 from penstock.delivery.entries import Entry, Int64s, PartitionsAdded, Push, encode_push_one
-from penstock.delivery.folding import decide_folded
+from penstock.delivery.inspection import ready_of_push
 from penstock.delivery.log import DUE, Queue
 from penstock.delivery.producers import NOBODY, answer_bytes_max, answered, check_producer, ids_of
-from penstock.delivery.push import Decided, decide_push
-from penstock.delivery.rates import Bill, decide_bill, pay
-from penstock.delivery.ready import ready_of_push
-from penstock.delivery.same import COMPARED_MAX, check_same, used_otherwise
-from penstock.delivery.same_type import check_types
+from penstock.delivery.push import Decided, decide_coalesced, decide_push
+from penstock.delivery.rate_limits import Bill, decide_bill, pay
+from penstock.delivery.repeats import COMPARED_MAX, check_same, check_types, used_otherwise
 from penstock.errors import DiskFull, TooLarge
 from penstock.model import ContentType, Durability, MessageId
 from penstock.replies import PushReply
@@ -129,7 +127,7 @@ class Pushing(Engine):
         queue, created = queue_to_push(self.core, name, now)
         if queue.options.max_length is not None:
             self.tick(now, self.clock.monotonic())
-        entries, number, offsets = decide_folded(self.core, queue, payloads, producers, now, content)
+        entries, number, offsets = decide_coalesced(self.core, queue, payloads, producers, now, content)
         bill = None
         if queue.push_limits is not None:
             bill = decide_bill([(queue, each) for each in entries if isinstance(each, Push)], client, now)
@@ -206,8 +204,8 @@ class Pushing(Engine):
 
     def delays_changed(self, queue: Queue) -> None:
         """After a push to a queue that has messages waiting for their time."""
-        if delays.crowded(queue):
-            delays.shrink(self.core, queue)
+        if timers.crowded(queue):
+            timers.shrink(self.core, queue)
         self.mind_timers()
 
     def push_reply(self, queue: Queue, batch: Batch, decided: Decided, made: Sequence[str] | None = None) -> PushReply:

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
-from penstock.delivery import admin, dead
+from penstock.delivery import admin, dead_letters
 from penstock.delivery import settle as settle_rules
 from penstock.delivery.entries import Entry
 from penstock.delivery.group import Group
@@ -210,11 +210,11 @@ class Shard(Pushing):
         return self.run(operation)
 
     def redrive(
-        self, name: str, letters: Sequence[dead.DeadLetter], first_seconds: float, gap_seconds: float
+        self, name: str, letters: Sequence[dead_letters.DeadLetter], first_seconds: float, gap_seconds: float
     ) -> Ticket:
         """Bring dead letters back to where they died."""
         return self.change(
-            lambda now: dead.decide_redrive(
+            lambda now: dead_letters.decide_redrive(
                 self.core,
                 admin.queue_named(self.core, name + DLQ_SUFFIX),
                 letters,

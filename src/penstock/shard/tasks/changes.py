@@ -13,9 +13,9 @@ import numpy as np
 
 from penstock.delivery import admin
 from penstock.delivery import settle as settle_rules
-from penstock.delivery.dead import DeadLetter, decide_redrive
+from penstock.delivery.child_release import cancelled
+from penstock.delivery.dead_letters import DeadLetter, decide_redrive
 from penstock.delivery.entries import Entry, Note, Revived, Settled, TasksNoted
-from penstock.delivery.freeing import cancelled
 from penstock.delivery.group import Group
 from penstock.delivery.phases import LEASED, SETTLED, WAITING
 from penstock.delivery.progress import Progress, span_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.delivery.entries import Entry, TaskHeld
-from penstock.delivery.rates import Bill, pay
+from penstock.delivery.rate_limits import Bill, pay
 from penstock.delivery.settle import Chosen
 from penstock.model import Durability
 from penstock.shard.engine import Ticket

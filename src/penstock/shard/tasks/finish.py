@@ -11,9 +11,9 @@ from typing import Final
 
 from penstock import limits
 from penstock.delivery import settle as settle_rules
+from penstock.delivery.child_release import ROOM
 from penstock.delivery.entries import Entry, Note, Push, TasksNoted
-from penstock.delivery.freeing import ROOM
-from penstock.delivery.leases import Lease, Take
+from penstock.delivery.group import Lease, Take
 from penstock.delivery.log import Partition
 from penstock.delivery.phases import LEASED
 from penstock.delivery.settle import Chosen

@@ -13,8 +13,8 @@ import msgspec
 
 from penstock import limits
 from penstock.delivery import settle as settle_rules
+from penstock.delivery.child_release import cancelled
 from penstock.delivery.entries import Entry, OperationSet, Settled, Span, TasksPurged
-from penstock.delivery.freeing import cancelled
 from penstock.delivery.group import Group
 from penstock.delivery.phases import LEASED, SETTLED
 from penstock.delivery.progress import Progress, span_of

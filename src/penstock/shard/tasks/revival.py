@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 from penstock import limits
 from penstock.batch import Batch
+from penstock.delivery.child_release import cancelled
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import digest
 from penstock.delivery.entries import Entry, Parent, TaskHeld, UniqueTaken
-from penstock.delivery.freeing import cancelled
-from penstock.delivery.tasks import HELD, Place, id_text
-from penstock.delivery.withdrawn import Withdrawn
+from penstock.delivery.tasks import HELD, Place, Withdrawn, id_text
 from penstock.envelopes import parse_envelope
 from penstock.errors import QueueFull, TaskConflict
 from penstock.model_tasks import FINAL, TaskState

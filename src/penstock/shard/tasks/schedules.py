@@ -1,4 +1,4 @@
-"""Schedules as they are set, deleted and shown. What the clock does with them is `delivery.firing`."""
+"""Schedules as they are set, deleted and shown. What the clock does with them is `delivery.schedule_ticks`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from penstock import limits
 from penstock.cron import next_tick
 from penstock.delivery.admin import reserved_name
 from penstock.delivery.entries import Entry, ScheduleSet
-from penstock.delivery.firing import spec_of
-from penstock.delivery.schedules import Schedule
-from penstock.delivery.tasks import id_text
+from penstock.delivery.schedule_ticks import spec_of
+from penstock.delivery.tasks import Schedule, id_text
 from penstock.errors import QueueFull, ScheduleNotFound, TooLarge
 from penstock.model import DLQ_SUFFIX, to_datetime
 from penstock.model_tasks import ScheduleSpec, ScheduleView

@@ -1,15 +1,17 @@
-"""Whether a task whose id is known already is the same task: an id belongs to one task type.
+"""Whether what is sent again is what was stored: pushes of a producer, and tasks with a known id.
 
-Plain tasks are pushed with their id as dedup key, so a second one stores nothing, and whoever enqueued it would wait
-for the result of something else. Messages that retention has removed count as the same: nobody can tell any more.
+Producers and task ids are chosen by clients. A push with the sequence of another push, or a task with the id of a task
+of another type, is refused: it would be dropped as a duplicate, and its sender would take the other's result for its
+own. Only what can be looked at is compared. Messages that have left memory, or that retention has removed, count as the
+same: nobody can tell any more, and a client that sends again does so within seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -18,7 +20,39 @@ from penstock.delivery.log import ColumnNotLoaded, Queue, ask_each
 from penstock.errors import StateError
 from penstock.model import ContentType, MessageId
 
-COMPARED_MAX: Final = 1_000  # tasks of one push: this happens with the lock held
+if TYPE_CHECKING:
+    from penstock.requests import Producer
+
+
+COMPARED_MAX: Final = 1_000  # of one push: this happens with the lock held
+
+
+def check_same(queue: Queue, producer: Producer, places: Sequence[tuple[int, int]], payloads: Sequence[bytes]) -> None:
+    """Refuse a push whose messages are not those at `places`, which are (partition, offset) and in the same order."""
+    if len(places) != len(payloads) or any(
+        _is_other(queue, partition, offset, payload)
+        for (partition, offset), payload in zip(places[:COMPARED_MAX], payloads, strict=False)
+    ):
+        raise used_otherwise(producer)
+
+
+def used_otherwise(producer: Producer) -> StateError:
+    """The refusal of a push that has the sequence of another one."""
+    return StateError(
+        f"producer {producer[0]:016x} has used sequence {producer[2]} for a push of other messages",
+        hint="number every push of a producer anew, and give each program a producer of its own",
+    )
+
+
+def _is_other(queue: Queue, number: int, offset: int, payload: bytes) -> bool:
+    if number >= len(queue.partitions):
+        return False
+    partition = queue.partitions[number]
+    if not partition.start <= offset < partition.end or not partition.extents:
+        return False
+    extent = partition.extent_at(offset)
+    batch = extent.batch if extent.first <= offset < extent.end else None
+    return batch is not None and bytes(batch.payload(extent.row_of(offset))) != bytes(payload)
 
 
 class _Typed(msgspec.Struct):

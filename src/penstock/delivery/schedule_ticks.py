@@ -21,8 +21,7 @@ from penstock.delivery.admin import queue_to_push
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry, ScheduleFired
 from penstock.delivery.push import decide_push
-from penstock.delivery.schedules import Schedule
-from penstock.delivery.tasks import id_text
+from penstock.delivery.tasks import Schedule, id_text
 from penstock.envelopes import alike_batch, encode_envelope
 from penstock.errors import InvalidField
 from penstock.model import to_datetime
@@ -78,10 +77,10 @@ def _tick_after(cron: str, timezone: str, at: int) -> int:
         return 0
 
 
-def decide_fired(core: DeliveryState, name: str, tick: Tick, now: int) -> list[Entry]:
-    """The frame of a tick, with its queue if that is new. May be refused like any push; `passed_over` is left then."""
+def decide_tick(core: DeliveryState, name: str, tick: Tick, now: int) -> list[Entry]:
+    """The frame of a tick, with its queue if that is new. May be refused like any push; `skipped_tick` is left then."""
     if not tick.is_run:
-        return passed_over(name, tick)
+        return skipped_tick(name, tick)
     spec = spec_of(core.tasks.schedules.known[name])
     task_id = tick_id(name, tick.at)
     queue, created = queue_to_push(core, spec.queue, now)
@@ -89,7 +88,7 @@ def decide_fired(core: DeliveryState, name: str, tick: Tick, now: int) -> list[E
     return [*created, *decided.entries, ScheduleFired(name, tick.at, tick.next_at, task_id)]
 
 
-def passed_over(name: str, tick: Tick) -> list[Entry]:
+def skipped_tick(name: str, tick: Tick) -> list[Entry]:
     """A tick without a task."""
     return [ScheduleFired(name, tick.at, tick.next_at, b"")]
 

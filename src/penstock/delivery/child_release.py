@@ -23,7 +23,7 @@ ROOM: Final = limits.frame_bytes_max - 2 * limits.MIB
 PUSH_BYTES: Final = limits.batch_bytes_max // 4
 
 
-def decide_freed(core: DeliveryState, now: int, count_max: int, room: int = ROOM) -> list[Entry]:
+def decide_child_release(core: DeliveryState, now: int, count_max: int, room: int = ROOM) -> list[Entry]:
     """Free children that are ripe, as many as fit; nothing when there are none. `room` is what is left of the frame."""
     entries: list[Entry] = []
     pushed: dict[Queue, list[tuple[Held, Batch]]] = {}

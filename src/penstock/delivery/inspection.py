@@ -1,0 +1,350 @@
+"""Questions about the state, answered without altering it.
+
+`group_stats`: every number comes from the state, and the account of each group adds up. `preview`: what a lease would
+hand out next; the selection of a lease runs on copies of the indexes that it consumes, and the originals are put back.
+`why`: why a message is waiting, per group. `made_ready`: how many messages an entry may have made ready, and in which
+group; as many waiting consumers are woken, and no more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Final
+
+from penstock.delivery.core import DeliveryState, priority_of
+from penstock.delivery.entries import AttemptsLost, Entry, Int64s, Leased, Push, Revived, Settled, Span
+from penstock.delivery.group import Group
+from penstock.delivery.keys import key_of, recall
+from penstock.delivery.lease import serve
+from penstock.delivery.log import DUE, Extent, Partition, Queue, ask_each, dues_of
+from penstock.delivery.membership import State
+from penstock.delivery.phases import AFTER, FRESH, LEASED, READY, SETTLED, WAITING
+from penstock.delivery.progress import Progress
+from penstock.delivery.rate_limits import QUEUE
+from penstock.delivery.selection import Selection, cursor_of
+from penstock.model import GroupStats, Outcome, PartitionLag, Reason, to_datetime
+
+
+def group_stats(group: Group, reached: int) -> GroupStats:
+    """One group's account: `ready` is what remains, so `verify` counts it anew from the states.
+
+    Delays up to `reached` have ended. May raise `ColumnNotLoaded`.
+    """
+    progresses = group.progress
+    messages = sum(p.partition.end - p.start for p in progresses)
+    leased = sum(p.leased for p in progresses)
+    waiting = sum(p.waiting for p in progresses) + sum(ask_each(lambda p: delayed(p, reached), progresses))
+    acked, dead = sum(p.acked for p in progresses), sum(p.dead for p in progresses)
+    dropped: Counter[str] = Counter()
+    for progress in progresses:
+        for outcome, count in (progress.dropped or {}).items():
+            dropped[Outcome(outcome).name.lower()] += count
+    return GroupStats(
+        name=group.name,
+        messages=messages,
+        ready=messages - leased - waiting - acked - dead - dropped.total(),
+        leased=leased,
+        waiting=waiting,
+        acked=acked,
+        dead=dead,
+        dropped=dropped.total(),
+        dropped_by=dict(dropped),
+        lag=sum(p.unsettled() for p in progresses),
+        oldest_unsettled_at=_oldest(group),
+    )
+
+
+def delayed(progress: Progress, reached: int) -> int:
+    """Messages of a partition that are not due yet and that this group has not read. May raise `ColumnNotLoaded`."""
+    partition = progress.partition
+    if not partition.delayed:
+        return 0
+    if not (progress.start or partition.start or progress.dropped or progress.dead):
+        return partition.delayed  # the group has them all before it
+    first = max(progress.base, partition.start)
+    return sum(ask_each(lambda e: _delayed_in(progress, e, first, reached), partition.extents_from(first)))
+
+
+def _delayed_in(progress: Progress, extent: Extent, first: int, reached: int) -> int:
+    if not extent.flags & DUE or (extent.sealed is not None and extent.sealed.due_last <= reached):
+        return 0
+    dues = extent.dues()
+    assert dues is not None
+    low = max(first, extent.first)
+    return int((progress.fresh_mask(low, extent.end) & (dues[low - extent.first :] > reached)).sum())
+
+
+def lags(group: Group) -> list[PartitionLag]:
+    """Where the group stands in each partition."""
+    return [
+        PartitionLag(p.partition.name, p.partition.start, p.base, p.partition.end, p.unsettled())
+        for p in group.progress
+    ]
+
+
+def count_phases(group: Group) -> Counter[int]:
+    """Every offset of the group's account by phase, counted anew from the states: what `verify` compares with."""
+    counts: Counter[int] = Counter()
+    for progress in group.progress:
+        known = len(progress.states)
+        for phase in range(SETTLED + 1):
+            counts[phase] += progress.states.count(phase)
+        for state in (progress.sparse or {}).values():
+            counts[state] += 1
+        counts[SETTLED] += progress.base - progress.start - len(progress.sparse or ())
+        counts[FRESH] += progress.partition.end - progress.base - known
+    return counts
+
+
+def _oldest(group: Group) -> datetime | None:
+    oldest = ask_each(_oldest_of, group.progress)
+    instants = [instant for instant in oldest if instant is not None]
+    return to_datetime(min(instants)) if instants else None
+
+
+def _oldest_of(progress: Progress) -> int | None:
+    offset = progress.oldest_offset()
+    return None if offset is None else progress.partition.pushed_time(offset)
+
+
+GROUP_INDEXES = ("lanes", "order", "deficits", "served_at", "turn", "gate")
+PROGRESS_INDEXES = ("cursor", "cursors", "offered", "keys", "parked", "parked_count")
+
+
+def preview(core: DeliveryState, group: Group, count_max: int, now: int) -> Selection:
+    """The messages of one lease, in its order. Rates, and what one consumer may hold, are not looked at.
+
+    May raise `ColumnNotLoaded`.
+    """
+    selection = Selection(group, now, core.wheel.reached, None)
+    with _on_copies(group):
+        if group.gate is not None:
+            group.gate.recall()
+            group.gate.tick(now)
+        serve(selection, count_max)
+    return selection
+
+
+@contextmanager
+def _on_copies(group: Group) -> Iterator[None]:
+    kept = [(group, name, getattr(group, name)) for name in GROUP_INDEXES]
+    kept_of_partitions = [
+        (progress, name, getattr(progress, name)) for progress in group.progress for name in PROGRESS_INDEXES
+    ]
+    _copy_group(group)
+    for progress in group.progress:
+        _copy_progress(progress)
+    try:
+        yield
+    finally:
+        for owner, name, value in kept:
+            setattr(owner, name, value)
+        for progress, name, value in kept_of_partitions:
+            setattr(progress, name, value)
+
+
+def _copy_group(group: Group) -> None:
+    group.lanes = {priority: lane.copied() for priority, lane in group.lanes.items()}
+    group.order = list(group.order)
+    group.deficits = list(group.deficits)
+    group.served_at = list(group.served_at)
+    if group.gate is not None:
+        group.gate = group.gate.copied()
+
+
+def _copy_progress(progress: Progress) -> None:
+    if progress.cursors is not None:
+        progress.cursors = dict(progress.cursors)
+    if progress.keys is not None:
+        progress.keys = dict(progress.keys)
+    if progress.parked is not None:
+        progress.parked = {key: behind.copy() for key, behind in progress.parked.items()}
+
+
+def why(core: DeliveryState, partition: Partition, offset: int, now: int) -> list[Reason]:
+    """One reason per group; may raise `ColumnNotLoaded`."""
+    return [Reason(group.name, *_why(core, group, partition, offset, now)) for group in partition.queue.groups.values()]
+
+
+def _why(core: DeliveryState, group: Group, partition: Partition, offset: int, now: int) -> tuple[str, str]:
+    progress = group.progress[partition.id]
+    state = progress.state_of(offset)
+    if state == SETTLED:
+        return _settled(progress, offset)
+    if state == LEASED:
+        return _leased(group, progress, offset)
+    if group.queue.paused:
+        return "paused", f"queue {group.queue.name!r} is paused until it is resumed"
+    if state == WAITING:
+        due = to_datetime((progress.dues or {})[offset]).isoformat()
+        return "retry", f"attempt {progress.attempt_next(offset)} is due at {due}"
+    return (
+        _gated(core, progress, offset, state, now)
+        or _held(progress, offset)
+        or _limited(group, progress, offset, now)
+        or _owned(group, progress)
+        or _in_line(group, progress, offset, state)
+    )
+
+
+def _settled(progress: Progress, offset: int) -> tuple[str, str]:
+    if progress.dead_offsets is not None and offset in progress.dead_offsets:
+        return "dead", "it is in the dead-letter queue; redrive brings it back"
+    if any(first <= offset < end for first, end in progress.partition.lost):
+        return "lost", "it was in a damaged file, and a repair gave it up"
+    if offset < progress.start:
+        return "skipped", f"the group started reading at offset {progress.start}"
+    return "settled", "it is done with: acknowledged, cancelled or dropped by rule"
+
+
+def _leased(group: Group, progress: Progress, offset: int) -> tuple[str, str]:
+    for lease in group.leases.values():
+        if any(take.progress is progress and take.index_of(offset) >= 0 for take in lease.takes):
+            who = lease.consumer or "unnamed"
+            return "leased", f"consumer {who!r} holds it, attempt {progress.attempt_next(offset)}"
+    return "leased", "a consumer holds it"
+
+
+def _gated(core: DeliveryState, progress: Progress, offset: int, state: int, now: int) -> tuple[str, str] | None:
+    partition = progress.partition
+    options = partition.queue.options
+    extent = partition.extent_at(offset)
+    dues = extent.dues() if state == FRESH else None
+    due = 0 if dues is None else int(dues[offset - extent.first])
+    if _is_past_the_gate(progress, offset, state):
+        return ("not_due", f"it is due at {to_datetime(due).isoformat()}") if due > core.wheel.reached else None
+    if options.delay_seconds:
+        due = max(due, partition.pushed_time(offset) + round(options.delay_seconds * 1_000_000))
+    if due > max(now, core.wheel.reached):
+        return "not_due", f"it is due at {to_datetime(due).isoformat()}"
+    quiet_at = partition.pushed_at + round(options.window_seconds * 1_000_000)
+    if options.window_seconds and quiet_at > now:
+        return "window", f"partition {partition.name!r} must be quiet until {to_datetime(quiet_at).isoformat()}"
+    return None
+
+
+def _is_past_the_gate(progress: Progress, offset: int, state: int) -> bool:
+    """Whether the delay and the window of the queue hold this message back no more: they do so once.
+
+    In partition order they hold back whatever is to be had of the partition, also what came back.
+    """
+    if progress.partition.queue.options.ordering == "partition":
+        return False
+    return state == READY or offset < cursor_of(progress, priority_of(progress.partition, offset))
+
+
+def _held(progress: Progress, offset: int) -> tuple[str, str] | None:
+    ordering = progress.partition.queue.options.ordering
+    if ordering == "partition" and (progress.leased or any(waiting < offset for waiting in progress.dues or ())):
+        return "held_by_order", f"an earlier message of partition {progress.partition.name!r} is not settled yet"
+    if ordering == "key":
+        recall(progress)
+        key = key_of(progress.partition, offset)
+        is_behind = key in (progress.parked or ()) or (key and _is_fresh_ahead(progress, offset, key))
+        if offset not in (progress.keys or ()) and is_behind:
+            return "held_by_key", "an earlier message of the same key is not settled yet"
+    return None
+
+
+def _is_fresh_ahead(progress: Progress, offset: int, key: int) -> bool:
+    """Whether a message of the same key that nobody has looked at yet is ahead of this one."""
+    for extent in progress.partition.extents_from(progress.cursor):
+        low, high = max(progress.cursor, extent.first), min(extent.end, offset)
+        if high <= low:
+            break
+        hashes = extent.key_hashes()
+        if hashes is not None:
+            same = hashes[low - extent.first : high - extent.first] == key
+            if bool((progress.fresh_mask(low, high) & same).any()):
+                return True
+    return False
+
+
+def _limited(group: Group, progress: Progress, offset: int, now: int) -> tuple[str, str] | None:
+    limits, options = group.limits, group.queue.options
+    if limits is None:
+        return None
+    if limits.gate is not None:
+        limits.gate.recall()
+        key = key_of(progress.partition, offset)
+        if key and not limits.gate.has_room(key):
+            held = limits.gate.held[key]
+            return "limited_by_key", f"{held} of its key in flight, the most there may be (key_max_in_flight)"
+        wait = limits.gate.wait(key, now) if key else 0
+        if wait:
+            when = to_datetime(now + wait).isoformat()
+            return "key_rate", f"its key has had {options.key_lease_per_second:g} messages a second; more at {when}"
+    wait = 0 if limits.queue is None else limits.queue.wait(QUEUE, 1, now)
+    if wait:
+        when = to_datetime(now + wait).isoformat()
+        return "queue_rate", f"the group has had {options.lease_per_second:g} messages a second; more at {when}"
+    return None
+
+
+def _owned(group: Group, progress: Progress) -> tuple[str, str] | None:
+    if group.roster is None or not group.roster.seats:
+        return None
+    slot = group.roster.slots[progress.partition.id]
+    if slot.state is State.REVOKING:
+        return "rebalancing", f"its partition is on its way from member {slot.owner!r} to member {slot.heir!r}"
+    return "owned", f"member {slot.owner!r} owns its partition and has not come to it yet"
+
+
+def _in_line(group: Group, progress: Progress, offset: int, state: int) -> tuple[str, str]:
+    if not group.active_at or group.active_at <= group.queue.created_at:
+        return "no_consumer", f"no consumer has asked for messages in group {group.name!r} yet"
+    priority = priority_of(progress.partition, offset)
+    cursor = cursor_of(progress, priority)
+    ahead = int(progress.fresh_mask(cursor, offset).sum()) if state == FRESH and offset > cursor else 0
+    assert state in (FRESH, READY)
+    return "in_line", f"it is ready at priority {priority}; {ahead} messages of its partition stand before it"
+
+
+EVERYONE: Final = 1 << 30
+NOTHING: Final = (0, None)
+
+
+def made_ready(core: DeliveryState, each: Entry) -> tuple[int, int | None]:
+    """How many messages, or more, an entry that was applied has made ready, and in which group; None: in all."""
+    queue = core.queues.get(each.queue)
+    if isinstance(each, Leased | AttemptsLost):
+        return NOTHING
+    if queue is None:  # it was deleted: whoever waits for it is told so
+        return EVERYONE, None
+    if isinstance(each, Push):
+        return ready_of_push(queue, each), None
+    if isinstance(each, Revived):
+        return sum(_due_by(span, each.at) for span in each.spans), each.group
+    if not isinstance(each, Settled):
+        return EVERYONE, None
+    if _frees_others(queue):
+        return EVERYONE, each.group
+    after = AFTER[each.outcome]
+    if after == WAITING:
+        return sum(_due_by(span, each.at) for span in each.spans), each.group
+    return sum(span.count for span in each.spans) if after == READY else 0, each.group
+
+
+def ready_of_push(queue: Queue, push: Push) -> int:
+    """How many of the messages of a push can be had at once. A queue that holds all back must be looked at to know."""
+    count = sum(count for _, count, _ in push.parts)
+    batch = push.columns
+    if batch is None or queue.gated or not batch.flags & DUE:
+        return count
+    return min(count, int((dues_of(batch, push.pushed_at) <= push.pushed_at).sum()))
+
+
+def _frees_others(queue: Queue) -> bool:
+    """Whether the end of a delivery lets other messages be had: those behind it, or those for which there was no room.
+    How many is not known.
+    """
+    options = queue.options
+    return queue.ordered or options.max_in_flight is not None or options.key_max_in_flight is not None
+
+
+def _due_by(span: Span, now: int) -> int:
+    dues: Int64s = span.due_array()
+    return int((dues <= now).sum())
