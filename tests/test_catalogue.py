@@ -19,7 +19,7 @@ from penstock.requests import LeaseRequest, Settling
 from penstock.shard import tasks as shard_tasks
 from penstock.shard.opening import open_in_memory
 from penstock.shard.shard import Shard
-from penstock.storage.task_states import id_bytes
+from penstock.storage.task_changes import id_bytes
 from penstock.task_index import Catalogue
 from penstock.task_index.arguments import argument_terms
 

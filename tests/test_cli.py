@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock.cli import demo_play, main
-from penstock.storage.readonly import ReadOnlyDisk
+from penstock.storage.disk import ReadOnlyDisk
 
 SYNCS_PER_SECOND_MAX = 1000.0
 

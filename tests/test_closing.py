@@ -11,7 +11,7 @@ import pytest
 from penstock.embedded import Session
 from penstock.errors import Closed, DiskFull
 from penstock.requests import LeaseRequest
-from penstock.storage.prefetch import Prefetcher
+from penstock.storage.segments import Prefetcher
 
 SECONDS = 60  # nothing here takes that long; a hang fails instead of hanging
 

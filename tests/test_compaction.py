@@ -18,7 +18,7 @@ from penstock.delivery.entries import Span
 from penstock.errors import MessageNotFound
 from penstock.model import Freed, Message
 from penstock.storage import pins
-from penstock.storage.extent import Extent
+from penstock.storage.extents import Extent
 from penstock.storage.schema import EVENTS, MESSAGES
 from penstock.storage.segments import SegmentStore
 from tests.support.forgetful import ForgetfulDisk, PowerCut

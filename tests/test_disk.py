@@ -12,7 +12,7 @@ from penstock import limits
 from penstock.errors import DiskFull, DiskReadOnly, NotADataDirectory, StorageError
 from penstock.storage import disk as disk_module
 from penstock.storage.disk import Disk, RealDisk, storage_error, write_fully
-from penstock.storage.space import SpaceGuard
+from penstock.storage.journal_files import free_bytes_min, is_short_of_space
 from tests.support.forgetful import ForgetfulDisk
 
 SHARD = bytes(range(16))
@@ -162,12 +162,11 @@ def test_a_full_disk_while_preallocating_closes_the_file(tmp_path, monkeypatch):
 )
 def test_the_guard_refuses_under_100_mb_or_5_percent_or_5_gib(total, threshold):
     disk = ForgetfulDisk(capacity_bytes=total)
-    guard = SpaceGuard(disk)
-    assert guard.threshold_bytes() == threshold
+    assert free_bytes_min(disk) == threshold
     disk.free_bytes = lambda: threshold  # type: ignore[method-assign]
-    assert not guard.check()
+    assert not is_short_of_space(disk)
     disk.free_bytes = lambda: threshold - 1  # type: ignore[method-assign]
-    assert guard.check()
+    assert is_short_of_space(disk)
 
 
 def test_a_real_disk_knows_its_size(tmp_path):

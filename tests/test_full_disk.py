@@ -9,7 +9,7 @@ import pytest
 from penstock.errors import OutcomeUnknown
 from penstock.journal.file import FileJournal
 from penstock.storage.directory import open_directory
-from penstock.storage.files import RESERVE
+from penstock.storage.journal_files import RESERVE
 from tests.support.forgetful import ForgetfulDisk
 
 SHARD = bytes(range(16))

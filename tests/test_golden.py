@@ -13,7 +13,7 @@ import pytest
 
 from penstock.client.sync import Penstock
 from penstock.repair import diagnose
-from penstock.storage.readonly import ReadOnlyDisk
+from penstock.storage.disk import ReadOnlyDisk
 from penstock.verify import Verification, verify
 from tests.support.accounts import assert_accounts
 from tests.support.golden import DATA, NOW, contents, opened

@@ -17,7 +17,7 @@ from penstock.repair import diagnose, repair
 from penstock.storage.disk import RealDisk
 from penstock.storage.doctor import examine
 from penstock.storage.frames import HEADER_BYTES
-from penstock.storage.highwater import NAME, Mark, decode_mark, encode_mark, read_mark, write_mark
+from penstock.storage.journal_files import MARK_FILE, Mark, decode_mark, encode_mark, read_mark, write_mark
 from tests.support.dose import dose
 
 FILE_BYTES: Final = 1 << 16
@@ -111,7 +111,7 @@ def test_a_mark_that_cannot_be_read_says_nothing(tmp_path):
     assert read_mark(disk) == Mark()
     write_mark(disk, Mark(7, 3, 1 << 20))
     assert read_mark(disk) == Mark(7, 3, 1 << 20)
-    data = (tmp_path / NAME).read_bytes()
+    data = (tmp_path / MARK_FILE).read_bytes()
     for index in range(len(data) - 4):
         changed = bytearray(data)
         changed[index] ^= 1

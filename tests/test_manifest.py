@@ -13,11 +13,10 @@ import pytest
 from penstock import limits
 from penstock.clock import ManualClock
 from penstock.errors import Damaged
-from penstock.storage import current
+from penstock.storage import manifest
 from penstock.storage import manifest as manifests
-from penstock.storage.current import CurrentManifest
-from penstock.storage.extent import Extent
-from penstock.storage.manifest import Manifest
+from penstock.storage.extents import Extent
+from penstock.storage.manifest import CurrentManifest, Manifest
 from penstock.storage.schema import MESSAGES
 from penstock.storage.segments import SegmentStore
 from tests.support.dose import dose
@@ -124,7 +123,7 @@ class Book:
 
 @pytest.mark.parametrize("seed", range(dose(12, 400)))
 def test_any_history_reads_back_from_its_layers_as_it_is_in_memory(seed, monkeypatch):
-    monkeypatch.setattr(current, "TOP_MAX", random.Random(seed).choice([0, 3, 10, 30]))
+    monkeypatch.setattr(manifest, "TOP_MAX", random.Random(seed).choice([0, 3, 10, 30]))
     book, plain = Book(seed), Book(seed)
     plain.store = Whole(plain.disk, clock=plain.clock)  # the same history, its manifest in one layer
     plain.open = lambda: setattr(plain, "store", Whole(plain.disk, clock=plain.clock))  # type: ignore[method-assign]
@@ -146,12 +145,12 @@ class Whole(SegmentStore):
         self._current.change = self._unsettled  # type: ignore[method-assign]
 
     def _unsettled(self, *given: Any, **named: Any) -> None:
-        with patch.object(current, "TOP_MAX", 1 << 30):
+        with patch.object(manifest, "TOP_MAX", 1 << 30):
             CurrentManifest.change(self._current, *given, **named)
 
 
 def test_parts_are_few_and_each_change_writes_little(monkeypatch):
-    monkeypatch.setattr(current, "TOP_MAX", 8)
+    monkeypatch.setattr(manifest, "TOP_MAX", 8)
     book = Book(1)
     written: list[int] = []
     write_whole = book.disk.write_whole
@@ -175,7 +174,7 @@ def test_parts_are_few_and_each_change_writes_little(monkeypatch):
 
 @pytest.mark.parametrize("seed", range(dose(1, 40)))
 def test_a_power_cut_at_any_operation_leaves_the_old_manifest_or_the_new_one(seed, monkeypatch):
-    monkeypatch.setattr(current, "TOP_MAX", 4)
+    monkeypatch.setattr(manifest, "TOP_MAX", 4)
     operation = cuts = 0
     while True:
         operation += 1
@@ -205,7 +204,7 @@ def test_a_power_cut_at_any_operation_leaves_the_old_manifest_or_the_new_one(see
 
 
 def test_a_flipped_bit_in_any_part_or_a_missing_one_is_caught(monkeypatch):
-    monkeypatch.setattr(current, "TOP_MAX", 4)
+    monkeypatch.setattr(manifest, "TOP_MAX", 4)
     book = Book(2)
     for _ in range(20):
         book.step()
@@ -225,7 +224,7 @@ def test_a_flipped_bit_in_any_part_or_a_missing_one_is_caught(monkeypatch):
 
 def test_a_reader_that_comes_between_a_root_and_its_parts_looks_again(monkeypatch):
     """Whatever happens between two of its reads, it sees a state that there was."""
-    monkeypatch.setattr(current, "TOP_MAX", 4)
+    monkeypatch.setattr(manifest, "TOP_MAX", 4)
     book = Book(3)
     for _ in range(10):
         book.step()
@@ -249,7 +248,7 @@ def test_a_reader_that_comes_between_a_root_and_its_parts_looks_again(monkeypatc
 
 
 def test_parts_that_are_known_are_not_read_again(monkeypatch):
-    monkeypatch.setattr(current, "TOP_MAX", 4)
+    monkeypatch.setattr(manifest, "TOP_MAX", 4)
     book = Book(4)
     for _ in range(15):
         book.step()
@@ -278,7 +277,7 @@ def test_a_manifest_in_one_layer_is_what_it_was_before_there_were_layers(disk, s
 
 
 def test_a_manifest_with_parts_says_so_in_its_format(monkeypatch):
-    monkeypatch.setattr(current, "TOP_MAX", 0)
+    monkeypatch.setattr(manifest, "TOP_MAX", 0)
     book = Book(5)
     book.frames.push(1, [b"x"])
     book.frames.seal(book.store)

@@ -14,7 +14,7 @@ import pytest
 
 import penstock
 from penstock.errors import InvalidField
-from penstock.storage import modes
+from penstock.storage import access
 
 
 @pytest.fixture(params=[0o022, 0o000, 0o077], ids="{:03o}".format)
@@ -91,7 +91,7 @@ def test_a_directory_of_another_user_is_warned_about_and_not_changed(tmp_path, m
     monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
 
     with caplog.at_level(logging.WARNING):
-        assert modes.apply_mode(tmp_path, 0o700) == 0o700
+        assert access.apply_mode(tmp_path, 0o700) == 0o700
 
     assert "other users may read it (mode 0755 instead of 0700)" in caplog.text
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
@@ -101,7 +101,7 @@ def test_nothing_is_looked_at_when_the_directory_is_right(tmp_path, monkeypatch)
     tmp_path.chmod(0o700)
     monkeypatch.setattr(os, "scandir", None)
 
-    assert modes.apply_mode(tmp_path, None) == 0o700
+    assert access.apply_mode(tmp_path, None) == 0o700
 
 
 @pytest.mark.parametrize("wrong", ["0755", "750 ", 0o750, "u=rwx", "", "0550"])

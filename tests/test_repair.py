@@ -14,8 +14,7 @@ from penstock.embedded import Session
 from penstock.errors import Damaged, MessageNotFound
 from penstock.repair import Report, diagnose, repair
 from penstock.storage.disk import Disk, RealDisk
-from penstock.storage.frames import PREFIX, seed_of
-from penstock.storage.recovery import scan
+from penstock.storage.frames import PREFIX, scan, seed_of
 from tests.support.forgetful import ForgetfulDisk
 
 FILE_BYTES = 1 << 17

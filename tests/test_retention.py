@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model import queue_options
-from penstock.storage.extent import Extent
+from penstock.storage.extents import Extent
 from penstock.storage.retention import new_starts
 
 SECOND = 1_000_000

@@ -14,8 +14,7 @@ from penstock import limits
 from penstock.batch import layout
 from penstock.delivery.entries import Closing, QueueDeleted, Span
 from penstock.model import Message, Outcome
-from penstock.storage.names import Names
-from penstock.storage.schema import EVENTS, MESSAGES
+from penstock.storage.schema import EVENTS, MESSAGES, Names
 from penstock.storage.segments import SegmentStore
 from tests.support.forgetful import ForgetfulDisk
 from tests.support.frames import SECOND, START, FrameMaker, expected_payloads, sealed_payloads

@@ -22,9 +22,8 @@ from penstock.errors import Damaged, InvalidField
 from penstock.storage import audit
 from penstock.storage.disk import RealDisk
 from penstock.storage.manifest import Manifest
-from penstock.storage.names import Names
 from penstock.storage.parquet import SegmentReader
-from penstock.storage.schema import EVENTS, MESSAGES, SCHEMAS
+from penstock.storage.schema import EVENTS, MESSAGES, SCHEMAS, Names
 from penstock.storage.segments import SegmentStore
 from tests.support.forgetful import ForgetfulDisk
 from tests.support.frames import SECOND, START, FrameMaker, expected_payloads, history, sealed_payloads
@@ -115,7 +114,7 @@ def test_every_column_is_documented_with_its_type(kind):
 
 @pytest.mark.parametrize("layer_max", [1, 4_096])
 def test_the_examples_in_the_documentation_run(tmp_path, frames, monkeypatch, capsys, layer_max):
-    monkeypatch.setattr("penstock.storage.current.TOP_MAX", layer_max)
+    monkeypatch.setattr("penstock.storage.manifest.TOP_MAX", layer_max)
     disk = RealDisk(tmp_path / "data")
     disk.make_directory("")
     names = Names({1: ("orders", {}), 2: ("other", {})}, {})

@@ -15,8 +15,8 @@ from penstock.client.sync import Penstock
 from penstock.embedded import Session
 from penstock.model import ContentType, Message
 from penstock.shard.upkeep import RETRY_SECONDS_MAX, Sleeper
-from penstock.storage.extent import Extent
-from penstock.storage.prefetch import Prefetcher
+from penstock.storage.extents import Extent
+from penstock.storage.segments import Prefetcher
 from penstock.telemetry import Metrics
 from penstock.telemetry.meter import Meter
 from tests.support.serving import SOMEONE, broker_on, on_uvloop, until

@@ -14,7 +14,7 @@ from penstock.errors import DiskReadOnly
 from penstock.repair import diagnose
 from penstock.storage import manifest as manifests
 from penstock.storage.checkpoint import CheckpointStore
-from penstock.storage.readonly import ReadOnlyDisk
+from penstock.storage.disk import ReadOnlyDisk
 from penstock.verify import Verification, verify
 from tests.support.damaged import Image, disk_of, make_image, opened
 from tests.support.dose import dose

@@ -27,12 +27,11 @@ from penstock.errors import PenstockError
 from penstock.model import Outcome
 from penstock.shard.opening import recover
 from penstock.storage.checkpoint import Checkpoint
-from penstock.storage.columns import read_column
 from penstock.storage.disk import Disk
 from penstock.storage.doctor import Examination, examine
 from penstock.storage.doctor import Progress as OnProgress
 from penstock.storage.manifest import Manifest
-from penstock.storage.parquet import SegmentReader
+from penstock.storage.parquet import SegmentReader, read_column
 
 
 class Account(msgspec.Struct, frozen=True):

@@ -218,7 +218,7 @@ FAULTS: Final = (
     Fault(
         "cut-journal-is-sound",
         "a last file that is shorter than it was is not noticed",
-        "storage/highwater.py",
+        "storage/journal_files.py",
         "        return first_sequence == self.first_sequence and size < self.file_bytes and size != end_position\n",
         "        return False\n",
         ("tests/test_highwater.py",),

@@ -11,7 +11,7 @@ import numpy as np
 from penstock.batch import Batch
 from penstock.delivery.entries import Entry, Push, Settled, Span, encode
 from penstock.model import Message, Outcome
-from penstock.storage.names import Names
+from penstock.storage.schema import Names
 from penstock.storage.segments import SegmentStore
 
 START = 1_750_000_000_000_000

@@ -44,9 +44,8 @@ def examine(directory: Path, *, repair: bool, is_shown: bool) -> Report:
     """Look at a directory under its lock, and mend it if asked to."""
     from penstock.repair import diagnose
     from penstock.repair import repair as mend
-    from penstock.storage.disk import RealDisk
+    from penstock.storage.disk import ReadOnlyDisk, RealDisk
     from penstock.storage.doctor import require_data_directory
-    from penstock.storage.readonly import ReadOnlyDisk
 
     disk = RealDisk(directory) if repair else ReadOnlyDisk(directory)
     require_data_directory(disk)
@@ -159,8 +158,8 @@ def verify(
 
 def verified(directory: Path, *, is_shown: bool) -> Verification:
     """Verify a directory under its lock."""
+    from penstock.storage.disk import ReadOnlyDisk
     from penstock.storage.doctor import require_data_directory
-    from penstock.storage.readonly import ReadOnlyDisk
     from penstock.verify import verify as check
 
     disk = ReadOnlyDisk(directory)

@@ -25,8 +25,8 @@ from penstock.remote.dialling import session
 from penstock.remote.settings import settings
 from penstock.replies import HistoryInfo
 from penstock.storage import pins
-from penstock.storage.current import DIRECTORIES
 from penstock.storage.directory import MARKER, read_marker
+from penstock.storage.manifest import DIRECTORIES
 
 PATIENCE_SECONDS: Final = 60.0
 _HINT: Final = "is the broker running, and is this its penstock:// url? start it with `penstock serve`, then run again"

@@ -14,7 +14,7 @@ import numpy as np
 from penstock.delivery import entries, snapshot
 from penstock.model import QueueOptions, queue_options_decode
 from penstock.storage.checkpoint import Checkpoint
-from penstock.storage.names import Names
+from penstock.storage.schema import Names
 
 QUEUE_PART = "queue-"
 

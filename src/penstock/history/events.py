@@ -19,7 +19,7 @@ from penstock.delivery import entries
 from penstock.history import rows
 from penstock.history.push_times import PushTimes
 from penstock.history.slices import Slice
-from penstock.storage.events import EventRows
+from penstock.storage.event_files import EventRows
 from penstock.storage.schema import EVENTS, SCHEMAS, TIME
 
 if TYPE_CHECKING:

@@ -12,10 +12,8 @@ from penstock import limits as bounds
 from penstock.delivery import entries
 from penstock.history import rows
 from penstock.history.slices import Slice
-from penstock.storage.gather import gather
-from penstock.storage.names import Names
-from penstock.storage.pieces import Pushed, single_of
-from penstock.storage.schema import MESSAGES, SCHEMAS
+from penstock.storage.message_rows import PushedBatch, message_table, single_push
+from penstock.storage.schema import MESSAGES, SCHEMAS, Names
 
 if TYPE_CHECKING:
     from penstock.history.history import History
@@ -28,11 +26,11 @@ def read_journal(history: History, each: Slice, columns: Sequence[str]) -> Itera
     ((incarnation, queue),) = each.queues.items()
     names = Names({incarnation: (queue, {id: name for id, (name, _, _) in each.partitions.items()})}, {})
     partitions = set(each.partitions)
-    pushed: list[Pushed] = []
+    pushed: list[PushedBatch] = []
     size = 0
     for frame in rows.frames(history, each):
-        single = single_of(frame)
-        found = (single,) if single is not None else map(Pushed, entries.decode_pushes(frame))
+        single = single_push(frame)
+        found = (single,) if single is not None else map(PushedBatch, entries.decode_pushes(frame))
         for item in found:
             if item.queue == incarnation and not partitions.isdisjoint([part for part, _, _ in item.parts]):
                 pushed.append(item)
@@ -44,10 +42,10 @@ def read_journal(history: History, each: Slice, columns: Sequence[str]) -> Itera
         yield _gathered(pushed, names, each, columns)
 
 
-def _gathered(pushed: list[Pushed], names: Names, each: Slice, columns: Sequence[str]) -> pa.Table:
+def _gathered(pushed: list[PushedBatch], names: Names, each: Slice, columns: Sequence[str]) -> pa.Table:
     """The wanted rows of some pushes, in the plain types of the table."""
     nowhere = bounds.instant_us_max  # an offset that no message has: nothing of that partition is wanted
-    table = gather(pushed, names, lambda queue, part: each.partitions.get(part, ("", nowhere, 0))[1]).table
+    table = message_table(pushed, names, lambda queue, part: each.partitions.get(part, ("", nowhere, 0))[1]).table
     ends = {id: end for id, (_, _, end) in each.partitions.items()}
     if any(first + count > ends.get(part, nowhere) for item in pushed for part, count, first in item.parts):
         limit = pa.array([ends.get(id, 0) for id in range(max(ends) + 1)], pa.int64())

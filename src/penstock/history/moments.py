@@ -10,7 +10,7 @@ from penstock.history.slices import Wanted
 from penstock.history.tail import Rows
 from penstock.model import suggestion
 from penstock.storage.manifest import Manifest
-from penstock.storage.names import Names
+from penstock.storage.schema import Names
 
 __all__ = ["Moment", "PartitionView", "QueueView", "TailView"]
 

@@ -15,7 +15,7 @@ from penstock.history.catalogue import QueueView
 from penstock.history.moments import Moment, TailView
 from penstock.history.slices import Limits, Run, Slice, Wanted
 from penstock.history.tail import PUSH_COLUMNS, SETTLE_COLUMNS, Rows
-from penstock.storage.extent import Extent
+from penstock.storage.extents import Extent
 from penstock.storage.manifest import SegmentFile
 from penstock.storage.schema import EVENTS, MESSAGES
 

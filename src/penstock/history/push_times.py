@@ -13,8 +13,8 @@ from penstock import limits
 from penstock.history.moments import Moment
 from penstock.history.tail import PUSH_COLUMNS, Rows
 from penstock.storage.cache import ByteCache
-from penstock.storage.columns import read_column
-from penstock.storage.extent import Extent
+from penstock.storage.extents import Extent
+from penstock.storage.parquet import read_column
 
 if TYPE_CHECKING:
     from penstock.history.history import History

@@ -16,8 +16,8 @@ from penstock.delivery import entries
 from penstock.errors import Damaged
 from penstock.history.catalogue import STRUCTURE, Catalogue
 from penstock.history.files import Files
-from penstock.storage.files import first_sequences, name_of
 from penstock.storage.frames import FRAME, HEADER_BYTES, PREFIX, STAMP, frame_is_sound, seed_of
+from penstock.storage.journal_files import first_sequences, name_of
 
 Rows = NDArray[np.int64]
 

@@ -24,8 +24,8 @@ from penstock.history.slices import Limits, Slice, Wanted
 from penstock.history.tail import PUSH_COLUMNS, SETTLE_COLUMNS, Rows
 from penstock.model import CONTENT_TYPE_NAMES, ContentType
 from penstock.storage.schema import TASKS
+from penstock.storage.task_changes import id_bytes
 from penstock.storage.task_rows import Identity, Key, TaskRows
-from penstock.storage.task_states import id_bytes
 
 if TYPE_CHECKING:
     from penstock.history.history import History

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from penstock.errors import OutcomeUnknown
 from penstock.journal.following import FrameReader
-from penstock.storage.files import JournalFile
+from penstock.storage.journal_files import JournalFile
 
 __all__ = ["FrameReader", "Journal", "JournalFile", "outcome_unknown"]
 

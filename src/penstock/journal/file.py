@@ -18,12 +18,20 @@ from penstock import limits
 from penstock.errors import Closed, Damaged, PenstockError
 from penstock.journal import JournalFile, outcome_unknown
 from penstock.journal.following import FileReader
-from penstock.storage import files
+from penstock.storage import journal_files
 from penstock.storage.disk import Disk, File
-from penstock.storage.frames import ENTRIES_BYTES_MAX, FRAME, HEADER_BYTES, PREFIX, Header, frame_head, seed_of
-from penstock.storage.highwater import Mark, read_mark, write_mark
-from penstock.storage.recovery import Scan, Verdict
-from penstock.storage.space import SpaceGuard
+from penstock.storage.frames import (
+    ENTRIES_BYTES_MAX,
+    FRAME,
+    HEADER_BYTES,
+    PREFIX,
+    Header,
+    Scan,
+    Verdict,
+    frame_head,
+    seed_of,
+)
+from penstock.storage.journal_files import Mark, is_short_of_space, read_mark, write_mark
 
 logger: Final = logging.getLogger("penstock.journal")
 
@@ -58,7 +66,6 @@ class FileJournal:
         self._seed = seed_of(shard_id)
         self._file_bytes = file_bytes
         self._file_frames_max = file_frames_max
-        self._guard = SpaceGuard(disk)
         self._pending: list[Any] = []
         self._writing = threading.Lock()
         self._syncing = threading.Lock()
@@ -158,7 +165,7 @@ class FileJournal:
             self._close_retired()
         if self._disk.exists(file.name):  # else it was removed before, by somebody who was interrupted
             self._disk.remove(file.name)
-        self._disk.sync_directory(files.DIRECTORY)
+        self._disk.sync_directory(journal_files.DIRECTORY)
         del self._full[0]
 
     def size_bytes(self) -> int:
@@ -167,9 +174,9 @@ class FileJournal:
     # The disk.
 
     def check_space(self) -> bool:
-        is_short = self._guard.check()
+        is_short = is_short_of_space(self._disk)
         with self._writing:  # a rotation may be taking the reserve
-            has_reserve = is_short or files.make_reserve(self._disk, self._file_bytes)
+            has_reserve = is_short or journal_files.make_reserve(self._disk, self._file_bytes)
             self.disk_full = is_short or not has_reserve
         return self.disk_full
 
@@ -186,13 +193,13 @@ class FileJournal:
     # Opening.
 
     def _open(self, known_durable: int) -> None:
-        files.remove_leftovers(self._disk)
-        self._full = files.complete_files(self._disk)
-        starts = files.first_sequences(self._disk)
+        journal_files.remove_leftovers(self._disk)
+        self._full = journal_files.complete_files(self._disk)
+        starts = journal_files.first_sequences(self._disk)
         self._incarnation = 1
         self._opened: Scan | None = None
         for start in starts:
-            self._incarnation = files.read_header(self._disk, start, self._shard_id).incarnation + 1
+            self._incarnation = journal_files.read_header(self._disk, start, self._shard_id).incarnation + 1
         if starts:
             self._continue(starts[-1], known_durable)
         elif known_durable:
@@ -200,13 +207,15 @@ class FileJournal:
         else:
             self._start(1)
         self.sequence = self.written_sequence = self.durable_sequence = self._first_sequence + self._frames - 1
-        files.make_reserve(self._disk, self._file_bytes)  # even when space is short: this is what it is for
+        journal_files.make_reserve(self._disk, self._file_bytes)  # even when space is short: this is what it is for
         self.check_space()
 
     def _continue(self, first_sequence: int, known_durable: int) -> None:
         """Take up the last file after its last sound frame."""
-        found = files.require_sound(self._disk, files.scan_file(self._disk, first_sequence, self._shard_id))
-        name = files.name_of(first_sequence)
+        found = journal_files.require_sound(
+            self._disk, journal_files.scan_file(self._disk, first_sequence, self._shard_id)
+        )
+        name = journal_files.name_of(first_sequence)
         if found.end_sequence <= known_durable:
             raise Damaged(
                 f"{self._disk.root / name} ends at sequence {found.end_sequence - 1}, and {known_durable} was durable"
@@ -215,14 +224,14 @@ class FileJournal:
         if self._marked.is_cut(first_sequence, size, found.end_position):
             was = f"it has {size:,} bytes, and had {self._marked.file_bytes:,}"
             raise Damaged(f"{self._disk.root / name} was cut after sequence {found.end_sequence - 1}: {was}")
-        self._file = files.reopen_file(self._disk, name, self._file_bytes)
+        self._file = journal_files.reopen_file(self._disk, name, self._file_bytes)
         if found.verdict is Verdict.TORN:
             logger.warning("%s: cut a torn tail at position %d", self._disk.root / name, found.end_position)
-            files.erase_tail(self._file, found)
+            journal_files.erase_tail(self._file, found)
         # What a process before this one wrote may be in memory only; the next frame will call it durable.
-        files.write_again(self._file, found)
+        journal_files.write_again(self._file, found)
         self._file.sync()
-        self._disk.sync_directory(files.DIRECTORY)
+        self._disk.sync_directory(journal_files.DIRECTORY)
         self._first_sequence = first_sequence
         self._position = found.end_position
         self._frames = len(found.positions)
@@ -231,7 +240,7 @@ class FileJournal:
 
     def _start(self, first_sequence: int) -> None:
         header = Header(self._shard_id, self._incarnation, first_sequence)
-        self._file, reserve_used = files.create_file(self._disk, header, self._file_bytes)
+        self._file, reserve_used = journal_files.create_file(self._disk, header, self._file_bytes)
         self.disk_full = self.disk_full or reserve_used
         self._first_sequence = first_sequence
         self._position = HEADER_BYTES
@@ -244,12 +253,14 @@ class FileJournal:
                 yield from self._scan_full(file).frames(after)
         found, self._opened = self._opened, None
         if found is None or found.end_sequence <= self.written_sequence:
-            found = files.require_sound(self._disk, files.scan_file(self._disk, self._first_sequence, self._shard_id))
+            found = journal_files.require_sound(
+                self._disk, journal_files.scan_file(self._disk, self._first_sequence, self._shard_id)
+            )
         yield from found.frames(after)
 
     def _scan_full(self, file: JournalFile) -> Scan:
-        return files.require_sound(
-            self._disk, files.scan_file(self._disk, file.first_sequence, self._shard_id, file.end_sequence)
+        return journal_files.require_sound(
+            self._disk, journal_files.scan_file(self._disk, file.first_sequence, self._shard_id, file.end_sequence)
         )
 
     # Writing; the caller holds `_writing`.
@@ -333,12 +344,12 @@ class FileJournal:
         self._file.sync()
         self.durable_sequence = self.written_sequence
         self._retired.append(self._file)
-        name = files.name_of(self._first_sequence)
+        name = journal_files.name_of(self._first_sequence)
         full = JournalFile(name, self._first_sequence, self.written_sequence + 1, self._position)
         self._start(self.written_sequence + 1)
         self._full.append(full)
         self.on_rotate()
-        self.disk_full = self.disk_full or self._guard.check()
+        self.disk_full = self.disk_full or is_short_of_space(self._disk)
 
     def _close_retired(self) -> None:
         while self._retired:

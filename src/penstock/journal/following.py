@@ -13,8 +13,8 @@ from typing import Final, Protocol
 from penstock import limits
 from penstock.errors import Damaged
 from penstock.storage.disk import ReadableDisk
-from penstock.storage.files import first_sequences, name_of
 from penstock.storage.frames import FRAME, HEADER_BYTES, PREFIX, frame_is_sound, seed_of
+from penstock.storage.journal_files import first_sequences, name_of
 
 Frame = tuple[int, int, memoryview]  # sequence, checksum, entries
 

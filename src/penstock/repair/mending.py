@@ -31,7 +31,7 @@ from penstock.repair.salvage import Loss, Salvaged
 from penstock.shard.checkpoints import DEDUP_PART, HOT, PRODUCERS_PART, QUEUE_PART, SHARD_PART, SINKS_PART, TASKS_PART
 from penstock.shard.opening import close_on_disk, open_on_disk
 from penstock.shard.shard import Shard
-from penstock.storage import compaction, files, highwater
+from penstock.storage import compaction, journal_files
 from penstock.storage import manifest as manifests
 from penstock.storage.aside import Aside
 from penstock.storage.checkpoint import CheckpointStore
@@ -41,9 +41,8 @@ from penstock.storage.disk import Disk
 from penstock.storage.doctor import Examination
 from penstock.storage.frames import Header
 from penstock.storage.manifest import Manifest
-from penstock.storage.names import Names
 from penstock.storage.parquet import SegmentReader
-from penstock.storage.schema import MESSAGES
+from penstock.storage.schema import MESSAGES, Names
 from penstock.storage.segment_check import SegmentCheck
 from penstock.storage.segments import SegmentStore
 
@@ -109,7 +108,7 @@ def _mend_segments(disk: Disk, segments: SegmentCheck, aside: Aside) -> None:
 
 def _replace(disk: Disk, manifest: Manifest, segments: SegmentCheck, name: str) -> Manifest:
     file, sound = manifest.files[name], segments.sound_extents[name]
-    oldest = compaction.queues_with_history(manifest)
+    oldest = manifests.queues_with_history(manifest)
     rewritten = compaction.rewrite(disk, SegmentReader(disk), oldest, file, sound) if sound else ([], [])
     written, extents = rewritten if file.table == MESSAGES else ([], [])
     return msgspec.structs.replace(
@@ -135,7 +134,7 @@ def _seal_journal(disk: Disk, examination: Examination, salvaged: Salvaged) -> N
 def _sync_journal(disk: Disk, examination: Examination) -> None:
     """What a killed process wrote may be in memory only, and the checkpoint will call it durable."""
     for start in examination.journal.starts[-1:]:
-        file = disk.open(files.name_of(start))
+        file = disk.open(journal_files.name_of(start))
         file.sync()
         file.close()
 
@@ -173,18 +172,18 @@ def _parts(core: DeliveryState) -> dict[str, bytes]:
 
 def _restart_journal(disk: Disk, examination: Examination, salvaged: Salvaged, aside: Aside, file_bytes: int) -> None:
     """Everything up to here is in segments and in the checkpoint."""
-    old = [files.name_of(start) for start in examination.journal.starts]
+    old = [journal_files.name_of(start) for start in examination.journal.starts]
     for name in old:
         aside.keep(name)
-    files.remove_leftovers(disk)
-    if disk.exists(highwater.NAME):
-        disk.remove(highwater.NAME)  # of the journal that was
+    journal_files.remove_leftovers(disk)
+    if disk.exists(journal_files.MARK_FILE):
+        disk.remove(journal_files.MARK_FILE)  # of the journal that was
     header = Header(examination.shard_id, len(old) + 1, salvaged.end_sequence)
-    files.create_file(disk, header, file_bytes)[0].close()
+    journal_files.create_file(disk, header, file_bytes)[0].close()
     for name in old:
-        if name != files.name_of(salvaged.end_sequence):
+        if name != journal_files.name_of(salvaged.end_sequence):
             disk.remove(name)
-    disk.sync_directory(files.DIRECTORY)
+    disk.sync_directory(journal_files.DIRECTORY)
 
 
 def _prove(disk: Disk, salvaged: Salvaged, clock: Clock, rng: random.Random, file_bytes: int) -> None:

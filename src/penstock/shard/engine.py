@@ -38,8 +38,7 @@ from penstock.journal.commit import GroupCommit
 from penstock.model import Durability, Outcome
 from penstock.requests import Settling
 from penstock.shard.waiters import Waiters
-from penstock.storage.prefetch import Prefetcher
-from penstock.storage.segments import SegmentStore
+from penstock.storage.segments import Prefetcher, SegmentStore
 
 logger: Final = logging.getLogger("penstock")
 T = TypeVar("T")

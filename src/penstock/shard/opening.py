@@ -29,7 +29,7 @@ from penstock.shard.upkeep import Storekeeper
 from penstock.storage.checkpoint import Checkpoint, CheckpointStore
 from penstock.storage.directory import open_directory
 from penstock.storage.disk import Disk
-from penstock.storage.extent import Extent as SealedExtent
+from penstock.storage.extents import Extent as SealedExtent
 from penstock.storage.manifest import Manifest
 from penstock.storage.segments import SegmentStore
 from penstock.storage.staging import Staging

@@ -16,7 +16,7 @@ from penstock.batch import Batch
 from penstock.delivery.group import Take
 from penstock.delivery.log import Extent, Partition
 from penstock.replies import Piece
-from penstock.storage.extent import Extent as SealedExtent
+from penstock.storage.extents import Extent as SealedExtent
 
 Int64s = NDArray[np.int64]
 

@@ -29,10 +29,10 @@ from penstock.model import Freed
 from penstock.shard.checkpoints import Checkpointer
 from penstock.shard.delay_loader import fetch_delays
 from penstock.shard.shard import Shard
-from penstock.storage.extent import Extent as SealedExtent
-from penstock.storage.memory import release_memory
-from penstock.storage.names import Names
+from penstock.storage.extents import Extent as SealedExtent
 from penstock.storage.retention import counts_messages, new_starts
+from penstock.storage.schema import Names
+from penstock.storage.segments import release_memory
 from penstock.storage.staging import Staging
 from penstock.storage.task_rows import Identify
 

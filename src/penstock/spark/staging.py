@@ -23,9 +23,9 @@ from penstock.errors import DirectoryInUse, PenstockError, QueueNotFound, RateLi
 from penstock.requests import SinkCommit
 from penstock.spark.places import CLIENT, Place
 from penstock.spark.tasks import check_directory, not_here
+from penstock.storage.access import DirectoryLock
 from penstock.storage.directory import MARKER, read_marker
 from penstock.storage.disk import RealDisk
-from penstock.storage.lock import DirectoryLock
 from penstock.storage.staging import Staging, encode_staged, name_for
 
 T = TypeVar("T")

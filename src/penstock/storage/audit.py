@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from penstock import limits
 from penstock.errors import Damaged
-from penstock.storage.compaction import extents_in
 from penstock.storage.disk import Disk
-from penstock.storage.extent import Extent
-from penstock.storage.manifest import Manifest, SegmentFile
+from penstock.storage.extents import Extent
+from penstock.storage.manifest import Manifest, SegmentFile, extents_in
 from penstock.storage.parquet import SegmentReader
 from penstock.storage.schema import MESSAGES, SCHEMAS
 

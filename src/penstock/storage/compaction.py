@@ -7,9 +7,8 @@ their place in a file: whoever holds one finds it again by its first offset.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -17,49 +16,13 @@ import pyarrow.compute as pc
 
 from penstock import limits
 from penstock.storage.disk import Disk
-from penstock.storage.extent import Extent
-from penstock.storage.happenings import write_happenings
-from penstock.storage.manifest import Manifest, SegmentFile
-from penstock.storage.parquet import SegmentReader, file_name
-from penstock.storage.placing import Int64s, row_sizes
-from penstock.storage.schema import HAPPENINGS, MESSAGES, SCHEMAS, TASKS
-from penstock.storage.sealer import write_messages
+from penstock.storage.event_files import write_event_file
+from penstock.storage.extents import Extent
+from penstock.storage.manifest import FOREVER, Manifest, SegmentFile, needed_events, queues_with_history
+from penstock.storage.parquet import Int64s, SegmentReader, file_name, row_sizes, write_messages
+from penstock.storage.schema import EVENT_TIMES, MESSAGES, SCHEMAS
 
 Live = Callable[[Extent], bool]
-FOREVER: Final = limits.instant_us_max
-
-
-def extents_in(manifest: Manifest, names: Iterable[str]) -> dict[str, list[Extent]]:
-    """The extents in some files, those of each in the order of its rows."""
-    found: dict[str, list[Extent]] = {name: [] for name in names}
-    for extent in manifest.extents:
-        if extent.file in found:
-            found[extent.file].append(extent)
-    for extents in found.values():
-        extents.sort(key=lambda extent: (extent.row_group, extent.row))
-    return found
-
-
-def queues_with_history(manifest: Manifest) -> dict[int, int]:
-    """When the oldest message that is kept was pushed, by queue."""
-    oldest: dict[int, int] = {}
-    for extent in manifest.extents:
-        oldest[extent.queue] = min(oldest.get(extent.queue, extent.pushed_first_at), extent.pushed_first_at)
-    return oldest
-
-
-def needed_events(file: SegmentFile, oldest: dict[int, int], since: int = FOREVER) -> list[int]:
-    """The queues whose events in this file may be about a message that is kept.
-
-    A message is settled after it is pushed, so what was settled before the oldest kept message was pushed is about
-    messages that are gone. Changes of tasks are needed beside that while the catalogue keeps them: those from `since`.
-    """
-    return [
-        events.queue
-        for events in file.events
-        if (events.queue in oldest and events.settled_last_at >= oldest[events.queue])
-        or (file.table == TASKS and events.settled_last_at >= since)
-    ]
 
 
 def worth_rewriting(manifest: Manifest, live: Live, since: int = FOREVER) -> list[str]:
@@ -70,7 +33,7 @@ def worth_rewriting(manifest: Manifest, live: Live, since: int = FOREVER) -> lis
             rows[extent.file] += extent.count
     oldest = queues_with_history(manifest)
     for file in manifest.files.values():
-        if file.table in HAPPENINGS:
+        if file.table in EVENT_TIMES:
             queues = set(needed_events(file, oldest, since))
             rows[file.name] = sum(events.rows for events in file.events if events.queue in queues)
     return [name for name, kept in rows.items() if 2 * kept < manifest.files[name].rows]
@@ -88,9 +51,9 @@ def rewrite(
 
     `oldest` is what `queues_with_history` says.
     """
-    if file.table in HAPPENINGS:
+    if file.table in EVENT_TIMES:
         queues = needed_events(file, oldest, since)
-        return (_rewrite_happenings(disk, reader, file, queues) if queues else []), []
+        return (_rewrite_events(disk, reader, file, queues) if queues else []), []
     if not kept:
         return [], []
     written, extents = _rewrite_messages(disk, reader, file, kept)
@@ -126,13 +89,11 @@ def _pack(kept: Sequence[Extent], sizes: Int64s, name: str) -> tuple[list[int], 
     return [*ends, row], moved
 
 
-def _rewrite_happenings(
-    disk: Disk, reader: SegmentReader, file: SegmentFile, queues: Sequence[int]
-) -> list[SegmentFile]:
+def _rewrite_events(disk: Disk, reader: SegmentReader, file: SegmentFile, queues: Sequence[int]) -> list[SegmentFile]:
     kept, columns = pa.array(queues, pa.int64()), SCHEMAS[file.table].names
     tables = (reader.read(file, row_group, columns) for row_group in range(len(file.row_groups)))
     needed = (table.filter(pc.is_in(table["incarnation"], kept)) for table in tables)
-    return write_happenings(disk, _next_name(disk, file), file.table, needed, (file.first_sequence, file.end_sequence))
+    return write_event_file(disk, _next_name(disk, file), file.table, needed, (file.first_sequence, file.end_sequence))
 
 
 def _next_name(disk: Disk, file: SegmentFile) -> str:

@@ -1,6 +1,6 @@
 """The one door to the file system.
 
-Everything that Penstock reads or writes goes through a `Disk`, so that tests can lie through one: forget what was not
+Everything that Penstock reads or writes goes through a `Disk`, so that tests can replace it: forget what was not
 synced, tear a write, run out of space, fail. Names are relative to the data directory and use "/".
 
 A name or a size is durable only after `sync_directory`, bytes only after `File.sync`. Errors come out as
@@ -14,15 +14,16 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from penstock.errors import DiskFull, DiskReadOnly, NotADataDirectory, PenstockError, StorageError
 from penstock.forks import close_in_forks
-from penstock.storage import modes
-from penstock.storage.lock import DirectoryLock
+from penstock.storage import access
+from penstock.storage.access import DirectoryLock
 
 if TYPE_CHECKING:  # loading Arrow takes a tenth of a second, and a command line's help needs a disk but no Arrow
     import pyarrow as pa
+
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 
@@ -169,11 +170,11 @@ class RealFile:
 
     __slots__ = ("__weakref__", "_fd", "_path", "name")
 
-    def __init__(self, path: Path, name: str, *, create_bytes: int | None = None, mode: int = modes.OWNER) -> None:
+    def __init__(self, path: Path, name: str, *, create_bytes: int | None = None, mode: int = access.OWNER) -> None:
         self._path = path
         self.name = name
         flags = os.O_RDWR | os.O_CLOEXEC | (0 if create_bytes is None else os.O_CREAT)
-        self._fd = modes.open_file(path, flags, mode)
+        self._fd = access.open_file(path, flags, mode)
         close_in_forks(self)
         if create_bytes is not None:
             self._preallocate(create_bytes)
@@ -278,7 +279,7 @@ class RealDisk:
             missing = [parent for parent in (path, *path.parents) if not parent.exists()]
             for made in reversed(missing):
                 is_ours = made == self.root or self.root in made.parents
-                modes.make_directory(made, self._mode() if is_ours else 0o777)
+                access.make_directory(made, self._mode() if is_ours else 0o777)
             path.mkdir(exist_ok=True)  # refused when it is a file
             for made in missing:
                 _sync_directory(made.parent)
@@ -327,14 +328,14 @@ class RealDisk:
     def lock(self) -> None:
         with storage_errors(self._lock.path):
             self._lock.acquire(self._mode())
-            self._known_mode = modes.apply_mode(self.root, self._wanted_mode)
+            self._known_mode = access.apply_mode(self.root, self._wanted_mode)
 
     def close(self) -> None:
         self._lock.release()
 
     def _mode(self) -> int:
         if self._known_mode is None:
-            self._known_mode = modes.mode_of(self.root)
+            self._known_mode = access.mode_of(self.root)
         return self._known_mode
 
 
@@ -344,3 +345,32 @@ def _sync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+class ReadOnlyDisk(RealDisk):
+    """A `Disk` without its writing half."""
+
+    def open(self, name: str, *, create_bytes: int | None = None) -> RealFile:
+        self._refuse(name)
+
+    def write_whole(self, name: str, data: Bytes) -> None:
+        self._refuse(name)
+
+    def rename(self, old: str, new: str) -> None:
+        self._refuse(old)
+
+    def remove(self, name: str) -> None:
+        self._refuse(name)
+
+    def make_directory(self, name: str) -> None:
+        self._refuse(name)
+
+    def sync_directory(self, name: str) -> None:
+        self._refuse(name)
+
+    def lock(self) -> None:
+        with storage_errors(self._lock.path):
+            self._lock.share()
+
+    def _refuse(self, name: str) -> NoReturn:
+        raise DiskReadOnly(f"{self.root / name} is only looked at, never changed", hint="this is a defect of Penstock")

@@ -14,13 +14,12 @@ import msgspec
 from penstock.errors import Damaged, NotADataDirectory
 from penstock.storage.checkpoint import MANIFEST
 from penstock.storage.checkpoint_check import CheckpointCheck, check_checkpoint
-from penstock.storage.current import DIRECTORIES
 from penstock.storage.directory import MARKER, read_marker
 from penstock.storage.disk import Disk
-from penstock.storage.files import RESERVE
 from penstock.storage.findings import Finding
-from penstock.storage.highwater import read_mark
 from penstock.storage.journal_check import JournalCheck, check_journal, read_headers, require, require_length
+from penstock.storage.journal_files import RESERVE, read_mark
+from penstock.storage.manifest import DIRECTORIES
 from penstock.storage.segment_check import SegmentCheck, check_segments
 
 FOLDERS = ("journal", *DIRECTORIES)

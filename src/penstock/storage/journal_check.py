@@ -13,12 +13,11 @@ import msgspec
 
 from penstock import limits
 from penstock.errors import Damaged
-from penstock.storage import files
+from penstock.storage import journal_files
 from penstock.storage.disk import Disk
 from penstock.storage.findings import Finding, spelt
-from penstock.storage.frames import HEADER_BYTES, Header, decode_header, seed_of
-from penstock.storage.highwater import Mark
-from penstock.storage.recovery import Scan, Verdict, scan
+from penstock.storage.frames import HEADER_BYTES, Header, Scan, Verdict, decode_header, scan, seed_of
+from penstock.storage.journal_files import Mark
 
 Progress = Callable[[int], None]  # bytes just checked
 
@@ -70,8 +69,8 @@ class JournalCheck(msgspec.Struct):
 def read_headers(disk: Disk) -> dict[int, Header | None]:
     """The header of each file by its first sequence; None where it is damaged."""
     headers: dict[int, Header | None] = {}
-    for start in files.first_sequences(disk) if disk.exists(files.DIRECTORY) else []:
-        name = files.name_of(start)
+    for start in journal_files.first_sequences(disk) if disk.exists(journal_files.DIRECTORY) else []:
+        name = journal_files.name_of(start)
         try:
             headers[start] = decode_header(disk.read(name, 0, HEADER_BYTES), name)
         except Damaged:
@@ -85,7 +84,7 @@ def check_journal(disk: Disk, shard_id: bytes, on_progress: Progress = lambda co
     starts = sorted(headers)
     check = JournalCheck(starts)
     for start, end in zip_longest(starts, starts[1:]):
-        name = files.name_of(start)
+        name = journal_files.name_of(start)
         data = disk.read(name)
         check.findings += _check_header(name, headers[start], start, shard_id)
         _check_frames(check, name, data, seed_of(shard_id), start, end)
@@ -96,13 +95,13 @@ def check_journal(disk: Disk, shard_id: bytes, on_progress: Progress = lambda co
 def require(check: JournalCheck, after: int, known_durable: int) -> None:
     """Add what is missing at both ends: frames over `after` must be there, and those up to `known_durable`."""
     if check.starts and check.first_sequence > after + 1:
-        hole = Hole(files.name_of(after + 1), after + 1, check.first_sequence)
+        hole = Hole(journal_files.name_of(after + 1), after + 1, check.first_sequence)
         check.holes.insert(0, hole)
         check.findings.insert(0, Finding(hole.file, f"the file is missing, and {_frames(hole)} with it"))
     if not check.starts and known_durable:
-        check.findings.append(Finding(files.DIRECTORY, "there are no journal files, and there have been some"))
+        check.findings.append(Finding(journal_files.DIRECTORY, "there are no journal files, and there have been some"))
     if check.end_sequence <= known_durable:
-        name = files.name_of(check.starts[-1] if check.starts else after + 1)
+        name = journal_files.name_of(check.starts[-1] if check.starts else after + 1)
         hole = Hole(name, max(check.end_sequence, after + 1), known_durable + 1)
         check.holes.append(hole)
         check.end_is_lost = True
@@ -117,7 +116,7 @@ def require_length(disk: Disk, check: JournalCheck, mark: Mark) -> None:
     if not check.starts or check.end_is_lost:
         return
     start = check.starts[-1]
-    name = files.name_of(start)
+    name = journal_files.name_of(start)
     ends = [found.end_position for found in check.stretches if found.first_sequence >= start]
     size = disk.size(name)
     if mark.is_cut(start, size, max(ends, default=HEADER_BYTES)):

@@ -1,8 +1,11 @@
-"""Segment files: Parquet written in one piece, and read back only through its checksums.
+"""Segment files: Parquet written in one pass, and read back only through its checksums.
 
 Every byte of a file is covered when it is read, not only when it is verified: the footer by its CRC32C when the file is
 first opened, a row group by its own each time, the pages by the checksums that Parquet keeps. A flipped bit is an
 error that names the file; it is never a wrong message.
+
+Row groups and the extents that lead back to them follow from the columns of a table alone, so sealing and compaction
+place rows in the same way.
 """
 
 from __future__ import annotations
@@ -13,13 +16,19 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from crc32c import crc32c
+from numpy.typing import NDArray
 
 from penstock import limits
-from penstock.errors import Damaged
+from penstock.batch import Batch, layout
+from penstock.batch.arrow import CONTENT_TYPES
+from penstock.errors import Damaged, InvalidField
+from penstock.model import suggestion
 from penstock.storage.cache import ByteCache
 from penstock.storage.disk import Disk, ReadableDisk
+from penstock.storage.extents import Extent
 from penstock.storage.manifest import EventsOf, RowGroup, SegmentFile
 from penstock.storage.schema import FORMAT, MESSAGES, SCHEMAS, WRITING
 
@@ -41,17 +50,17 @@ def file_name(table: str, first_sequence: int, number: int) -> str:
     return f"segments/{table}/{first_sequence:020d}-{number}.parquet"
 
 
-def write(disk: Disk, name: str, kind: str, table: pa.Table, row_ends: Iterable[int]) -> tuple[list[int], memoryview]:
-    """Write a file with row groups that end at `row_ends`, synced; its bytes, and where its row groups end in them."""
-    writing = Writing(kind, table)
+def write(disk: Disk, name: str, kind: str, table: pa.Table, ends: Iterable[int]) -> tuple[list[int], memoryview]:
+    """Write a file with row groups that end at `ends`, synced; its bytes, and where its row groups end in them."""
+    writer = SegmentWriter(kind, table)
     row = 0
-    for row_end in row_ends:
-        writing.add(table.slice(row, row_end - row))
+    for row_end in ends:
+        writer.add(table.slice(row, row_end - row))
         row = row_end
-    return writing.finish(disk, name)
+    return writer.finish(disk, name)
 
 
-class Writing:
+class SegmentWriter:
     """A file in the making, row group by row group: only its compressed bytes are in memory."""
 
     def __init__(self, kind: str, sample: pa.Table) -> None:
@@ -153,3 +162,180 @@ class SegmentReader:
             raise Damaged(f"{file.name}: the footer does not match its checksum")
         # Parquet finds its footer from the end of the file, so the end alone will do.
         return pq.read_metadata(pa.BufferReader(footer)), len(footer)
+
+
+Int64s = NDArray[np.int64]
+
+
+def row_ends(sizes: Int64s) -> list[int]:
+    """Where row groups end, given the bytes of each row: full of rows or full of bytes, whichever comes first."""
+    total = np.cumsum(sizes)
+    ends: list[int] = []
+    row = taken = 0
+    while row < len(sizes):
+        fitting = int(np.searchsorted(total, taken + limits.segment_row_group_bytes, "right"))
+        row = min(max(fitting, row + 1), row + limits.segment_row_group_rows, len(sizes))
+        taken = int(total[row - 1])
+        ends.append(row)
+    return ends
+
+
+def row_sizes(table: pa.Table) -> Int64s:
+    """Bytes of the columns of varying length, by row."""
+    sizes = _lengths(table["payload"])
+    for name in ("key", "dedup_key", "trace_id"):
+        if table[name].null_count < len(table):
+            sizes += _lengths(table[name])
+    if table["headers"].null_count < len(table):
+        sizes += _headers_lengths(table["headers"])
+    return sizes
+
+
+def extents_of(table: pa.Table, flags: NDArray[np.int64], name: str, ends: list[int]) -> list[Extent]:
+    """The extents of a messages table that is written to `name` with row groups that end at `ends`.
+
+    Rows are sorted; `flags` tells for each which batch columns it may have.
+    """
+    if not len(table):
+        return []
+    queue, partition, offset = (_numbers(table, column) for column in ("incarnation", "partition_id", "offset"))
+    breaks = (np.diff(queue) != 0) | (np.diff(partition) != 0) | (np.diff(offset) != 1)
+    firsts = np.union1d(np.flatnonzero(breaks) + 1, [0, *ends[:-1]])
+    groups = np.searchsorted(ends, firsts, "right")
+    pushed_at = _numbers(table, "pushed_at")
+    expires_at = np.minimum.reduceat(_numbers(table, "expires_at", np.iinfo(np.int64).max), firsts)
+    expires_at[expires_at == np.iinfo(np.int64).max] = 0
+    columns = [
+        queue[firsts],
+        partition[firsts],
+        offset[firsts],
+        np.diff(firsts, append=len(table)),
+        np.minimum.reduceat(pushed_at, firsts),
+        np.maximum.reduceat(pushed_at, firsts),
+        groups,
+        firsts - np.array([0, *ends])[groups],
+        np.bitwise_or.reduceat(flags, firsts),
+        np.add.reduceat(_lengths(table["payload"]), firsts),
+        np.maximum.reduceat(_numbers(table, "available_at"), firsts),
+        expires_at,
+    ]
+    lists: list[Any] = [column.tolist() for column in columns]
+    lists.insert(Extent.__struct_fields__.index("file"), [name] * len(firsts))
+    return list(map(Extent, *lists))
+
+
+def _numbers(table: pa.Table, name: str, null: int = 0) -> Int64s:
+    column = table[name]
+    if column.null_count == len(column):
+        return np.full(len(column), null, np.int64)
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())
+    if column.null_count:
+        column = column.fill_null(null)
+    numbers: Int64s = column.to_numpy()
+    return numbers
+
+
+def _lengths(column: pa.ChunkedArray) -> Int64s:
+    lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy()
+    return np.asarray(lengths, np.int64)
+
+
+def _headers_lengths(column: pa.ChunkedArray) -> Int64s:
+    lengths = []
+    for array in column.chunks:
+        pairs = array.offsets.to_numpy()
+        bytes_before = [
+            np.append(0, np.cumsum(_lengths(pa.chunked_array([side])))) for side in (array.keys, array.items)
+        ]
+        lengths.append(sum(np.diff(before[pairs]) for before in bytes_before))
+    return np.concatenate(lengths)
+
+
+def write_messages(
+    disk: Disk, table: pa.Table, ends: list[int], extents: Sequence[Extent], sequences: tuple[int, int]
+) -> SegmentFile:
+    """Write a sorted messages table to the file where `extents` say that it is."""
+    name = extents[0].file
+    written = write(disk, name, MESSAGES, table, ends)
+    flags = [0] * len(ends)
+    for extent in extents:
+        flags[extent.row_group] |= extent.flags
+    return describe(name, MESSAGES, len(table), written, sequences, flags=flags)
+
+
+Column = NDArray[Any]
+
+# The table's columns that a batch has too, and the bit that says whether one need be read.
+_SHARED: Final = {
+    "priority": layout.PRIORITY,
+    "max_attempts": layout.MAX_ATTEMPTS,
+    "content_type": layout.CONTENT_TYPE,
+    "key": layout.KEY,
+    "dedup_key": layout.DEDUP_KEY,
+    "trace_id": layout.TRACE,
+    "headers": layout.HEADERS,
+}
+_DTYPES: Final[dict[str, Any]] = {
+    "pushed_at": np.int64,
+    "available_at": np.int64,
+    "expires_at": np.int64,
+    "priority": np.uint8,
+    "max_attempts": np.uint16,
+    "key_hash": np.uint32,
+    "content_type": np.uint8,
+}
+
+
+def read_table(reader: SegmentReader, file: SegmentFile, row_group: int) -> pa.Table:
+    """All messages of a row group in the columns of a batch; a delay has become the time at which it ends."""
+    flags = file.row_groups[row_group].flags
+    names = ["payload", *(name for name, flag in _SHARED.items() if flags & flag)]
+    if flags & (layout.DELAY | layout.DELIVER_AT):
+        names.append("available_at")
+    if flags & layout.TTL:
+        names += ["pushed_at", "expires_at"]
+    table = reader.read(file, row_group, names)
+    columns = {name: table[name] for name in names}
+    if "available_at" in columns:
+        columns["deliver_at"] = columns.pop("available_at")
+    if "expires_at" in columns:
+        columns["ttl"] = pc.subtract(columns.pop("expires_at"), columns.pop("pushed_at"))
+    return pa.table(columns)
+
+
+def moved_table(table: pa.Table, row: int, count: int, to_row: int) -> pa.Table:
+    """The same messages with those from `row` on at `to_row`; what comes before them is filled up with nothing."""
+    kept = table.slice(row, count)
+    filling = {field.name: pa.nulls(to_row, field.type) for field in kept.schema}
+    filling["payload"] = pa.repeat(pa.scalar(b"", pa.binary()), to_row)
+    return pa.concat_tables([pa.table(filling).cast(kept.schema), kept]).combine_chunks()
+
+
+def read_column(reader: SegmentReader, file: SegmentFile, row_group: int, name: str) -> Column:
+    """One column of a row group; 0 stands for null."""
+    if name not in _DTYPES:
+        raise InvalidField(f"column: {name!r} cannot be read alone", hint=suggestion(name, tuple(_DTYPES)))
+    if name == "key_hash":
+        values = _key_hashes(reader.read(file, row_group, ["key"])["key"])
+    elif name == "content_type":
+        kinds = pc.index_in(reader.read(file, row_group, [name])[name], CONTENT_TYPES)
+        values = _integers(kinds).astype(np.uint8)
+    else:
+        values = _integers(reader.read(file, row_group, [name])[name]).astype(_DTYPES[name], copy=False)
+    values.flags.writeable = False  # it is shared by all who ask
+    return values
+
+
+def _integers(column: pa.ChunkedArray) -> Column:
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())
+    values: Column = column.fill_null(0).to_numpy()
+    return values
+
+
+def _key_hashes(keys: pa.ChunkedArray) -> Column:
+    # The batch owns the rule for hashes, and a batch has payloads.
+    payloads = pa.repeat(pa.scalar(b"", pa.binary()), len(keys))
+    hashes = Batch.from_arrow(pa.table({"key": keys, "payload": payloads})).key_hashes()
+    return np.zeros(len(keys), np.uint32) if hashes is None else hashes

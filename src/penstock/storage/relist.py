@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from penstock.batch import layout
 from penstock.limits import priority_default
 from penstock.model import CONTENT_TYPE_NAMES, ContentType
-from penstock.storage import events, parquet
+from penstock.storage import event_files, parquet
 from penstock.storage.disk import Disk
-from penstock.storage.extent import Extent
+from penstock.storage.extents import Extent
 from penstock.storage.manifest import Manifest, SegmentFile
-from penstock.storage.placing import place
-from penstock.storage.schema import HAPPENINGS, MESSAGES, SCHEMAS
+from penstock.storage.parquet import extents_of
+from penstock.storage.schema import EVENT_TIMES, MESSAGES, SCHEMAS
 
 _FILE: Final = re.compile(r"(\d{20})-(\d+)\.parquet")
 _NULLABLE: Final = {
@@ -72,8 +72,8 @@ class _Listing:
             return
         ends = _row_group_ends(source.metadata)
         rows = np.cumsum([source.metadata.row_group(index).num_rows for index in range(len(ends))]).tolist()
-        if kind in HAPPENINGS:
-            summary = events.summary(table, kind)
+        if kind in EVENT_TIMES:
+            summary = event_files.summary(table, kind)
             written = (ends, memoryview(data))
             self.files[name] = parquet.describe(name, kind, len(table), written, sequences, events=summary)
         else:
@@ -88,7 +88,7 @@ class _Listing:
         written: tuple[list[int], memoryview],
         sequences: tuple[int, int],
     ) -> None:
-        extents = [extent for extent in place(table, _row_flags(table), name, rows) if self._is_new(extent)]
+        extents = [extent for extent in extents_of(table, _row_flags(table), name, rows) if self._is_new(extent)]
         if not extents:
             self.unlisted.append(name)
             return

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from penstock import limits
 from penstock.model import QueueOptions
-from penstock.storage.extent import Extent
+from penstock.storage.extents import Extent
 
 
 def new_starts(

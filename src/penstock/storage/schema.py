@@ -1,4 +1,4 @@
-"""The columns of the sealed tables. docs/formats/segments.md says what each means.
+"""The columns of the sealed tables, and the names that their rows show for ids. docs/formats/segments.md explains each.
 
 Files hold plain types only (no dictionaries, no unsigned integers, int32 offsets), because Spark takes nothing else.
 A column may be added at the end; none is ever renamed, retyped or given a new meaning.
@@ -6,7 +6,8 @@ A column may be added at the end; none is ever renamed, retyped or given a new m
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -155,5 +156,16 @@ WRITING: Final[dict[str, dict[str, Any]]] = {
 }
 
 # Tables of what happened, not of messages: a file of theirs says how many rows it has about each queue, and until when.
-HAPPENINGS: Final = {EVENTS: "settled_at", TASKS: "at"}
-HAPPENINGS_AT_ONCE: Final = 8_192  # rows that wait as Python objects until they are made a table, which takes less room
+EVENT_TIMES: Final = {EVENTS: "settled_at", TASKS: "at"}
+EVENT_ROWS_AT_ONCE: Final = 8_192  # rows that wait as Python objects until they are made a table, which takes less room
+
+
+class Names(NamedTuple):
+    """A queue that is not listed is gone, and with it all that it held."""
+
+    queues: Mapping[int, tuple[str, Mapping[int, str]]]  # queue id → (name, {partition id → name})
+    groups: Mapping[tuple[int, int], str]  # (queue id, group id) → name
+
+    def partition(self, queue: int, partition: int) -> str:
+        """A partition that was never named is called by its number."""
+        return self.queues[queue][1].get(partition) or str(partition)

@@ -8,24 +8,19 @@ messages and tasks is compressed as it is gathered.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
-
-import pyarrow as pa
 
 from penstock import limits
 from penstock.delivery.entries import Push, Settled, decode
 from penstock.storage import parquet
 from penstock.storage.disk import Disk
-from penstock.storage.events import EventRows
-from penstock.storage.extent import Extent
-from penstock.storage.gather import Keep, gather
-from penstock.storage.happenings import Happenings
+from penstock.storage.event_files import EventFileWriter, EventRows
+from penstock.storage.extents import Extent
 from penstock.storage.manifest import SegmentFile
-from penstock.storage.names import Names
-from penstock.storage.pieces import Pushed, single_of
-from penstock.storage.placing import place, row_ends, row_sizes
-from penstock.storage.schema import EVENTS, MESSAGES, TASKS
+from penstock.storage.message_rows import Keep, PushedBatch, message_table, single_push
+from penstock.storage.parquet import extents_of, row_ends, row_sizes, write_messages
+from penstock.storage.schema import EVENTS, MESSAGES, TASKS, Names
 from penstock.storage.task_rows import TaskRows
 
 Frames = Iterable[tuple[int, memoryview]]
@@ -57,8 +52,8 @@ class Sealer:
         self._sequences = (first_sequence, end_sequence)
         self._starts: dict[tuple[int, int], int] = {}
         self._events = EventRows(names)
-        self._events_file = self._happenings(EVENTS)
-        self._tasks_file = self._happenings(TASKS)
+        self._events_file = self._event_file(EVENTS)
+        self._tasks_file = self._event_file(TASKS)
         self._sealed = Sealed([], [])
 
     def run(self, frames: Frames) -> Sealed:
@@ -73,8 +68,8 @@ class Sealer:
             self._sealed.files.extend(file.finish(self._sequences))
         return self._sealed
 
-    def _happenings(self, kind: str) -> Happenings:
-        return Happenings(self._disk, parquet.file_name(kind, self._sequences[0], 0), kind)
+    def _event_file(self, kind: str) -> EventFileWriter:
+        return EventFileWriter(self._disk, parquet.file_name(kind, self._sequences[0], 0), kind)
 
     def start_of(self, queue: int, partition: int) -> int:
         """Asked once per partition, so that one seal sees one answer."""
@@ -83,14 +78,14 @@ class Sealer:
             start = self._starts[queue, partition] = self._keep(queue, partition)
         return start
 
-    def _stretches(self, frames: Frames) -> Iterator[list[Pushed]]:
+    def _stretches(self, frames: Frames) -> Iterator[list[PushedBatch]]:
         """Pushes that are still needed, as many at a time as may be in memory."""
-        pushed: list[Pushed] = []
+        pushed: list[PushedBatch] = []
         size = 0
         for sequence, frame in frames:
             if not self._sequences[0] <= sequence < self._sequences[1]:
                 continue
-            single = single_of(frame)
+            single = single_push(frame)
             for item in self._read(frame, sequence) if single is None else (single,):
                 if self._is_needed(item):
                     pushed.append(item)
@@ -100,17 +95,17 @@ class Sealer:
                 pushed, size = [], 0
         yield pushed
 
-    def _read(self, frame: memoryview, sequence: int) -> Iterator[Pushed]:
+    def _read(self, frame: memoryview, sequence: int) -> Iterator[PushedBatch]:
         found = list(decode(frame))
         self._tasks.take(sequence, found)
         self._tasks_file.add(self._tasks.tables())
         for entry in found:
             if isinstance(entry, Push):
-                yield Pushed(entry)
+                yield PushedBatch(entry)
             elif isinstance(entry, Settled):
                 self._events.add(entry)
 
-    def _is_needed(self, item: Pushed) -> bool:
+    def _is_needed(self, item: PushedBatch) -> bool:
         if item.queue not in self._names.queues:
             return False
         if len(item.parts) != 1:
@@ -118,35 +113,23 @@ class Sealer:
         ((partition, count, first),) = item.parts
         return first + count > self.start_of(item.queue, partition)
 
-    def _by_file(self, pushed: list[Pushed]) -> list[list[Pushed]]:
+    def _by_file(self, pushed: list[PushedBatch]) -> list[list[PushedBatch]]:
         """A queue with much to say gets a file of its own; the others share one."""
         sizes: defaultdict[int, int] = defaultdict(int)
         for item in pushed:
             sizes[item.queue] += item.payload_bytes
-        groups: defaultdict[int, list[Pushed]] = defaultdict(list)
+        groups: defaultdict[int, list[PushedBatch]] = defaultdict(list)
         for item in pushed:
             own = sizes[item.queue] > limits.segment_own_file_bytes
             groups[item.queue if own else -1].append(item)
         return list(groups.values())
 
-    def _write_messages(self, pushed: list[Pushed]) -> None:
-        table, flags = gather(pushed, self._names, self.start_of)
+    def _write_messages(self, pushed: list[PushedBatch]) -> None:
+        table, flags = message_table(pushed, self._names, self.start_of)
         if not len(table):
             return
         name = parquet.file_name(MESSAGES, self._sequences[0], len(self._sealed.files))
         ends = row_ends(row_sizes(table))
-        extents = place(table, flags, name, ends)
+        extents = extents_of(table, flags, name, ends)
         self._sealed.files.append(write_messages(self._disk, table, ends, extents, self._sequences))
         self._sealed.extents.extend(extents)
-
-
-def write_messages(
-    disk: Disk, table: pa.Table, ends: list[int], extents: Sequence[Extent], sequences: tuple[int, int]
-) -> SegmentFile:
-    """Write a sorted messages table to the file where `extents` say that it is."""
-    name = extents[0].file
-    written = parquet.write(disk, name, MESSAGES, table, ends)
-    flags = [0] * len(ends)
-    for extent in extents:
-        flags[extent.row_group] |= extent.flags
-    return parquet.describe(name, MESSAGES, len(table), written, sequences, flags=flags)

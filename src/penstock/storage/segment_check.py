@@ -11,14 +11,13 @@ import msgspec
 from penstock.errors import Damaged
 from penstock.storage import audit
 from penstock.storage import manifest as manifests
-from penstock.storage.current import DIRECTORIES
 from penstock.storage.disk import Disk
-from penstock.storage.extent import Extent
+from penstock.storage.extents import Extent
 from penstock.storage.findings import Finding, spelt
-from penstock.storage.manifest import Manifest, SegmentFile
+from penstock.storage.manifest import DIRECTORIES, Manifest, SegmentFile
 from penstock.storage.parquet import SegmentReader
 from penstock.storage.relist import Relisted, relist
-from penstock.storage.schema import EVENTS, HAPPENINGS, SCHEMAS, TASKS
+from penstock.storage.schema import EVENT_TIMES, EVENTS, SCHEMAS, TASKS
 
 _ABOUT = {EVENTS: "deliveries", TASKS: "tasks"}
 
@@ -82,7 +81,7 @@ def _add_problem(check: SegmentCheck, disk: Disk, file: SegmentFile, problem: au
 
 
 def _extent_of_damage(file: SegmentFile, problem: audit.Problem, groups: int, sound: list[Extent]) -> str:
-    if file.table in HAPPENINGS:
+    if file.table in EVENT_TIMES:
         return f"it holds history of {_ABOUT[file.table]}, no messages"
     gone = sum(extent.count for extent in problem.extents) - sum(extent.count for extent in sound)
     return f"{groups:,} of {spelt(len(file.row_groups), 'row group')} can be read, {spelt(gone, 'message')} cannot"

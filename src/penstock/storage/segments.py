@@ -4,14 +4,20 @@ Everything that alters the set of files goes through one lock and happens when t
 are only added; after, files that it does not name are removed, unless a pin holds them. Reading takes no part in that
 lock. Extents are values: one that was handed out can be read for as long as its messages are kept, wherever compaction
 puts them meanwhile; after that the answer is `MessageNotFound`, never another message.
+
+`Prefetcher` reads ahead: while a consumer works through one row group, a thread loads the next one of the partition
+into the cache of the store, whose byte budget bounds it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import queue
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import msgspec
@@ -24,17 +30,22 @@ from penstock.batch import Batch
 from penstock.clock import Clock, SystemClock
 from penstock.errors import Damaged, MessageNotFound
 from penstock.model import Freed
-from penstock.storage import audit, columns, compaction
+from penstock.storage import audit, compaction, parquet
 from penstock.storage.cache import ByteCache
-from penstock.storage.current import CurrentManifest
 from penstock.storage.disk import Disk
-from penstock.storage.extent import Extent
-from penstock.storage.gather import Keep
-from penstock.storage.manifest import Gone, Layer, Manifest, SegmentFile
-from penstock.storage.memory import release_memory
-from penstock.storage.names import Names
+from penstock.storage.extents import Extent
+from penstock.storage.manifest import (
+    CurrentManifest,
+    Gone,
+    Layer,
+    Manifest,
+    SegmentFile,
+    extents_in,
+    queues_with_history,
+)
+from penstock.storage.message_rows import Keep
 from penstock.storage.parquet import SegmentReader
-from penstock.storage.schema import SCHEMAS, TASKS
+from penstock.storage.schema import SCHEMAS, TASKS, Names
 from penstock.storage.sealer import Frames, Sealer
 from penstock.storage.task_rows import Identify, TaskRows
 
@@ -55,7 +66,7 @@ class SegmentStore:
         self._current = CurrentManifest(disk, clock or SystemClock())
         self._reader = SegmentReader(disk)
         self._batches: ByteCache[tuple[str, int], Batch] = ByteCache(limits.segment_cache_bytes)
-        self._columns: ByteCache[tuple[str, int, str], columns.Column] = ByteCache(limits.segment_columns_bytes)
+        self._columns: ByteCache[tuple[str, int, str], parquet.Column] = ByteCache(limits.segment_columns_bytes)
         self._current.sweep()
 
     @property
@@ -98,7 +109,7 @@ class SegmentStore:
         """The same if it is in memory, since somebody has read it lately. No file is touched."""
         return self._batches.peek((extent.file, extent.row_group))
 
-    def column(self, extent: Extent, name: str) -> columns.Column:
+    def column(self, extent: Extent, name: str) -> parquet.Column:
         """One column for the rows of `extent`; 0 stands for null.
 
         pushed_at, available_at, expires_at (int64 µs), priority (uint8), max_attempts (uint16), key_hash (uint32).
@@ -186,13 +197,13 @@ class SegmentStore:
         """
         freed = Freed()
         manifest = self.manifest
-        oldest, since = compaction.queues_with_history(manifest), self._current.tasks_since()
+        oldest, since = queues_with_history(manifest), self._current.tasks_since()
         found = compaction.worth_rewriting(manifest, live, since)
-        extents_in = compaction.extents_in(manifest, found)
+        extents_of = extents_in(manifest, found)
         for name in found:
             # One file at a time and `moved` without the lock: sealing need not wait for all of it.
             with self._changing:
-                new, done = self._rewrite(name, extents_in[name], live, oldest, since)
+                new, done = self._rewrite(name, extents_of[name], live, oldest, since)
             if moved is not None and new:
                 moved(new)
             freed += done
@@ -254,18 +265,18 @@ class SegmentStore:
 
     def _load(self, extent: Extent, file: SegmentFile, row: int) -> Batch:
         def make() -> tuple[Batch, int]:
-            batch = Batch.from_arrow(columns.read_table(self._reader, file, extent.row_group))
+            batch = Batch.from_arrow(parquet.read_table(self._reader, file, extent.row_group))
             return batch, batch.nbytes
 
         if row == extent.row:
             return self._batches.get((file.name, extent.row_group), make)
         # Asked for by its old place: rare, so not worth remembering.
-        table = columns.read_table(self._reader, file, extent.row_group)
-        return Batch.from_arrow(columns.moved_table(table, extent.row, extent.count, row))
+        table = parquet.read_table(self._reader, file, extent.row_group)
+        return Batch.from_arrow(parquet.moved_table(table, extent.row, extent.count, row))
 
-    def _load_column(self, extent: Extent, file: SegmentFile, name: str) -> columns.Column:
-        def make() -> tuple[columns.Column, int]:
-            column = columns.read_column(self._reader, file, extent.row_group, name)
+    def _load_column(self, extent: Extent, file: SegmentFile, name: str) -> parquet.Column:
+        def make() -> tuple[parquet.Column, int]:
+            column = parquet.read_column(self._reader, file, extent.row_group, name)
             return column, column.nbytes
 
         whole = self._columns.get((file.name, extent.row_group, name), make)
@@ -275,3 +286,57 @@ class SegmentStore:
 def _gone(extent: Extent) -> MessageNotFound:
     place = f"partition {extent.partition} of queue {extent.queue}"
     return MessageNotFound(f"offsets from {extent.first_offset} on in {place} are no longer kept")
+
+
+_STOP = None
+
+
+class Prefetcher:
+    """Loads the row group after a given extent. The thread starts with the first request."""
+
+    def __init__(self, store: SegmentStore) -> None:
+        self._store = store
+        self._wanted: queue.SimpleQueue[Extent | None] = queue.SimpleQueue()
+        self._asked: dict[tuple[int, int], tuple[str, int]] = {}  # the last row group seen, by queue and partition
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def after(self, extent: Extent) -> None:
+        """A consumer has come to this extent: have the next one ready."""
+        place = extent.file, extent.row_group
+        if self._asked.get((extent.queue, extent.partition)) == place:
+            return
+        self._asked[extent.queue, extent.partition] = place
+        with self._lock:
+            if self._is_closed:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="penstock-prefetch", daemon=True)
+                self._thread.start()
+        self._wanted.put(extent)
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+        if self._thread is not None:
+            self._wanted.put(_STOP)
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (extent := self._wanted.get()) is not _STOP:
+            # Whoever needs it will meet the same error, and be told.
+            with suppress(Exception):
+                following = self._store.find(extent.queue, extent.partition, extent.end_offset)
+                if following is not None:
+                    self._store.load(following)
+
+
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
+
+
+def release_memory() -> None:
+    """Hand back what is free."""
+    pa.default_memory_pool().release_unused()
+    if _trim is not None:
+        _trim(0)

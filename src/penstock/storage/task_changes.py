@@ -1,15 +1,17 @@
-"""From the entries of the journal to what has changed about each task, folded over many frames.
+"""Tasks as the journal describes them: their stored states, the names they refer to, and what has changed about each.
 
-A task that was submitted, leased and completed within one fold is one row to insert. What is about a task from before
-is an update of the fields that it touches, keyed by the place of its message. Only the group `default` counts. A
-message whose content type says task and whose payload is none is left out: it has no id to be asked for by.
+`Fold` gathers changes over many frames. A task that was submitted, leased and completed within one fold is one row to
+insert. What is about a task from before is an update of the fields that it touches, keyed by the place of its message.
+Only the group `default` counts. A message whose content type says task and whose payload is none is left out: it has no
+id to be asked for by.
 
 Lists, not objects: a broker makes tens of thousands of changes a second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from enum import IntEnum
 from typing import Any, Final
 
 import msgspec
@@ -20,22 +22,134 @@ from penstock.delivery import entries
 from penstock.delivery.entries import PUSH_HEAD, PUSH_PART, Leased, Note, Push, Settled, Span, TaskFreed, TaskHeld
 from penstock.envelopes import parse_envelope
 from penstock.errors import InvalidField
-from penstock.model import ContentType, Outcome
-from penstock.storage.task_names import Known
-from penstock.storage.task_states import (
-    AFTER,
-    ANY,
-    BLOCKED,
-    CANCELLED,
-    DEAD,
-    FAILED,
-    FINAL_FROM,
-    RUNNING,
-    WAITING,
-    WHY,
-    id_bytes,
-    parents_of,
-)
+from penstock.model import DLQ_SUFFIX, ContentType, Outcome
+
+
+class Code(IntEnum):
+    """States as they are stored. What waits is scheduled, pending or failed by its due time when somebody looks."""
+
+    WAITING = 1
+    FAILED = 2
+    BLOCKED = 3
+    RUNNING = 4
+    COMPLETED = 10
+    DEAD = 11
+    CANCELLED = 12
+
+
+PURGED: Final = 20  # in the sealed table only: the catalogue has no row of such a task
+FINAL_FROM: Final = 10  # codes of final states are not below this
+ANY: Final = 100  # above all codes
+
+# Plain integers: SQLite would ask for an adapter for anything else.
+WAITING, FAILED, BLOCKED, RUNNING = int(Code.WAITING), int(Code.FAILED), int(Code.BLOCKED), int(Code.RUNNING)
+COMPLETED, DEAD, CANCELLED = int(Code.COMPLETED), int(Code.DEAD), int(Code.CANCELLED)
+
+AFTER: Final[dict[int, int]] = {
+    Outcome.ACKED: COMPLETED,
+    Outcome.RETRIED: FAILED,
+    Outcome.TIMED_OUT: FAILED,
+    Outcome.INTERRUPTED: FAILED,
+    Outcome.SNOOZED: WAITING,
+    Outcome.RELEASED: WAITING,
+    Outcome.REJECTED: DEAD,
+    Outcome.DEAD: DEAD,
+    Outcome.DISCARDED: DEAD,
+    Outcome.LOST: DEAD,
+    Outcome.EXPIRED: CANCELLED,
+    Outcome.EVICTED: CANCELLED,
+    Outcome.PURGED: CANCELLED,
+    Outcome.CANCELLED: CANCELLED,
+    Outcome.OVERFLOWED: CANCELLED,
+    Outcome.SKIPPED: CANCELLED,
+    Outcome.REDRIVEN: CANCELLED,
+}
+# Why a task ended that nobody ran, where the entry does not say it.
+WHY: Final[dict[int, str]] = {
+    Outcome.EXPIRED: "it expired before it was run",
+    Outcome.EVICTED: "it waited too long",
+    Outcome.PURGED: "its queue was purged",
+    Outcome.OVERFLOWED: "its queue was full",
+    Outcome.SKIPPED: "its group was moved past it",
+    Outcome.LOST: "its message was lost",
+}
+
+
+def id_bytes(task_id: str) -> bytes:
+    """The 16 bytes of a task's id; `InvalidField` when it is none."""
+    try:
+        found = bytes.fromhex(task_id.replace("-", ""))
+    except ValueError:
+        found = b""
+    if len(found) != 16:
+        raise InvalidField(f"task_id: {task_id!r} is no UUID")
+    return found
+
+
+def id_text(task_id: bytes) -> str:
+    """The inverse."""
+    text = task_id.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def parents_of(depends_on: Sequence[str], task_id: bytes) -> list[tuple[bytes, bytes]]:
+    """(parent, child) for each parent that has an id."""
+    pairs = []
+    for parent in depends_on:
+        try:
+            pairs.append((id_bytes(parent), task_id))
+        except InvalidField:
+            continue
+    return pairs
+
+
+class Known:
+    """What the stored tables say of names; a fold adds to it. Made anew when a transaction fails."""
+
+    def __init__(
+        self,
+        queues: dict[int, str],
+        task_queues: set[int],
+        words: dict[str, int],
+        partitions: dict[tuple[int, int], str],
+    ) -> None:
+        self.queues = queues
+        self.task_queues = task_queues
+        self.words = words
+        self.partitions = partitions
+        self.new_queues: dict[int, str] = {}
+        self.new_task_queues: set[int] = set()
+        self.new_words: dict[str, int] = {"": 0} if not words else {}
+        self.new_partitions: dict[tuple[int, int], str] = {}
+        self.words.setdefault("", 0)
+        self.texts = {number: text for text, number in words.items()}
+
+    def word(self, text: str) -> int:
+        """The number of a text that repeats."""
+        number = self.words.get(text)
+        if number is None:
+            number = self.words[text] = self.new_words[text] = len(self.words)
+            self.texts[number] = text
+        return number
+
+    def learn_queue(self, id: int, name: str) -> None:
+        if self.queues.get(id) != name:
+            self.queues[id] = self.new_queues[id] = name
+
+    def learn_partitions(self, queue: int, first: int, names: Sequence[str]) -> None:
+        for id, name in enumerate(names, first):
+            if self.partitions.get((queue, id)) != name:
+                self.partitions[queue, id] = self.new_partitions[queue, id] = name
+
+    def has_tasks(self, queue: int) -> bool:
+        """Whether messages of this queue may be tasks: called for one that is; dead letters are no tasks."""
+        if queue not in self.task_queues:
+            if self.queues.get(queue, "").endswith(DLQ_SUFFIX):
+                return False
+            self.task_queues.add(queue)
+            self.new_task_queues.add(queue)
+        return True
+
 
 Place = tuple[int, int, int]  # queue, partition, offset
 Change = list[Any]  # `CHANGING` of the schema, the place, what lasts; of an update, the state that it must be below

@@ -17,16 +17,17 @@ import pyarrow as pa
 
 from penstock.delivery.entries import Entry, Leased, Push, TaskHeld, TasksPurged
 from penstock.model import Outcome
-from penstock.storage.names import Names
-from penstock.storage.schema import HAPPENINGS_AT_ONCE, SCHEMAS, TASKS
+from penstock.storage.schema import EVENT_ROWS_AT_ONCE, SCHEMAS, TASKS, Names
 from penstock.storage.task_changes import (
     ATTEMPT,
     DUE_AT,
     ERROR,
+    FINAL_FROM,
     NUMBER,
     OUTCOME,
     POSITION,
     PROGRESS,
+    PURGED,
     QUEUE,
     RESULT,
     ROW_BITS,
@@ -36,11 +37,12 @@ from penstock.storage.task_changes import (
     UPDATE_LENGTH,
     WORKER,
     Change,
+    Code,
     Fold,
+    Known,
     Place,
+    id_text,
 )
-from penstock.storage.task_names import Known
-from penstock.storage.task_states import FINAL_FROM, PURGED, Code, id_text
 
 Key = Place | bytes  # where a task's message is, or its id
 
@@ -110,7 +112,7 @@ class TaskRows:
                 self._waiting += [(key, fold.at, change, sequence) for key, change in changes.items()]
             fold.clear()
         self._waiting += purged
-        if len(self._waiting) >= HAPPENINGS_AT_ONCE:
+        if len(self._waiting) >= EVENT_ROWS_AT_ONCE:
             self._gather()
 
     def _take(self, number: int, entry: Entry) -> int:

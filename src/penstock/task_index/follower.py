@@ -25,8 +25,8 @@ from penstock.storage.task_changes import (
     TASK_ID,
     UPDATE_LENGTH,
     Fold,
+    Known,
 )
-from penstock.storage.task_names import Known
 from penstock.task_index import forgetting, many, schema
 from penstock.task_index.store import Store, set_meta
 

@@ -21,9 +21,8 @@ from penstock.model_tasks import TaskFilter, TaskPage, TaskView
 from penstock.requests import ParentFound, Target
 from penstock.shard.shard import Shard
 from penstock.storage.disk import Disk, RealDisk
-from penstock.storage.task_names import Known
+from penstock.storage.task_changes import Known, id_bytes, id_text
 from penstock.storage.task_rows import Identity, Key
-from penstock.storage.task_states import id_bytes, id_text
 from penstock.task_index import forgetting, queries, single, store
 from penstock.task_index.follower import Follower
 from penstock.task_index.listeners import Among, Listener, Listeners

@@ -20,8 +20,8 @@ from penstock.errors import InvalidField
 from penstock.model import MessageId, Outcome, to_datetime, to_micros
 from penstock.model_tasks import Run, TaskFilter, TaskPage, TaskState, TaskView
 from penstock.requests import ParentFound, Target
+from penstock.storage.task_changes import FINAL_FROM, Code, id_text
 from penstock.storage.task_rows import Identity, Key
-from penstock.storage.task_states import FINAL_FROM, Code, id_text
 from penstock.task_index import schema
 from penstock.task_index.arguments import argument_terms
 

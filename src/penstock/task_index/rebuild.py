@@ -16,8 +16,10 @@ import pyarrow as pa
 from penstock.model import Outcome
 from penstock.shard.shard import Shard
 from penstock.storage.task_changes import (
+    ANY,
     ATTEMPT,
     ENDED_BADLY,
+    FINAL_FROM,
     FINISHED_AT,
     NUMBER,
     OUTCOME,
@@ -27,9 +29,11 @@ from penstock.storage.task_changes import (
     SUBMITTED_AT,
     UPDATE_LENGTH,
     Change,
+    Code,
+    Known,
+    id_bytes,
+    parents_of,
 )
-from penstock.storage.task_names import Known
-from penstock.storage.task_states import ANY, FINAL_FROM, Code, id_bytes, parents_of
 from penstock.task_index import many, schema
 from penstock.task_index.follower import Follower, store_names
 from penstock.task_index.store import Store, set_meta

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.storage.task_states import FINAL_FROM, Code
+from penstock.storage.task_changes import FINAL_FROM, Code
 
 VERSION: Final = 2
 

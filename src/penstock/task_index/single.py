@@ -29,6 +29,7 @@ from penstock.delivery.tasks import GROUP, is_settled
 from penstock.journal.following import Frame
 from penstock.shard.shard import Shard
 from penstock.storage.task_changes import (
+    FINAL_FROM,
     LEASED,
     POSITION,
     PUSH,
@@ -37,10 +38,11 @@ from penstock.storage.task_changes import (
     SWEEPING,
     TASK_ID,
     UPDATE_LENGTH,
+    Code,
     Fold,
+    Known,
+    id_text,
 )
-from penstock.storage.task_names import Known
-from penstock.storage.task_states import FINAL_FROM, Code, id_text
 from penstock.task_index import queries
 from penstock.task_index.follower import Sink, known_of, take_frame
 from penstock.task_index.store import Store

@@ -18,7 +18,7 @@ from penstock.shard import tasks as shard_tasks
 from penstock.shard.shard import Shard
 from penstock.shard.tasks import Phase
 from penstock.shard.upkeep import Sleeper
-from penstock.storage.task_states import id_text
+from penstock.storage.task_changes import id_text
 
 if TYPE_CHECKING:
     from penstock.shard.tasks.service import Desk

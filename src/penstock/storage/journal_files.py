@@ -1,21 +1,44 @@
-"""The files of a journal: their names, how one is made, how one is read.
+"""The files of a journal: their names, how one is created, how one is read, and how far it was known to be durable.
 
-A file appears under its name only once its header is durable, so a named file without a sound header is damage. It is
-made as `journal/next` and renamed; what a crash leaves under that name is worth nothing. `journal/reserve` is a
+A file appears under its name only once its header is durable, so a named file without a sound header is damaged. It is
+created as `journal/next` and renamed; what a crash leaves under that name is removed. `journal/reserve` is a
 preallocated file of zeros: when the disk is full it becomes the next file, so that what consumers do still works.
+
+The high-water mark is a small file, written now and then:
+
+    ┌─────────────┬─────────────┬────────────────┬──────────────┬───────────┬───────────┐
+    │ "PNSTKHW1"  │ durable u64 │ first seq. u64 │ file size u64│ CRC32C u32│ zeros u32 │
+    └─────────────┴─────────────┴────────────────┴──────────────┴───────────┴───────────┘
+
+The last file of a journal says by itself how far it goes, so a truncated one would go unnoticed. A journal that ends
+before the mark, or whose last file is shorter than it was created, has lost frames. A mark that is missing, damaged or
+old proves less, never something wrong.
 """
 
 from __future__ import annotations
 
+import struct
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
+from crc32c import crc32c
 
-from penstock.errors import Damaged, DiskFull
+from penstock import limits
+from penstock.errors import Damaged, DiskFull, PenstockError
 from penstock.storage.disk import Disk, File, ReadableDisk
-from penstock.storage.frames import FRAME, HEADER_BYTES, Header, decode_header, encode_header, seed_of
-from penstock.storage.recovery import Scan, Verdict, scan
+from penstock.storage.frames import (
+    FRAME,
+    HEADER_BYTES,
+    Header,
+    Scan,
+    Verdict,
+    decode_header,
+    encode_header,
+    scan,
+    seed_of,
+)
 
 DIRECTORY: Final = "journal"
 NEXT: Final = f"{DIRECTORY}/next"
@@ -146,3 +169,59 @@ def _allocate(disk: Disk, size: int) -> tuple[File, bool]:
             raise
         disk.rename(RESERVE, NEXT)
         return disk.open(NEXT), True
+
+
+MARK_FILE: Final = "high-water"
+MARK_FORMAT: Final = struct.Struct("<8sQQQII")
+MARK_MAGIC: Final = b"PNSTKHW1"
+
+
+class Mark(NamedTuple):
+    """See the module's rules."""
+
+    durable_sequence: int = 0
+    first_sequence: int = 0  # of the last file
+    file_bytes: int = 0
+
+    def is_cut(self, first_sequence: int, size: int, end_position: int) -> bool:
+        """Whether the last file is shorter than it was. One that ends with its last frame was full, and cut by us."""
+        return first_sequence == self.first_sequence and size < self.file_bytes and size != end_position
+
+
+def encode_mark(mark: Mark) -> bytes:
+    """The bytes of the file."""
+    head = MARK_FORMAT.pack(MARK_MAGIC, *mark, 0, 0)[:-8]
+    return head + struct.pack("<II", crc32c(head), 0)
+
+
+def decode_mark(data: bytes) -> Mark:
+    """The mark; one that says nothing when it cannot be read."""
+    if len(data) != MARK_FORMAT.size:
+        return Mark()
+    magic, durable, first, size, crc, _ = MARK_FORMAT.unpack(data)
+    return Mark(durable, first, size) if magic == MARK_MAGIC and crc == crc32c(data[:-8]) else Mark()
+
+
+def read_mark(disk: ReadableDisk) -> Mark:
+    """What the directory says."""
+    try:
+        return decode_mark(disk.read(MARK_FILE))
+    except (FileNotFoundError, PenstockError):
+        return Mark()
+
+
+def write_mark(disk: Disk, mark: Mark) -> None:
+    """Put it down. A disk that is full has other worries."""
+    with suppress(PenstockError):
+        disk.write_whole(MARK_FILE, encode_mark(mark))
+
+
+def is_short_of_space(disk: Disk) -> bool:
+    """Whether pushes must be refused, so that there is still room for what consumers do. Costs two system calls."""
+    return disk.free_bytes() < free_bytes_min(disk)
+
+
+def free_bytes_min(disk: Disk) -> int:
+    """Free bytes under which pushes are refused: max(100 MB, min(5 %, 5 GiB))."""
+    share = int(disk.total_bytes() * limits.disk_free_share)
+    return max(limits.disk_free_bytes_floor, min(share, limits.disk_free_bytes_cap))

@@ -11,7 +11,7 @@ import pytest
 from penstock.delivery.entries import Push, Span
 from penstock.envelopes import new_task_id, tasks_batch
 from penstock.model_tasks import TaskSubmission
-from penstock.storage import events, happenings, parquet, task_rows
+from penstock.storage import event_files, parquet, task_rows
 from penstock.storage.manifest import EventsOf, SegmentFile
 from penstock.storage.schema import EVENTS, TASKS
 from penstock.storage.segments import SegmentStore
@@ -34,9 +34,9 @@ def store(disk):
 @pytest.fixture(autouse=True, params=[1, 3, 1_000])
 def at_once(request, monkeypatch):
     """Rows that are made a table together."""
-    for module in (events, task_rows):
-        monkeypatch.setattr(module, "HAPPENINGS_AT_ONCE", request.param)
-    monkeypatch.setattr(happenings, "ROW_GROUP_ROWS", ROW_GROUP_ROWS)
+    for module in (event_files, task_rows):
+        monkeypatch.setattr(module, "EVENT_ROWS_AT_ONCE", request.param)
+    monkeypatch.setattr(event_files, "ROW_GROUP_ROWS", ROW_GROUP_ROWS)
     return request.param
 
 
@@ -82,9 +82,9 @@ def test_changes_of_tasks_are_written_while_the_journal_is_read(disk, store, at_
         frames.add(Push(1, START + offset, [(0, 1, offset)], batch.data, None, (0, 0, 0)))
     written: list[int] = []
     left: list[int] = []
-    add = parquet.Writing.add
+    add = parquet.SegmentWriter.add
 
-    def spy(self: parquet.Writing, table: pa.Table) -> None:
+    def spy(self: parquet.SegmentWriter, table: pa.Table) -> None:
         written.append(len(table))
         add(self, table)
 
@@ -93,7 +93,7 @@ def test_changes_of_tasks_are_written_while_the_journal_is_read(disk, store, at_
             left.append(number - 1 - sum(written))  # changes that were read, and are not in a row group
             yield frame
 
-    monkeypatch.setattr(parquet.Writing, "add", spy)
+    monkeypatch.setattr(parquet.SegmentWriter, "add", spy)
     store.seal(read(), frames.end_sequence, frames.names(), lambda queue, partition: 0)
 
     file = file_of(store, TASKS)

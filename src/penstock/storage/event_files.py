@@ -1,18 +1,24 @@
-"""The lifecycle of messages, from the journal's settled entries: one row per run of consecutive offsets."""
+"""Files of events and of changes of tasks.
+
+`EventRows` turns settled entries of the journal into rows, one per run of consecutive offsets. `EventFileWriter` writes
+tables as they are gathered: memory holds one row group of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from penstock import limits
 from penstock.delivery.entries import Settled, Span
 from penstock.model import Outcome
-from penstock.storage.manifest import EventsOf
-from penstock.storage.names import Names
-from penstock.storage.schema import EVENTS, HAPPENINGS, HAPPENINGS_AT_ONCE, SCHEMAS
+from penstock.storage import parquet
+from penstock.storage.disk import Disk
+from penstock.storage.manifest import EventsOf, SegmentFile
+from penstock.storage.schema import EVENT_ROWS_AT_ONCE, EVENT_TIMES, EVENTS, SCHEMAS, Names
 
 _OUTCOMES: Final = {outcome.value: outcome.name.lower() for outcome in Outcome}
 
@@ -42,7 +48,7 @@ class EventRows:
                 (queue, settled.queue, group, partition, first, first + count - 1, count, outcome, attempt, *ending)
                 for first, count, attempt in _runs(span)
             ]
-        if len(rows) >= HAPPENINGS_AT_ONCE:
+        if len(rows) >= EVENT_ROWS_AT_ONCE:
             self._tables.setdefault((queue, settled.queue), []).append(_table(rows))
             rows.clear()
 
@@ -55,7 +61,7 @@ class EventRows:
                 rows = []
                 yield from self._tables.pop(key)
             rows += self._rows.pop(key)
-            if len(rows) >= HAPPENINGS_AT_ONCE:
+            if len(rows) >= EVENT_ROWS_AT_ONCE:
                 yield _table(rows)
                 rows = []
         yield _table(rows)
@@ -70,7 +76,7 @@ def _table(rows: list[Row]) -> pa.Table:
 
 def summary(table: pa.Table, kind: str = EVENTS) -> list[EventsOf]:
     """What the manifest keeps about a file of events, or of tasks."""
-    time = HAPPENINGS[kind]
+    time = EVENT_TIMES[kind]
     found = table.group_by("incarnation").aggregate([(time, "max"), (time, "count")])
     found = found.sort_by("incarnation")
     latest = found[f"{time}_max"].cast(pa.int64())
@@ -88,3 +94,62 @@ def _runs(span: Span) -> list[tuple[int, int, int]]:
     firsts = np.append(0, np.flatnonzero(breaks) + 1)
     counts = np.diff(firsts, append=len(offsets))
     return list(zip(offsets[firsts].tolist(), counts.tolist(), attempts[firsts].tolist(), strict=True))
+
+
+ROW_GROUP_ROWS: Final = 4 * limits.segment_row_group_rows
+
+
+class EventFileWriter:
+    """One file; there is none when nothing has happened."""
+
+    def __init__(self, disk: Disk, name: str, kind: str) -> None:
+        self._disk = disk
+        self._name = name
+        self._kind = kind
+        self._writer: parquet.SegmentWriter | None = None
+        self._waiting: list[pa.Table] = []  # fewer rows than a row group has
+        self._rows = 0
+        self._about: dict[int, EventsOf] = {}
+
+    def add(self, tables: Iterable[pa.Table]) -> None:
+        """Tables that come after those before."""
+        for table in tables:
+            self._waiting.append(table)
+            if sum(map(len, self._waiting)) >= ROW_GROUP_ROWS:
+                self._write_full()
+
+    def finish(self, sequences: tuple[int, int]) -> list[SegmentFile]:
+        """Write the rest and sync; what the manifest is to say of the file, if there is one."""
+        if any(map(len, self._waiting)):
+            self._write(pa.concat_tables(self._waiting))
+        if self._writer is None:
+            return []
+        written = self._writer.finish(self._disk, self._name)
+        about = [self._about[queue] for queue in sorted(self._about)]
+        return [parquet.describe(self._name, self._kind, self._rows, written, sequences, events=about)]
+
+    def _write_full(self) -> None:
+        table = pa.concat_tables(self._waiting)
+        end = len(table) - len(table) % ROW_GROUP_ROWS
+        for row in range(0, end, ROW_GROUP_ROWS):
+            self._write(table.slice(row, ROW_GROUP_ROWS))
+        self._waiting = [table.slice(end)] if end < len(table) else []
+
+    def _write(self, table: pa.Table) -> None:
+        if self._writer is None:
+            self._writer = parquet.SegmentWriter(self._kind, table)
+        self._writer.add(table)
+        self._rows += len(table)
+        for found in summary(table, self._kind):
+            known = self._about.get(found.queue, EventsOf(found.queue, 0, 0))
+            latest = max(known.settled_last_at, found.settled_last_at)
+            self._about[found.queue] = EventsOf(found.queue, known.rows + found.rows, latest)
+
+
+def write_event_file(
+    disk: Disk, name: str, kind: str, tables: Iterable[pa.Table], sequences: tuple[int, int]
+) -> list[SegmentFile]:
+    """A file of all rows of some tables, if there are any."""
+    file = EventFileWriter(disk, name, kind)
+    file.add(tables)
+    return file.finish(sequences)

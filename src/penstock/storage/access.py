@@ -1,0 +1,196 @@
+"""Who may use a data directory: one process at a time, its owner, and a group if configured; nobody else.
+
+Payloads lie in it as they were sent, so what is created is 0700 and 0600 whatever the umask says. A directory that is
+wider is narrowed by the process that opens it for writing, with everything in it; the directory itself comes last, so
+that its mode says next time whether all was done.
+
+The lock is `flock` on a file, so the system drops it when the process ends, however it ends. The file says who holds
+it: pid, host and since when. A forked child closes its copy at once: else it would hold the directory after its
+parent's death.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.errors import DirectoryInUse
+from penstock.forks import close_in_forks
+
+OWNER: Final = 0o700
+_GROUP: Final = 0o070
+_OTHERS: Final = 0o007
+_FILE: Final = 0o666
+
+_log = logging.getLogger(__name__)
+
+
+def mode_of(root: Path) -> int:
+    """The mode for what is made below a directory that somebody else keeps."""
+    try:
+        has = stat.S_IMODE(os.stat(root).st_mode)
+    except OSError:
+        return OWNER
+    return OWNER if has & _OTHERS else OWNER | (has & _GROUP)
+
+
+def open_file(path: Path, flags: int, mode: int) -> int:
+    """Open a file; a new one may be read and written by whom the mode of its directory says."""
+    fd = os.open(path, flags, mode & _FILE)
+    if flags & os.O_CREAT and mode & _GROUP:  # which the umask took away
+        with suppress(PermissionError):  # another's, which was there
+            os.fchmod(fd, mode & _FILE)
+    return fd
+
+
+def make_directory(path: Path, mode: int) -> None:
+    """Make one directory, unless it is there."""
+    with suppress(FileExistsError):
+        os.mkdir(path, mode)
+        if mode & _GROUP:
+            os.chmod(path, mode)
+
+
+def apply_mode(root: Path, wanted: int | None) -> int:
+    """Give a directory and all that is in it the mode that is wanted, and return it.
+
+    None: as it is when others may not look into it already, and for the owner alone otherwise.
+    """
+    found = os.stat(root)
+    mode = mode_of(root) if wanted is None else wanted
+    if found.st_mode & 0o777 == mode:
+        return mode
+    if found.st_uid != os.geteuid():
+        _warn(root, found.st_mode, mode, "belongs to another user")
+        return mode
+    try:
+        for path, is_directory in _below(root):
+            with suppress(FileNotFoundError):  # a pin of a reader, which went just now
+                os.chmod(path, mode if is_directory else mode & _FILE)
+        os.chmod(root, found.st_mode & 0o7000 | mode)
+    except OSError as error:
+        _warn(root, found.st_mode, mode, f"cannot be changed: {error.strerror}")
+    return mode
+
+
+def _below(directory: Path) -> Iterator[tuple[str, bool]]:
+    """What lies below and is ours, with whether it is a directory. No link is followed."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            try:
+                found = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid():
+                continue
+            is_directory = stat.S_ISDIR(found.st_mode)
+            yield entry.path, is_directory
+            if is_directory:
+                yield from _below(Path(entry.path))
+
+
+def _warn(root: Path, has: int, mode: int, why: str) -> None:
+    if has & 0o077 & ~mode:
+        _log.warning("%s: other users may read it (mode %04o instead of %04o), and it %s", root, has & 0o777, mode, why)
+
+
+class DirectoryLock:
+    """The lock file of one data directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = -1
+
+    def acquire(self, mode: int = OWNER) -> None:
+        """Take the lock or say who has it."""
+        fd = open_file(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _write_owner(fd)
+        except BlockingIOError:
+            owner = _read_owner(fd)
+            os.close(fd)
+            raise DirectoryInUse(f"{self.path.parent} is held by {_describe(owner)}") from None
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+        close_in_forks(self)
+
+    def share(self) -> None:
+        """Hold the directory as it is while looking at it, together with others who look. Writes nothing."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return  # nobody has ever opened it
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = _read_owner(fd)
+            os.close(fd)
+            raise DirectoryInUse(f"{self.path.parent} is held by {_describe(owner)}") from None
+        self._fd = fd
+        close_in_forks(self)
+
+    def release(self) -> None:
+        """Let go; nothing happens when the lock is not held."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+    close = release
+
+
+def _write_owner(fd: int) -> None:
+    owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": int(time.time())}
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, json.dumps(owner).encode() + b"\n", 0)
+
+
+def _read_owner(fd: int) -> dict[str, Any]:
+    try:
+        owner = json.loads(os.pread(fd, 4096, 0))
+    except ValueError:
+        return {}
+    return owner if isinstance(owner, dict) else {}
+
+
+def _describe(owner: dict[str, Any]) -> str:
+    pid = owner.get("pid")
+    if not isinstance(pid, int):
+        return "another process"
+    if pid == os.getpid():
+        return f"process {pid}, this very one"
+    if owner.get("host") != socket.gethostname():
+        return f"process {pid} on {owner.get('host')}"
+    if not _is_alive(pid):
+        return "a process that looks at it (doctor or verify)"  # it holds the lock and does not sign
+    command = _command_of(pid)
+    return f"process {pid} ({command})" if command else f"process {pid}"
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _command_of(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return b" ".join(words).decode(errors="replace").strip()
