@@ -11,7 +11,7 @@ import zstandard
 
 from penstock import limits
 from penstock.batch import Batch, layout
-from penstock.batch.compression import compress, decompress
+from penstock.batch.fields import compress, decompress
 from penstock.errors import BadBatch
 
 TEXT = b'{"id": 1, "name": "penstock"}'

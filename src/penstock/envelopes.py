@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from penstock.batch import Batch, encode_one_task, encode_one_with, fields, layout, values
-from penstock.batch.sealing import seal_columns
+from penstock.batch.fields import seal_columns
 from penstock.errors import InvalidField
 from penstock.limits import payload_bytes_max, priority_default
 from penstock.model import ContentType

@@ -268,7 +268,7 @@ FAULTS: Final = (
     Fault(
         "nan-becomes-null",
         "NaN in a payload is stored as null",
-        "batch/payloads.py",
+        "batch/values.py",
         "    if isinstance(value, float) and not isfinite(value):\n",
         "    if isinstance(value, float) and value is None:\n",
         ("tests/behaviour/test_bad_input.py",),

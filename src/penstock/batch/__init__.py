@@ -1,7 +1,6 @@
 """The columnar batch: its bytes, how it is built, checked, read, and turned to and from Arrow."""
 
-from penstock.batch.batch import Batch
-from penstock.batch.joining import join
+from penstock.batch.batch import Batch, join
 from penstock.batch.layout import (
     CONTENT_TYPE,
     DEDUP_KEY,
@@ -14,8 +13,16 @@ from penstock.batch.layout import (
     TRACE,
     TTL,
 )
-from penstock.batch.one import Alike, alike_of, encode_one, encode_one_task, encode_one_with, living_one, typed_one
-from penstock.batch.plain import encode_plain
+from penstock.batch.small import (
+    Alike,
+    alike_of,
+    encode_one,
+    encode_one_task,
+    encode_one_with,
+    encode_plain,
+    living_one,
+    typed_one,
+)
 
 __all__ = [
     "CONTENT_TYPE",

@@ -4,8 +4,13 @@
     content_type string · key string · dedup_key string · trace_id string · headers map<string, string> ·
     payload binary
 
-A column that the batch does not have is left out; a value that is not set is null. Nothing is checked here: bytes
-reach Arrow only after `parse(validate=True)`, a producer's table only after `tables.build_from_table`.
+A column that the batch does not have is left out; a value that is not set is null. `from_arrow` and `to_arrow` check
+nothing: bytes reach them only after `parse(validate=True)`.
+
+`build_from_table` makes a batch of a producer's table: the one place where Arrow data from outside comes in. Columns
+are found by name and brought to the types above; what does not fit is refused by column and row. A name that is not
+known is an error, so a misspelt option is never silently dropped; the columns that Penstock itself adds when messages
+are read are ignored, so that a table that was read can be pushed again.
 """
 
 from __future__ import annotations
@@ -17,15 +22,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock import limits
-from penstock.batch import layout
+from penstock.batch import fields, layout
 from penstock.batch.batch import Batch
 from penstock.batch.columns import Binary, Headers, Text
 from penstock.batch.layout import OFFSET
+from penstock.batch.values import (
+    FIXED_MAX,
+    TEXT_BYTES_MAX,
+    check_batch_bytes,
+    check_count,
+    check_lengths,
+    check_range,
+    refuse,
+)
 from penstock.batch.views import binary_array, offsets_array, text_array
-from penstock.model import CONTENT_TYPE_NAMES
+from penstock.errors import InputError, InvalidField
+from penstock.model import CONTENT_TYPE_NAMES, ContentType, suggestion
 
 if TYPE_CHECKING:
     from penstock.batch.fields import Partitions
+
 
 TYPES: Final = {
     layout.PRIORITY: pa.int16(),
@@ -133,3 +149,181 @@ def _from_numbers(flag: int, column: Any) -> pa.Array:
     if flag in (layout.PRIORITY, layout.MAX_ATTEMPTS):
         return pa.array(column.astype(np.int32 if flag == layout.MAX_ATTEMPTS else np.int16), mask=mask)
     return pa.array(np.require(column, requirements="A"), mask=mask).view(TYPES[flag])
+
+
+READ_COLUMNS: Final = frozenset(
+    ("queue", "incarnation", "partition_id", "offset", "pushed_at", "available_at", "expires_at", "producer")
+)
+_FIXED_MAX: Final = {**FIXED_MAX, layout.PRIORITY: limits.priority_max, layout.MAX_ATTEMPTS: limits.attempts_max}
+_DURATIONS: Final = (layout.DELAY, layout.TTL)
+_NULL_FOR_NONE: Final = (layout.TTL, layout.MAX_ATTEMPTS)  # where 0 would mean "none", say so
+_PARTITION: Final = "partition"
+
+
+def build_from_table(source: Any, *, compress: bool = False) -> Batch:
+    """The batch of a table, a record batch, a single column of payloads, or anything that Arrow can read."""
+    table = _table(source)
+    check_count(table.num_rows)
+    _check_names(table.schema.names)
+    arrays = {}
+    for name, column in zip(table.schema.names, table.columns, strict=True):
+        if name in FLAGS and (name == "payload" or column.null_count < len(column)):
+            arrays[FLAGS[name]] = _fitted(FLAGS[name], name, column)
+    if _is_text(table.schema.field("payload").type):
+        text = pa.repeat(pa.scalar(CONTENT_TYPE_NAMES[ContentType.TEXT]), table.num_rows)
+        arrays.setdefault(layout.CONTENT_TYPE, text)
+    batch = ArrowBatch(arrays)
+    _check_lengths(batch)
+    return Batch(batch.encode(compress=compress), _partitions(table))
+
+
+def _table(source: Any) -> pa.Table:
+    if isinstance(source, pa.Array | pa.ChunkedArray):
+        return pa.table({"payload": source})
+    return source if isinstance(source, pa.Table) else pa.table(source)
+
+
+def _check_names(names: list[str]) -> None:
+    known = (*FLAGS, _PARTITION)
+    for name in names:
+        if name not in READ_COLUMNS and name not in known:
+            raise InvalidField(f"{name}: not a column of a message", hint=suggestion(name, known))
+    if "payload" not in names:
+        raise InvalidField("payload: the table has no such column", hint="name the column of payloads 'payload'")
+    fields = [FLAGS.get(name, name) for name in names]
+    for name, field in zip(names, fields, strict=True):
+        if fields.count(field) > 1:
+            raise InvalidField(f"{name}: the table has this column twice")
+
+
+def _fitted(flag: int, name: str, column: pa.ChunkedArray) -> pa.Array:
+    """A column, in one piece, of the type that `arrow` gives it, and sound."""
+    _check_size(column)
+    array = one_array(column)
+    try:
+        array.validate(full=True)
+        fitted = _fit(flag, name, array)
+        fitted.validate(full=True)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise InvalidField(f"{name}: a column of {array.type} does not fit: {error}") from None
+    return fitted
+
+
+def _fit(flag: int, name: str, array: pa.Array) -> pa.Array:
+    if flag == layout.PAYLOAD:
+        _refuse_nulls(array, name)
+        return array.cast(pa.binary())
+    if flag == layout.HEADERS:
+        return _fit_headers(array, name)
+    if flag == layout.CONTENT_TYPE:
+        return _fit_content_types(array, name)
+    if flag in layout.TEXTS:
+        return _fit_text(array, name)
+    return _fit_numbers(flag, name, array)
+
+
+def _fit_numbers(flag: int, name: str, array: pa.Array) -> pa.Array:
+    if flag == layout.DELIVER_AT and not (pa.types.is_timestamp(array.type) and array.type.tz):
+        raise InvalidField(f"{name}: {array.type} is not a time with a zone", hint="use timestamp[us, UTC]")
+    if flag in _DURATIONS:
+        array = _durations(name, array)
+    elif flag != layout.DELIVER_AT and not pa.types.is_integer(array.type):
+        raise InvalidField(f"{name}: a column of {array.type} does not fit", hint="use integers")
+    target = TYPES[flag] if pa.types.is_temporal(TYPES[flag]) else pa.int64()
+    array = array.cast(target, safe=not pa.types.is_temporal(target))
+    least = 1 if flag in _NULL_FOR_NONE else 0
+    numbers = array.view(pa.int64()).fill_null(least).to_numpy(zero_copy_only=False)
+    check_range(numbers, name, _FIXED_MAX[flag], least)
+    return array.cast(TYPES[flag])
+
+
+def _durations(name: str, array: pa.Array) -> pa.Array:
+    """Durations as they are; plain numbers are seconds, as everywhere in Python."""
+    if pa.types.is_duration(array.type):
+        return array
+    if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
+        raise InvalidField(f"{name}: a column of {array.type} does not fit", hint="use durations, or seconds")
+    _check_finite(array, name)
+    micros = pc.round(pc.multiply(array.cast(pa.float64()), 1e6))
+    return micros.cast(pa.int64()).view(pa.duration("us"))
+
+
+def _check_finite(array: pa.Array, name: str) -> None:
+    numbers = array.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
+    bad = ~((numbers >= 0) & (numbers <= limits.delay_seconds_max))
+    if bad.any():
+        row = int(np.argmax(bad))
+        refuse(row, f"{name}: {numbers[row]} is not a number of seconds from 0 to {limits.delay_seconds_max:g}")
+
+
+def _fit_content_types(array: pa.Array, name: str) -> pa.Array:
+    array = _fit_text(array, name)
+    unknown = np.asarray(pc.and_(pc.is_valid(array), pc.invert(pc.is_in(array, CONTENT_TYPES))))
+    if unknown.any():
+        row = int(np.argmax(unknown))
+        refuse(row, f"{name}: {array[row].as_py()!r} is not one of {', '.join(CONTENT_TYPES.to_pylist())}")
+    return array
+
+
+def _fit_text(array: pa.Array, name: str) -> pa.Array:
+    if not _is_text(array.type):
+        raise InvalidField(f"{name}: a column of {array.type} does not fit", hint="use strings")
+    return array.cast(pa.string())
+
+
+def _fit_headers(array: pa.Array, name: str) -> pa.Array:
+    array = array.cast(TYPES[layout.HEADERS])
+    if array.null_count:
+        array = array.take(pa.array(np.arange(len(array))))  # a null may have pairs behind it; this leaves them out
+    nulls = np.asarray(array.items.is_null())
+    if nulls.any():
+        row = int(np.searchsorted(np.asarray(array.offsets), np.argmax(nulls), "right")) - 1
+        refuse(row, f"{name}: a value is null")
+    return array
+
+
+def _refuse_nulls(array: pa.Array, name: str) -> None:
+    if array.null_count:
+        refuse(int(np.argmax(np.asarray(array.is_null()))), f"{name}: null")
+
+
+def _check_size(column: pa.ChunkedArray) -> None:
+    """No column is far larger than a batch may be, counted as it will be once decoded."""
+    length = column.nbytes
+    for chunk in column.chunks:
+        if pa.types.is_dictionary(chunk.type):
+            lengths = pc.binary_length(chunk.dictionary).take(chunk.indices)
+            length += pc.sum(lengths).as_py() or 0
+    if length > 4 * limits.batch_bytes_max:
+        check_batch_bytes(length)
+
+
+def _check_lengths(batch: Batch) -> None:
+    for flag, limit in TEXT_BYTES_MAX.items():
+        text = batch.text(flag)
+        if text is not None:
+            check_lengths(text.values.lengths(), layout.NAMES[flag], limit)
+    headers = batch.headers_column()
+    if headers is not None:
+        check_lengths(headers.lengths(), "headers", limits.headers_bytes_max)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _partitions(table: pa.Table) -> fields.Partitions | None:
+    if _PARTITION not in table.schema.names:
+        return None
+    encoded = one_array(table.column(_PARTITION)).dictionary_encode()
+    try:
+        names = fields.partitions(encoded.dictionary.to_pylist())
+    except InputError:
+        return fields.partitions(encoded.to_pylist())  # refuses it too, and names the row
+    if names is None:
+        return None
+    places = encoded.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)
+    partitions: fields.Partitions = np.array([*names, None], object)[places].tolist()
+    return partitions

@@ -1,32 +1,70 @@
 """The batch: the unit in which messages are pushed, stored, kept in memory and handed out.
 
 A batch is immutable. Its bytes travel and are stored as they are; columns are views over them, made when first
-asked for. `parse(validate=True)` stands where bytes come in from outside; everywhere else they are trusted.
+needed. `parse(validate=True)` is for bytes that come in from outside; everywhere else they are trusted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from penstock.batch import layout
-from penstock.batch.build import encode_items
+from penstock import limits
+from penstock.batch import fields, layout
 from penstock.batch.check import check, check_header
 from penstock.batch.columns import Binary, Headers, Int64s, Text, pad
-from penstock.batch.compression import decompress
-from penstock.batch.fields import Partitions
+from penstock.batch.fields import Field, Partitions, decompress, seal_columns
 from penstock.batch.layout import BOUNDS, HEADER_BYTES, PAYLOAD, SHAPE, Buffer
-from penstock.batch.rules import check_batch_bytes
-from penstock.batch.sealing import seal_columns
+from penstock.batch.small import encode_plain
+from penstock.batch.values import check_batch_bytes, check_count, payloads_of
 from penstock.errors import InvalidField
-from penstock.model import ContentType
+from penstock.model import ContentType, Message
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+def encode_items(items: Sequence[Any], *, small: bool) -> tuple[bytes, Partitions | None]:
+    """The batch of these items, and the partition that each one names. `small`: compress payloads if it pays."""
+    check_count(len(items))
+    kinds = list(map(type, items))
+    if kinds.count(bytes) == len(items):
+        plain = seal_columns(0, [], _payload_column(items), small=True) if small or not items else encode_plain(items)
+        return plain, None
+    if Message in kinds:
+        messages = [item if type(item) is Message else Message(payload=item) for item in items]
+        return _encode_messages(messages, small), fields.partitions([message.partition for message in messages])
+    contents, content_types = payloads_of(items)
+    flag, column = fields.fixed(layout.CONTENT_TYPE, content_types)
+    return seal_columns(flag, column, _payload_column(contents), small=small), None
+
+
+def _encode_messages(messages: list[Message], small: bool) -> bytes:
+    contents, found = payloads_of([message.payload for message in messages])
+    columns = [
+        fields.priorities([message.priority for message in messages]),
+        fields.delays([message.delay for message in messages]),
+        fields.deliver_ats([message.deliver_at for message in messages]),
+        fields.ttls([message.ttl for message in messages]),
+        fields.max_attempts([message.max_attempts for message in messages]),
+        fields.content_types([message.content_type for message in messages], found),
+        fields.texts(layout.KEY, [message.key for message in messages]),
+        fields.texts(layout.DEDUP_KEY, [message.dedup_key for message in messages]),
+        fields.texts(layout.TRACE, [message.trace for message in messages]),
+        fields.headers([message.headers for message in messages]),
+    ]
+    flags = sum(flag for flag, _ in columns)
+    buffers = [buffer for _, column in columns for buffer in column]
+    return seal_columns(flags, buffers, _payload_column(contents), small=small)
+
+
+def _payload_column(contents: Sequence[bytes]) -> Binary:
+    return fields.binary(contents, "payload", limits.payload_bytes_max)
+
 
 Column = NDArray[Any]
 
@@ -68,7 +106,7 @@ class Batch:
         if isinstance(items, Batch):
             return items
         if hasattr(items, "__arrow_c_stream__") or hasattr(items, "__arrow_c_array__"):
-            from penstock.batch.tables import build_from_table
+            from penstock.batch.arrow import build_from_table
 
             return build_from_table(items, compress=compress)
         if isinstance(items, bytes | bytearray | memoryview | str | Mapping) or not isinstance(items, Iterable):
@@ -299,3 +337,43 @@ def _buffers(flags: int, column: Any) -> list[Buffer]:
         else:
             buffers += column(flag).buffers()
     return buffers
+
+
+DEFAULTS: Final = {layout.PRIORITY: limits.priority_default}  # of all others it is 0
+
+
+def join(batches: Sequence[Batch]) -> Batch:
+    """A batch of its own with the rows of all of them, never compressed. None of them names partitions."""
+    if len(batches) == 1:
+        return batches[0]
+    flags = 0
+    for batch in batches:
+        flags |= batch.flags
+    columns = [_column(batches, flag) for flag in layout.NAMES if flags & flag]
+    payloads = fields.binary([payload for batch in batches for payload in _payloads(batch)], "payload")
+    buffers = [buffer for _, column in columns for buffer in column]
+    return Batch(seal_columns(sum(flag for flag, _ in columns), buffers, payloads))
+
+
+def _column(batches: Sequence[Batch], flag: int) -> Field:
+    if flag in layout.FIXED:
+        default = DEFAULTS.get(flag, 0)
+        numbers: list[Any] = [
+            [default] * batch.count if (column := batch.fixed(flag)) is None else column for batch in batches
+        ]
+        return fields.fixed(flag, np.concatenate(numbers))
+    if flag == layout.HEADERS:
+        return fields.headers([batch.headers(row) for batch in batches for row in range(batch.count)])
+    texts = [_texts(batch, flag) for batch in batches]
+    return fields.texts(flag, [text for some in texts for text in some])
+
+
+def _texts(batch: Batch, flag: int) -> list[str | None]:
+    column = batch.text(flag)
+    if column is None:
+        return [None] * batch.count
+    return [column.get(0)] if batch.count == 1 else column.to_list()
+
+
+def _payloads(batch: Batch) -> list[bytes]:
+    return [batch.payload(0)] if batch.count == 1 else batch.payloads()

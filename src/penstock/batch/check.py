@@ -1,26 +1,100 @@
 """Is this a sound batch? Asked once, where bytes come in; behind this check everything trusts them.
 
-Whole columns are compared at a time. Order matters: a thing is used only after what bounds it was checked, and
-nothing is allocated on the word of the batch alone.
+Whole columns are compared at a time. Order matters: a thing is used only after what bounds it was checked, and nothing
+is allocated on the word of the batch alone. A batch of one is checked without arrays: single pushes are many, and
+NumPy's fixed cost is felt there. `check_one` says what `check_columns` says of the same bytes; a test holds the two
+together.
 """
 
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from penstock import limits
 from penstock.batch import layout
-from penstock.batch.check_one import check_one
 from penstock.batch.columns import Binary, Headers, Int32s, Text
-from penstock.batch.layout import HEADER, SHAPE, Buffer, padded
-from penstock.batch.rules import FIXED_MAX, TEXT_BYTES_MAX, check_lengths, check_range
-from penstock.errors import BadBatch, InputError
+from penstock.batch.layout import BOUNDS, HEADER, SHAPE, Buffer, bitmap_bytes, offsets_bytes, padded
+from penstock.batch.values import FIXED_MAX, TEXT_BYTES_MAX, check_lengths, check_range, too_long
+from penstock.errors import BadBatch, InputError, InvalidField
 
 if TYPE_CHECKING:
     from penstock.batch.batch import Batch
+
+
+_INT64: Final = struct.Struct("<q")
+
+
+def check_one(data: Buffer, flags: int, places: dict[int, int], payload_bytes: int) -> None:
+    """Every column of a batch of one whose payload is not compressed."""
+    if flags:
+        _check_one_options(data, flags, places)
+    if BOUNDS.unpack_from(data, places[layout.PAYLOAD]) != (0, payload_bytes):
+        raise BadBatch("item 0: payload: its offsets are not those of its bytes")
+    if payload_bytes > limits.payload_bytes_max:
+        raise too_long("item 0: payload", payload_bytes, limits.payload_bytes_max)
+
+
+def _check_one_options(data: Buffer, flags: int, places: dict[int, int]) -> None:
+    for flag, greatest in FIXED_MAX.items():
+        if flags & flag:
+            _check_one_number(data, places[flag], flag, greatest)
+    for flag, limit in TEXT_BYTES_MAX.items():
+        if flags & flag:
+            _check_one_text(data, places[flag], layout.NAMES[flag], limit)
+    if flags & layout.HEADERS:
+        _check_one_headers(data, places[layout.HEADERS])
+
+
+def _check_one_number(data: Buffer, position: int, flag: int, greatest: int) -> None:
+    value = data[position] if flag == layout.CONTENT_TYPE else _INT64.unpack_from(data, position)[0]
+    if not 0 <= value <= greatest:
+        raise InvalidField(f"item 0: {layout.NAMES[flag]}: {value} is outside 0 to {greatest}")
+
+
+def _check_one_text(data: Buffer, position: int, name: str, limit: int) -> None:
+    present = data[position] & 1
+    bounds = position + bitmap_bytes(1)
+    end = _check_one_values(data, bounds, 1, name)
+    if end > limit:
+        raise too_long(f"item 0: {name}", end, limit)
+    if end and not present:
+        raise BadBatch(f"item 0: {name}: absent, yet it has bytes")
+
+
+def _check_one_headers(data: Buffer, position: int) -> None:
+    first, pairs = BOUNDS.unpack_from(data, position)
+    if first != 0:
+        raise BadBatch(f"headers: offsets begin at {first}, not 0")
+    names = position + offsets_bytes(1)
+    names_end = _check_one_values(data, names, pairs, "headers")
+    values_end = _check_one_values(data, names + offsets_bytes(pairs) + padded(names_end), pairs, "headers")
+    if names_end + values_end > limits.headers_bytes_max:
+        raise too_long("item 0: headers", names_end + values_end, limits.headers_bytes_max)
+
+
+def _check_one_values(data: Buffer, position: int, count: int, name: str) -> int:
+    """Offsets in order and UTF-8 between them; the length of the blob."""
+    offsets = struct.unpack_from(f"<{count + 1}i", data, position)
+    if offsets[0] != 0 or any(end < start for start, end in pairwise(offsets)):
+        raise BadBatch(f"{name}: offsets do not run from 0 upwards")
+    blob = position + offsets_bytes(count)
+    whole = bytes(data[blob : blob + offsets[-1]])
+    if not whole.isascii():
+        _check_one_utf8(whole, offsets, name)
+    return int(offsets[-1])
+
+
+def _check_one_utf8(whole: bytes, offsets: tuple[int, ...], name: str) -> None:
+    for row, (start, end) in enumerate(pairwise(offsets)):
+        try:
+            whole[start:end].decode()
+        except UnicodeDecodeError:
+            raise BadBatch(f"{name}: value {row} is not UTF-8") from None
+
 
 FEW: Final = 100
 

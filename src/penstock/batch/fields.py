@@ -1,26 +1,86 @@
-"""One column from the values of one field.
+"""From the values of one field to its column, and from columns to the bytes of a batch.
 
-A field that nobody set gives no column. The rest is looked at as a whole; only what a quick look does not clear is
-walked value by value, which either finds it in order after all or names the first item that is wrong.
+A field that nobody set gives no column. Values are checked as a whole first; only what that does not clear is walked
+value by value, which either finds it in order after all or names the first item that is wrong.
+
+The payload blob is compressed (zstd, level 1) only when it pays. A sample is tried first, so that payloads that do not
+shrink cost next to nothing. What comes from outside says how long it will be, and is believed only after its zstd frame
+said the same: nothing is allocated for a bomb.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from itertools import chain
 from types import NoneType
 from typing import Any, Final, TypeVar
 
 import numpy as np
+import zstandard
 from numpy.typing import NDArray
 
 from penstock import limits
 from penstock.batch import layout, values
 from penstock.batch.columns import MANY, Binary, Bytes, Headers, Int64s, Text, bitmap, offsets_of, pad
 from penstock.batch.layout import OFFSET, Buffer
-from penstock.batch.rules import TEXT_BYTES_MAX, check_batch_bytes, check_lengths, located
-from penstock.errors import InputError
+from penstock.batch.values import TEXT_BYTES_MAX, check_batch_bytes, check_lengths, located
+from penstock.errors import BadBatch, InputError
 from penstock.model import check_priority
+
+LEVEL: Final = 1
+SAMPLE_BYTES: Final = 8 * limits.KIB
+
+
+class _Contexts(threading.local):
+    # A zstd context must not be used by two threads at once, and costs more to make than a small blob to compress.
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=LEVEL)
+        self.decompressor = zstandard.ZstdDecompressor(max_window_size=limits.batch_bytes_max)
+
+
+_contexts: Final = _Contexts()
+
+
+def compress(blob: Buffer) -> bytes | None:
+    """The blob compressed, or None when it is short or would hardly shrink."""
+    if len(blob) < limits.compression_threshold_bytes:
+        return None
+    middle = (len(blob) - SAMPLE_BYTES) // 2
+    if not _saves(blob[middle : middle + SAMPLE_BYTES]):
+        return None
+    return _saves(blob)
+
+
+def _saves(blob: Buffer) -> bytes | None:
+    small = _contexts.compressor.compress(blob)
+    return small if len(small) <= len(blob) * (1 - limits.compression_saving_min) else None
+
+
+def decompress(blob: Buffer, length: int) -> bytes:
+    """The blob as it was before `compress`; `BadBatch` unless it is exactly `length` bytes."""
+    try:
+        announced = zstandard.get_frame_parameters(blob).content_size
+        if announced != length:
+            raise BadBatch(f"payload: its zstd frame holds {announced:,} bytes, the header says {length:,}")
+        return _contexts.decompressor.decompress(blob, allow_extra_data=False)  # refuses any other length
+    except zstandard.ZstdError as error:
+        raise BadBatch(f"payload: the compressed blob is not sound: {error}") from None
+
+
+def seal_columns(flags: int, columns: list[Buffer], payloads: Binary, *, small: bool = False) -> bytes:
+    """The bytes of a batch, within its limits; its payload compressed when that is wanted and pays."""
+    count, blob = len(payloads.offsets) - 1, payloads.blob
+    if len(blob) > limits.payload_bytes_max:  # otherwise no single payload can be over it
+        check_lengths(payloads.lengths(), "payload", limits.payload_bytes_max)
+    columns_bytes = layout.HEADER_BYTES + sum(map(len, columns)) + layout.offsets_bytes(count)
+    check_batch_bytes(columns_bytes + layout.padded(len(blob)))
+    offsets = payloads.rebased().astype(OFFSET, copy=False).tobytes()
+    compressed = compress(blob) if small else None
+    if compressed is None:
+        return layout.seal(count, flags, columns, offsets, blob)
+    return layout.seal(count, flags, columns, offsets, compressed, layout.ZSTD, len(blob))
+
 
 Partitions = list[str | None]
 Field = tuple[int, list[Buffer]]  # the bit and the padded buffers of a column; the bit is 0 when there is none

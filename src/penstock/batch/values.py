@@ -1,15 +1,85 @@
-"""One value of one field of a message, checked and as it is stored. The refusal names the field."""
+"""Values of a message's fields: their limits, checked and as they are stored.
+
+Every refusal names the field, and the first offending item where there are several. The same limits hold for a
+producer's list, a producer's table and a batch that arrives as bytes. A payload of bytes stays as it is, text becomes
+UTF-8, anything else becomes JSON.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any, Final, NoReturn, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from penstock import limits
 from penstock.batch import layout
-from penstock.batch.rules import TEXT_BYTES_MAX, too_long
-from penstock.errors import InvalidField
+from penstock.batch.columns import Bytes
+from penstock.errors import InputError, InvalidField, TooLarge
 from penstock.model import ContentType, check_name, check_seconds, to_micros
+
+TEXT_BYTES_MAX: Final = {
+    layout.KEY: limits.key_bytes_max,
+    layout.DEDUP_KEY: limits.dedup_key_bytes_max,
+    layout.TRACE: limits.trace_bytes_max,
+}
+DELAY_US_MAX: Final = limits.delay_seconds_max * 1_000_000
+FIXED_MAX: Final = {
+    layout.DELAY: DELAY_US_MAX,
+    layout.DELIVER_AT: limits.instant_us_max,
+    layout.TTL: DELAY_US_MAX,
+    layout.CONTENT_TYPE: max(ContentType),
+}
+_SMALLER_BATCHES: Final = "push in smaller batches"
+
+ErrorT = TypeVar("ErrorT", bound=InputError)
+
+
+def located(error: ErrorT, row: int) -> ErrorT:
+    """The same error, naming the item."""
+    return type(error)(f"item {row}: {error.message}", hint=error.hint)
+
+
+def too_long(field: str, length: int, limit: int) -> TooLarge:
+    """The refusal of a value that is too long."""
+    return TooLarge(f"{field}: {length:,} bytes is over the limit of {limit:,}")
+
+
+def check_count(count: int) -> None:
+    """A batch has room for so many messages."""
+    if count > limits.batch_messages_max:
+        message = f"batch: {count:,} messages is over the limit of {limits.batch_messages_max:,}"
+        raise TooLarge(message, hint=_SMALLER_BATCHES)
+
+
+def check_batch_bytes(length: int) -> None:
+    """`length` is that of the whole batch before compression."""
+    if length > limits.batch_bytes_max:
+        raise TooLarge(
+            f"batch: {length:,} bytes is over the limit of {limits.batch_bytes_max:,}", hint=_SMALLER_BATCHES
+        )
+
+
+def check_lengths(lengths: NDArray[np.integer[Any]], field: str, limit: int) -> None:
+    """No value of a column is over its limit."""
+    if len(lengths) and lengths.max() > limit:
+        row = int(np.argmax(lengths > limit))
+        raise located(too_long(field, int(lengths[row]), limit), row)
+
+
+def check_range(values: NDArray[np.integer[Any]], field: str, greatest: int, least: int = 0) -> None:
+    """All values lie between `least` and `greatest`, both included."""
+    if len(values) and not (values.min() >= least and values.max() <= greatest):
+        row = int(np.argmax((values < least) | (values > greatest)))
+        refuse(row, f"{field}: {int(values[row])} is outside {least} to {greatest}")
+
+
+def refuse(row: int, reason: str) -> NoReturn:
+    """Raise the refusal of one item."""
+    raise InvalidField(f"item {row}: {reason}")
 
 
 def delay_us(value: Any) -> int:
@@ -98,3 +168,75 @@ def _utf8(value: str, name: str) -> bytes:
         return value.encode()
     except UnicodeEncodeError as error:
         raise InvalidField(f"{name}: {value!r} is not valid text: {error.reason}") from None
+
+
+_json: Final = msgspec.json.Encoder().encode
+_NULL: Final = b"null"
+
+
+def refuse_not_finite(value: Any) -> None:
+    """Refuse NaN and infinity anywhere in a value: msgspec writes them as null, and another value would come back.
+
+    Whoever finds no `null` in the JSON need not ask.
+    """
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError(f"{value} has no JSON")
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list | tuple | set | frozenset):
+        return
+    for each in value:
+        refuse_not_finite(each)
+
+
+def payload_of(item: Any) -> tuple[bytes, ContentType]:
+    """One payload."""
+    if isinstance(item, bytes):
+        return item, ContentType.BYTES
+    try:
+        if isinstance(item, str):
+            return item.encode(), ContentType.TEXT
+        if isinstance(item, bytearray | memoryview):
+            return bytes(item), ContentType.BYTES
+        data = _json(item)
+        if data.find(_NULL) >= 0:  # half of what `in` costs
+            refuse_not_finite(msgspec.to_builtins(item))
+        return data, ContentType.JSON
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        kind = type(item).__name__
+        hint = "a payload is bytes, text, or what JSON can hold"
+        raise InvalidField(f"payload: this {kind} cannot be stored: {error}", hint=hint) from None
+
+
+def payloads_of(items: Sequence[Any]) -> tuple[Sequence[bytes], Bytes | None]:
+    """All payloads and their content types; None when all are bytes."""
+    kinds = set(map(type, items))
+    if kinds == {bytes} or not items:
+        return items, None
+    try:
+        if kinds == {str}:
+            return [item.encode() for item in items], _all(items, ContentType.TEXT)
+        if kinds <= {dict, list}:
+            contents = [_json(item) for item in items]
+            if b"".join(contents).find(_NULL) < 0:
+                return contents, _all(items, ContentType.JSON)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        pass  # the walk below finds out which item it was
+    return _one_by_one(items)
+
+
+def _all(items: Sequence[Any], kind: ContentType) -> Bytes:
+    return np.full(len(items), kind, np.uint8)
+
+
+def _one_by_one(items: Sequence[Any]) -> tuple[list[bytes], Bytes | None]:
+    contents: list[bytes] = []
+    kinds = bytearray()
+    for row, item in enumerate(items):
+        try:
+            content, kind = payload_of(item)
+        except InvalidField as error:
+            raise located(error, row) from None
+        contents.append(content)
+        kinds.append(kind)
+    return contents, np.frombuffer(kinds, np.uint8) if any(kinds) else None

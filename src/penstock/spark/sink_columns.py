@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock import limits
 from penstock.batch import Batch
-from penstock.batch.tables import READ_COLUMNS
+from penstock.batch.arrow import READ_COLUMNS
 from penstock.errors import InvalidField
 from penstock.model import CONTENT_TYPE_NAMES, ContentType, suggestion
 

@@ -15,8 +15,8 @@ from msgspec import UNSET
 
 from penstock import limits
 from penstock.batch import Batch, encode_one_with, fields, layout
+from penstock.batch.fields import seal_columns
 from penstock.batch.layout import PADS, Buffer
-from penstock.batch.sealing import seal_columns
 from penstock.errors import InputError, InvalidField
 from penstock.model import CONTENT_TYPE_NAMES, ContentType, Durability
 from penstock.requests import PartitionChoice

@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock import limits
 from penstock.batch import Batch, fields, layout
-from penstock.batch.sealing import seal_columns
+from penstock.batch.fields import seal_columns
 from penstock.errors import InvalidField
 from penstock.model import to_datetime
 from penstock.replies import PushReply

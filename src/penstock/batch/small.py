@@ -1,22 +1,24 @@
-"""A batch of one, by `struct` alone: for a single message NumPy would cost more than all the rest.
+"""Small batches, packed by `struct` alone: below some dozens of messages NumPy would cost more than all the rest.
 
-With one row every fixed value is one padded word and every pair of offsets is (0, length).
+With one row every fixed value is one padded word and every pair of offsets is (0, length). Plain batches, payloads of
+one content type and nothing else or with the same few options, are the most common kind.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
 from penstock import limits
-from penstock.batch import layout, values
+from penstock.batch import fields, layout, values
+from penstock.batch.fields import seal_columns
 from penstock.batch.layout import HEADER_BYTES, MAGIC, PADS, PLAIN, VERSION, Buffer
-from penstock.batch.payloads import payload_of
-from penstock.batch.rules import FIXED_MAX, check_batch_bytes, too_long
+from penstock.batch.values import FIXED_MAX, check_batch_bytes, payload_of, too_long
 from penstock.errors import InvalidField
 from penstock.model import ContentType, check_priority
 
@@ -84,10 +86,10 @@ def encode_one_with(
     for flag, text in ((layout.KEY, key), (layout.DEDUP_KEY, dedup_key), (layout.TRACE, trace)):
         if text is not None:
             flags |= flag
-            columns += _text(flag, text)
+            columns += _one_text(flag, text)
     if headers:
         flags |= layout.HEADERS
-        columns += _headers(headers)
+        columns += _one_headers(headers)
     return _seal(flags, columns, content) if flags else encode_one(content)
 
 
@@ -166,19 +168,63 @@ def _in_range(flag: int, value: Any) -> int:
     return int(value)
 
 
-def _text(flag: int, text: str) -> tuple[bytes, bytes, bytes]:
+def _one_text(flag: int, text: str) -> tuple[bytes, bytes, bytes]:
     encoded = values.text(flag, text)
     return _text_head(1, 0, len(encoded)), encoded, PADS[-len(encoded) % 8]
 
 
-def _headers(headers: Mapping[str, str]) -> list[bytes]:
+def _one_headers(headers: Mapping[str, str]) -> list[bytes]:
     names, contents = values.headers(headers)
-    return [_bounds(0, len(names)), *_binary(names), *_binary(contents)]
+    return [_bounds(0, len(names)), *_one_binary(names), *_one_binary(contents)]
 
 
-def _binary(contents: list[bytes]) -> list[bytes]:
+def _one_binary(contents: list[bytes]) -> list[bytes]:
     offsets = [0]
     for content in contents:
         offsets.append(offsets[-1] + len(content))
     packed = struct.pack(f"<{len(offsets)}i", *offsets)
     return [packed, PADS[-len(packed) % 8], *contents, PADS[-offsets[-1] % 8]]
+
+
+FEW: Final = 100
+
+
+def encode_plain(payloads: Sequence[bytes], content: ContentType | Alike = ContentType.BYTES) -> bytes:
+    """The batch of these payloads, of which there is at least one, all with the same content type or options."""
+    count = len(payloads)
+    if count == 1:
+        return fields.each(lambda payload: _encode_single(bytes(payload), content), payloads)[0]
+    flags, columns = _alike_columns(content, count) if isinstance(content, Alike) else _content_types(content, count)
+    if count <= FEW:
+        ends = list(accumulate(map(len, payloads)))
+        if ends[-1] <= limits.payload_bytes_max:  # then none of them is over it, and neither is the batch
+            return layout.seal(count, flags, columns, _offsets(count).pack(0, *ends), b"".join(payloads))
+    return seal_columns(flags, columns, fields.binary(payloads, "payload", limits.payload_bytes_max))
+
+
+def _encode_single(payload: bytes, content: ContentType | Alike) -> bytes:
+    if isinstance(content, Alike):
+        return encode_one_like(payload, content)
+    return encode_one_with(payload, content_type=content) if content else encode_one(payload)
+
+
+@lru_cache(maxsize=FEW)
+def _offsets(count: int) -> struct.Struct:
+    return struct.Struct(f"<{count + 1}i")
+
+
+def _content_types(content_type: ContentType, count: int) -> tuple[int, list[Buffer]]:
+    if not content_type:
+        return 0, []
+    return layout.CONTENT_TYPE, [bytes((content_type,)) * count, PADS[-count % 8]]
+
+
+def _alike_columns(alike: Alike, count: int) -> tuple[int, list[Buffer]]:
+    columns: list[Buffer] = []
+    position = 0
+    for flag, dtype in layout.FIXED.items():
+        if alike.flags & flag:
+            column = alike.words[position : position + dtype.itemsize] * count
+            columns += (column, PADS[-len(column) % 8])
+            position += 8
+    return alike.flags, columns
