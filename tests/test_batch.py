@@ -274,11 +274,11 @@ def test_the_partition_stays_beside_the_bytes():
         [Message(payload=b"a", partition=3), Message(payload=b"b"), Message(payload=b"c", partition="eu")]
     )
 
-    assert named.partition_names() == ["3", None, "eu"]
+    assert named.partitions == ["3", None, "eu"]
     assert named.data == Batch.build([b"a", b"b", b"c"]).data
-    assert named.take(np.array([2, 0])).partition_names() == ["eu", "3"]
-    assert sound(named).partition_names() is None
-    assert Batch.build([Message(payload=b"a")]).partition_names() is None
+    assert named.take(np.array([2, 0])).partitions == ["eu", "3"]
+    assert sound(named).partitions is None
+    assert Batch.build([Message(payload=b"a")]).partitions is None
 
 
 def test_a_batch_builds_from_a_generator_and_from_itself():

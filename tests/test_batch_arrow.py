@@ -173,7 +173,7 @@ def test_a_row_group_read_back_keeps_what_belongs_to_the_message_and_ignores_the
     assert batch.flags == layout.PRIORITY  # a column of nulls is no column
     assert batch.priority is not None
     assert batch.priority.tolist() == [1, 128]
-    assert batch.partition_names() is None
+    assert batch.partitions is None
 
 
 def test_a_table_is_pushed_like_the_messages_in_it():
@@ -206,7 +206,7 @@ def test_a_table_may_use_the_types_that_others_write():
     batch = Batch.build(table)
 
     assert batch.data == Batch.build(same).data
-    assert batch.partition_names() == ["3", None]
+    assert batch.partitions == ["3", None]
 
 
 def test_a_column_of_text_makes_text_messages_unless_it_says_otherwise():

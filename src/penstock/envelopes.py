@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 
 from penstock.batch import Batch, encode_one_task, encode_one_with, fields, layout, values
-from penstock.batch.fields import seal_columns
+from penstock.batch.fields import seal_fields
 from penstock.errors import InvalidField
-from penstock.limits import payload_bytes_max, priority_default
+from penstock.limits import priority_default
 from penstock.model import ContentType
 from penstock.model_tasks import NO_ARGS, NO_KWARGS, Envelope, TaskSubmission
 
@@ -110,7 +110,6 @@ def tasks_batch(tasks: Sequence[TaskSubmission]) -> Batch:
 
 
 def _batch(tasks: Sequence[TaskSubmission], contents: Sequence[bytes]) -> Batch:
-    payloads = fields.binary(contents, "payload", payload_bytes_max)
     columns = [
         fields.priorities([task.priority for task in tasks]),
         fields.delays([task.delay_seconds for task in tasks]),
@@ -123,6 +122,4 @@ def _batch(tasks: Sequence[TaskSubmission], contents: Sequence[bytes]) -> Batch:
         fields.texts(layout.TRACE, [task.trace for task in tasks]),
         fields.headers([task.headers for task in tasks]),
     ]
-    flags = sum(flag for flag, _ in columns)
-    buffers = [buffer for _, column in columns for buffer in column]
-    return Batch(seal_columns(flags, buffers, payloads, small=False))
+    return Batch(seal_fields(columns, contents))

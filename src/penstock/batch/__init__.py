@@ -1,18 +1,7 @@
 """The columnar batch: its bytes, how it is built, checked, read, and turned to and from Arrow."""
 
 from penstock.batch.batch import Batch, join
-from penstock.batch.layout import (
-    CONTENT_TYPE,
-    DEDUP_KEY,
-    DELAY,
-    DELIVER_AT,
-    HEADERS,
-    KEY,
-    MAX_ATTEMPTS,
-    PRIORITY,
-    TRACE,
-    TTL,
-)
+from penstock.batch.layout import CONTENT_TYPE, HEADERS, KEY, PRIORITY, TRACE, TTL
 from penstock.batch.small import (
     Alike,
     alike_of,
@@ -26,12 +15,8 @@ from penstock.batch.small import (
 
 __all__ = [
     "CONTENT_TYPE",
-    "DEDUP_KEY",
-    "DELAY",
-    "DELIVER_AT",
     "HEADERS",
     "KEY",
-    "MAX_ATTEMPTS",
     "PRIORITY",
     "TRACE",
     "TTL",

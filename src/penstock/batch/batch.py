@@ -17,7 +17,7 @@ from penstock import limits
 from penstock.batch import fields, layout
 from penstock.batch.check import check, check_header
 from penstock.batch.columns import Binary, Headers, Int64s, Text, pad
-from penstock.batch.fields import Field, Partitions, decompress, seal_columns
+from penstock.batch.fields import Field, Partitions, decompress, seal_columns, seal_fields
 from penstock.batch.layout import BOUNDS, HEADER_BYTES, PAYLOAD, SHAPE, Buffer
 from penstock.batch.small import encode_plain
 from penstock.batch.values import check_batch_bytes, check_count, payloads_of
@@ -33,14 +33,12 @@ def encode_items(items: Sequence[Any], *, small: bool) -> tuple[bytes, Partition
     check_count(len(items))
     kinds = list(map(type, items))
     if kinds.count(bytes) == len(items):
-        plain = seal_columns(0, [], _payload_column(items), small=True) if small or not items else encode_plain(items)
-        return plain, None
+        return seal_fields([], items, small=True) if small or not items else encode_plain(items), None
     if Message in kinds:
         messages = [item if type(item) is Message else Message(payload=item) for item in items]
         return _encode_messages(messages, small), fields.partitions([message.partition for message in messages])
     contents, content_types = payloads_of(items)
-    flag, column = fields.fixed(layout.CONTENT_TYPE, content_types)
-    return seal_columns(flag, column, _payload_column(contents), small=small), None
+    return seal_fields([fields.fixed(layout.CONTENT_TYPE, content_types)], contents, small=small), None
 
 
 def _encode_messages(messages: list[Message], small: bool) -> bytes:
@@ -57,13 +55,7 @@ def _encode_messages(messages: list[Message], small: bool) -> bytes:
         fields.texts(layout.TRACE, [message.trace for message in messages]),
         fields.headers([message.headers for message in messages]),
     ]
-    flags = sum(flag for flag, _ in columns)
-    buffers = [buffer for _, column in columns for buffer in column]
-    return seal_columns(flags, buffers, _payload_column(contents), small=small)
-
-
-def _payload_column(contents: Sequence[bytes]) -> Binary:
-    return fields.binary(contents, "payload", limits.payload_bytes_max)
+    return seal_fields(columns, contents, small=small)
 
 
 Column = NDArray[Any]
@@ -246,10 +238,6 @@ class Batch:
     def dedup_keys(self) -> list[str | None]:
         return self._texts(layout.DEDUP_KEY)
 
-    def partition_names(self) -> Partitions | None:
-        """The partition that each message asks for; None when none does."""
-        return self.partitions
-
     def key_hashes(self) -> NDArray[np.uint32] | None:
         """CRC32C of every key; 0 stands for no key, so a key whose CRC is 0 gets 1."""
         column = self.text(layout.KEY)
@@ -350,9 +338,7 @@ def join(batches: Sequence[Batch]) -> Batch:
     for batch in batches:
         flags |= batch.flags
     columns = [_column(batches, flag) for flag in layout.NAMES if flags & flag]
-    payloads = fields.binary([payload for batch in batches for payload in _payloads(batch)], "payload")
-    buffers = [buffer for _, column in columns for buffer in column]
-    return Batch(seal_columns(sum(flag for flag, _ in columns), buffers, payloads))
+    return Batch(seal_fields(columns, [payload for batch in batches for payload in _payloads(batch)]))
 
 
 def _column(batches: Sequence[Batch], flag: int) -> Field:
@@ -364,8 +350,7 @@ def _column(batches: Sequence[Batch], flag: int) -> Field:
         return fields.fixed(flag, np.concatenate(numbers))
     if flag == layout.HEADERS:
         return fields.headers([batch.headers(row) for batch in batches for row in range(batch.count)])
-    texts = [_texts(batch, flag) for batch in batches]
-    return fields.texts(flag, [text for some in texts for text in some])
+    return fields.texts(flag, [text for batch in batches for text in _texts(batch, flag)])
 
 
 def _texts(batch: Batch, flag: int) -> list[str | None]:

@@ -28,8 +28,155 @@ from penstock.batch.values import TEXT_BYTES_MAX, check_batch_bytes, check_lengt
 from penstock.errors import BadBatch, InputError
 from penstock.model import check_priority
 
+Partitions = list[str | None]
+Field = tuple[int, list[Buffer]]  # the bit and the padded buffers of a column; the bit is 0 when there is none
+
+ABSENT: Final[Field] = (0, [])
+
 LEVEL: Final = 1
 SAMPLE_BYTES: Final = 8 * limits.KIB
+
+Result = TypeVar("Result")
+
+
+def check_each(check: Callable[[Any], Result], items: Sequence[Any]) -> list[Result]:
+    """`check` of every item; an error names the item."""
+    checked = []
+    for row, item in enumerate(items):
+        try:
+            checked.append(check(item))
+        except InputError as error:
+            raise located(error, row) from None
+    return checked
+
+
+def binary(contents: Sequence[bytes], field: str, limit: int = limits.batch_bytes_max) -> Binary:
+    """A column of these values, each of them within `limit`."""
+    lengths = np.fromiter(map(len, contents), np.int64, len(contents))
+    total = int(lengths.sum())
+    if total > limit:  # otherwise none of them can be over it; and int32 offsets could not count what no batch may hold
+        check_lengths(lengths, field, limit)
+        check_batch_bytes(total)
+    return Binary(offsets_of(lengths), b"".join(contents))
+
+
+def fixed(flag: int, numbers: NDArray[Any] | None) -> Field:
+    """A column of fixed width."""
+    return ABSENT if numbers is None else (flag, [*pad(numbers.astype(layout.FIXED[flag], copy=False).tobytes())])
+
+
+def priorities(items: list[Any]) -> Field:
+    """From numbers or names."""
+    if _all(items, limits.priority_default):
+        return ABSENT
+    if set(map(type, items)) == {int} and min(items) >= 0 and max(items) <= limits.priority_max:
+        return fixed(layout.PRIORITY, np.array(items, np.uint8))
+    numbers = check_each(check_priority, items)
+    return ABSENT if _all(numbers, limits.priority_default) else fixed(layout.PRIORITY, np.array(numbers, np.uint8))
+
+
+def delays(items: list[Any]) -> Field:
+    """From seconds."""
+    if _all(items, 0.0):
+        return ABSENT
+    return fixed(layout.DELAY, _micros(items, values.delay_us))
+
+
+def ttls(items: list[Any]) -> Field:
+    """From seconds or None."""
+    return ABSENT if _all(items, None) else fixed(layout.TTL, _micros(items, values.ttl_us))
+
+
+def deliver_ats(items: list[Any]) -> Field:
+    """From aware datetimes or RFC 3339 text."""
+    if _all(items, None):
+        return ABSENT
+    return fixed(layout.DELIVER_AT, np.array(check_each(values.deliver_at_us, items), np.int64))
+
+
+def max_attempts(items: list[Any]) -> Field:
+    """From numbers of attempts or None."""
+    if _all(items, None):
+        return ABSENT
+    if set(map(type, items)) == {int} and min(items) >= 1 and max(items) <= limits.attempts_max:
+        return fixed(layout.MAX_ATTEMPTS, np.array(items, np.uint16))
+    return fixed(layout.MAX_ATTEMPTS, np.array(check_each(values.max_attempts, items), np.uint16))
+
+
+def content_types(items: list[Any], found: Bytes | None) -> Field:
+    """What the producer said, or else what was found."""
+    if not _all(items, None):
+        told = check_each(lambda item: None if item is None else values.content_type(item), items)
+        kinds = [0] * len(items) if found is None else found.tolist()
+        found = np.array([kind if given is None else given for given, kind in zip(told, kinds, strict=True)], np.uint8)
+    return fixed(layout.CONTENT_TYPE, found) if found is not None and found.any() else ABSENT
+
+
+def texts(flag: int, items: list[Any]) -> Field:
+    """From text or None."""
+    if _all(items, None):
+        return ABSENT
+    column = _plain_texts(items)
+    if column is None or (column.values.lengths() > TEXT_BYTES_MAX[flag]).any():
+        contents = check_each(lambda item: b"" if item is None else values.text(flag, item), items)
+        present = np.array([item is not None for item in items], np.bool_)
+        column = Text(binary(contents, layout.NAMES[flag]), bitmap(present))
+    return flag, column.buffers()
+
+
+def headers(items: list[Any]) -> Field:
+    """From mappings of text to text, or None."""
+    if _all(items, None):
+        return ABSENT
+    column = _plain_headers(items)
+    if column is None or (column.lengths() > limits.headers_bytes_max).any():
+        pairs = check_each(lambda item: values.headers({} if item is None else item), items)
+        rows = offsets_of(np.array([len(names) for names, _ in pairs], OFFSET))
+        names = binary([name for names, _ in pairs for name in names], "headers")
+        column = Headers(rows, names, binary([content for _, contents in pairs for content in contents], "headers"))
+    return (layout.HEADERS, column.buffers()) if column.rows[-1] else ABSENT
+
+
+def partitions(items: list[Any]) -> Partitions | None:
+    """From names or numbers; None when nobody asked."""
+    return None if _all(items, None) else check_each(values.partition, items)
+
+
+def _all(items: list[Any], default: Any) -> bool:
+    return items.count(default) == len(items)
+
+
+def _micros(items: list[Any], check: Callable[[Any], int]) -> Int64s:
+    if set(map(type, items)) <= {int, float} and max(items) <= limits.delay_seconds_max:
+        micros = np.rint(np.array(items, np.float64) * 1e6)
+        if micros.min() >= (check is values.ttl_us):  # false for NaN too
+            return micros.astype(np.int64)
+    return np.array(check_each(check, items), np.int64)
+
+
+def _plain_texts(items: list[Any]) -> Text | None:
+    """The column of many items that are nothing but text or None; None when it takes a closer look."""
+    if len(items) < MANY or not set(map(type, items)) <= {str, NoneType}:
+        return None
+    from penstock.batch.views import text_column
+
+    return text_column(items)
+
+
+def _plain_headers(items: list[Any]) -> Headers | None:
+    """The column of many items that are nothing but dicts of text or None; None when it takes a closer look."""
+    if len(items) < MANY or not set(map(type, items)) <= {dict, NoneType}:
+        return None
+    given = [item for item in items if item]
+    names = _plain_texts(list(chain.from_iterable(given)))
+    contents = _plain_texts([content for item in given for content in item.values()])
+    if names is None or contents is None or names.validity is not None or contents.validity is not None:
+        return None
+    rows = offsets_of(np.array([len(item) if item else 0 for item in items], OFFSET))
+    return Headers(rows, names.values, contents.values)
+
+
+# the payload blob
 
 
 class _Contexts(threading.local):
@@ -68,6 +215,9 @@ def decompress(blob: Buffer, length: int) -> bytes:
         raise BadBatch(f"payload: the compressed blob is not sound: {error}") from None
 
 
+# the bytes of a batch
+
+
 def seal_columns(flags: int, columns: list[Buffer], payloads: Binary, *, small: bool = False) -> bytes:
     """The bytes of a batch, within its limits; its payload compressed when that is wanted and pays."""
     count, blob = len(payloads.offsets) - 1, payloads.blob
@@ -82,146 +232,8 @@ def seal_columns(flags: int, columns: list[Buffer], payloads: Binary, *, small: 
     return layout.seal(count, flags, columns, offsets, compressed, layout.ZSTD, len(blob))
 
 
-Partitions = list[str | None]
-Field = tuple[int, list[Buffer]]  # the bit and the padded buffers of a column; the bit is 0 when there is none
-
-ABSENT: Final[Field] = (0, [])
-
-Result = TypeVar("Result")
-
-
-def each(check: Callable[[Any], Result], items: Sequence[Any]) -> list[Result]:
-    """`check` of every item; an error names the item."""
-    checked = []
-    for row, item in enumerate(items):
-        try:
-            checked.append(check(item))
-        except InputError as error:
-            raise located(error, row) from None
-    return checked
-
-
-def binary(contents: Sequence[bytes], field: str, limit: int = limits.batch_bytes_max) -> Binary:
-    """A column of these values, each of them within `limit`."""
-    lengths = np.fromiter(map(len, contents), np.int64, len(contents))
-    total = int(lengths.sum())
-    if total > limit:  # otherwise none of them can be over it; and int32 offsets could not count what no batch may hold
-        check_lengths(lengths, field, limit)
-        check_batch_bytes(total)
-    return Binary(offsets_of(lengths), b"".join(contents))
-
-
-def fixed(flag: int, numbers: NDArray[Any] | None) -> Field:
-    """A column of fixed width."""
-    return ABSENT if numbers is None else (flag, [*pad(numbers.astype(layout.FIXED[flag], copy=False).tobytes())])
-
-
-def priorities(items: list[Any]) -> Field:
-    """From numbers or names."""
-    if _all(items, limits.priority_default):
-        return ABSENT
-    if set(map(type, items)) == {int} and min(items) >= 0 and max(items) <= limits.priority_max:
-        return fixed(layout.PRIORITY, np.array(items, np.uint8))
-    numbers = each(check_priority, items)
-    return ABSENT if _all(numbers, limits.priority_default) else fixed(layout.PRIORITY, np.array(numbers, np.uint8))
-
-
-def delays(items: list[Any]) -> Field:
-    """From seconds."""
-    if _all(items, 0.0):
-        return ABSENT
-    return fixed(layout.DELAY, _micros(items, values.delay_us))
-
-
-def ttls(items: list[Any]) -> Field:
-    """From seconds or None."""
-    return ABSENT if _all(items, None) else fixed(layout.TTL, _micros(items, values.ttl_us))
-
-
-def deliver_ats(items: list[Any]) -> Field:
-    """From aware datetimes or RFC 3339 text."""
-    if _all(items, None):
-        return ABSENT
-    return fixed(layout.DELIVER_AT, np.array(each(values.deliver_at_us, items), np.int64))
-
-
-def max_attempts(items: list[Any]) -> Field:
-    """From numbers of attempts or None."""
-    if _all(items, None):
-        return ABSENT
-    if set(map(type, items)) == {int} and min(items) >= 1 and max(items) <= limits.attempts_max:
-        return fixed(layout.MAX_ATTEMPTS, np.array(items, np.uint16))
-    return fixed(layout.MAX_ATTEMPTS, np.array(each(values.max_attempts, items), np.uint16))
-
-
-def content_types(items: list[Any], found: Bytes | None) -> Field:
-    """What the producer said, or else what was found."""
-    if not _all(items, None):
-        told = each(lambda item: None if item is None else values.content_type(item), items)
-        kinds = [0] * len(items) if found is None else found.tolist()
-        found = np.array([kind if given is None else given for given, kind in zip(told, kinds, strict=True)], np.uint8)
-    return fixed(layout.CONTENT_TYPE, found) if found is not None and found.any() else ABSENT
-
-
-def texts(flag: int, items: list[Any]) -> Field:
-    """From text or None."""
-    if _all(items, None):
-        return ABSENT
-    column = _plain_texts(items)
-    if column is None or (column.values.lengths() > TEXT_BYTES_MAX[flag]).any():
-        contents = each(lambda item: b"" if item is None else values.text(flag, item), items)
-        present = np.array([item is not None for item in items], np.bool_)
-        column = Text(binary(contents, layout.NAMES[flag]), bitmap(present))
-    return flag, column.buffers()
-
-
-def headers(items: list[Any]) -> Field:
-    """From mappings of text to text, or None."""
-    if _all(items, None):
-        return ABSENT
-    column = _plain_headers(items)
-    if column is None or (column.lengths() > limits.headers_bytes_max).any():
-        pairs = each(lambda item: values.headers({} if item is None else item), items)
-        rows = offsets_of(np.array([len(names) for names, _ in pairs], OFFSET))
-        names = binary([name for names, _ in pairs for name in names], "headers")
-        column = Headers(rows, names, binary([content for _, contents in pairs for content in contents], "headers"))
-    return (layout.HEADERS, column.buffers()) if column.rows[-1] else ABSENT
-
-
-def partitions(items: list[Any]) -> Partitions | None:
-    """From names or numbers; None when nobody asked."""
-    return None if _all(items, None) else each(values.partition, items)
-
-
-def _all(items: list[Any], default: Any) -> bool:
-    return items.count(default) == len(items)
-
-
-def _micros(items: list[Any], check: Callable[[Any], int]) -> Int64s:
-    if set(map(type, items)) <= {int, float} and max(items) <= limits.delay_seconds_max:
-        micros = np.rint(np.array(items, np.float64) * 1e6)
-        if micros.min() >= (check is values.ttl_us):  # false for NaN too
-            return micros.astype(np.int64)
-    return np.array(each(check, items), np.int64)
-
-
-def _plain_texts(items: list[Any]) -> Text | None:
-    """The column of many items that are nothing but text or None; None when it takes a closer look."""
-    if len(items) < MANY or not set(map(type, items)) <= {str, NoneType}:
-        return None
-    from penstock.batch.views import text_column
-
-    return text_column(items)
-
-
-def _plain_headers(items: list[Any]) -> Headers | None:
-    """The column of many items that are nothing but dicts of text or None; None when it takes a closer look."""
-    if len(items) < MANY or not set(map(type, items)) <= {dict, NoneType}:
-        return None
-    given = [item for item in items if item]
-    names = _plain_texts(list(chain.from_iterable(given)))
-    contents = _plain_texts([content for item in given for content in item.values()])
-    if names is None or contents is None or names.validity is not None or contents.validity is not None:
-        return None
-    rows = offsets_of(np.array([len(item) if item else 0 for item in items], OFFSET))
-    return Headers(rows, names.values, contents.values)
+def seal_fields(columns: Sequence[Field], contents: Sequence[bytes], *, small: bool = False) -> bytes:
+    """The bytes of a batch from its columns and its payloads."""
+    flags = sum(flag for flag, _ in columns)
+    buffers = [buffer for _, column in columns for buffer in column]
+    return seal_columns(flags, buffers, binary(contents, "payload", limits.payload_bytes_max), small=small)

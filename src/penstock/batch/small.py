@@ -193,7 +193,7 @@ def encode_plain(payloads: Sequence[bytes], content: ContentType | Alike = Conte
     """The batch of these payloads, of which there is at least one, all with the same content type or options."""
     count = len(payloads)
     if count == 1:
-        return fields.each(lambda payload: _encode_single(bytes(payload), content), payloads)[0]
+        return fields.check_each(lambda payload: _encode_single(bytes(payload), content), payloads)[0]
     flags, columns = _alike_columns(content, count) if isinstance(content, Alike) else _content_types(content, count)
     if count <= FEW:
         ends = list(accumulate(map(len, payloads)))

@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from penstock import limits
 from penstock.batch import Batch, encode_one_with, fields, layout
-from penstock.batch.fields import seal_columns
+from penstock.batch.fields import seal_columns, seal_fields
 from penstock.batch.layout import PADS, Buffer
 from penstock.errors import InputError, InvalidField
 from penstock.model import CONTENT_TYPE_NAMES, ContentType, Durability
@@ -113,11 +113,8 @@ def batch_of(messages: Sequence[NewMessage], within: str, trace: str | None = No
             fields.texts(layout.TRACE, [message.trace if message.trace is not None else trace for message in messages]),
             fields.headers([message.headers for message in messages]),
         ]
-        flags = sum(flag for flag, _ in columns)
-        buffers = [buffer for _, column in columns for buffer in column]
-        payloads = fields.binary(contents, "payload", limits.payload_bytes_max)
-        partitions = fields.partitions([message.partition for message in messages])
-        return Batch(seal_columns(flags, buffers, payloads), partitions)
+        data = seal_fields(columns, contents)
+        return Batch(data, fields.partitions([message.partition for message in messages]))
     except InputError as error:
         raise placed(_item(error), within) from None
 

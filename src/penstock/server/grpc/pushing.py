@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock import limits
 from penstock.batch import Batch, fields, layout
-from penstock.batch.fields import seal_columns
+from penstock.batch.fields import seal_fields
 from penstock.errors import InvalidField
 from penstock.model import to_datetime
 from penstock.replies import PushReply
@@ -59,11 +59,8 @@ def _with_fields(messages: list[pb.NewMessage], contents: list[bytes]) -> Batch:
         _texts(layout.TRACE, traces),
         fields.headers([dict(value) if value else None for value in headers]) if any(headers) else fields.ABSENT,
     ]
-    flags = sum(flag for flag, _ in columns)
-    buffers = [buffer for _, column in columns for buffer in column]
-    payloads = fields.binary(contents, "payload", limits.payload_bytes_max)
     places = fields.partitions([name or None for name in partitions]) if any(partitions) else None
-    return Batch(seal_columns(flags, buffers, payloads), places)
+    return Batch(seal_fields(columns, contents), places)
 
 
 _FIELDS: Final = attrgetter(
