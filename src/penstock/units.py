@@ -1,4 +1,4 @@
-"""Durations, sizes and instants as people type them. No clock is read here: who asks says what time it is."""
+"""Durations, sizes and instants as people type them, and counts as they read them. No clock is read here."""
 
 from __future__ import annotations
 
@@ -59,3 +59,8 @@ def instant(text: str, now: datetime) -> datetime:
         raise InvalidField(f"{text!r} is not a time", hint=hint) from None
     # People mean their own zone when they name none.
     return value if value.tzinfo is not None else value.astimezone()
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """A count with its noun: `1 file`, `2,000 files`."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"

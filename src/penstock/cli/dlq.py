@@ -13,7 +13,7 @@ from penstock.cli.exits import CommandError, nothing_there
 from penstock.cli.options import AsJson, ContextOption, Limit, QueueName, Since, Until, Url, Yes
 from penstock.cli.target import opened
 from penstock.model import DLQ_SUFFIX, Message, MessageId
-from penstock.storage.findings import spelt
+from penstock.units import plural
 
 app = typer.Typer(help="Dead letters: list, show, redrive, purge.", no_args_is_help=True)
 
@@ -108,7 +108,7 @@ def redrive(
         raise nothing_there(f"no dead letters in {queue!r}" + _if_filtered(id, group, reason, error, key, since, until))
     verb = "would go" if dry_run else "went"
     value = {"queue": queue, "redriven": 0 if dry_run else count, "matching": count, "dry_run": dry_run}
-    output.done(f"{spelt(count, 'dead letter')} {verb} back to {queue}", value, as_json=as_json)
+    output.done(f"{plural(count, 'dead letter')} {verb} back to {queue}", value, as_json=as_json)
 
 
 @app.command()

@@ -24,7 +24,7 @@ from penstock.cli.tasks import (
     filter_of,
 )
 from penstock.model_tasks import OperationView, TaskFilter
-from penstock.storage.findings import spelt
+from penstock.units import plural
 
 if TYPE_CHECKING:
     from penstock.client.session import Session
@@ -127,5 +127,5 @@ def _counts(view: OperationView) -> tuple[int, int, int]:
 
 def _account(view: OperationView) -> str:
     matched, cancelled, purged = _counts(view)
-    did = f"{spelt(matched, 'task')} matched, {cancelled:,} cancelled, {purged:,} purged"
+    did = f"{plural(matched, 'task')} matched, {cancelled:,} cancelled, {purged:,} purged"
     return f"{view.action} {view.state}: {did}{f': {view.error}' if view.error else ''}"

@@ -26,7 +26,7 @@ from penstock.cli.spark_session import Bar, Conf, Master, parsed_conf, readable
 from penstock.spark.pipelines.base import Options, Pipeline, Report
 from penstock.spark.pipelines.state import plain
 from penstock.spark.pipelines.typed import Option, described
-from penstock.storage.findings import spelt
+from penstock.units import plural
 
 if TYPE_CHECKING:
     from penstock.spark.pipelines.records import Record
@@ -239,7 +239,7 @@ def blocks(widths: Sequence[int], numeric: Sequence[bool], width: int) -> list[l
 def _write_files(files: Sequence[str]) -> None:
     if not files:
         return
-    output.write(f"\n[bold]{spelt(len(files), 'file')}[/]")
+    output.write(f"\n[bold]{plural(len(files), 'file')}[/]")
     for name in files[:FILES_SHOWN_MAX]:
         output.write(f"  {escape(name)}")
     if len(files) > FILES_SHOWN_MAX:

@@ -24,7 +24,7 @@ from penstock.cli.exits import CommandError
 from penstock.cli.options import AsJson, ContextOption, Partition, QueueName, Url, instant_option, seconds_option
 from penstock.cli.target import opened
 from penstock.model import CONTENT_TYPE_NAMES, ContentType, Message, suggestion
-from penstock.storage.findings import spelt
+from penstock.units import plural
 
 if TYPE_CHECKING:
     from penstock import Penstock
@@ -304,16 +304,16 @@ def _push_many(ps: Penstock, queue: str, chunks: Any, total: int | None, *, ids:
                     _write_ids(result, as_json=as_json)
     except Exception as error:
         if pushed or duplicates:
-            told = f"; {spelt(pushed + duplicates, 'message')} before are pushed"
+            told = f"; {plural(pushed + duplicates, 'message')} before are pushed"
             error.args = (f"{error.args[0]}{told}", *error.args[1:])
             if hasattr(error, "message"):
                 error.message += told
         raise
     if ids:
         return
-    also = f", {spelt(duplicates, 'duplicate')} left out" if duplicates else ""
+    also = f", {plural(duplicates, 'duplicate')} left out" if duplicates else ""
     value = {"queue": queue, "pushed": pushed, "duplicates": duplicates}
-    output.done(f"pushed {spelt(pushed, 'message')} to {queue}{also}", value, as_json=as_json)
+    output.done(f"pushed {plural(pushed, 'message')} to {queue}{also}", value, as_json=as_json)
 
 
 def _write_ids(result: Any, *, as_json: bool) -> None:

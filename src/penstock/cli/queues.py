@@ -24,7 +24,7 @@ from penstock.cli.options import (
 from penstock.cli.target import opened
 from penstock.errors import QueueNotFound
 from penstock.model import DLQ_SUFFIX, QueueStats
-from penstock.storage.findings import spelt
+from penstock.units import plural
 
 if TYPE_CHECKING:
     from penstock import Penstock
@@ -83,8 +83,8 @@ def totals(found: list[QueueStats]) -> dict[str, int]:
 def write_queue(found: QueueStats) -> None:
     """A queue for people."""
     about = [
-        spelt(found.messages, "message"),
-        spelt(found.partitions, "partition"),
+        plural(found.messages, "message"),
+        plural(found.partitions, "partition"),
         f"{human.size(found.bytes_stored)} stored",
         *(["[yellow]paused[/]"] if found.paused else []),
     ]
@@ -176,7 +176,7 @@ def update(
     with opened(url, context) as ps:
         ps.update_queue(queue, **options)
         actual = msgspec.structs.asdict(ps.queue(queue).options)
-    text = f"queue {queue}: {spelt(len(options), 'option')} set"
+    text = f"queue {queue}: {plural(len(options), 'option')} set"
     output.done(text, {"name": queue, "options": actual}, as_json=as_json)
 
 
@@ -187,7 +187,7 @@ def delete(
     """Delete a queue, its messages and its dead letters."""
     with opened(url, context) as ps:
         count = ps.queue(queue).stats().messages
-        output.confirm(f"Delete queue {queue} with {spelt(count, 'message')}?", yes=yes)
+        output.confirm(f"Delete queue {queue} with {plural(count, 'message')}?", yes=yes)
         ps.delete_queue(queue)
     output.done(f"queue {queue} is deleted", {"name": queue, "status": "deleted"}, as_json=as_json)
 
@@ -215,7 +215,7 @@ def purge(
     """Drop everything unsettled, in every group."""
     with opened(url, context) as ps:
         lag = max((each.lag for each in ps.queue(queue).stats().groups.values()), default=0)
-        output.confirm(f"Drop what is not settled in {queue}, {spelt(lag, 'message')} at most?", yes=yes)
+        output.confirm(f"Drop what is not settled in {queue}, {plural(lag, 'message')} at most?", yes=yes)
         ps.queue(queue).purge()
     output.done(f"queue {queue} is purged", {"name": queue, "status": "purged"}, as_json=as_json)
 

@@ -30,7 +30,7 @@ from penstock.cli import human, output, spark_session
 from penstock.cli.exits import CommandError, explained
 from penstock.cli.options import AsJson, ContextOption, Since, Until, Url
 from penstock.cli.spark_session import Bar, Conf, Master, parsed_conf, readable, told
-from penstock.storage.findings import spelt
+from penstock.units import plural
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,7 +63,7 @@ def write(frame: DataFrame, kind: Format, out: Path | None, limit: int | None, *
             count = (write_json if kind == "json" else write_csv)(found, output.for_eyes(file))
     if out is not None:
         with hidden():
-            output.done(f"{spelt(count, 'row')} in {out}", {"rows": count, "file": str(out)}, as_json=False)
+            output.done(f"{plural(count, 'row')} in {out}", {"rows": count, "file": str(out)}, as_json=False)
 
 
 def write_table(found: pa.Table, limit: int, file: TextIO) -> int:
@@ -80,7 +80,7 @@ def write_table(found: pa.Table, limit: int, file: TextIO) -> int:
     elif found.num_columns:
         output.write(_grid(found.schema, rows), paper)
     more = "; there are more, which --limit or another --format shows" if found.num_rows > limit else ""
-    output.write(f"[dim]{spelt(len(rows), 'row')}{more}[/]", paper)
+    output.write(f"[dim]{plural(len(rows), 'row')}{more}[/]", paper)
     return len(rows)
 
 

@@ -11,7 +11,8 @@ from rich.markup import escape
 
 from penstock.cli import output
 from penstock.clock import SystemClock
-from penstock.storage.findings import Finding, spelt
+from penstock.storage.findings import Finding
+from penstock.units import plural
 
 if TYPE_CHECKING:
     from penstock.repair import Loss, Report
@@ -83,17 +84,17 @@ def _headline(report: Report) -> str:
         return f"[green]✓[/] {name} is sound: {_checked(report)}."
     wrong = sum(not finding.harmless for finding in report.findings)
     lost = sum(loss.end_offset - loss.first_offset for loss in report.losses if loss.is_certain)
-    what = f"{spelt(wrong, 'thing')} {'is' if wrong == 1 else 'are'} wrong"
-    losing = f"{spelt(lost, 'message')} {'is' if lost == 1 else 'are'} lost" if lost else "no message is lost"
+    what = f"{plural(wrong, 'thing')} {'is' if wrong == 1 else 'are'} wrong"
+    losing = f"{plural(lost, 'message')} {'is' if lost == 1 else 'are'} lost" if lost else "no message is lost"
     return f"[red]✗[/] {name}: {what}, {losing}. Examined: {_checked(report)}."
 
 
 def _checked(report: Report) -> str:
     checked = report.checked
     return (
-        f"{spelt(checked.journal_files, 'journal file')} with {spelt(checked.frames, 'frame')}, "
-        f"{spelt(checked.checkpoint_parts, 'checkpoint part')}, {spelt(checked.segment_files, 'segment file')} with "
-        f"{spelt(checked.sealed_messages, 'message')}"
+        f"{plural(checked.journal_files, 'journal file')} with {plural(checked.frames, 'frame')}, "
+        f"{plural(checked.checkpoint_parts, 'checkpoint part')}, {plural(checked.segment_files, 'segment file')} with "
+        f"{plural(checked.sealed_messages, 'message')}"
     )
 
 
@@ -115,7 +116,7 @@ def _write_passed_over(losses: list[Loss]) -> None:
         return
     queues = sorted({loss.queue for loss in losses})
     output.write(
-        f"[yellow]·[/] in {spelt(len(losses), 'partition')} of {escape(', '.join(queues))} it cannot be told whether "
+        f"[yellow]·[/] in {plural(len(losses), 'partition')} of {escape(', '.join(queues))} it cannot be told whether "
         "messages at the end are lost; offsets there are passed over, so that no id is ever used twice"
     )
 
@@ -183,8 +184,8 @@ def write_verification(found: Verification) -> None:
         output.write(f"[red]✗[/] {name} does not add up. See what is affected with\n    penstock doctor {name}")
         return
     output.write(
-        f"[green]✓[/] {name} adds up: {spelt(found.files, 'file')}, {spelt(found.frames, 'frame')}, "
-        f"{spelt(found.sealed_messages, 'message')} in segments and {found.journal_messages:,} in the journal; every "
+        f"[green]✓[/] {name} adds up: {plural(found.files, 'file')}, {plural(found.frames, 'frame')}, "
+        f"{plural(found.sealed_messages, 'message')} in segments and {found.journal_messages:,} in the journal; every "
         "checksum matches, and every message is in exactly one place."
     )
     if found.accounts:

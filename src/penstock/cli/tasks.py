@@ -36,7 +36,7 @@ from penstock.clock import SystemClock
 from penstock.errors import PenstockError, TaskConflict, TaskNotFound
 from penstock.model import check_priority, suggestion
 from penstock.model_tasks import ParentPolicy, TaskFilter, TaskState, TaskSubmission, TaskView
-from penstock.storage.findings import spelt
+from penstock.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -166,7 +166,7 @@ def purge(
         output.confirm(f"Forget {which}, and cancel those that wait?", yes=yes)
         count, ticket = ps.session.purge_tasks(wanted)
         ps.session.confirm(ticket)
-    output.done(f"forgot {spelt(count, 'task')}", {"purged": count}, as_json=as_json)
+    output.done(f"forgot {plural(count, 'task')}", {"purged": count}, as_json=as_json)
 
 
 def filter_of(

@@ -39,8 +39,8 @@ from penstock.storage.checkpoint import Checkpoint
 from penstock.storage.disk import Disk
 from penstock.storage.doctor import Examination
 from penstock.storage.evidence import entries_in
-from penstock.storage.findings import spelt
 from penstock.storage.journal_check import Hole
+from penstock.units import plural
 
 MESSAGE_BYTES_MIN = 4  # a message takes at least this much of a frame: its place in the column of payloads
 QUEUE_BYTES_MIN = 32  # so does the entry that makes a queue
@@ -181,7 +181,7 @@ class _Salvage:
         if hole.end_sequence - 1 <= self._found.known_durable:
             return
         self._notes.append(
-            f"{hole.file}: whatever {spelt(hole.frames, 'frame')} from sequence {hole.first_sequence} on said about "
+            f"{hole.file}: whatever {plural(hole.frames, 'frame')} from sequence {hole.first_sequence} on said about "
             "leases and settlements is forgotten; messages settled there may be delivered again"
         )
         entries = entries_in(hole)

@@ -12,8 +12,3 @@ class Finding(msgspec.Struct, frozen=True):
     what: str
     position: int | None = None  # in bytes
     harmless: bool = False
-
-
-def spelt(count: int, one: str, many: str | None = None) -> str:
-    """A count with its noun."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"

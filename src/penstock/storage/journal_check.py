@@ -15,9 +15,10 @@ from penstock import limits
 from penstock.errors import Damaged
 from penstock.storage import journal_files
 from penstock.storage.disk import Disk
-from penstock.storage.findings import Finding, spelt
+from penstock.storage.findings import Finding
 from penstock.storage.frames import HEADER_BYTES, Header, Scan, Verdict, decode_header, scan, seed_of
 from penstock.storage.journal_files import Mark
+from penstock.units import plural
 
 Progress = Callable[[int], None]  # bytes just checked
 
@@ -177,7 +178,7 @@ def _damaged(hole: Hole, *, is_last: bool) -> Finding:
 def _frames(hole: Hole) -> str:
     if hole.frames == 1:
         return f"the frame of sequence {hole.first_sequence}"
-    return f"{spelt(hole.frames, 'frame')}, sequences {hole.first_sequence} to {hole.end_sequence - 1}"
+    return f"{plural(hole.frames, 'frame')}, sequences {hole.first_sequence} to {hole.end_sequence - 1}"
 
 
 def _were(hole: Hole) -> str:

@@ -13,11 +13,12 @@ from penstock.storage import audit
 from penstock.storage import manifest as manifests
 from penstock.storage.disk import Disk
 from penstock.storage.extents import Extent
-from penstock.storage.findings import Finding, spelt
+from penstock.storage.findings import Finding
 from penstock.storage.manifest import DIRECTORIES, Manifest, SegmentFile
 from penstock.storage.parquet import SegmentReader
 from penstock.storage.relist import Relisted, relist
 from penstock.storage.schema import EVENT_TIMES, EVENTS, SCHEMAS, TASKS
+from penstock.units import plural
 
 _ABOUT = {EVENTS: "deliveries", TASKS: "tasks"}
 
@@ -84,7 +85,7 @@ def _extent_of_damage(file: SegmentFile, problem: audit.Problem, groups: int, so
     if file.table in EVENT_TIMES:
         return f"it holds history of {_ABOUT[file.table]}, no messages"
     gone = sum(extent.count for extent in problem.extents) - sum(extent.count for extent in sound)
-    return f"{groups:,} of {spelt(len(file.row_groups), 'row group')} can be read, {spelt(gone, 'message')} cannot"
+    return f"{groups:,} of {plural(len(file.row_groups), 'row group')} can be read, {plural(gone, 'message')} cannot"
 
 
 def readable_row_groups(disk: Disk, file: SegmentFile) -> set[int]:

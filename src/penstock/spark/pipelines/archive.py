@@ -23,7 +23,7 @@ from penstock.spark.pipelines.archiving.reading import names_like, read_archive
 from penstock.spark.pipelines.archiving.spread import at_once, over
 from penstock.spark.pipelines.archiving.storing import Archive
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
-from penstock.storage.findings import spelt
+from penstock.units import plural
 
 if TYPE_CHECKING:
     from penstock.history import Wanted
@@ -72,7 +72,7 @@ def run(run: Run) -> Report:
         queues = names_like(moment.queues, run.queues, run.url)
         done = _Done(new_messages(moment, archive.manifest, queues))
         if left:
-            done.notes.append(f"removed {spelt(len(left), 'file')} that a run which did not end had left")
+            done.notes.append(f"removed {plural(len(left), 'file')} that a run which did not end had left")
         begun = clock.monotonic()
         _copy(run, Copier(archive, url, history, over(run.spark), at_once(run.spark)), moment, done)
         done.seconds = (clock.monotonic() - begun) / 1e6
@@ -104,7 +104,8 @@ def _join(run: Run, archive: Archive, done: _Done, now: int) -> None:
         done.joined = joining.join(archive, lots, over(run.spark), now)
         count = sum(map(len, lots))
         done.notes.append(
-            f"joined {spelt(count, 'file')} into {len(done.joined)}; the old ones are in _penstock/replaced for an hour"
+            f"joined {plural(count, 'file')} into {len(done.joined)}; "
+            "the old ones are in _penstock/replaced for an hour"
         )
 
 
@@ -121,10 +122,10 @@ def _report(run: Run, archive: Archive, done: _Done) -> Report:
         figures["messages_per_second"] = round(rows / max(done.seconds, 1e-6))
     summary = "nothing new to archive"
     if rows:
-        summary = f"archived {spelt(rows, 'new message')} in {spelt(len(done.files), 'file')}"
+        summary = f"archived {plural(rows, 'new message')} in {plural(len(done.files), 'file')}"
     if done.proved:
         figures["messages_proved"] = done.proved
-        summary += f"; {spelt(done.proved, 'message')} compared: the archive is the log"
+        summary += f"; {plural(done.proved, 'message')} compared: the archive is the log"
     return Report(
         summary=summary,
         figures=figures,

@@ -23,7 +23,7 @@ from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
 from penstock.spark.pipelines.replaying import plans, pushing, selecting
 from penstock.spark.pipelines.replaying.plans import Plan
 from penstock.spark.staging import Target
-from penstock.storage.findings import spelt
+from penstock.units import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -57,12 +57,12 @@ def run(run: Run) -> Report:
     plan = _plan(run)
     figures: dict[str, Any] = {"messages": 0, "replay_id": plan.id}
     if plan.is_done:
-        summary = f"replay {plan.id} has ended already: {spelt(plan.messages or 0, 'message')} pushed to {plan.to!r}"
+        summary = f"replay {plan.id} has ended already: {plural(plan.messages or 0, 'message')} pushed to {plan.to!r}"
         return Report(summary=summary, figures=figures, notes=["give another --id to push them once more"])
     if plan.is_prepared:
         figures["messages"] = _push_slowly(run, plan)
         return Report(
-            summary=f"went on, and has pushed {spelt(figures['messages'], 'message')} to {plan.to!r}", figures=figures
+            summary=f"went on, and has pushed {plural(figures['messages'], 'message')} to {plan.to!r}", figures=figures
         )
     run.progress.step("selecting")
     selected, notes = selection(run, plan)
@@ -71,11 +71,11 @@ def run(run: Run) -> Report:
     if not count:
         return Report(summary="no messages to replay", figures=figures, notes=notes)
     if not run.options.go:
-        summary = f"would push {spelt(count, 'message')} to {plan.to!r}; add --go to do it"
+        summary = f"would push {plural(count, 'message')} to {plan.to!r}; add --go to do it"
         return Report(summary=summary, figures=figures, tables=[found, _sample(selected)], notes=notes)
     _push(run, plan, selected, count)
     return Report(
-        summary=f"pushed {spelt(count, 'message')} to {plan.to!r}", figures=figures, tables=[found], notes=notes
+        summary=f"pushed {plural(count, 'message')} to {plan.to!r}", figures=figures, tables=[found], notes=notes
     )
 
 

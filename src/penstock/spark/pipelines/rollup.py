@@ -17,7 +17,7 @@ from msgspec import Meta
 from penstock.errors import InvalidField
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
 from penstock.spark.pipelines.rolling.files import Cursor, RollupFiles, State
-from penstock.storage.findings import spelt
+from penstock.units import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -188,8 +188,8 @@ def _report(run: Run, files: RollupFiles, state: State, pushed: int, settled: in
     pages = write_report(run.out, known, shown, queues_max=run.options.charts)
     is_new = bool(pushed or settled)
     dates = [date for date, generation in state.dates.items() if is_new and generation == state.generation]
-    new = f"{spelt(pushed, 'push', 'pushes')} and {spelt(settled, 'outcome')} added"
-    added = f"{new}; {spelt(len(dates), 'date')} written."
+    new = f"{plural(pushed, 'push', 'pushes')} and {plural(settled, 'outcome')} added"
+    added = f"{new}; {plural(len(dates), 'date')} written."
     return Report(
         summary=added if is_new else "Nothing new: the tables are up to date, and the report is drawn again.",
         figures={"pushed": pushed, "events": settled, "dates": len(dates)},

@@ -25,7 +25,7 @@ from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
 from penstock.spark.pipelines.state import read_state, write_state
 from penstock.spark.pipelines.windowing.frames import EVENT_AT, WANTED, as_messages, events_of, windowed, windows
 from penstock.spark.pipelines.windowing.spec import WindowSpec, checked, load_spec
-from penstock.storage.findings import spelt
+from penstock.units import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -218,11 +218,11 @@ def _report(run: Run, spec: WindowSpec, counted: Counted) -> Report:
         notes.append(f"{figures['late']:,} came too late for their window and were dropped: allow more lateness?")
     if figures["untimed"]:
         notes.append(f"{figures['untimed']:,} messages have no time in {spec.event_time!r} and are in no window")
-    came = f"{spelt(figures['messages'], 'message')} of {spec.source} became"
+    came = f"{plural(figures['messages'], 'message')} of {spec.source} became"
     has_news = figures["messages"] or figures["windows"]
     return Report(
         summary=(
-            f"{came} {spelt(figures['windows'], 'window')} in {spec.sink}"
+            f"{came} {plural(figures['windows'], 'window')} in {spec.sink}"
             if has_news
             else f"nothing new in {spec.source}"
         ),

@@ -19,7 +19,7 @@ from penstock.history import QueueView, open_history
 from penstock.spark import ranges
 from penstock.spark.pipelines.base import Report, Run
 from penstock.spark.pipelines.state import read_state, write_state
-from penstock.storage.findings import spelt
+from penstock.units import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,11 +70,11 @@ def run_batch(own: OwnPipeline, run: Run) -> Report:
     if not state.messages:
         return Report(summary=f"nothing new in {sources}", figures=figures(state, 0))
     write_state(path, state)
-    run.progress.step(f"{spelt(state.messages, 'message')} of {sources} to {own.between.sink}")
+    run.progress.step(f"{plural(state.messages, 'message')} of {sources} to {own.between.sink}")
     pushed = _write(own.applied(_read(own, run, state)), own, run, state)
     write_state(path, msgspec.structs.replace(state, is_done=True))
     return Report(
-        summary=f"{spelt(state.messages, 'message')} of {sources} became {pushed:,} in {own.between.sink}",
+        summary=f"{plural(state.messages, 'message')} of {sources} became {pushed:,} in {own.between.sink}",
         figures=figures(state, pushed),
     )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.spark.pipelines.base import Report, Run
 from penstock.spark.writing import stream_to
-from penstock.storage.findings import spelt
+from penstock.units import plural
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -48,7 +48,7 @@ def run_stream(own: OwnPipeline, run: Run) -> Report:
         counted.look(query)
         query.stop()
     return Report(
-        summary=f"{counted.shown(own)}, in {spelt(len(counted.rows), 'micro-batch', 'micro-batches')}",
+        summary=f"{counted.shown(own)}, in {plural(len(counted.rows), 'micro-batch', 'micro-batches')}",
         figures={"messages": counted.messages, "batches": len(counted.rows)},
         notes=[f"it goes on from {checkpoint} when it is run again"],
     )
@@ -74,7 +74,7 @@ class Counted:
 
     def shown(self, own: OwnPipeline) -> str:
         """One line for people."""
-        return f"{spelt(self.messages, 'message')} of {', '.join(own.between.sources)} to {own.between.sink}"
+        return f"{plural(self.messages, 'message')} of {', '.join(own.between.sources)} to {own.between.sink}"
 
 
 def _reader(own: OwnPipeline, run: Run) -> DataStreamReader:

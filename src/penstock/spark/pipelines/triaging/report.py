@@ -11,7 +11,7 @@ import msgspec
 from penstock.spark.pipelines.base import Report, Table
 from penstock.spark.pipelines.triaging.facts import in_words
 from penstock.spark.pipelines.triaging.redrive import in_utc
-from penstock.storage.findings import spelt
+from penstock.units import plural
 
 ERROR_CHARS_SHOWN = 80
 
@@ -114,7 +114,7 @@ def report(triage: Triage, file: str | None, *, is_old: bool = False) -> Report:
     groups, files = triage.groups, [file] if file else []
     if not groups:
         return Report(summary="there are no dead letters", figures={"letters": 0, "groups": 0}, files=files)
-    summary = f"{spelt(triage.letters, 'dead letter')} in {spelt(len(groups), 'group')}"
+    summary = f"{plural(triage.letters, 'dead letter')} in {plural(len(groups), 'group')}"
     notes = ["nothing has changed since the last run: this is its report (--again looks again)"] if is_old else []
     for group in groups:
         # Not in a table, which would break the command up on a narrow screen.
