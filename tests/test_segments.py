@@ -19,7 +19,7 @@ from penstock import limits
 from penstock.clock import ManualClock
 from penstock.delivery.entries import Span
 from penstock.errors import Damaged, InvalidField
-from penstock.storage import audit
+from penstock.storage import segment_audit
 from penstock.storage.disk import RealDisk
 from penstock.storage.manifest import Manifest
 from penstock.storage.parquet import SegmentReader
@@ -262,7 +262,7 @@ def test_a_flipped_bit_in_any_byte_is_caught_by_verify(disk, store):
         alone = Manifest(files={file.name: file})
         for byte in range(file.bytes):
             with flipped(disk, file, byte, rng):
-                (problem,) = audit.verify(disk, alone)
+                (problem,) = segment_audit.verify(disk, alone)
             assert problem.file == file.name
     assert store.verify() == []
 

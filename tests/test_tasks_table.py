@@ -187,14 +187,14 @@ def test_rows_stay_as_long_as_the_catalogue_keeps_tasks_although_the_messages_ar
 def test_files_of_tasks_are_verified_and_listed_anew(office, tmp_path):
     from penstock.storage.disk import RealDisk
     from penstock.storage.doctor import examine
-    from penstock.storage.relist import relist
+    from penstock.storage.segment_audit import rebuild_manifest
 
     office.enqueue()
     office.session.seal()
     store = office.session.shard.store
     (name,) = [file.name for file in store.files() if file.table == TASKS]
-    relisted = relist(RealDisk(office.path), store.sealed_sequence).manifest
-    assert relisted.files[name] == store.manifest.files[name]
+    rebuilt = rebuild_manifest(RealDisk(office.path), store.sealed_sequence).manifest
+    assert rebuilt.files[name] == store.manifest.files[name]
     office.ps.close()
     assert examine(RealDisk(office.path)).is_sound
 

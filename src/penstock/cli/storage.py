@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from penstock.cli import output
 from penstock.clock import SystemClock
-from penstock.storage.findings import Finding
+from penstock.storage.doctor import Finding
 from penstock.units import plural
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ import msgspec
 
 from penstock.repair.salvage import Loss, Salvaged, salvage
 from penstock.storage.disk import Disk
-from penstock.storage.doctor import Examination, Progress, examine
-from penstock.storage.findings import Finding
+from penstock.storage.doctor import Examination, Finding, Progress, examine
 
 
 class Checked(msgspec.Struct, frozen=True):

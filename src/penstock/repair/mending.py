@@ -35,15 +35,13 @@ from penstock.storage import compaction, journal_files
 from penstock.storage import manifest as manifests
 from penstock.storage.aside import Aside
 from penstock.storage.checkpoint import CheckpointStore
-from penstock.storage.checkpoint_check import CheckpointCheck
 from penstock.storage.directory import DIRECTORIES, MARKER, write_marker
 from penstock.storage.disk import Disk
-from penstock.storage.doctor import Examination
+from penstock.storage.doctor import CheckpointCheck, Examination, SegmentCheck
 from penstock.storage.frames import Header
 from penstock.storage.manifest import Manifest
 from penstock.storage.parquet import SegmentReader
 from penstock.storage.schema import MESSAGES, Names
-from penstock.storage.segment_check import SegmentCheck
 from penstock.storage.segments import SegmentStore
 
 REPORT = "report.json"

@@ -29,8 +29,8 @@ from penstock.errors import Damaged
 from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX, MessageId, Outcome, QueueOptions
 from penstock.requests import DEAD_GROUP, DEAD_ORIGIN
 from penstock.storage.disk import Disk
+from penstock.storage.doctor import JournalCheck
 from penstock.storage.extents import Extent
-from penstock.storage.journal_check import JournalCheck
 from penstock.storage.manifest import Manifest
 from penstock.storage.parquet import SegmentReader
 from penstock.storage.schema import EVENTS, MESSAGES, SCHEMAS

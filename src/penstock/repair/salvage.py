@@ -37,9 +37,8 @@ from penstock.shard.checkpoints import (
 from penstock.shard.opening import by_partition
 from penstock.storage.checkpoint import Checkpoint
 from penstock.storage.disk import Disk
-from penstock.storage.doctor import Examination
+from penstock.storage.doctor import Examination, Hole
 from penstock.storage.evidence import entries_in
-from penstock.storage.journal_check import Hole
 from penstock.units import plural
 
 MESSAGE_BYTES_MIN = 4  # a message takes at least this much of a frame: its place in the column of payloads

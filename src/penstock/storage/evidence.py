@@ -15,8 +15,8 @@ import msgspec
 from penstock.batch import Batch
 from penstock.delivery.entries import Entry, Push, decode
 from penstock.errors import PenstockError
+from penstock.storage.doctor import Hole
 from penstock.storage.frames import FRAME, PREFIX
-from penstock.storage.journal_check import Hole
 
 _UNREADABLE = (struct.error, ValueError, IndexError, TypeError, msgspec.MsgspecError, PenstockError)
 

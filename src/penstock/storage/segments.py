@@ -30,7 +30,7 @@ from penstock.batch import Batch
 from penstock.clock import Clock, SystemClock
 from penstock.errors import Damaged, MessageNotFound
 from penstock.model import Freed
-from penstock.storage import audit, compaction, parquet
+from penstock.storage import compaction, parquet, segment_audit
 from penstock.storage.cache import ByteCache
 from penstock.storage.disk import Disk
 from penstock.storage.extents import Extent
@@ -135,9 +135,9 @@ class SegmentStore:
                 return extent.first_offset + int(np.argmax(self.pushed_at(extent) >= at))
         return None
 
-    def verify(self, on_progress: audit.Progress | None = None) -> list[audit.Problem]:
+    def verify(self, on_progress: segment_audit.Progress | None = None) -> list[segment_audit.Problem]:
         """Read everything and check it against the manifest."""
-        return audit.verify(self._disk, self.manifest, on_progress)
+        return segment_audit.verify(self._disk, self.manifest, on_progress)
 
     def keep_tasks(self, clock: Clock, seconds: float) -> None:
         """Changes of tasks are kept for so long, whatever becomes of the messages."""

@@ -1,32 +1,116 @@
-"""The manifest of the segments, made anew from the files that it should name.
+"""Segment files against the manifest, and the manifest rebuilt from the files. Reads everything, changes nothing.
 
-Used only when the manifest is lost. Messages know their queue, partition and offset, so extents follow from the rows.
-Two things are not in the files. How far the journal is sealed: up to where the journal begins. And which files count: a
-file made from frames that the journal still has does not, and of two files with the same messages, one that compaction
-wrote and one that it should replace, the later one does.
+`verify` checks that every file holds exactly what the manifest says. `rebuild_manifest` is for a manifest that is lost.
+Messages know their queue, partition and offset, so extents follow from the rows. Two things are not in the files. How
+far the journal is sealed: up to where the journal begins. And which files count: a file made from frames that the
+journal still has does not, and of two files with the same messages, one that compaction wrote and one that it should
+replace, the later one does.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from crc32c import crc32c
 from numpy.typing import NDArray
 
+from penstock import limits
 from penstock.batch import layout
+from penstock.errors import Damaged
 from penstock.limits import priority_default
 from penstock.model import CONTENT_TYPE_NAMES, ContentType
 from penstock.storage import event_files, parquet
 from penstock.storage.disk import Disk
 from penstock.storage.extents import Extent
-from penstock.storage.manifest import Manifest, SegmentFile
-from penstock.storage.parquet import extents_of
+from penstock.storage.manifest import Manifest, SegmentFile, extents_in
+from penstock.storage.parquet import SegmentReader, extents_of
 from penstock.storage.schema import EVENT_TIMES, MESSAGES, SCHEMAS
+
+Progress = Callable[[int, int], None]  # bytes checked so far, bytes in all
+
+_STEP_BYTES = 8 * limits.MIB
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something wrong with a file, and the messages that it concerns."""
+
+    file: str
+    message: str
+    extents: list[Extent]
+
+
+def verify(disk: Disk, manifest: Manifest, on_progress: Progress | None = None) -> list[Problem]:
+    """Every checksum of every file, and the offsets in every row against the extents."""
+    problems: list[Problem] = []
+    total = sum(file.bytes for file in manifest.files.values())
+    checked = 0
+    extents_of = extents_in(manifest, manifest.files)
+    for file in manifest.files.values():
+        extents = extents_of[file.name]
+        problems += [Problem(file.name, message, extents) for message in _check(disk, file, extents)]
+        checked += file.bytes
+        if on_progress is not None:
+            on_progress(checked, total)
+    return problems
+
+
+def _check(disk: Disk, file: SegmentFile, extents: Sequence[Extent]) -> Iterator[str]:
+    if not disk.exists(file.name):
+        yield "the file is missing"
+        return
+    size = disk.size(file.name)
+    if size != file.bytes:
+        yield f"the file has {size:,} bytes, not {file.bytes:,}"
+        return
+    if _crc32c(disk, file) != file.crc32c:
+        yield "the file does not match its checksum"
+        return
+    try:
+        yield from _check_rows(SegmentReader(disk), file, extents)
+    except Damaged as error:
+        yield error.message
+
+
+def _crc32c(disk: Disk, file: SegmentFile) -> int:
+    crc = 0
+    for position in range(0, file.bytes, _STEP_BYTES):
+        crc = crc32c(disk.read(file.name, position, _STEP_BYTES), crc)
+    return crc
+
+
+def _check_rows(reader: SegmentReader, file: SegmentFile, extents: Sequence[Extent]) -> Iterator[str]:
+    """Every page is read, so that the checksum of each is looked at too."""
+    rows = 0
+    for row_group in range(len(file.row_groups)):
+        table = reader.read(file, row_group, SCHEMAS[file.table].names)
+        rows += len(table)
+        if file.table != MESSAGES:
+            continue
+        columns = [table[name].to_numpy() for name in ("incarnation", "partition_id", "offset")]
+        for extent in extents:
+            if extent.row_group == row_group and not _matches(columns, extent):
+                yield f"row group {row_group} does not hold partition {extent.partition} at {extent.first_offset}"
+    if rows != file.rows:
+        yield f"the file holds {rows:,} rows, not {file.rows:,}"
+
+
+def _matches(columns: Sequence[NDArray[np.integer]], extent: Extent) -> bool:
+    queue, partition, offset = (column[extent.row : extent.row + extent.count] for column in columns)
+    return (
+        len(offset) == extent.count
+        and bool((queue == extent.queue).all())
+        and bool((partition == extent.partition).all())
+        and bool((offset == np.arange(extent.first_offset, extent.end_offset)).all())
+    )
+
 
 _FILE: Final = re.compile(r"(\d{20})-(\d+)\.parquet")
 _NULLABLE: Final = {
@@ -40,7 +124,7 @@ _NULLABLE: Final = {
 }
 
 
-class Relisted(NamedTuple):
+class RebuiltManifest(NamedTuple):
     """A manifest, and the files that it does not name: read in vain, or not needed."""
 
     manifest: Manifest
@@ -48,7 +132,7 @@ class Relisted(NamedTuple):
     unreadable: dict[str, str]
 
 
-class _Listing:
+class _ManifestBuilder:
     """The manifest as it grows."""
 
     def __init__(self, disk: Disk, sealed_sequence: int) -> None:
@@ -110,24 +194,24 @@ class _Listing:
         self.queues.update(zip(pairs["incarnation"].to_pylist(), pairs["queue"].to_pylist(), strict=True))
 
 
-def relist(disk: Disk, sealed_sequence: int) -> Relisted:
+def rebuild_manifest(disk: Disk, sealed_sequence: int) -> RebuiltManifest:
     """Read every file; `sealed_sequence` is where the journal takes over."""
-    listing = _Listing(disk, sealed_sequence)
+    builder = _ManifestBuilder(disk, sealed_sequence)
     found = sorted(
-        ((int(match[1]), -int(match[2]), kind, f"segments/{kind}/{match[0]}") for kind, match in _matches(disk)),
+        ((int(match[1]), -int(match[2]), kind, f"segments/{kind}/{match[0]}") for kind, match in _segment_files(disk)),
     )
     starts = sorted({first for first, *_ in found if first <= sealed_sequence})
     ends = dict(pairwise([*starts, sealed_sequence + 1]))
     for first, _, kind, name in found:
         if first <= sealed_sequence:
-            listing.add(kind, name, (first, ends[first]))
+            builder.add(kind, name, (first, ends[first]))
         else:
-            listing.unlisted.append(name)
-    manifest = Manifest(sealed_sequence, listing.queues, listing.files, sorted(listing.extents))
-    return Relisted(manifest, listing.unlisted, listing.unreadable)
+            builder.unlisted.append(name)
+    manifest = Manifest(sealed_sequence, builder.queues, builder.files, sorted(builder.extents))
+    return RebuiltManifest(manifest, builder.unlisted, builder.unreadable)
 
 
-def _matches(disk: Disk) -> list[tuple[str, re.Match[str]]]:
+def _segment_files(disk: Disk) -> list[tuple[str, re.Match[str]]]:
     names = [(kind, name) for kind in SCHEMAS for name in _list(disk, f"segments/{kind}")]
     return [(kind, match) for kind, name in names if (match := _FILE.fullmatch(name))]
 
