@@ -11,10 +11,18 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from penstock.errors import OutcomeUnknown
-from penstock.journal.following import FrameReader
 from penstock.storage.journal_files import JournalFile
 
-__all__ = ["FrameReader", "Journal", "JournalFile", "outcome_unknown"]
+__all__ = ["Frame", "FrameReader", "Journal", "JournalFile", "outcome_unknown"]
+
+Frame = tuple[int, int, memoryview]  # sequence, checksum, entries
+
+
+class FrameReader(Protocol):
+    """Follows a journal while it is written. For one thread at a time."""
+
+    def read(self, after: int, until: int) -> Iterator[Frame]:
+        """The frames over `after`, up to and including `until`, which must be written."""
 
 
 class Journal(Protocol):
@@ -24,18 +32,18 @@ class Journal(Protocol):
     written_sequence: int
     durable_sequence: int
     disk_full: bool  # pushes must be refused; settles still work
-    failed: BaseException | None  # what stopped the journal for good
+    failed: BaseException | None  # the error that stopped the journal for good
     on_rotate: Callable[[], None]  # called when a file has become full; must not block
     on_fail: Callable[[], None]  # called once, when it has stopped for good; must not block
 
     def append(self, entries: bytes, batch: bytes | memoryview = b"") -> int:
         """Number and gather a frame; its bytes are a multiple of 8. `OutcomeUnknown` after a failure.
 
-        The batch of a push that is the frame's last entry may be given by itself, so that it need not be copied.
+        The batch of a push that is the frame's last entry may be passed separately, so that it need not be copied.
         """
 
     def append_written(self, entries: bytes, batch: bytes | memoryview = b"") -> int:
-        """Append, and write what was gathered: the operating system has the frame when this returns."""
+        """Append, and write everything gathered: the operating system has the frame when this returns."""
 
     def write(self) -> None:
         """Hand what was gathered to the operating system, starting new files as they fill up."""
@@ -56,7 +64,7 @@ class Journal(Protocol):
         """The frames of a full file."""
 
     def remove_file(self, file: JournalFile) -> None:
-        """Forget the oldest full file, once nothing needs it."""
+        """Remove the oldest full file, once nothing needs it."""
 
     def size_bytes(self) -> int:
         """Bytes of frames in all files, full or not."""
@@ -65,21 +73,21 @@ class Journal(Protocol):
         """Make the current file a full one, unless it is empty."""
 
     def check_space(self) -> bool:
-        """Look at the free disk, renew the reserve if it was used, and set and return `disk_full`."""
+        """Check the free space, renew the reserve if it was used, and set and return `disk_full`."""
 
     def mark(self) -> None:
-        """Note how far it is durable, so that a journal that has lost its end is found out."""
+        """Record how far it is durable, so that a journal that has lost its end is detected."""
 
     def free_bytes(self) -> int | None:
         """Free space where the files are; None when there are none."""
 
     def fail(self, error: BaseException) -> None:
-        """Stop for good, as after a failed write: whoever appends or waits is told so. Does nothing when it has."""
+        """Stop for good, as after a failed write: whoever appends or waits gets an error. The first call counts."""
 
     def close(self) -> None:
-        """Make everything durable and let go; it may be called twice."""
+        """Make everything durable and release the files; it may be called twice."""
 
 
 def outcome_unknown(cause: BaseException) -> OutcomeUnknown:
-    """What callers get once the journal has failed."""
+    """The error that callers get once the journal has failed."""
     return OutcomeUnknown(f"the journal stopped: {cause}")

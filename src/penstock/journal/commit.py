@@ -1,19 +1,18 @@
 """Group commit: many wait, one syncs for all.
 
 Threads: the first to wait leads. It syncs for everyone who has appended by then; those who come meanwhile queue up,
-each behind a lock of its own. When the sync is done, those who have their answer are woken, and one of the rest is
-promoted. There is never none that leads while someone waits.
+each behind a lock of its own. When the sync is done, those whose frames are durable are woken, and one of the rest is
+promoted. While someone waits, there is always a leader.
 
-A leader may vanish: an exception, Ctrl-C say, may hit it anywhere. So whoever has waited for a second looks for
-itself, and takes over if nobody has begun to lead meanwhile. One that is only slow does not mind: to sync twice is no
-harm.
+A leader may vanish: an exception, Ctrl-C say, may hit it anywhere. So a thread that has waited for a second checks
+itself, and takes over if nobody has begun to lead meanwhile. If the leader was only slow, the second sync does no harm.
 
-They wake in a chain, each the next one: only one thread can run Python at a time, and threads woken together would
+They wake in a chain, one after another: only one thread can run Python at a time, and threads woken together would
 only fall asleep again before the interpreter's lock. The new leader is in the middle of the chain, so that its sync
 takes along what the first half appends while the second half is still waking up.
 
-asyncio: futures are gathered per event loop and handed over once per turn of the loop to a committer thread, which is
-one ordinary waiter for all of them. It resolves them with one `call_soon_threadsafe` per loop and commit.
+asyncio: futures are gathered per event loop and handed over once per iteration of the loop to a committer thread, which
+is one ordinary waiter for all of them. It resolves them with one `call_soon_threadsafe` per loop and commit.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _Futures = list[tuple[int, "asyncio.Future[None]"]]
 
 
 class _Waiter:
-    """A thread in the queue. Its lock is released when it is durable, when all is lost, or when it shall lead."""
+    """A thread in the queue. Its lock is released when its frame is durable, the journal failed, or it is to lead."""
 
     __slots__ = ("leads", "next", "sequence", "turn")
 
@@ -46,7 +45,7 @@ class _Waiter:
         self.turn.acquire()
 
     def wake(self) -> None:
-        """Release the lock. Once is enough, twice does no harm: nobody takes it after its owner has."""
+        """Release the lock. A second call does no harm: nobody takes the lock after its owner has."""
         if self.turn.locked():
             self.turn.release()
 
@@ -60,7 +59,7 @@ class GroupCommit:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self.around: Callable[[Callable[[], None]], None] = _call  # how the leader syncs: with a stopwatch, say
+        self.around: Callable[[Callable[[], None]], None] = _call  # runs the leader's sync: to time it, say
         self._lock = threading.Lock()
         self._is_led = False  # a thread leads, or has been promoted and is about to
         self._leads = 0  # how often somebody has begun to lead
@@ -82,7 +81,7 @@ class GroupCommit:
             raise self._failure()
 
     def future(self, sequence: int, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-        """The same for asyncio; to be called on the loop's own thread."""
+        """Asyncio version of `wait()`: a future of `loop`, on whose thread this must be called."""
         future = loop.create_future()
         if self._journal.durable_sequence >= sequence:
             future.set_result(None)
@@ -93,7 +92,7 @@ class GroupCommit:
             gathered = self._futures.get(loop)
             if gathered is None:
                 gathered = self._futures[loop] = []
-                # At the end of this turn of the loop: until then other tasks may append, and one sync does for all.
+                # At the end of this iteration of the loop: until then other tasks may append, and one sync serves all.
                 loop.call_soon(self._hand_over)
             gathered.append((sequence, future))
         return future
@@ -106,12 +105,12 @@ class GroupCommit:
             self._wake_committer()
         if committer is not None:
             committer.join()
-        self._answer_gathered()
+        self._resolve_gathered()
 
     # Threads.
 
     def _queue_up(self, sequence: int) -> _Waiter | None:
-        """A place in the queue, or None for the lead."""
+        """A waiter in the queue; None when this thread leads."""
         with self._lock:
             if not self._is_led:
                 self._is_led = True
@@ -122,7 +121,7 @@ class GroupCommit:
             return waiter
 
     def _is_promoted(self, waiter: _Waiter) -> bool:
-        """Block until woken, or until it is this one's turn to take over; whether it is to lead."""
+        """Block until woken, or until this thread takes over; whether it is to lead."""
         try:
             seen = self._leads
             while not waiter.turn.acquire(timeout=PATIENCE_SECONDS):
@@ -137,10 +136,10 @@ class GroupCommit:
         return waiter.leads
 
     def _takes_over(self, waiter: _Waiter, seen: int) -> bool:
-        """Nobody has woken this one for a while: whether it need not wait any more, be it that it leads now."""
+        """Nobody has woken this thread for a while: whether it stops waiting, be it to lead itself."""
         with self._lock:
             if waiter.leads or self._journal.durable_sequence >= waiter.sequence or self._journal.failed is not None:
-                # Woken by somebody who vanished in the chain, or about to be.
+                # The thread that was to wake it vanished from the chain, or is about to wake it.
                 self._forget(waiter)
                 return True
             if self._leads != seen:
@@ -155,7 +154,7 @@ class GroupCommit:
             self._waiters.remove(waiter)
 
     def _leave(self, waiter: _Waiter) -> None:
-        """Ctrl-C. Whoever goes must break no chain and not take the lead along."""
+        """A thread is interrupted: it must neither break the chain nor keep the lead."""
         with self._lock:
             self._forget(waiter)
         if waiter.next is not None:
@@ -172,7 +171,7 @@ class GroupCommit:
             self._pass_on()
 
     def _pass_on(self) -> None:
-        """End this thread's lead: wake everyone who has their answer, and one more to lead."""
+        """End this thread's lead: wake everyone whose frames are durable, and one more to lead."""
         durable, failed = self._journal.durable_sequence, self._journal.failed
         with self._lock:
             chain, self._waiters = self._waiters, []
@@ -181,10 +180,10 @@ class GroupCommit:
                 chain = [waiter for waiter in chain if waiter.sequence <= durable]
             self._is_led = bool(self._waiters)
             if self._waiters:
-                heir = self._waiters.pop(0)
-                heir.leads = True
+                successor = self._waiters.pop(0)
+                successor.leads = True
                 self._leads += 1
-                chain.insert(len(chain) // 2, heir)
+                chain.insert(len(chain) // 2, successor)
             for waiter, after in pairwise(chain):
                 waiter.next = after
         if chain:
@@ -210,9 +209,9 @@ class GroupCommit:
     def _commit(self) -> None:
         while not self._closed:
             self._work.acquire()
-            self._answer_gathered()
+            self._resolve_gathered()
 
-    def _answer_gathered(self) -> None:
+    def _resolve_gathered(self) -> None:
         with self._lock:
             gathered, self._futures = self._futures, {}
         if not gathered:
@@ -221,7 +220,7 @@ class GroupCommit:
         with suppress(PenstockError):
             self.wait(max(sequence for futures in gathered.values() for sequence, _ in futures))
         for loop, futures in gathered.items():
-            with suppress(RuntimeError):  # the loop is closed: nobody is left to tell
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(self._resolve, futures)
 
     def _resolve(self, futures: _Futures) -> None:

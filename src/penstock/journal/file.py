@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import logging
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from penstock import limits
 from penstock.errors import Closed, Damaged, PenstockError
-from penstock.journal import JournalFile, outcome_unknown
-from penstock.journal.following import FileReader
+from penstock.journal import Frame, JournalFile, outcome_unknown
 from penstock.storage import journal_files
-from penstock.storage.disk import Disk, File
+from penstock.storage.disk import Disk, File, ReadableDisk
 from penstock.storage.frames import (
     ENTRIES_BYTES_MAX,
     FRAME,
@@ -29,15 +29,17 @@ from penstock.storage.frames import (
     Scan,
     Verdict,
     frame_head,
+    frame_is_sound,
     seed_of,
 )
 from penstock.storage.journal_files import Mark, is_short_of_space, read_mark, write_mark
 
 logger: Final = logging.getLogger("penstock.journal")
 
-_PIECES: Final = 3  # a frame is gathered as its head, its entries, and the batch behind them, which may be empty
+_BUFFERS: Final = 3  # of a frame: its head, its entries, and the batch behind them, which may be empty
 _COPY_MAX: Final = 32 * limits.KIB  # a batch over this is not copied to be written in one call with what is before it
 _ZEROS: Final = bytes(256 * limits.KIB)
+_READ_BYTES: Final = 256 * limits.KIB
 
 
 class FileJournal:
@@ -69,10 +71,10 @@ class FileJournal:
         self._pending: list[Any] = []
         self._writing = threading.Lock()
         self._syncing = threading.Lock()
-        self._retired: list[File] = []  # full files that a sync may still be at work on
+        self._retired: list[File] = []  # full files that a sync may still be using
         self._marked = read_mark(disk)
         self._closed = False
-        self._refusing = False  # closed or failed, in one look for append
+        self._refusing = False  # closed or failed, as one flag for append
         self._open(max(known_durable, self._marked.durable_sequence))
 
     # Appending and committing.
@@ -89,7 +91,7 @@ class FileJournal:
     def append_written(self, entries: bytes, batch: bytes | memoryview = b"") -> int:
         with self._writing:
             if not (self._pending or self._refusing or batch or len(entries) & 7) and self._fits(len(entries)):
-                # Nothing stands before it: it need not be gathered.
+                # Nothing is ahead of it: it need not be gathered.
                 sequence = self.sequence + 1
                 self._or_fail(self._put, frame_head(entries, sequence, self.durable_sequence, self._seed) + entries, 1)
                 self.sequence = sequence
@@ -211,32 +213,32 @@ class FileJournal:
         self.check_space()
 
     def _continue(self, first_sequence: int, known_durable: int) -> None:
-        """Take up the last file after its last sound frame."""
-        found = journal_files.require_sound(
+        """Continue the last file after its last sound frame."""
+        scan = journal_files.require_sound(
             self._disk, journal_files.scan_file(self._disk, first_sequence, self._shard_id)
         )
         name = journal_files.name_of(first_sequence)
-        if found.end_sequence <= known_durable:
+        if scan.end_sequence <= known_durable:
             raise Damaged(
-                f"{self._disk.root / name} ends at sequence {found.end_sequence - 1}, and {known_durable} was durable"
+                f"{self._disk.root / name} ends at sequence {scan.end_sequence - 1}, and {known_durable} was durable"
             )
         size = self._disk.size(name)
-        if self._marked.is_cut(first_sequence, size, found.end_position):
-            was = f"it has {size:,} bytes, and had {self._marked.file_bytes:,}"
-            raise Damaged(f"{self._disk.root / name} was cut after sequence {found.end_sequence - 1}: {was}")
+        if self._marked.is_cut(first_sequence, size, scan.end_position):
+            sizes = f"it has {size:,} bytes, and had {self._marked.file_bytes:,}"
+            raise Damaged(f"{self._disk.root / name} was cut after sequence {scan.end_sequence - 1}: {sizes}")
         self._file = journal_files.reopen_file(self._disk, name, self._file_bytes)
-        if found.verdict is Verdict.TORN:
-            logger.warning("%s: cut a torn tail at position %d", self._disk.root / name, found.end_position)
-            journal_files.erase_tail(self._file, found)
-        # What a process before this one wrote may be in memory only; the next frame will call it durable.
-        journal_files.write_again(self._file, found)
+        if scan.verdict is Verdict.TORN:
+            logger.warning("%s: cut a torn tail at position %d", self._disk.root / name, scan.end_position)
+            journal_files.erase_tail(self._file, scan)
+        # What an earlier process wrote may be in memory only; the next frame will call it durable.
+        journal_files.write_again(self._file, scan)
         self._file.sync()
         self._disk.sync_directory(journal_files.DIRECTORY)
         self._first_sequence = first_sequence
-        self._position = found.end_position
-        self._frames = len(found.positions)
+        self._position = scan.end_position
+        self._frames = len(scan.positions)
         self._touched_end, self._allocated = 0, self._file.size()
-        self._opened = found
+        self._opened = scan
 
     def _start(self, first_sequence: int) -> None:
         header = Header(self._shard_id, self._incarnation, first_sequence)
@@ -251,12 +253,12 @@ class FileJournal:
         for file in self._full:
             if file.end_sequence > after + 1:
                 yield from self._scan_full(file).frames(after)
-        found, self._opened = self._opened, None
-        if found is None or found.end_sequence <= self.written_sequence:
-            found = journal_files.require_sound(
+        scan, self._opened = self._opened, None
+        if scan is None or scan.end_sequence <= self.written_sequence:
+            scan = journal_files.require_sound(
                 self._disk, journal_files.scan_file(self._disk, self._first_sequence, self._shard_id)
             )
-        yield from found.frames(after)
+        yield from scan.frames(after)
 
     def _scan_full(self, file: JournalFile) -> Scan:
         return journal_files.require_sound(
@@ -269,39 +271,39 @@ class FileJournal:
         if self._refusing:
             self._refuse_if_failed()
         pending = self._pending
-        pieces = len(pending)  # append may add more meanwhile
-        if not pieces:
+        buffers = len(pending)  # append may add more meanwhile
+        if not buffers:
             return
         if self._closed:
             raise Closed("the journal is closed")
-        self._or_fail(self._write_frames, pending, pieces)
+        self._or_fail(self._write_frames, pending, buffers)
 
     def _or_fail(self, action: Callable[..., None], *arguments: Any) -> None:
-        """Do what must not be left half done."""
+        """Run an action whose failure stops the journal."""
         try:
             action(*arguments)
         except (PenstockError, OSError) as error:
             raise self._fail(error) from error
         except BaseException as error:
-            # Interrupted midway: what is in the file and what we believe is there may differ.
+            # Interrupted midway: the file may hold something else than the counters say.
             self._fail(error)
             raise
 
-    def _write_frames(self, pending: list[Any], pieces: int) -> None:
-        if pieces == _PIECES and len(pending[2]) > _COPY_MAX and self._fits(len(pending[1]) + len(pending[2])):
+    def _write_frames(self, pending: list[Any], buffers: int) -> None:
+        if buffers == _BUFFERS and len(pending[2]) > _COPY_MAX and self._fits(len(pending[1]) + len(pending[2])):
             self._put(pending[0] + pending[1], 0)
             self._put(pending[2], 1)
         else:
-            data, count = b"".join(pending[:pieces]), pieces // _PIECES
+            data, count = b"".join(pending[:buffers]), buffers // _BUFFERS
             if self._position + len(data) <= self._file_bytes and self._frames + count <= self._file_frames_max:
                 self._put(data, count, self._ahead(len(data)))
             else:
                 self._write_split(memoryview(data))
-        # In here: an interrupt between writing and forgetting must be final, or they would be written twice.
-        del pending[:pieces]
+        # Inside `_or_fail`: an interrupt between writing and forgetting must be final, or they would be written twice.
+        del pending[:buffers]
 
     def _fits(self, entries_bytes: int) -> bool:
-        """Whether one more frame has its place in this file."""
+        """Whether one more frame fits into this file."""
         end = self._position + FRAME.size + entries_bytes
         return end <= self._file_bytes and self._frames < self._file_frames_max
 
@@ -320,10 +322,10 @@ class FileJournal:
         self._put(data[start:end], count)
 
     def _ahead(self, size: int) -> bytes:
-        """Zeros to be written, over zeros, behind a small write of `size` bytes that comes to a new place.
+        """Zeros to write, over zeros, behind a small write of `size` bytes to a region not written before.
 
-        The first write to a place that was only allocated changes what the file system knows of the file, and the sync
-        waits until that is stored too; the next ones have but the bytes to wait for.
+        The first write to a region that was only allocated changes the metadata of the file, and the sync waits until
+        that is stored too; later writes there wait for the bytes alone.
         """
         end = self._position + size
         if end <= self._touched_end or size > _COPY_MAX:
@@ -376,6 +378,77 @@ class FileJournal:
         if self._closed:
             raise Closed("the journal is closed")
         raise ValueError(f"a frame cannot hold {size} bytes of entries")
+
+
+class FileReader:
+    """Reads the files under `journal/` while they are written.
+
+    It remembers its position in the files, so that the next read costs only what is new. Files that are gone were
+    sealed meanwhile: `FileNotFoundError` says that what they held must be read from the segments.
+    """
+
+    def __init__(self, disk: ReadableDisk, shard_id: bytes) -> None:
+        self._disk = disk
+        self._seed = seed_of(shard_id)
+        self._file = 0  # the first sequence of the file that is being read
+        self._next = 0  # the sequence of the next frame, at `_position`
+        self._position = 0
+
+    def read(self, after: int, until: int) -> Iterator[Frame]:
+        if until <= after:
+            return
+        if self._next != after + 1:
+            self._find(after + 1)
+        elif not self._disk.exists(journal_files.name_of(self._file)):
+            self._find(after + 1)  # it was sealed after all of it was read
+        while self._next <= until:
+            before = self._next
+            yield from self._frames_of_file(after, until)
+            if self._next == before:
+                self._next_file()
+
+    def _find(self, sequence: int) -> None:
+        """Begin at the start of the file that holds a sequence."""
+        starts = journal_files.first_sequences(self._disk)
+        index = bisect_right(starts, sequence) - 1
+        if index < 0:
+            raise FileNotFoundError(f"{self._disk.root}: the journal does not hold sequence {sequence} any more")
+        self._begin(starts[index])
+
+    def _next_file(self) -> None:
+        """The file has no more frames: the next one must begin here."""
+        if self._next == self._file or self._next not in journal_files.first_sequences(self._disk):
+            path = self._disk.root / journal_files.name_of(self._file)
+            raise Damaged(f"{path}: sequence {self._next} is not at position {self._position}")
+        self._begin(self._next)
+
+    def _begin(self, first_sequence: int) -> None:
+        self._file = self._next = first_sequence
+        self._position = HEADER_BYTES
+
+    def _frames_of_file(self, after: int, until: int) -> Iterator[Frame]:
+        """Frames of the current file, as far as they go."""
+        name, size = journal_files.name_of(self._file), _READ_BYTES
+        while self._next <= until:
+            data = memoryview(self._disk.read(name, self._position, size))
+            taken = 0
+            while self._next <= until and taken + FRAME.size <= len(data):
+                length, crc, sequence, _ = FRAME.unpack_from(data, taken)
+                end = taken + PREFIX.size + length
+                if sequence != self._next or end > len(data):
+                    break
+                if not frame_is_sound(data, taken, length, crc, self._seed):
+                    raise Damaged(f"{self._disk.root / name}: the frame of sequence {sequence} is not sound")
+                entries = data[taken + FRAME.size : end]
+                self._next += 1
+                self._position += end - taken
+                taken = end
+                if sequence > after:
+                    yield sequence, crc, entries
+            if taken == 0:
+                if len(data) < size or size >= limits.frame_bytes_max + FRAME.size:
+                    return
+                size = limits.frame_bytes_max + FRAME.size  # the frame is larger than most
 
 
 assert FRAME.size + HEADER_BYTES < limits.journal_file_bytes - limits.frame_bytes_max

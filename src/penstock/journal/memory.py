@@ -1,16 +1,15 @@
 """A journal that lasts as long as the process: for tests, and for shards that need no disk.
 
-It keeps the same order of events as the file journal, so that whoever forgets to write or sync is found out here.
+It keeps the order of events of the file journal, so that a caller that forgets to write or sync fails here too.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from penstock.errors import Closed, Damaged
-from penstock.journal import JournalFile, outcome_unknown
-from penstock.journal.following import MemoryReader
+from penstock.journal import Frame, JournalFile, outcome_unknown
 from penstock.storage.frames import ENTRIES_BYTES_MAX
 
 
@@ -107,3 +106,14 @@ class MemoryJournal:
             raise outcome_unknown(self.failed)
         if self._closed and self.durable_sequence < self.sequence:
             raise Closed("the journal is closed")
+
+
+class MemoryReader:
+    """Reads a list of frames that only grows."""
+
+    def __init__(self, frames: Sequence[bytes]) -> None:
+        self._frames = frames
+
+    def read(self, after: int, until: int) -> Iterator[Frame]:
+        for sequence in range(after + 1, until + 1):
+            yield sequence, 0, memoryview(self._frames[sequence - 1])

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from penstock.delivery import entries
 from penstock.delivery.entries import HEAD, decode_record
-from penstock.journal.following import Frame
+from penstock.journal import Frame
 from penstock.storage.task_changes import (
     BELOW,
     HANDLED,

@@ -26,7 +26,7 @@ from penstock.delivery.entries import (
 )
 from penstock.delivery.phases import FRESH
 from penstock.delivery.tasks import GROUP, is_settled
-from penstock.journal.following import Frame
+from penstock.journal import Frame
 from penstock.shard.shard import Shard
 from penstock.storage.task_changes import (
     FINAL_FROM,
