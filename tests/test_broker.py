@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock import arguments
+from penstock import validation
 from penstock.batch import Batch
 from penstock.broker import Action, StreamRequest
 from penstock.errors import (
@@ -25,8 +25,8 @@ from penstock.requests import LeaseRequest
 from penstock.wire import calls
 from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
 
-ACK = arguments.settling(Outcome.ACKED)
-NACK = arguments.settling(Outcome.RETRIED, 0)
+ACK = validation.settling(Outcome.ACKED)
+NACK = validation.settling(Outcome.RETRIED, 0)
 
 
 def told():
@@ -172,7 +172,7 @@ async def test_a_waiting_lease_is_woken_by_a_release_and_by_a_resume(tmp_path):
         held = await lease(broker)
         waiting = asyncio.ensure_future(lease(broker, wait=60))
         await until(lambda: broker.waiting)
-        await broker.settled_lease(SOMEONE, held.nonce, arguments.settling(Outcome.RELEASED))
+        await broker.settled_lease(SOMEONE, held.nonce, validation.settling(Outcome.RELEASED))
         assert payloads(await waiting) == [b"a"]
 
         await broker.call(SOMEONE, "pause", calls.Pause("mail"))

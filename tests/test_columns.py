@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import arguments
+from penstock import validation
 from penstock.batch import Batch
 from penstock.broker.fitting import receipts_in, split
 from penstock.client.sync import Penstock
@@ -350,7 +350,7 @@ def settle(rng: random.Random, session: Session, leases: list[LeaseReply]) -> No
     cut = rng.randrange(len(receipts) + 1)
     for outcome, some in ((Outcome.ACKED, receipts[:cut]), (Outcome.RETRIED, receipts[cut:])):
         if some:
-            session.confirm(session.settle(some, arguments.settling(outcome, 0 if outcome != Outcome.ACKED else None)))
+            session.confirm(session.settle(some, validation.settling(outcome, 0 if outcome != Outcome.ACKED else None)))
 
 
 def read(rng: random.Random, queue: Any, ledger: Ledger) -> None:

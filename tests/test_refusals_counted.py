@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock import arguments
+from penstock import validation
 from penstock.batch import Batch, encode_one_with
 from penstock.broker import Broker
 from penstock.errors import PenstockError
@@ -16,7 +16,7 @@ from penstock.requests import LeaseRequest
 from penstock.wire import calls
 from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
 
-ACK = arguments.settling(Outcome.ACKED)
+ACK = validation.settling(Outcome.ACKED)
 STALE = Receipt("full", "0", 0, 1, 77)
 Ask = Callable[[Broker], Awaitable[Any]]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from penstock import limits, task_fields
+from penstock import limits, validation
 from penstock.errors import InputError, TooLarge
 from penstock.model_tasks import ScheduleSpec, TaskFilter, TaskState, TaskSubmission, WorkerInfo
 
@@ -64,7 +64,7 @@ WORKER = WorkerInfo(worker_id="host-1-abc")
 )
 def test_a_task_that_cannot_be_stored_is_refused_by_the_field(field: str, value: Any):
     with pytest.raises(InputError, match=rf"^tasks\[1\]\.{field}: "):
-        task_fields.submissions([TASK, replace(TASK, **{field: value})])
+        validation.submissions([TASK, replace(TASK, **{field: value})])
 
 
 def test_a_task_with_everything_passes_and_what_can_be_said_in_two_ways_is_made_one():
@@ -81,10 +81,10 @@ def test_a_task_with_everything_passes_and_what_can_be_said_in_two_ways_is_made_
         headers={"a": "b"},
     )
 
-    (checked,) = task_fields.submissions([full])
+    (checked,) = validation.submissions([full])
 
     assert (checked.task_id, checked.depends_on, checked.priority) == (ID, (ID,), 192)
-    assert task_fields.submission(TASK) is TASK
+    assert validation.submission(TASK) is TASK
 
 
 def test_too_many_tasks_and_parents_are_refused(monkeypatch):
@@ -92,11 +92,11 @@ def test_too_many_tasks_and_parents_are_refused(monkeypatch):
     monkeypatch.setattr(limits, "task_parents_max", 1)
 
     with pytest.raises(TooLarge, match="tasks: 3 tasks"):
-        task_fields.submissions([TASK] * 3)
+        validation.submissions([TASK] * 3)
     with pytest.raises(TooLarge, match=r"tasks\[0\].depends_on: 2 parents"):
-        task_fields.submissions([replace(TASK, depends_on=(ID, ID))])
+        validation.submissions([replace(TASK, depends_on=(ID, ID))])
     with pytest.raises(InputError, match=r"tasks\[0\]: 'mail' is not a task"):
-        task_fields.submissions(["mail"])  # type: ignore[list-item]
+        validation.submissions(["mail"])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_too_many_tasks_and_parents_are_refused(monkeypatch):
     ],
 )
 def test_a_schedule_is_refused_by_the_field(field: str, value: Any):
-    assert task_fields.schedule(SPEC) is SPEC
+    assert validation.schedule(SPEC) is SPEC
     with pytest.raises(InputError, match=f"^{field}: "):
-        task_fields.schedule(replace(SPEC, **{field: value}))
+        validation.schedule(replace(SPEC, **{field: value}))
 
 
 @pytest.mark.parametrize(
@@ -139,13 +139,13 @@ def test_a_schedule_is_refused_by_the_field(field: str, value: Any):
 )
 def test_a_filter_is_refused_by_the_field(field: str, value: Any):
     with pytest.raises(InputError, match=f"^{field}: "):
-        task_fields.task_filter(replace(TaskFilter(), **{field: value}))
+        validation.task_filter(replace(TaskFilter(), **{field: value}))
 
 
 def test_a_filter_may_name_states_and_times_as_text():
     wanted: Any = TaskFilter(states=("dead",), submitted_since="2030-01-01T00:00:00Z")  # type: ignore[arg-type]
 
-    checked = task_fields.task_filter(wanted)
+    checked = validation.task_filter(wanted)
 
     assert checked.states == (TaskState.DEAD,)
     assert checked.submitted_since == datetime(2030, 1, 1, tzinfo=UTC)
@@ -168,6 +168,6 @@ def test_a_filter_may_name_states_and_times_as_text():
     ],
 )
 def test_a_worker_is_refused_by_the_field(field: str, value: Any):
-    assert task_fields.worker(WORKER) is WORKER
+    assert validation.worker(WORKER) is WORKER
     with pytest.raises(InputError, match=f"^{field}"):
-        task_fields.worker(replace(WORKER, **{field: value}))
+        validation.worker(replace(WORKER, **{field: value}))

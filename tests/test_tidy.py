@@ -29,11 +29,11 @@ FUNCTION_LINES_MAX = 60
 # Who may import whom, from the bottom up. A name covers what is inside it; the most specific name that fits a module
 # decides for it. Within one layer everything may import everything.
 BASE = {"errors", "limits", "forks", "clock", "model", "model_tasks", "cron", "version", "units"}
-FORMATS = BASE | {"batch", "envelopes", "task_fields", "delivery.entries"}
+FORMATS = BASE | {"batch", "envelopes", "validation", "delivery.entries"}
 CORE = FORMATS | {"delivery", "storage", "journal", "requests", "replies"}
 SHARD = {"shard", "task_index"}
 # What crosses the network, and what the two ends of it need beside.
-WIRE = BASE | {"batch", "envelopes", "task_fields", "requests", "replies", "arguments", "wire"}
+WIRE = BASE | {"batch", "envelopes", "requests", "replies", "validation", "operations", "wire"}
 # What users hold knows the session, never what is behind it.
 FACE = WIRE | {"embedded", "remote"}
 SERVER = CORE | SHARD | WIRE | {"embedded", "config", "telemetry", "broker"}
@@ -49,9 +49,9 @@ LAYERS: dict[str, set[str]] = {
     "model_tasks": {"errors", "limits", "model"},
     "cron": {"errors", "limits", "model"},
     "envelopes": BASE | {"batch"},
-    "task_fields": BASE | {"batch"},
     "requests": BASE | {"batch"},
-    "arguments": BASE | {"batch", "requests"},
+    "validation": BASE | {"batch", "requests"},
+    "operations": BASE | {"batch", "requests", "replies", "validation"},
     "delivery": BASE | {"batch", "envelopes", "requests"},
     "storage": FORMATS,
     "journal": FORMATS | {"storage"},

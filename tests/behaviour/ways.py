@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock import Penstock, arguments, connect
+from penstock import Penstock, connect, validation
 from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.model import Outcome, Receipt
@@ -81,7 +81,7 @@ class Way:
     def settle(self, receipts: Sequence[str], outcome: Outcome = Outcome.ACKED) -> None:
         """Settle with receipts that travelled as text."""
         proofs = [Receipt.parse(receipt) for receipt in receipts]
-        self.session.confirm(self.session.settle(proofs, arguments.settling(outcome)))
+        self.session.confirm(self.session.settle(proofs, validation.settling(outcome)))
 
 
 class FileWay(Way):
@@ -131,7 +131,7 @@ class SealingSession(Session):
     """Seals after everything that may have pushed something."""
 
     def __init__(self, path: None, **arguments: Any) -> None:
-        super().__init__(path, **arguments)
+        super().__init__(path, **validation)
         push_one, settle, settle_lease = self.push_one, self.settle, self.settle_lease
         self.push_one = lambda *call: self._sealed(push_one, *call)
         self.settle = lambda *call: self._sealed(settle, *call)
@@ -151,7 +151,7 @@ class SealingSession(Session):
 
     def _sealed(self, call: Callable[..., Any], *arguments: Any) -> Any:
         pushed = self._pushed()
-        answer = call(*arguments)
+        answer = call(*validation)
         if self._pushed() != pushed:
             self.seal()
         return answer

@@ -373,20 +373,20 @@ def _refusal(error: Any) -> PenstockError:
 
 def end_with_client(session: Any, how: str, receipts: list[str], lease_id: str, args: dict[str, Any]) -> None:
     """The same by a Python client, whose deliveries check what they are given."""
-    from penstock import arguments
+    from penstock import validation
     from penstock.model import Outcome
 
     outcomes = {"ack": Outcome.ACKED, "nack": Outcome.RETRIED, "reject": Outcome.REJECTED,
                 "release": Outcome.RELEASED, "snooze": Outcome.SNOOZED}  # fmt: skip
     nonce = int(lease_id, 16) if lease_id else Receipt.parse(receipts[0]).nonce
     if how == "extend":
-        session.extend(nonce, arguments.extension(args["seconds"]))
+        session.extend(nonce, validation.extension(args["seconds"]))
         return
     delay = args.get("delay", args.get("seconds"))
     if how == "snooze":
-        settling = arguments.settling(Outcome.SNOOZED, args["seconds"])
+        settling = validation.settling(Outcome.SNOOZED, args["seconds"])
     else:
-        settling = arguments.settling(outcomes[how], delay, args.get("error", args.get("reason", "")))
+        settling = validation.settling(outcomes[how], delay, args.get("error", args.get("reason", "")))
     if lease_id:
         session.confirm(session.settle_lease(nonce, settling))
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from penstock import arguments
+from penstock import validation
 from penstock.batch import Batch
 from penstock.broker.access import Action
 from penstock.broker.fitting import fitting
@@ -39,10 +39,10 @@ def _read(session: Session, given: calls.Read) -> Any:
     return _fitting(
         session.read(
             given.queue,
-            arguments.partition(given.partition),
-            arguments.offset(given.offset),
-            arguments.timestamp_micros(given.timestamp),
-            arguments.read_limit(given.limit),
+            validation.partition(given.partition),
+            validation.offset(given.offset),
+            validation.timestamp_micros(given.timestamp),
+            validation.read_limit(given.limit),
         )
     )
 
@@ -53,21 +53,21 @@ def _fitting(answer: tuple[list[Message], int]) -> Any:
 
 
 def _peek(session: Session, given: calls.Peek) -> Any:
-    return _fitting(session.peek(given.queue, arguments.read_limit(given.limit)))
+    return _fitting(session.peek(given.queue, validation.read_limit(given.limit)))
 
 
 def _delayed(session: Session, given: calls.Delayed) -> Any:
-    return _fitting(session.delayed(given.queue, arguments.read_limit(given.limit)))
+    return _fitting(session.delayed(given.queue, validation.read_limit(given.limit)))
 
 
 def _dead_letters(session: Session, given: calls.DeadLetters) -> Any:
-    arguments.redrive_limit(given.filter.limit)
+    validation.redrive_limit(given.filter.limit)
     return _fitting(session.dead_letters(given.queue, given.filter))
 
 
 def _redrive(session: Session, given: calls.Redrive) -> Any:
-    arguments.redrive_limit(given.filter.limit)
-    return session.redrive(given.queue, given.filter, arguments.per_second(given.rate))
+    validation.redrive_limit(given.filter.limit)
+    return session.redrive(given.queue, given.filter, validation.per_second(given.rate))
 
 
 def settling(outcome: int, delay: float | None, error: str) -> Any:
@@ -75,7 +75,7 @@ def settling(outcome: int, delay: float | None, error: str) -> Any:
     if outcome not in SETTLING:
         names = ", ".join(f"{each.value} {each.name.lower()}" for each in SETTLING)
         raise InvalidField(f"outcome: {outcome} is not a way to settle", hint=f"one of {names}")
-    return arguments.settling(Outcome(outcome), delay, error)
+    return validation.settling(Outcome(outcome), delay, error)
 
 
 def operations(steps: list[calls.PushStep | calls.SettleStep]) -> list[Operation]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock import arguments, limits
+from penstock import limits, validation
 from penstock.broker.access import Client
 from penstock.errors import InvalidField, PenstockError
 from penstock.model import DEFAULT_GROUP, Outcome, Position
@@ -62,7 +62,7 @@ class Stream:
         self._pending: Pending | None = None
         self._start = request.start
         self._held: list[int] = []  # nonces of leases that may have something unsettled
-        arguments.lease_request(
+        validation.lease_request(
             request.batch, request.lease_seconds, request.consumer, request.partitions, False, start=request.start
         )
 
@@ -105,7 +105,7 @@ class Stream:
         if self._is_over or self._is_paused or self._pending is not None or not self._credit:
             return
         asked = self._asked
-        request = arguments.lease_request(
+        request = validation.lease_request(
             min(asked.batch, self._credit),
             asked.lease_seconds,
             asked.consumer,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock import arguments, task_fields
+from penstock import validation
 from penstock.broker.access import Action, Client
 from penstock.broker.answers import Told, answer_of, raised, resolve
 from penstock.broker.waits import Expected, ExpectedNews, ExpectedTask, Wait
@@ -147,7 +147,7 @@ class Tasks:
 
     def news(self, client: Client, given: calls.AwaitNews, told: Told) -> Wait | None:
         refused = self._refused(client, Action.LEASE, ("",))
-        seconds = answer_of(lambda: task_fields.worker_id(given.worker_id) and arguments.wait_seconds(given.seconds))
+        seconds = answer_of(lambda: validation.worker_id(given.worker_id) and validation.wait_seconds(given.seconds))
         if refused is not None or isinstance(seconds, PenstockError):
             told(refused or seconds)
             return None
@@ -162,7 +162,7 @@ class Tasks:
             told(refused or seconds)
             return None
         allowed = partial(self._allowed, client, Action.READ)
-        return self._wait(ExpectedTask(self._session, task_fields.task_id(given.task_id), allowed), seconds, told)
+        return self._wait(ExpectedTask(self._session, validation.task_id(given.task_id), allowed), seconds, told)
 
     async def of_one(self, client: Client, given: calls.FindTask | calls.CancelTask | calls.RetryTask) -> TaskView:
         """Look at a task, cancel it, or have it run once more."""
@@ -234,8 +234,8 @@ class Tasks:
 
     @staticmethod
     def _checked_wait(given: calls.WaitTask) -> float:
-        task_fields.task_id(given.task_id)
-        return arguments.wait_seconds(given.seconds)
+        validation.task_id(given.task_id)
+        return validation.wait_seconds(given.seconds)
 
     def _wait(self, expected: Expected, seconds: float, told: Told) -> Wait:
         wait = Wait(self._broker, expected, told)

@@ -57,9 +57,9 @@ def begin(
     as_json: AsJson = False,
 ) -> None:
     """Purge or cancel all tasks that match. A broker goes on by itself; a directory is worked on until it is done."""
-    from penstock import task_fields
+    from penstock import validation
 
-    chosen = task_fields.operation_action(action)
+    chosen = validation.operation_action(action)
     wanted = filter_of(status, task_type, queue, worker, workflow, schedule, argument, error, since, until)
     which = "all tasks" if wanted == TaskFilter() else "all tasks that match"
     output.confirm(WAYS[chosen.value].format(which), yes=yes)
@@ -112,9 +112,9 @@ def _told(session: Session, answer: tuple[Any, int]) -> Any:
 
 
 def _over(session: Session, view: OperationView) -> OperationView:
-    from penstock import task_fields
+    from penstock import validation
 
-    pauses = task_fields.pauses()
+    pauses = validation.pauses()
     while not view.is_over:
         time.sleep(next(pauses))
         view = _told(session, session.operation(view.operation_id))

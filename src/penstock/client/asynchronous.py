@@ -10,8 +10,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
-from penstock import arguments, limits
-from penstock.arguments import PLAIN
+from penstock import limits, validation
 from penstock.batch import Batch
 from penstock.client.asynchronous_delivery import Delivery, Leased, hand_out, kept_alive
 from penstock.client.asynchronous_subscription import Subscription, Told
@@ -40,6 +39,7 @@ from penstock.model import (
 )
 from penstock.replies import Member
 from penstock.requests import LetterFilter
+from penstock.validation import PLAIN
 
 
 class DeadLetters:
@@ -50,7 +50,7 @@ class DeadLetters:
         self._queue = queue
 
     async def list(self, *, limit: int = 100, **filters: Any) -> list[Message]:
-        wanted = arguments.letter_filter(arguments.read_limit(limit), **filters)
+        wanted = validation.letter_filter(validation.read_limit(limit), **filters)
         return await self._session.dead_letters(self._queue, wanted)
 
     async def redrive(
@@ -62,8 +62,8 @@ class DeadLetters:
         edit: Edit | None = None,
         **filters: Any,
     ) -> int:
-        wanted = arguments.letter_filter(arguments.redrive_limit(limit), ids=ids, **filters)
-        rate = arguments.per_second(rate)
+        wanted = validation.letter_filter(validation.redrive_limit(limit), ids=ids, **filters)
+        rate = validation.per_second(rate)
         if edit is not None:
             return await self._replace(wanted, rate, edit)
         return await self._session.redrive(self._queue, wanted, rate)
@@ -112,12 +112,12 @@ class Queue:
         options = (key, priority, delay, deliver_at, ttl, headers, dedup_key, max_attempts, trace)
         if type(payload) is bytes and partition is None and durability is None and options == PLAIN:
             return await session.push_bytes(self.name, payload)
-        data = arguments.one(payload, options)
+        data = validation.one(payload, options)
         if durability is not None:
             check_durability(durability)
         if partition is None:
             return await session.push_one(self.name, data, durability)
-        reply = await session.push(self.name, Batch(data), arguments.partition(partition), durability)
+        reply = await session.push(self.name, Batch(data), validation.partition(partition), durability)
         return reply.ids()[0]
 
     async def push_many(self, items: Any, durability: Durability | None = None) -> PushResult:
@@ -136,9 +136,9 @@ class Queue:
         auto_ack: bool = False,
         start: Position | None = None,
     ) -> Leased:
-        request = arguments.lease_request(max, lease_seconds, consumer, partitions, auto_ack, start=start)
+        request = validation.lease_request(max, lease_seconds, consumer, partitions, auto_ack, start=start)
         check_name(group, "group")
-        arguments.wait_seconds(wait)
+        validation.wait_seconds(wait)
         return Leased(self._session, await self._session.lease(self.name, group, request, wait))
 
     async def consume(
@@ -187,7 +187,7 @@ class Queue:
             return Subscription(self._session, place, on_assigned, on_revoked, stop).run()
 
         begun = run()  # whatever is wrong with the arguments is refused now
-        return surviving_tasks(run, stop) if arguments.flag(survives, "survives") else begun
+        return surviving_tasks(run, stop) if validation.flag(survives, "survives") else begun
 
     async def members(self, group: str = DEFAULT_GROUP) -> list[Member]:
         return await self._session.members(self.name, check_name(group, "group"))
@@ -199,35 +199,35 @@ class Queue:
         timestamp: datetime | str | None = None,
         limit: int = 100,
     ) -> list[Message]:
-        place = (arguments.offset(offset), arguments.timestamp_micros(timestamp), arguments.read_limit(limit))
-        return await self._session.read(self.name, arguments.partition(partition), *place)
+        place = (validation.offset(offset), validation.timestamp_micros(timestamp), validation.read_limit(limit))
+        return await self._session.read(self.name, validation.partition(partition), *place)
 
     async def peek(self, limit: int = 1) -> list[Message]:
-        return await self._session.peek(self.name, arguments.read_limit(limit))
+        return await self._session.peek(self.name, validation.read_limit(limit))
 
     async def create_group(self, name: str, start: Position = "earliest", *, observes: bool = False) -> None:
         check_name(name, "group")
-        start, observes = arguments.position(start, "start"), arguments.flag(observes, "observes")
+        start, observes = validation.position(start, "start"), validation.flag(observes, "observes")
         await self._session.create_group(self.name, name, start, observes=observes)
 
     async def delete_group(self, name: str) -> None:
         await self._session.delete_group(self.name, check_name(name, "group"))
 
     async def seek(self, group: str, to: Position, partition: int | str | None = None) -> None:
-        where = None if partition is None else arguments.partition(partition)
-        await self._session.seek(self.name, check_name(group, "group"), arguments.position(to, "to"), where)
+        where = None if partition is None else validation.partition(partition)
+        await self._session.seek(self.name, check_name(group, "group"), validation.position(to, "to"), where)
 
     async def groups(self) -> dict[str, list[PartitionLag]]:
         return await self._session.groups(self.name)
 
     async def delayed(self, limit: int = 100) -> list[Message]:
-        return await self._session.delayed(self.name, arguments.read_limit(limit))
+        return await self._session.delayed(self.name, validation.read_limit(limit))
 
     async def cancel(self, id: MessageId | str) -> None:
-        await self._session.cancel(arguments.message_id(id))
+        await self._session.cancel(validation.message_id(id))
 
     async def why(self, id: MessageId | str) -> list[Reason]:
-        place = arguments.message_id(id)
+        place = validation.message_id(id)
         return await self._session.why(place)
 
     async def stats(self) -> QueueStats:
@@ -271,7 +271,7 @@ class Penstock:
     async def create_queue(self, name: str, *, exist_ok: bool = False, **options: Any) -> Queue:
         queue = Queue(self._session, name)
         queue_options(options)
-        arguments.flag(exist_ok, "exist_ok")
+        validation.flag(exist_ok, "exist_ok")
         await self._session.create_queue(name, options, exist_ok=exist_ok)
         return queue
 

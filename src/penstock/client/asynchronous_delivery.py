@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from penstock import arguments
+from penstock import validation
 from penstock.client.delivery import BaseDelivery, BaseLeased
 from penstock.client.session import AsyncSession
 from penstock.client.settlings import ACK, LEFT, RELEASE
@@ -24,16 +24,16 @@ class Delivery(BaseDelivery):
         await self._settle(ACK)
 
     async def nack(self, delay: float | None = None, error: str = "") -> None:
-        await self._settle(arguments.settling(Outcome.RETRIED, delay, error))
+        await self._settle(validation.settling(Outcome.RETRIED, delay, error))
 
     async def reject(self, reason: str = "") -> None:
-        await self._settle(arguments.settling(Outcome.REJECTED, error=reason))
+        await self._settle(validation.settling(Outcome.REJECTED, error=reason))
 
     async def release(self) -> None:
         await self._settle(RELEASE)
 
     async def snooze(self, seconds: float) -> None:
-        await self._settle(arguments.settling(Outcome.SNOOZED, seconds))
+        await self._settle(validation.settling(Outcome.SNOOZED, seconds))
 
     async def extend(self, seconds: float) -> None:
         leased: Leased = self._leased
@@ -56,16 +56,16 @@ class Leased(BaseLeased[Delivery]):
         await self._settle(ACK)
 
     async def nack(self, delay: float | None = None, error: str = "") -> None:
-        await self._settle(arguments.settling(Outcome.RETRIED, delay, error))
+        await self._settle(validation.settling(Outcome.RETRIED, delay, error))
 
     async def reject(self, reason: str = "") -> None:
-        await self._settle(arguments.settling(Outcome.REJECTED, error=reason))
+        await self._settle(validation.settling(Outcome.REJECTED, error=reason))
 
     async def release(self) -> None:
         await self._settle(RELEASE)
 
     async def extend(self, seconds: float) -> None:
-        self.expires_micros = await self.session.extend(self.nonce, arguments.extension(seconds))
+        self.expires_micros = await self.session.extend(self.nonce, validation.extension(seconds))
 
     async def _settle(self, how: Settling) -> None:
         if self.nonce:

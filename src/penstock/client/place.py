@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock import arguments
+from penstock import validation
 from penstock.client.delivery import BaseDelivery
 from penstock.model import Position, check_name
 from penstock.replies import Membership
@@ -41,7 +41,7 @@ class Place:
         self.membership: Membership | None = None
         self.seen: Membership | None = None  # the last that the consumer has followed
         self.mine: set[str] = set()
-        self._request = arguments.lease_request(batch, lease_seconds, None, None, False)
+        self._request = validation.lease_request(batch, lease_seconds, None, None, False)
 
     def renew(self) -> None:
         """Become another member: the group has gone on without this one, and its place may be somebody else's."""

@@ -9,8 +9,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from penstock import arguments, limits
-from penstock.arguments import PLAIN
+from penstock import limits, validation
 from penstock.batch import Batch
 from penstock.client.consuming import consume
 from penstock.client.place import Place
@@ -39,6 +38,7 @@ from penstock.model import (
 )
 from penstock.replies import Member
 from penstock.requests import LetterFilter
+from penstock.validation import PLAIN
 
 T = TypeVar("T")
 _NO_OPTIONS = (None, None, None, False, None)
@@ -64,7 +64,7 @@ class DeadLetters:
     ) -> list[Message]:
         """Dead letters, oldest first; their headers say where they come from and why they died."""
         texts = {"group": group, "reason": reason, "error_contains": error_contains, "key": key}
-        wanted = arguments.letter_filter(arguments.read_limit(limit), since=since, until=until, **texts)
+        wanted = validation.letter_filter(validation.read_limit(limit), since=since, until=until, **texts)
         found, ticket = self._session.dead_letters(self._queue, wanted)
         self._session.confirm(ticket)
         return found
@@ -88,9 +88,9 @@ class DeadLetters:
         With `edit` the changed messages are pushed as new ones, for all groups.
         """
         texts = {"group": group, "reason": reason, "error_contains": error_contains, "key": key}
-        limit = arguments.redrive_limit(limit)
-        wanted = arguments.letter_filter(limit, ids=ids, since=since, until=until, **texts)
-        rate = arguments.per_second(rate)
+        limit = validation.redrive_limit(limit)
+        wanted = validation.letter_filter(limit, ids=ids, since=since, until=until, **texts)
+        rate = validation.per_second(rate)
         if edit is not None:
             return self._replace(wanted, rate, edit)
         count, ticket = self._session.redrive(self._queue, wanted, rate)
@@ -147,13 +147,13 @@ class Queue:
             if ticket:
                 session.confirm(ticket)
             return id
-        data = arguments.one(payload, options)
+        data = validation.one(payload, options)
         if durability is not None:
             check_durability(durability)
         if partition is None:
             id, ticket = session.push_one(self.name, data, durability)
         else:
-            reply, ticket = session.push(self.name, Batch(data), arguments.partition(partition), durability)
+            reply, ticket = session.push(self.name, Batch(data), validation.partition(partition), durability)
             id = reply.ids()[0]
         if ticket:
             session.confirm(ticket)
@@ -187,14 +187,14 @@ class Queue:
         session = self._session
         options = (lease_seconds, consumer, partitions, auto_ack, start)
         request = (
-            arguments.lease_of(max)
+            validation.lease_of(max)
             if options == _NO_OPTIONS
-            else arguments.lease_request(max, lease_seconds, consumer, partitions, auto_ack, start=start)
+            else validation.lease_request(max, lease_seconds, consumer, partitions, auto_ack, start=start)
         )
         if group is not DEFAULT_GROUP:
             check_name(group, "group")
         if type(wait) is not int or wait:
-            arguments.wait_seconds(wait)
+            validation.wait_seconds(wait)
         if wait:
             reply, ticket = session.lease_waiting(self.name, group, request, wait)
         else:
@@ -252,7 +252,7 @@ class Queue:
             return Subscription(self._session, place, on_assigned, on_revoked, stop).run()
 
         begun = run()  # whatever is wrong with the arguments is refused now
-        return surviving(run, stop) if arguments.flag(survives, "survives") else begun
+        return surviving(run, stop) if validation.flag(survives, "survives") else begun
 
     def members(self, group: str = DEFAULT_GROUP) -> list[Member]:
         """Who is in a group, and which partitions they own."""
@@ -269,16 +269,16 @@ class Queue:
         return self._told(
             self._session.read(
                 self.name,
-                arguments.partition(partition),
-                arguments.offset(offset),
-                arguments.timestamp_micros(timestamp),
-                arguments.read_limit(limit),
+                validation.partition(partition),
+                validation.offset(offset),
+                validation.timestamp_micros(timestamp),
+                validation.read_limit(limit),
             )
         )
 
     def peek(self, limit: int = 1) -> list[Message]:
         """The next messages of the default group, without effect."""
-        return self._told(self._session.peek(self.name, arguments.read_limit(limit)))
+        return self._told(self._session.peek(self.name, validation.read_limit(limit)))
 
     def create_group(self, name: str, start: Position = "earliest", *, observes: bool = False) -> None:
         """An independent reader that starts at earliest, latest, an offset or a time.
@@ -287,7 +287,7 @@ class Queue:
         does not count for `max_length`, and no message dies of waiting for it.
         """
         check_name(name, "group")
-        start, observes = arguments.position(start, "start"), arguments.flag(observes, "observes")
+        start, observes = validation.position(start, "start"), validation.flag(observes, "observes")
         self._done(self._session.create_group(self.name, name, start, observes=observes))
 
     def delete_group(self, name: str) -> None:
@@ -295,8 +295,8 @@ class Queue:
 
     def seek(self, group: str, to: Position, partition: int | str | None = None) -> None:
         """Move a group to earliest, latest, an offset or a time; what it had leased is lost to its holders."""
-        where = None if partition is None else arguments.partition(partition)
-        self._done(self._session.seek(self.name, check_name(group, "group"), arguments.position(to, "to"), where))
+        where = None if partition is None else validation.partition(partition)
+        self._done(self._session.seek(self.name, check_name(group, "group"), validation.position(to, "to"), where))
 
     def groups(self) -> dict[str, list[PartitionLag]]:
         """Where each group stands in each partition."""
@@ -304,15 +304,15 @@ class Queue:
 
     def delayed(self, limit: int = 100) -> list[Message]:
         """Messages that are not due yet, soonest first."""
-        return self._told(self._session.delayed(self.name, arguments.read_limit(limit)))
+        return self._told(self._session.delayed(self.name, validation.read_limit(limit)))
 
     def cancel(self, id: MessageId | str) -> None:
         """Take a message back before anyone has it."""
-        self._done(self._session.cancel(arguments.message_id(id)))
+        self._done(self._session.cancel(validation.message_id(id)))
 
     def why(self, id: MessageId | str) -> list[Reason]:
         """Why is this message not delivered? One answer per group."""
-        return self._told(self._session.why(arguments.message_id(id)))
+        return self._told(self._session.why(validation.message_id(id)))
 
     def stats(self) -> QueueStats:
         return self._told(self._session.stats(self.name))
@@ -367,7 +367,7 @@ class Penstock:
         """Make a queue with options (docs/options.md). With `exist_ok`, one with the same options is fine."""
         queue = Queue(self._session, name)
         queue_options(options)
-        arguments.flag(exist_ok, "exist_ok")
+        validation.flag(exist_ok, "exist_ok")
         self._session.confirm(self._session.create_queue(name, options, exist_ok=exist_ok))
         return queue
 

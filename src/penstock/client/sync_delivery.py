@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock import arguments
+from penstock import validation
 from penstock.client.delivery import BaseDelivery, BaseLeased
 from penstock.client.session import Session
 from penstock.client.settlings import ACK, RELEASE
@@ -21,11 +21,11 @@ class Delivery(BaseDelivery):
 
     def nack(self, delay: float | None = None, error: str = "") -> None:
         """Failed: retry after `delay`, or after the queue's backoff; dead-letter after the last attempt."""
-        self._settle(arguments.settling(Outcome.RETRIED, delay, error))
+        self._settle(validation.settling(Outcome.RETRIED, delay, error))
 
     def reject(self, reason: str = "") -> None:
         """Hopeless: dead-letter now."""
-        self._settle(arguments.settling(Outcome.REJECTED, error=reason))
+        self._settle(validation.settling(Outcome.REJECTED, error=reason))
 
     def release(self) -> None:
         """Give it back; the attempt does not count."""
@@ -33,7 +33,7 @@ class Delivery(BaseDelivery):
 
     def snooze(self, seconds: float) -> None:
         """Deliver it again later; the attempt does not count."""
-        self._settle(arguments.settling(Outcome.SNOOZED, seconds))
+        self._settle(validation.settling(Outcome.SNOOZED, seconds))
 
     def extend(self, seconds: float) -> None:
         """Hold the whole lease for `seconds` from now."""
@@ -59,17 +59,17 @@ class Leased(BaseLeased[Delivery]):
         self._settle(ACK)
 
     def nack(self, delay: float | None = None, error: str = "") -> None:
-        self._settle(arguments.settling(Outcome.RETRIED, delay, error))
+        self._settle(validation.settling(Outcome.RETRIED, delay, error))
 
     def reject(self, reason: str = "") -> None:
-        self._settle(arguments.settling(Outcome.REJECTED, error=reason))
+        self._settle(validation.settling(Outcome.REJECTED, error=reason))
 
     def release(self) -> None:
         self._settle(RELEASE)
 
     def extend(self, seconds: float) -> None:
         """Hold the lease for `seconds` from now."""
-        self.expires_micros = self.session.extend(self.nonce, arguments.extension(seconds))
+        self.expires_micros = self.session.extend(self.nonce, validation.extension(seconds))
 
     def _settle(self, how: Settling) -> None:
         if self.nonce:

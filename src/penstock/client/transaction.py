@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from penstock import arguments
+from penstock import validation
 from penstock.batch import Batch
 from penstock.client.delivery import BaseDelivery
 from penstock.client.session import AsyncSession, Session
@@ -32,16 +32,16 @@ class BaseTransaction:
         self._add(PushOperation(check_name(queue), batch, batch.partitions))
 
     def ack(self, delivery: BaseDelivery) -> None:
-        self._add(SettleOperation(delivery.proof, arguments.settling(Outcome.ACKED)))
+        self._add(SettleOperation(delivery.proof, validation.settling(Outcome.ACKED)))
 
     def nack(self, delivery: BaseDelivery, delay: float | None = None, error: str = "") -> None:
-        self._add(SettleOperation(delivery.proof, arguments.settling(Outcome.RETRIED, delay, error)))
+        self._add(SettleOperation(delivery.proof, validation.settling(Outcome.RETRIED, delay, error)))
 
     def reject(self, delivery: BaseDelivery, reason: str = "") -> None:
-        self._add(SettleOperation(delivery.proof, arguments.settling(Outcome.REJECTED, error=reason)))
+        self._add(SettleOperation(delivery.proof, validation.settling(Outcome.REJECTED, error=reason)))
 
     def release(self, delivery: BaseDelivery) -> None:
-        self._add(SettleOperation(delivery.proof, arguments.settling(Outcome.RELEASED)))
+        self._add(SettleOperation(delivery.proof, validation.settling(Outcome.RELEASED)))
 
     def _add(self, operation: Operation) -> None:
         if self._over:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock import task_fields
+from penstock import validation
 from penstock.errors import PenstockError
 from penstock.model import Receipt, check_seconds
 from penstock.model_tasks import (
@@ -80,7 +80,7 @@ class AsyncTaskMethods:
         return await self._answer(self.session.tasks, wanted)
 
     async def wait_task(self, task_id: str, seconds: float) -> TaskView:
-        checked = task_fields.task_id(task_id)
+        checked = validation.task_id(task_id)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + check_seconds(seconds, "seconds")
         woken = asyncio.Event()
@@ -126,11 +126,11 @@ class AsyncTaskMethods:
 
     async def _worked_off(self, action: OperationAction, wanted: TaskFilter) -> OperationView:
         view = await self.begin_operation(action, wanted)
-        pauses = task_fields.pauses()
+        pauses = validation.pauses()
         while not view.is_over:
             await asyncio.sleep(next(pauses))
             view = await self.operation(view.operation_id)
-        return task_fields.succeeded(view)
+        return validation.succeeded(view)
 
     # operations
 
@@ -152,7 +152,7 @@ class AsyncTaskMethods:
         return self.session.heartbeat_worker(info)[0]
 
     async def worker_news(self, worker_id: str, seconds: float) -> WorkerNews:
-        checked = task_fields.worker_id(worker_id)
+        checked = validation.worker_id(worker_id)
         loop, registry = asyncio.get_running_loop(), self.session.desk.registry
         deadline = loop.time() + check_seconds(seconds, "seconds")
         woken = asyncio.Event()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from penstock import task_fields
+from penstock import validation
 from penstock.errors import PenstockError, TaskConflict
 from penstock.model import MessageId, Receipt, check_seconds
 from penstock.model_tasks import (
@@ -54,7 +54,7 @@ class TaskMethods:
 
     def submit_tasks(self, tasks: Sequence[TaskSubmission], client: str = "") -> tuple[list[Submitted], Ticket]:
         """All or none, in one frame. Parents may be among them, in any order."""
-        checked = task_fields.submissions(tasks)
+        checked = validation.submissions(tasks)
         parents = {parent for task in checked for parent in task.depends_on}
         outside = parents.difference(task.task_id for task in checked)
         if not outside:
@@ -72,18 +72,18 @@ class TaskMethods:
 
     def note_progress(self, receipt: Receipt, task_id: str, progress: bytes) -> Ticket:
         """Progress is JSON; it is kept with the task."""
-        task_fields.json_of(progress, "progress")
-        return shard_tasks.note_progress(self.shard, receipt, task_fields.task_id(task_id), progress)
+        validation.json_of(progress, "progress")
+        return shard_tasks.note_progress(self.shard, receipt, validation.task_id(task_id), progress)
 
     # looking
 
     def task(self, task_id: str) -> tuple[TaskView, Ticket]:
         """One task, with its runs."""
-        return self._task(task_fields.task_id(task_id)), 0
+        return self._task(validation.task_id(task_id)), 0
 
     def tasks(self, wanted: TaskFilter) -> tuple[TaskPage, Ticket]:
         """A page of tasks."""
-        checked = task_fields.task_filter(wanted)
+        checked = validation.task_filter(wanted)
         return self.desk.caught_up().page(checked), 0
 
     def _task(self, task_id: str) -> TaskView:
@@ -96,7 +96,7 @@ class TaskMethods:
 
     def wait_task(self, task_id: str, seconds: float) -> tuple[TaskView, Ticket]:
         """The task once it is final, or as it is after `seconds`. Nothing polls."""
-        checked = task_fields.task_id(task_id)
+        checked = validation.task_id(task_id)
         clock = self.shard.clock
         deadline = clock.monotonic() + round(check_seconds(seconds, "seconds") * 1_000_000)
         turn = threading.Semaphore(0)
@@ -130,7 +130,7 @@ class TaskMethods:
 
     def cancel_task(self, task_id: str) -> tuple[TaskView, Ticket]:
         """Final at once, also when it runs: its worker is told, and what it still reports is refused."""
-        checked = task_fields.task_id(task_id)
+        checked = validation.task_id(task_id)
         self._again_if_moved(lambda: self._cancel(self._task(checked)), checked)
         return self._task(checked), 0
 
@@ -145,7 +145,7 @@ class TaskMethods:
 
     def retry_task(self, task_id: str) -> tuple[TaskView, Ticket]:
         """A dead, cancelled or failed task is pending again, or blocked; and so is what was cancelled because of it."""
-        checked = task_fields.task_id(task_id)
+        checked = validation.task_id(task_id)
 
         def retry() -> None:
             asked = shard_tasks.kin(self.shard, checked)
@@ -167,11 +167,11 @@ class TaskMethods:
 
     def _worked_off(self, action: OperationAction, wanted: TaskFilter) -> OperationView:
         view, _ = self.begin_operation(action, wanted)
-        pauses = task_fields.pauses()
+        pauses = validation.pauses()
         while not view.is_over:
             time.sleep(next(pauses))
             view, _ = self.operation(view.operation_id)
-        return task_fields.succeeded(view)
+        return validation.succeeded(view)
 
     # operations
 
@@ -179,21 +179,21 @@ class TaskMethods:
         """Purge or cancel all tasks that match, in the background. The same id again is the same operation."""
         view, ticket = shard_tasks.begin_operation(
             self.shard,
-            task_fields.operation_action(action),
-            task_fields.operation_filter(wanted),
-            task_fields.operation_id(operation_id) if operation_id else "",
+            validation.operation_action(action),
+            validation.operation_filter(wanted),
+            validation.operation_id(operation_id) if operation_id else "",
         )
         self.desk.operations.work()
         return (view, ticket) if self.desk.operations.sleeper is not None else self.operation(view.operation_id)
 
     def operation(self, operation_id: str) -> tuple[OperationView, Ticket]:
-        return shard_tasks.operation(self.shard, task_fields.operation_id(operation_id))
+        return shard_tasks.operation(self.shard, validation.operation_id(operation_id))
 
     def operations(self) -> tuple[list[OperationView], Ticket]:
         return shard_tasks.operations(self.shard)
 
     def stop_operation(self, operation_id: str) -> tuple[OperationView, Ticket]:
-        return shard_tasks.stop_operation(self.shard, task_fields.operation_id(operation_id))
+        return shard_tasks.stop_operation(self.shard, validation.operation_id(operation_id))
 
     def _again_if_moved(self, decide: Callable[[], T], what: str) -> T:
         """Decide by what the catalogue tells, again while it has moved before the decision is made."""
@@ -208,11 +208,11 @@ class TaskMethods:
 
     def heartbeat_worker(self, info: WorkerInfo) -> tuple[WorkerNews, Ticket]:
         """A worker is there; what it should know."""
-        return self.desk.heartbeat(task_fields.worker(info)), 0
+        return self.desk.heartbeat(validation.worker(info)), 0
 
     def worker_news(self, worker_id: str, seconds: float) -> tuple[WorkerNews, Ticket]:
         """The same news, waited for."""
-        checked = task_fields.worker_id(worker_id)
+        checked = validation.worker_id(worker_id)
         clock, registry = self.shard.clock, self.desk.registry
         deadline = clock.monotonic() + round(check_seconds(seconds, "seconds") * 1_000_000)
         turn = threading.Semaphore(0)
@@ -230,7 +230,7 @@ class TaskMethods:
 
     def forget_worker(self, worker_id: str) -> Ticket:
         """It has stopped; what it still holds is released."""
-        checked = task_fields.worker_id(worker_id)
+        checked = validation.worker_id(worker_id)
         self.desk.registry.forget(checked)
         return shard_tasks.release_consumer(self.shard, checked)
 
@@ -244,10 +244,10 @@ class TaskMethods:
 
     def set_schedule(self, spec: ScheduleSpec) -> tuple[ScheduleView, Ticket]:
         """Make it, or change it; the same again changes nothing."""
-        return shard_tasks.set_schedule(self.shard, task_fields.schedule(spec))
+        return shard_tasks.set_schedule(self.shard, validation.schedule(spec))
 
     def delete_schedule(self, name: str) -> Ticket:
-        return shard_tasks.delete_schedule(self.shard, task_fields.schedule_name(name))
+        return shard_tasks.delete_schedule(self.shard, validation.schedule_name(name))
 
     def schedules(self) -> tuple[list[ScheduleView], Ticket]:
         return shard_tasks.schedules(self.shard)

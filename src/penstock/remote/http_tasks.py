@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock import task_fields
+from penstock import validation
 from penstock.errors import PenstockError
 from penstock.model import check_seconds
 from penstock.model_tasks import Finish, Submitted, TaskSubmission
@@ -28,7 +28,7 @@ _finished: Final = msgspec.json.Decoder(views.FinishResults).decode
 
 def submit_tasks(tasks: Sequence[TaskSubmission]) -> HttpRequest:
     """Tasks to be stored; sent again they are known by their ids."""
-    checked = task_fields.submissions(tasks)
+    checked = validation.submissions(tasks)
     if not checked:
         return _of_none([])
 
@@ -62,8 +62,8 @@ def finish_tasks(finishes: Sequence[Finish]) -> HttpRequest:
 
 def _refusal(finish: Finish) -> PenstockError | None:
     try:
-        task_fields.task_id(finish.task_id)
-        task_fields.json_of(finish.result, "result")
+        validation.task_id(finish.task_id)
+        validation.json_of(finish.result, "result")
         if finish.delay_seconds is not None:
             check_seconds(finish.delay_seconds, "delay_seconds")
     except PenstockError as error:
@@ -77,23 +77,23 @@ def _of_none(answer: list[Any]) -> HttpRequest:
 
 
 def _of_task(*more: str) -> Callable[[Any], str]:
-    return lambda given: "/".join((_TASKS, task_fields.task_id(given.task_id), *more))
+    return lambda given: "/".join((_TASKS, validation.task_id(given.task_id), *more))
 
 
 def _of_worker(*more: str) -> Callable[[Any], str]:
-    return lambda given: "/".join((_WORKERS, segment(task_fields.worker_id(given.worker_id)), *more))
+    return lambda given: "/".join((_WORKERS, segment(validation.worker_id(given.worker_id)), *more))
 
 
 def _of_schedule(given: Any) -> str:
-    return f"{_SCHEDULES}/{segment(task_fields.schedule_name(given.name))}"
+    return f"{_SCHEDULES}/{segment(validation.schedule_name(given.name))}"
 
 
 def _of_operation(given: Any) -> str:
-    return f"{_OPERATIONS}/{task_fields.operation_id(given.operation_id)}"
+    return f"{_OPERATIONS}/{validation.operation_id(given.operation_id)}"
 
 
 def _progress(given: calls.NoteProgress) -> dict[str, Any]:
-    progress = msgspec.Raw(task_fields.json_of(given.progress, "progress"))
+    progress = msgspec.Raw(validation.json_of(given.progress, "progress"))
     return {"receipt": str(given.receipt), "task_id": given.task_id, "progress": progress}
 
 
@@ -119,7 +119,7 @@ TASK_SHAPES: Final[dict[type[calls.Arguments], Shape]] = {
         "GET",
         lambda given: _TASKS,
         None,
-        lambda given: client.query(task_fields.task_filter(given.filter)),
+        lambda given: client.query(validation.task_filter(given.filter)),
         views.Tasks,
         client.page_from,
     ),
@@ -139,7 +139,7 @@ TASK_SHAPES: Final[dict[type[calls.Arguments], Shape]] = {
     calls.HeartbeatWorker: Shape(
         "POST",
         lambda given: _of_worker("heartbeat")(given.info),
-        lambda given: client.heartbeat(task_fields.worker(given.info)),
+        lambda given: client.heartbeat(validation.worker(given.info)),
         None,
         views.News,
         client.news_from,
@@ -150,7 +150,7 @@ TASK_SHAPES: Final[dict[type[calls.Arguments], Shape]] = {
     calls.SetSchedule: Shape(
         "PUT",
         lambda given: _of_schedule(given.spec),
-        lambda given: client.new_schedule(task_fields.schedule(given.spec)),
+        lambda given: client.new_schedule(validation.schedule(given.spec)),
         None,
         views.Schedule,
         client.schedule_from,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from secrets import token_hex
 from typing import Any
 
-from penstock import limits, task_fields
+from penstock import limits, validation
 from penstock.clock import Clock
 from penstock.model import Receipt
 from penstock.model_tasks import Finish, OperationView, ScheduleSpec, TaskFilter, TaskSubmission, TaskView, WorkerInfo
@@ -61,20 +61,20 @@ class TaskOperations:
     def begin_operation(self, action: str, wanted: TaskFilter, operation_id: str = "") -> Any:
         """It always has an id, so that it may be sent again."""
         given = calls.BeginOperation(
-            task_fields.operation_action(action).value,
-            task_fields.operation_filter(wanted),
-            task_fields.operation_id(operation_id) if operation_id else token_hex(6),
+            validation.operation_action(action).value,
+            validation.operation_filter(wanted),
+            validation.operation_id(operation_id) if operation_id else token_hex(6),
         )
         return self._told(self._call(given))
 
     def operation(self, operation_id: str) -> Any:
-        return self._told(self._call(calls.FindOperation(task_fields.operation_id(operation_id))))
+        return self._told(self._call(calls.FindOperation(validation.operation_id(operation_id))))
 
     def operations(self) -> Any:
         return self._told(self._call(calls.Operations()))
 
     def stop_operation(self, operation_id: str) -> Any:
-        return self._told(self._call(calls.StopOperation(task_fields.operation_id(operation_id))))
+        return self._told(self._call(calls.StopOperation(validation.operation_id(operation_id))))
 
     # workers
 
@@ -128,11 +128,11 @@ class Waits(TaskOperations):
 
     def _worked_off(self, action: str, wanted: TaskFilter) -> tuple[OperationView, int]:
         view, ticket = self.begin_operation(action, wanted)
-        pauses = task_fields.pauses()
+        pauses = validation.pauses()
         while not view.is_over:
             time.sleep(next(pauses))
             view, ticket = self.operation(view.operation_id)
-        return task_fields.succeeded(view), ticket
+        return validation.succeeded(view), ticket
 
 
 class AsyncWaits(TaskOperations):
@@ -155,8 +155,8 @@ class AsyncWaits(TaskOperations):
 
     async def _worked_off(self, action: str, wanted: TaskFilter) -> OperationView:
         view: OperationView = await self.begin_operation(action, wanted)
-        pauses = task_fields.pauses()
+        pauses = validation.pauses()
         while not view.is_over:
             await asyncio.sleep(next(pauses))
             view = await self.operation(view.operation_id)
-        return task_fields.succeeded(view)
+        return validation.succeeded(view)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from penstock import arguments, limits
+from penstock import limits, validation
 from penstock.batch import HEADERS, KEY, PRIORITY, TRACE
 from penstock.broker import Broker, Client
 from penstock.broker.answers import awaited_answer_of, raised
@@ -30,17 +30,17 @@ from penstock.wire.json_tasks import milliseconds
 from penstock.wire.json_tasks import seconds as seconds_of
 
 ANSWER_BYTES: Final = limits.frame_bytes_max // 2
-_RELEASE: Final = arguments.settling(Outcome.RELEASED)
+_RELEASE: Final = validation.settling(Outcome.RELEASED)
 
 
 async def claim(broker: Broker, client: Client, given: Claim) -> Claimed:
     """Tasks for a worker, or none when the time is over."""
     worker_id = check_name(given.worker_id, "worker_id")
     queues = [check_name(queue, f"queues[{index}]") for index, queue in enumerate(dict.fromkeys(given.queues))]
-    request = arguments.lease_request(given.max, seconds_of(given.lease_ms), worker_id, None, False)
+    request = validation.lease_request(given.max, seconds_of(given.lease_ms), worker_id, None, False)
     if not queues:
         raise InvalidField("queues: there is none", hint="name the queues to claim from")
-    reply = await _first(broker, client, queues, request, arguments.wait_seconds(given.wait_ms / 1000))
+    reply = await _first(broker, client, queues, request, validation.wait_seconds(given.wait_ms / 1000))
     if reply is None:
         return Claimed([])
     reply, *rest = split(reply, ANSWER_BYTES)
@@ -103,7 +103,7 @@ def _tasks(broker: Broker, client: Client, reply: LeaseReply) -> Iterator[tuple[
             try:
                 envelope = parse_envelope(payload)
             except InvalidField as error:
-                how = arguments.settling(Outcome.REJECTED, error=error.message)
+                how = validation.settling(Outcome.REJECTED, error=error.message)
                 broker.settle_each(client, (receipt,), how, _nobody)
             else:
                 yield _task(reply, piece, index, envelope, receipt), envelope
@@ -152,7 +152,7 @@ async def _parent(broker: Broker, client: Client, task_id: str) -> Parent:
 async def hold(broker: Broker, client: Client, receipt: str, lease_ms: float) -> Any:
     """Until when a receipt's lease is held now, or the error."""
     try:
-        seconds = arguments.extension(lease_ms / 1000)
+        seconds = validation.extension(lease_ms / 1000)
         return to_datetime(await broker.extended(client, Receipt.parse(receipt).nonce, seconds))
     except PenstockError as error:
         return error

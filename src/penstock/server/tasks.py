@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from penstock import task_fields
+from penstock import validation
 from penstock.broker import Broker, Client
 from penstock.envelopes import new_task_id
 from penstock.errors import InputError, PenstockError, ResultLost, TaskCancelled, TaskDied, TaskUnfinished
@@ -59,13 +59,13 @@ async def purge(broker: Broker, client: Client, wanted: TaskFilter) -> Operation
     """Begin to purge, and wait a while: most of it is over soon. Who began more asks for the operation later."""
     view: OperationView = await broker.call(client, "begin_operation", calls.BeginOperation("purge", wanted))
     left = PURGE_SECONDS
-    for pause in task_fields.pauses():
+    for pause in validation.pauses():
         if view.is_over or left <= 0:
             break
         await asyncio.sleep(pause)
         left -= pause
         view = await broker.call(client, "operation", calls.FindOperation(view.operation_id))
-    return task_fields.succeeded(view)
+    return validation.succeeded(view)
 
 
 def result(found: TaskView) -> Raw:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import InputPartition
 
-from penstock import arguments, limits
+from penstock import limits, validation
 from penstock.errors import InvalidField, LeaseLost, PenstockError
 from penstock.history import Moment, QueueView, Slice, Wanted, is_directory
 from penstock.history import lost as removed
@@ -217,7 +217,7 @@ class ConsumingReader(StreamReader):
         wait_seconds = PAUSE_SECONDS if self._left is None else 0.0
         for queue in queues:
             while count_max > 0:
-                request = arguments.lease_request(
+                request = validation.lease_request(
                     min(count_max, LEASE_COUNT_MAX),
                     self.options.lease_seconds,
                     f"spark-{begun.query}",

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, Final
 
-from penstock import arguments
+from penstock import validation
 from penstock.client.sync_delivery import Delivery, Leased
 from penstock.clock import ManualClock, SystemClock
 from penstock.envelopes import parse_envelope
@@ -37,7 +37,7 @@ from penstock.tasks.task import Task
 WORKER: Final = "run_pending"
 RUNS_MAX: Final = 10_000
 MOMENT_SECONDS: Final = 0.002  # timers fire by whole ticks of about a millisecond, and never early
-_LEASE: Final = arguments.lease_request(1, None, WORKER, None, False)
+_LEASE: Final = validation.lease_request(1, None, WORKER, None, False)
 
 
 class LocalApp(App):

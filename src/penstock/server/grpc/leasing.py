@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock import arguments, limits
+from penstock import limits, validation
 from penstock.batch import CONTENT_TYPE, HEADERS, KEY, PRIORITY, TRACE
 from penstock.broker import StreamRequest
 from penstock.broker.fitting import split
@@ -24,7 +24,7 @@ STREAM_BATCH: Final = 100
 
 def lease_request(request: pb.LeaseRequest, client: str) -> LeaseRequest:
     """What a consumer asks for."""
-    asked = arguments.lease_request(
+    asked = validation.lease_request(
         request.max or 1,
         seconds(request, "lease_ms"),
         request.consumer,
@@ -106,19 +106,19 @@ def settling(settlement: pb.Settlement) -> Settling:
     """How deliveries are to end."""
     match settlement.WhichOneof("how"):
         case "ack":
-            return arguments.settling(Outcome.ACKED)
+            return validation.settling(Outcome.ACKED)
         case "nack":
-            return arguments.settling(Outcome.RETRIED, seconds(settlement.nack, "delay_ms"), settlement.nack.error)
+            return validation.settling(Outcome.RETRIED, seconds(settlement.nack, "delay_ms"), settlement.nack.error)
         case "reject":
-            return arguments.settling(Outcome.REJECTED, error=settlement.reject.reason)
+            return validation.settling(Outcome.REJECTED, error=settlement.reject.reason)
         case "release":
-            return arguments.settling(Outcome.RELEASED)
+            return validation.settling(Outcome.RELEASED)
         case "snooze":
-            return arguments.settling(Outcome.SNOOZED, settlement.snooze.delay_ms / 1000)
+            return validation.settling(Outcome.SNOOZED, settlement.snooze.delay_ms / 1000)
         case _:
             raise InvalidField("how: it is not set", hint="one of ack, nack, reject, release, snooze")
 
 
 def lease_seconds(request: pb.ExtendRequest) -> float:
     """How long to hold on from now."""
-    return arguments.extension(request.lease_ms / 1000)
+    return validation.extension(request.lease_ms / 1000)

@@ -17,7 +17,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from penstock import arguments
+from penstock import validation
 from penstock.broker import Broker, Client, Principal
 from penstock.broker.fitting import receipts_in, split
 from penstock.errors import Internal, PenstockError, Unavailable
@@ -52,7 +52,7 @@ async def _push(broker: Broker, client: Client, request: pb.PushRequest, parent:
 
 async def _lease(broker: Broker, client: Client, request: pb.LeaseRequest) -> pb.LeaseResponse:
     asked = lease_request(request, client.identity)
-    wait = arguments.wait_seconds(request.wait_ms / 1000)
+    wait = validation.wait_seconds(request.wait_ms / 1000)
     group = check_name(group_of(request), "group")
     reply = await broker.leased(client, request.queue, group, asked, wait)
     if request.auto_ack or not reply.count:  # what is settled already must go, all of it

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import httptools
 import msgspec
 
-from penstock import arguments
+from penstock import validation
 from penstock.broker.fitting import receipts_in, size_of, split
 from penstock.errors import BadReceipt, InvalidField, PenstockError
 from penstock.model import ContentType, Outcome, Receipt, check_name
@@ -90,7 +90,7 @@ def lease(exchange: Exchange) -> None:
 
 def _lease_asked(exchange: Exchange, asked: models.Lease) -> None:
     seconds = None if asked.lease_ms is None else asked.lease_ms / 1000
-    request = arguments.lease_request(
+    request = validation.lease_request(
         asked.max, seconds, asked.consumer, asked.partitions, asked.auto_ack, start=asked.start
     )
     client = exchange.client
@@ -232,18 +232,18 @@ def _seconds(ms: float | None) -> float | None:
     return None if ms is None else ms / 1000
 
 
-_ACK: Final = arguments.settling(Outcome.ACKED)
-_RELEASE: Final = arguments.settling(Outcome.RELEASED)
+_ACK: Final = validation.settling(Outcome.ACKED)
+_RELEASE: Final = validation.settling(Outcome.RELEASED)
 
 OF_QUEUE: Final[dict[bytes, Run]] = {b"messages": push, b"lease": lease}
 OF_BROKER: Final[dict[bytes, Run]] = {
     b"ack": _settler(models.Ack, lambda asked: _ACK),
     b"nack": _settler(
-        models.Nack, lambda asked: arguments.settling(Outcome.RETRIED, _seconds(asked.delay_ms), asked.error)
+        models.Nack, lambda asked: validation.settling(Outcome.RETRIED, _seconds(asked.delay_ms), asked.error)
     ),
-    b"reject": _settler(models.Reject, lambda asked: arguments.settling(Outcome.REJECTED, error=asked.reason)),
+    b"reject": _settler(models.Reject, lambda asked: validation.settling(Outcome.REJECTED, error=asked.reason)),
     b"release": _settler(models.Release, lambda asked: _RELEASE),
-    b"snooze": _settler(models.Snooze, lambda asked: arguments.settling(Outcome.SNOOZED, _seconds(asked.delay_ms))),
+    b"snooze": _settler(models.Snooze, lambda asked: validation.settling(Outcome.SNOOZED, _seconds(asked.delay_ms))),
     b"extend": extend,
 }
 

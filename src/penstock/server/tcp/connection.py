@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
-from penstock import arguments, limits
+from penstock import limits, validation
 from penstock.batch import Batch, alike_of
 from penstock.broker import Client, Principal, Stream, StreamRequest
 from penstock.broker.answers import answer_of, awaited_answer_of
@@ -304,7 +304,7 @@ class TcpConnection(Answering, asyncio.Protocol):
 
     def _lease(self, correlation: int, body: memoryview) -> None:
         given = requests.decode(body, requests.Lease)
-        request = arguments.lease_request(
+        request = validation.lease_request(
             given.count_max,
             given.lease_seconds,
             given.consumer,
@@ -314,7 +314,7 @@ class TcpConnection(Answering, asyncio.Protocol):
             given.generation,
             given.start,
         )
-        wait = arguments.wait_seconds(given.wait_seconds)
+        wait = validation.wait_seconds(given.wait_seconds)
         queue, group = check_name(given.queue), check_name(given.group, "group")
         pending = self._broker.lease(self._client, queue, group, request, wait, partial(self._leased, correlation))
         if not pending.is_over:
@@ -331,7 +331,7 @@ class TcpConnection(Answering, asyncio.Protocol):
 
     def _extend(self, correlation: int, body: memoryview) -> None:
         given = requests.decode(body, requests.Extend)
-        seconds = arguments.extension(given.seconds)
+        seconds = validation.extension(given.seconds)
         self._broker.extend(self._client, given.lease, seconds, partial(self._told, correlation))
 
     def _call(self, correlation: int, body: memoryview) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock import arguments
+from penstock import validation
 from penstock.broker.listening import Event
 from penstock.errors import BadReceipt, BadRequest, InvalidField, PenstockError
 from penstock.model import Outcome, Receipt
@@ -97,9 +97,9 @@ def _seconds(ms: float | None) -> float | None:
 
 
 HOW: Final[dict[type, Callable[[Any], Settling]]] = {
-    stream.Ack: lambda said: arguments.settling(Outcome.ACKED),
-    stream.Nack: lambda said: arguments.settling(Outcome.RETRIED, _seconds(said.delay_ms), said.error),
-    stream.Reject: lambda said: arguments.settling(Outcome.REJECTED, error=said.reason),
-    stream.Release: lambda said: arguments.settling(Outcome.RELEASED),
-    stream.Snooze: lambda said: arguments.settling(Outcome.SNOOZED, _seconds(said.delay_ms)),
+    stream.Ack: lambda said: validation.settling(Outcome.ACKED),
+    stream.Nack: lambda said: validation.settling(Outcome.RETRIED, _seconds(said.delay_ms), said.error),
+    stream.Reject: lambda said: validation.settling(Outcome.REJECTED, error=said.reason),
+    stream.Release: lambda said: validation.settling(Outcome.RELEASED),
+    stream.Snooze: lambda said: validation.settling(Outcome.SNOOZED, _seconds(said.delay_ms)),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.arguments import partition, position
+from penstock.validation import partition, position
 from penstock.wire.calls.arguments import Arguments
 from penstock.wire.requests import PositionOnWire
 

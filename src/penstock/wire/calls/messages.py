@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.arguments import message_id
+from penstock.validation import message_id
 from penstock.wire.calls.arguments import Arguments
 from penstock.wire.requests import PartitionOnWire
 

@@ -1,21 +1,32 @@
-"""What is told about tasks, workers and schedules from outside, checked once. A refusal names the field.
+"""Validation of what comes from outside: arguments of the public methods, requests, tasks, workers and schedules.
 
-`where` is put before the name of a field when there are several of a kind: `tasks[2].args`.
+A value is checked once, at the edge; the error names the field and the value. `where` is put in front of the name of a
+field when there are several of a kind: `tasks[2].args`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache, partial
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from penstock import limits
-from penstock.batch import layout, values
+from penstock.batch import encode_one_with, layout, values
 from penstock.errors import InputError, InvalidField, TooLarge
-from penstock.model import check_name, check_priority, check_seconds, to_datetime, to_micros
+from penstock.model import (
+    MessageId,
+    Outcome,
+    Position,
+    check_name,
+    check_priority,
+    check_seconds,
+    to_datetime,
+    to_micros,
+)
 from penstock.model_tasks import (
     OperationAction,
     OperationState,
@@ -26,6 +37,215 @@ from penstock.model_tasks import (
     TaskSubmission,
     WorkerInfo,
 )
+from penstock.requests import LeaseRequest, LetterFilter, Settling, check_start
+
+PushOptions = tuple[
+    str | None,  # key
+    int | str,  # priority
+    float,  # delay
+    datetime | str | None,  # deliver_at
+    float | None,  # ttl
+    Mapping[str, str] | None,  # headers
+    str | None,  # dedup_key
+    int | None,  # max_attempts
+    str | None,  # trace
+]
+_OFFSET_MAX: Final = 2**62
+PLAIN: Final[PushOptions] = (None, limits.priority_default, 0, None, None, None, None, None, None)
+
+
+def one(payload: Any, options: PushOptions) -> bytes:
+    """A batch of one message."""
+    if options == PLAIN:
+        return encode_one_with(payload)
+    key, priority, delay, deliver_at, ttl, headers, dedup_key, max_attempts, trace = options
+    return encode_one_with(
+        payload,
+        key=key,
+        priority=priority,
+        delay_us=values.delay_us(delay),
+        deliver_at_us=values.deliver_at_us(deliver_at),
+        ttl_us=values.ttl_us(ttl),
+        headers=headers,
+        dedup_key=dedup_key,
+        max_attempts=max_attempts,
+        trace=trace,
+    )
+
+
+def lease_request(
+    max: int,
+    lease_seconds: float | None,
+    consumer: str | None,
+    partitions: Sequence[int | str] | None,
+    auto_ack: bool,
+    member: str = "",
+    generation: int = 0,
+    start: Position | None = None,
+) -> LeaseRequest:
+    """What a lease asks for."""
+    if isinstance(max, bool) or not isinstance(max, int) or not 1 <= max <= limits.lease_messages_max:
+        raise InvalidField(f"max: {max!r} is outside 1 to {limits.lease_messages_max}")
+    if lease_seconds is not None:
+        _lease_length(lease_seconds, "lease_seconds")
+    if consumer:
+        check_name(consumer, "consumer")
+    if member:
+        check_name(member, "member")
+    flag(auto_ack, "auto_ack")
+    request = LeaseRequest(
+        max, lease_seconds, consumer or "", _some_partitions(partitions), auto_ack, member, generation
+    )
+    return request if start is None else msgspec.structs.replace(request, start=check_start(start))
+
+
+def _some_partitions(value: Any) -> tuple[int | str, ...] | None:
+    if value is None:
+        return None
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidField(f"partitions: {value!r} is not a list of partitions")
+    return tuple(partition(each, "partitions") for each in value)
+
+
+def partition(value: Any, name: str = "partition") -> int | str:
+    """A partition by number or by name; whether there is one the queue knows."""
+    if isinstance(value, str):
+        return check_name(value, name)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+        raise InvalidField(f"{name}: {value!r} is neither a number from 0 nor a name")
+    return value
+
+
+def message_id(value: Any) -> MessageId:
+    """An id, or its text."""
+    found = value if isinstance(value, MessageId) else MessageId.parse(value)
+    check_name(found.queue)
+    check_name(found.partition, "partition")
+    if isinstance(found.offset, bool) or not isinstance(found.offset, int) or not 0 <= found.offset <= _OFFSET_MAX:
+        raise InvalidField(f"id: {found.offset!r} is not an offset", hint="an id reads queue/partition/offset")
+    return found
+
+
+def position(value: Any, name: str) -> Position:
+    """A place in a queue: a word, an offset, an instant, or an offset for each partition."""
+    if isinstance(value, str):
+        if value not in ("earliest", "begin", "latest", "end"):
+            to_micros(value, name)
+        return value
+    if isinstance(value, datetime):
+        to_micros(value, name)
+        return value
+    if isinstance(value, Mapping) and value:
+        return {str(partition(each, name)): _position_offset(offset, name) for each, offset in value.items()}
+    return _position_offset(value, name)
+
+
+def _position_offset(value: Any, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _OFFSET_MAX:
+        hint = "use earliest, latest, an offset, a time, or an offset for each partition"
+        raise InvalidField(f"{name}: {value!r} is not a position", hint=hint)
+    return value
+
+
+def flag(value: Any, name: str) -> bool:
+    """True or False, and nothing that may pass for it."""
+    if not isinstance(value, bool):
+        raise InvalidField(f"{name}: {value!r} is neither True nor False")
+    return value
+
+
+def letter_filter(
+    limit: int,
+    *,
+    ids: Iterable[MessageId | str] | None = None,
+    since: datetime | str | None = None,
+    until: datetime | str | None = None,
+    **texts: str | None,
+) -> LetterFilter:
+    """Which dead letters are meant; `texts` are group, reason, error_contains and key."""
+    for name, value in texts.items():
+        if value is not None:
+            _plain_text(value, name)
+    if isinstance(ids, str | MessageId) or not isinstance(ids, Iterable | None):
+        raise InvalidField(f"ids: {ids!r} is not a list of ids", hint="pass the ids of dead letters in a list")
+    chosen = None if ids is None else frozenset(map(message_id, ids))
+    return LetterFilter(limit=limit, ids=chosen, since=since, until=until, **texts)  # type: ignore[arg-type]
+
+
+def _plain_text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidField(f"{name}: {value!r} is not text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidField(f"{name}: {value!r} is not valid text: {error.reason}") from None
+    return value
+
+
+@lru_cache(maxsize=64, typed=True)
+def lease_of(max: int) -> LeaseRequest:
+    """A lease that asks for nothing but a number of messages."""
+    return lease_request(max, None, None, None, False)
+
+
+def wait_seconds(value: float) -> float:
+    """How long a lease may wait."""
+    return check_seconds(value, "wait", limits.wait_seconds_max)
+
+
+def settling(outcome: Outcome, delay: float | None = None, error: str = "") -> Settling:
+    """How a delivery ends. A message about an error is cut, not refused: settling must not fail over its text."""
+    if delay is not None or outcome == Outcome.SNOOZED:
+        delay = check_seconds(delay, "delay")
+    # Names of files may hold what is no character; cutting bytes may halve one.
+    text = str(error).encode(errors="replace")[: limits.error_bytes_max].decode(errors="ignore") if error else ""
+    return Settling(outcome, delay, text)
+
+
+def timestamp_micros(value: datetime | str | None) -> int | None:
+    """An instant to read from."""
+    return None if value is None else to_micros(value, "timestamp")
+
+
+def read_limit(value: int, greatest: int = limits.lease_messages_max) -> int:
+    """How many messages to list."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= greatest:
+        raise InvalidField(f"limit: {value!r} is outside 1 to {greatest}")
+    return value
+
+
+def redrive_limit(value: int) -> int:
+    """How many dead letters to send back."""
+    return read_limit(value, 2**62)
+
+
+def per_second(value: float | None) -> float | None:
+    """A rate."""
+    least, greatest = limits.per_second_min, limits.per_second_max
+    if value is not None and (
+        isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= greatest
+    ):
+        raise InvalidField(f"rate: {value!r} is not a number of messages per second from {least:g} to {greatest:g}")
+    return value
+
+
+def offset(value: int | None) -> int | None:
+    """An offset to read from."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _OFFSET_MAX):
+        raise InvalidField(f"offset: {value!r} is not a whole number from 0 to 2⁶²")
+    return value
+
+
+def extension(value: float) -> float:
+    """How long to hold a lease from now."""
+    return _lease_length(value, "seconds")
+
+
+def _lease_length(value: Any, name: str) -> float:
+    if check_seconds(value, name, limits.lease_seconds_max) < limits.lease_seconds_min:
+        raise InvalidField(f"{name}: {value!r} is under {limits.lease_seconds_min:g}, too short to be of use")
+    return float(value)
+
 
 T = TypeVar("T")
 _TASK_ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
@@ -94,7 +314,7 @@ def submission(task: TaskSubmission, where: str = "") -> TaskSubmission:
     parents = _parents(task, where) if task.depends_on else ()
     _one_of(task.on_parent_failure, ("cancel", "run"), f"{where}on_parent_failure")
     _one_of(task.takes, ("none", "one", "all"), f"{where}takes")
-    _timeout(task.timeout_seconds, where)
+    _check_timeout(task.timeout_seconds, where)
     _text(task.workflow, f"{where}workflow", limits.name_length_max)
     if task.unique_key is not None:
         _text(task.unique_key, f"{where}unique_key", limits.dedup_key_bytes_max)
@@ -147,7 +367,7 @@ def schedule(spec: ScheduleSpec) -> ScheduleSpec:
     check_name(spec.queue)
     json_of(spec.args, "args", list)
     json_of(spec.kwargs, "kwargs", dict)
-    _timeout(spec.timeout_seconds, "")
+    _check_timeout(spec.timeout_seconds, "")
     values.max_attempts(spec.max_attempts)
     if spec.key is not None:
         values.text(layout.KEY, spec.key)
@@ -265,7 +485,7 @@ def _within(check: Callable[[], T], where: str) -> T:
         raise type(error)(f"{where}{error.message}", hint=error.hint) from None
 
 
-def _timeout(value: Any, where: str) -> None:
+def _check_timeout(value: Any, where: str) -> None:
     if value is not None and not check_seconds(value, f"{where}timeout_seconds"):
         raise InvalidField(f"{where}timeout_seconds: 0 would end every run at once", hint="use None for no limit")
 
