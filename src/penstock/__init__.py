@@ -148,7 +148,7 @@ def open(
     with `data_mode="0750"`. None leaves a directory that others cannot read as it is.
     """
     from penstock.client.sync import Penstock
-    from penstock.embedded import Session
+    from penstock.embedded import BlockingSession, Session
 
     session = Session(
         path,
@@ -160,15 +160,15 @@ def open(
         clock=clock,
         rng=rng,
     )
-    return Penstock(session)
+    return Penstock(BlockingSession(session))
 
 
 def open_in_memory(*, clock: Clock | None = None, rng: random.Random | None = None) -> Penstock:
     """The same system with nothing on disk: for tests, and for queues that may die with the process."""
     from penstock.client.sync import Penstock
-    from penstock.embedded import Session
+    from penstock.embedded import BlockingSession, Session
 
-    return Penstock(Session(None, durability="os", clock=clock, rng=rng))
+    return Penstock(BlockingSession(Session(None, durability="os", clock=clock, rng=rng)))
 
 
 def connect(

@@ -154,3 +154,23 @@ class HistoryInfo(msgspec.Struct, frozen=True):
     directory: str
     host: str  # where that directory is
     durable_sequence: int
+
+
+class ServerInfo(msgspec.Struct, frozen=True):
+    """What a broker says about itself."""
+
+    version: str
+    durability: str
+    queues: int
+
+
+class LeaseView(msgspec.Struct, frozen=True):
+    """A lease that is held."""
+
+    lease_id: str  # 16 hex digits
+    group: str
+    consumer: str
+    leased_at: datetime
+    expires_at: datetime
+    messages: int  # that are not settled yet
+    partitions: list[str]

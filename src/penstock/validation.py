@@ -147,6 +147,24 @@ def _position_offset(value: Any, name: str) -> int:
     return value
 
 
+def wire_position(value: Any, name: str) -> str | int | dict[str, int]:
+    """A position as it travels: an instant is RFC 3339 text."""
+    checked = position(value, name)
+    if isinstance(checked, datetime):
+        return checked.isoformat()
+    return dict(checked) if isinstance(checked, Mapping) else checked
+
+
+def instant(value: Any, name: str) -> datetime:
+    """An aware datetime; text is RFC 3339."""
+    return to_datetime(to_micros(value, name))
+
+
+def check_wait(value: Any, name: str) -> float:
+    """How long a request may wait."""
+    return check_seconds(value, name, limits.wait_seconds_max)
+
+
 def flag(value: Any, name: str) -> bool:
     """True or False, and nothing that may pass for it."""
     if not isinstance(value, bool):
@@ -200,6 +218,17 @@ def settling(outcome: Outcome, delay: float | None = None, error: str = "") -> S
     # Names of files may hold what is no character; cutting bytes may halve one.
     text = str(error).encode(errors="replace")[: limits.error_bytes_max].decode(errors="ignore") if error else ""
     return Settling(outcome, delay, text)
+
+
+SETTLEMENTS: Final = (Outcome.ACKED, Outcome.RETRIED, Outcome.REJECTED, Outcome.RELEASED, Outcome.SNOOZED)
+
+
+def wire_settling(outcome: int, delay: float | None, error: str) -> Settling:
+    """How a delivery is to end, as a client asks for it by number."""
+    if outcome not in SETTLEMENTS:
+        names = ", ".join(f"{known.value} {known.name.lower()}" for known in SETTLEMENTS)
+        raise InvalidField(f"outcome: {outcome} is not a way to settle", hint=f"one of {names}")
+    return settling(Outcome(outcome), delay, error)
 
 
 def timestamp_micros(value: datetime | str | None) -> int | None:

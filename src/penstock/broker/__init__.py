@@ -1,9 +1,10 @@
 """Requests from any protocol: may they? then limits, the shard, and the answer once it is durable."""
 
-from penstock.broker.access import Action, Authorise, Client, Principal, allow_all
+from penstock.broker.access import Authorise, Client, Principal, allow_all
 from penstock.broker.broker import Broker
 from penstock.broker.leasing import Pending
 from penstock.broker.streaming import Stream, StreamRequest
+from penstock.operations import Action
 
 __all__ = [
     "Action",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 
 import msgspec
+
+from penstock.operations import Action
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -29,17 +30,6 @@ class Client(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         who = self.principal.name if self.principal != ANONYMOUS else self.address
         msgspec.structs.force_setattr(self, "identity", who)
-
-
-class Action(StrEnum):
-    """What somebody wants to do."""
-
-    PUSH = "push"
-    LEASE = "lease"
-    SETTLE = "settle"
-    READ = "read"
-    ADMIN = "admin"
-    MONITOR = "monitor"
 
 
 # (who, what, queue): raises `NotAuthorised`. The queue is "" when the broker itself is meant.

@@ -13,35 +13,36 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
 from penstock.batch import Batch
-from penstock.broker import calls
-from penstock.broker.access import Action, Authorise, Client, allow_all
-from penstock.broker.answers import Told, answer_of
+from penstock.broker.access import Authorise, Client, allow_all
+from penstock.broker.answers import Told, answer_of, raised
 from penstock.broker.awaited import Awaited
 from penstock.broker.confirming import Confirmer
 from penstock.broker.events import Events
+from penstock.broker.fitting import fitting
 from penstock.broker.folding import Content, Folder, Kind, Producer
 from penstock.broker.leasing import Pending
 from penstock.broker.listening import ALL_TASKS, QUEUES, Listener, TasksWanted, Topic
 from penstock.broker.settling import SettleEach
 from penstock.broker.streaming import Stream, StreamRequest
-from penstock.broker.tasks import BEGUN, Tasks
+from penstock.broker.tasks import SPECIAL, Tasks
 from penstock.broker.unread import Unread
 from penstock.broker.waits import Wait, stopping
 from penstock.embedded import Session
-from penstock.errors import BadRequest, PenstockError
-from penstock.model import ContentType, Durability, Outcome, Receipt
-from penstock.replies import LeaseReply, SinkState
-from penstock.requests import LeaseRequest, PartitionChoice, Settling
-from penstock.shard.transactions import transact
+from penstock.errors import PenstockError
+from penstock.model import ContentType, Durability, Message, MessageId, Outcome, Receipt
+from penstock.operations import Action, Operation
+from penstock.replies import LeaseReply
+from penstock.requests import LeaseRequest, PartitionChoice, PushOperation, Settling
+from penstock.requests import Operation as Step
 from penstock.telemetry import Meter
-from penstock.version import VERSION
-from penstock.wire.calls import Arguments, CancelTask, CommitSink, FindTask, RetryTask, ServerInfo, Transact
 
+R = TypeVar("R")
+Ids = list[list[MessageId]]
 logger: Final = logging.getLogger("penstock.broker")
 _MAY_READ_FILES: Final = (Outcome.RETRIED, Outcome.REJECTED)  # a dead letter is a copy, made when it is settled
 
@@ -140,7 +141,7 @@ class Broker(Awaited):
         self.flush()
         asked = msgspec.structs.replace(request, client=client.identity)
         pending = Pending(self, queue, group, asked, 0.0 if self.is_draining else wait_seconds, told)
-        refused = self.refused(client, Action.LEASE, queue)
+        refused = self.refused(client, Action.CONSUME, queue)
         if refused is not None:
             pending.cancel()
             told(refused)
@@ -156,7 +157,7 @@ class Broker(Awaited):
         ended: Callable[[PenstockError | None], None],
     ) -> Stream:
         """Deliveries as they come, within the credit that is given; raises when the request is wrong."""
-        refused = self.refused(client, Action.LEASE, request.queue)
+        refused = self.refused(client, Action.CONSUME, request.queue)
         if refused is not None:
             raise refused
         stream = Stream(self, client, request, deliver, ended)
@@ -201,7 +202,7 @@ class Broker(Awaited):
         self, client: Client, queues: set[str], how: Settling, told: Told, settle: Callable[..., int], what: Any
     ) -> None:
         for queue in queues:
-            refused = self.refused(client, Action.SETTLE, queue, even_draining=True)
+            refused = self.refused(client, Action.CONSUME, queue, even_draining=True)
             if refused is not None:
                 told(refused)
                 return
@@ -225,7 +226,7 @@ class Broker(Awaited):
     def extend(self, client: Client, nonce: int, seconds: float, told: Told) -> None:
         """Hold a lease longer; `told(when it expires now)`."""
         for queue in self._queues_of(nonce):
-            refused = self.refused(client, Action.SETTLE, queue, even_draining=True)
+            refused = self.refused(client, Action.CONSUME, queue, even_draining=True)
             if refused is not None:
                 told(refused)
                 return
@@ -238,63 +239,39 @@ class Broker(Awaited):
 
     # everything else
 
-    async def call(self, client: Client, name: str, given: Arguments) -> Any:
-        """One of the operations of wire/calls.py."""
-        with self.counting(""):
-            given.check()
-        if name == "info":
-            return self._info()
-        if isinstance(given, Transact):
-            return await self.transacted(client, given, None)
-        if isinstance(given, CommitSink):
-            return await self._sink_committed(client, given)
-        if type(given) in BEGUN:
-            return await self.tasks.begun(client, given)
-        if isinstance(given, FindTask | CancelTask | RetryTask):
-            return await self.tasks.of_one(client, given)
-        handler = calls.HANDLERS.get(name)
-        if handler is None:
-            raise BadRequest(f"call: there is no operation {name!r}")
-        only_looks = handler.action in (Action.READ, Action.MONITOR)
-        refused = self.refused(client, handler.action, handler.queue(given), even_draining=only_looks)
-        if refused is not None:
-            raise refused
+    async def execute(self, client: Client, operation: Operation[R]) -> R:
+        """Execute an operation: access, then the session, and the reply once it is durable."""
+        special = SPECIAL.get(type(operation))
+        if special is not None:
+            result: R = await special(self.tasks, client, operation)
+            return result
+        spec = operation.spec
+        only_looks = spec.action in (Action.READ, Action.MONITOR, Action.EXPORT)
+        queues = tuple(operation.queues())
+        for queue in queues:
+            raised(self.refused(client, spec.action, queue, even_draining=only_looks))
         self.flush()
-        with self.counting(handler.queue(given)):
-            answer = await asyncio.to_thread(handler.run, self.session, given)
-        result, ticket = answer if handler.answers else (None, answer)
+        with self.counting(min(queues, default="")):
+            reply, ticket = await asyncio.to_thread(self.session.run, operation, client.identity)
         await self.confirmer.confirmed(ticket)
-        return result
+        if spec.result == list[Message]:
+            return cast(R, fitting(cast("list[Message]", reply)))
+        return reply
 
-    async def transacted(self, client: Client, given: Transact, producer: Producer | None) -> Any:
+    async def transact(self, client: Client, operations: Sequence[Step], producer: Producer | None = None) -> Ids:
         """Pushes and settles, all or nothing; the ids of each push."""
-        with self.counting(""):
-            wanted = calls.queues_of(given)
-        finishes = any(action is Action.SETTLE for action, _ in wanted)  # what was begun before the drain
-        for action, queue in wanted:
-            refused = self.refused(client, action, queue, even_draining=finishes)
-            if refused is not None:
-                raise refused
+        touched = {
+            (Action.PUSH, step.queue) if isinstance(step, PushOperation) else (Action.CONSUME, step.receipt.queue)
+            for step in operations
+        }
+        finishes = any(action is Action.CONSUME for action, _ in touched)  # what was begun before the drain
+        for action, queue in sorted(touched):
+            raised(self.refused(client, action, queue, even_draining=finishes))
         self.flush()
-        with self.counting(min((queue for _, queue in wanted), default="")):
-            operations = calls.operations(given.operations)
-            ids, ticket = await asyncio.to_thread(transact, self.shard, operations, producer, client.identity)
+        with self.counting(min((queue for _, queue in touched), default="")):
+            ids, ticket = await asyncio.to_thread(self.session.transact, operations, producer, client.identity)
         await self.confirmer.confirmed(ticket)
         return ids
-
-    async def _sink_committed(self, client: Client, given: CommitSink) -> SinkState:
-        refused = self.refused(client, Action.PUSH, given.queue)
-        if refused is not None:
-            raise refused
-        self.flush()
-        wanted = calls.sink_commit(given)
-        with self.counting(given.queue):
-            state, ticket = await asyncio.to_thread(self.session.commit_sink, wanted, client.identity)
-        await self.confirmer.confirmed(ticket)
-        return state
-
-    def _info(self) -> ServerInfo:
-        return ServerInfo(VERSION, self.shard.durability, len(self.shard.core.by_name))
 
     # the end
 

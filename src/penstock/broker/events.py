@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+from penstock import operations as ops
 from penstock.broker.listening import ALL_TASKS, QUEUES, CounterSeries, Event, Listener, TasksWanted, Topic
 from penstock.broker.task_events import TaskEvents
 from penstock.delivery import entries
@@ -226,10 +227,10 @@ class Events:
 
     def _count(self, wanted: frozenset[str] | None) -> tuple[list[QueueStats], int]:
         counted, last = [], 0
-        for name in self._session.queues()[0]:
+        for name in self._session.run(ops.Queues())[0]:
             if wanted is None or name in wanted:
                 try:
-                    stats, ticket = self._session.stats(name)
+                    stats, ticket = self._session.run(ops.Stats(name))
                 except QueueNotFound:  # deleted just now
                     continue
                 counted.append(stats)

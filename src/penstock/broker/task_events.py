@@ -81,7 +81,7 @@ class TaskEvents:
         try:
             while True:
                 if end is None:
-                    found = await awaited_answer_of(asyncio.to_thread(self._session.desk.caught_up))
+                    found = await awaited_answer_of(asyncio.to_thread(self._session.tasks.caught_up))
                     if not isinstance(found, PenstockError):
                         catalogue, end = found, found.on_change(self._changed)
                         # Whoever follows for another reason may have begun before somebody listened.
@@ -117,9 +117,9 @@ class TaskEvents:
 
     async def _watch_for_ever(self) -> None:
         while True:
-            answer = await awaited_answer_of(asyncio.to_thread(self._session.workers))
+            answer = await awaited_answer_of(asyncio.to_thread(self._session.tasks.workers))
             if not isinstance(answer, PenstockError):
-                self._compare({worker.info.worker_id: worker for worker in answer[0]})
+                self._compare({worker.info.worker_id: worker for worker in answer})
             await asyncio.sleep(WORKERS_SECONDS)
 
     def _compare(self, found: dict[str, WorkerView]) -> None:

@@ -8,18 +8,17 @@ which is looked up first.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock import validation
-from penstock.broker.access import Action, Client
+from penstock import operations as ops
+from penstock.broker.access import Client
 from penstock.broker.answers import Told, answer_of, raised, resolve
 from penstock.broker.waits import Expected, ExpectedNews, ExpectedTask, Wait
 from penstock.errors import LeaseLost, PenstockError, TaskNotFound
 from penstock.model_tasks import Finish, TaskSubmission, TaskView
-from penstock.wire import calls
-from penstock.wire.errors import ErrorReply, to_reply
+from penstock.operations import Action
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -45,12 +44,12 @@ class Tasks:
         self._broker = broker
         self._session = broker.session
 
-    def begin(self, client: Client, given: calls.Arguments, told: Told) -> Wait | None:
+    def begin(self, client: Client, given: ops.Operation[Any], told: Told) -> Wait | None:
         """One of the operations of `BEGUN`; what it answers with can be taken back while it is not over."""
         found: Wait | None = BEGUN[type(given)](self, client, given, told)
         return found
 
-    async def begun(self, client: Client, given: calls.Arguments) -> Any:
+    async def begun(self, client: Client, given: ops.Operation[Any]) -> Any:
         """The same, awaited; raises."""
         future: asyncio.Future[Any] = self._broker.loop.create_future()
         wait = self.begin(client, given, partial(resolve, future))
@@ -63,7 +62,7 @@ class Tasks:
 
     # submitting and finishing
 
-    def submit(self, client: Client, given: calls.SubmitTasks, told: Told) -> None:
+    def submit(self, client: Client, given: ops.SubmitTasks, told: Told) -> None:
         broker, tasks = self._broker, given.tasks
         refused = self._refused(client, Action.PUSH, (task.queue for task in tasks))
         if refused is not None:
@@ -73,12 +72,12 @@ class Tasks:
             broker.hold(partial(self.submit, client, given, told))
             return
         broker.flush()
-        work = partial(self._session.submit_tasks, tasks, client.identity)
+        work = partial(self._session.run, given, client.identity)
         self._run(work, _takes_long(tasks), min((task.queue for task in tasks), default=""), told)
 
-    def finish(self, client: Client, given: calls.FinishTasks, told: Told) -> None:
+    def finish(self, client: Client, given: ops.FinishTasks, told: Told) -> None:
         finishes = given.finishes
-        refused = self._refused(client, Action.SETTLE, (each.receipt.queue for each in finishes), even_draining=True)
+        refused = self._refused(client, Action.CONSUME, (each.receipt.queue for each in finishes), even_draining=True)
         if refused is not None:
             told(refused)
             return
@@ -101,70 +100,66 @@ class Tasks:
                 judged = partial(self._judged, finishes, errors)
                 broker.in_thread(judged, lambda refusals: broker.confirmer.after(ticket, tell, refusals))
             else:
-                broker.confirmer.after(ticket, tell, _refusals(errors))
+                broker.confirmer.after(ticket, tell, errors)
 
-        work = partial(self._session.finish_tasks, finishes)
+        work = partial(self._session.run, given)
         reads_files = broker.shard.store is not None and any(each.outcome in _MAY_READ_FILES for each in finishes)
         if reads_files or len(finishes) > MANY:
             broker.in_thread(work, answered)
         else:
             answered(answer_of(work))
 
-    def _judged(self, finishes: Sequence[Finish], errors: Sequence[PenstockError | None]) -> dict[int, ErrorReply]:
-        """The same for finishes that were sent before: those that the first try has ended are accepted."""
-        return _refusals(
-            [
-                None if isinstance(error, LeaseLost) and self._was_ended_by(finish) else error
-                for finish, error in zip(finishes, errors, strict=True)
-            ]
-        )
+    def _judged(self, finishes: Sequence[Finish], errors: Sequence[PenstockError | None]) -> list[PenstockError | None]:
+        """Of finishes that were sent before, those that the first try has ended are accepted."""
+        return [
+            None if isinstance(error, LeaseLost) and self._was_ended_by(finish) else error
+            for finish, error in zip(finishes, errors, strict=True)
+        ]
 
     def _was_ended_by(self, finish: Finish) -> bool:
         """Whether this finish has ended its run. Nobody else can have ended it so, with the attempt and the outcome."""
         try:
-            view, _ = self._session.task(finish.task_id)
+            view = self._session.tasks.task(finish.task_id)
         except TaskNotFound:
             return False
         return any(run.attempt == finish.receipt.attempt and run.outcome in _ENDS[finish.outcome] for run in view.runs)
 
-    def note_progress(self, client: Client, given: calls.NoteProgress, told: Told) -> None:
-        refused = self._refused(client, Action.SETTLE, (given.receipt.queue,), even_draining=True)
+    def note_progress(self, client: Client, given: ops.NoteProgress, told: Told) -> None:
+        refused = self._refused(client, Action.CONSUME, (given.receipt.queue,), even_draining=True)
         if refused is not None:
             told(refused)
             return
-        answer = answer_of(lambda: self._session.note_progress(given.receipt, given.task_id, given.progress))
+        answer = answer_of(lambda: self._session.run(given))
         told(self._broker.count(given.receipt.queue, answer) if isinstance(answer, PenstockError) else None)
 
     # workers
 
-    def heartbeat(self, client: Client, given: calls.HeartbeatWorker, told: Told) -> None:
-        refused = self._refused(client, Action.LEASE, given.info.queues or ("",))
+    def heartbeat(self, client: Client, given: ops.HeartbeatWorker, told: Told) -> None:
+        refused = self._refused(client, Action.CONSUME, given.info.queues or ("",))
         if refused is not None:
             told(refused)
             return
-        answer = answer_of(lambda: self._session.heartbeat_worker(given.info))
+        answer = answer_of(lambda: self._session.run(given))
         told(answer if isinstance(answer, PenstockError) else answer[0])
 
-    def news(self, client: Client, given: calls.AwaitNews, told: Told) -> Wait | None:
-        refused = self._refused(client, Action.LEASE, ("",))
-        seconds = answer_of(lambda: validation.worker_id(given.worker_id) and validation.wait_seconds(given.seconds))
-        if refused is not None or isinstance(seconds, PenstockError):
-            told(refused or seconds)
+    def news(self, client: Client, given: ops.AwaitNews, told: Told) -> Wait | None:
+        refused = self._refused(client, Action.CONSUME, ("",))
+        if refused is not None:
+            told(refused)
             return None
-        return self._wait(ExpectedNews(self._session.desk.registry, given.worker_id), seconds, told)
+        return self._wait(ExpectedNews(self._session.tasks.registry, given.worker_id), given.seconds, told)
 
     # one task
 
-    def wait(self, client: Client, given: calls.WaitTask, told: Told) -> Wait | None:
-        seconds = answer_of(lambda: self._checked_wait(given))
+    def wait(self, client: Client, given: ops.WaitTask, told: Told) -> Wait | None:
         refused = self._broker.draining()
-        if refused is not None or isinstance(seconds, PenstockError):
-            told(refused or seconds)
+        if refused is not None:
+            told(refused)
             return None
         allowed = partial(self._allowed, client, Action.READ)
-        return self._wait(ExpectedTask(self._session, validation.task_id(given.task_id), allowed), seconds, told)
+        return self._wait(ExpectedTask(self._session, given.task_id, allowed), given.seconds, told)
 
-    async def of_one(self, client: Client, given: calls.FindTask | calls.CancelTask | calls.RetryTask) -> TaskView:
+    async def of_one(self, client: Client, given: ops.FindTask | ops.CancelTask | ops.RetryTask) -> TaskView:
         """Look at a task, cancel it, or have it run once more."""
         try:
             return await self._of_one(client, given)
@@ -172,31 +167,23 @@ class Tasks:
             self._broker.count("", error)
             raise
 
-    async def _of_one(self, client: Client, given: calls.FindTask | calls.CancelTask | calls.RetryTask) -> TaskView:
-        action, change = self._changes(given)
+    async def _of_one(self, client: Client, given: ops.FindTask | ops.CancelTask | ops.RetryTask) -> TaskView:
+        action = given.spec.action
         if action is not Action.READ:
             raised(self._broker.draining())
-        answer = await asyncio.to_thread(self._find, client, action, given.task_id)
-        if change is not None:
-            answer = await asyncio.to_thread(change, given.task_id)
-        view, ticket = answer
+        view = await asyncio.to_thread(self._find, client, action, given.task_id)
+        if action is Action.READ:
+            return view
+        view, ticket = await asyncio.to_thread(self._session.run, given)
         await self._broker.confirmer.confirmed(ticket)
         return view
 
-    def _changes(self, given: Any) -> tuple[Action, Callable[[str], tuple[TaskView, int]] | None]:
-        if isinstance(given, calls.CancelTask):
-            return Action.ADMIN, self._session.cancel_task
-        if isinstance(given, calls.RetryTask):
-            return Action.ADMIN, self._session.retry_task
-        return Action.READ, None
-
-    def _find(self, client: Client, action: Action, task_id: str) -> tuple[TaskView, int]:
+    def _find(self, client: Client, action: Action, task_id: str) -> TaskView:
         """The task, if the client may do this with it."""
         try:
-            view, ticket = self._session.task(task_id)
+            return self._allowed(client, action, self._session.tasks.task(task_id))
         except TaskNotFound as error:
-            return self._allowed(client, action, error), 0
-        return self._allowed(client, action, view), ticket
+            return self._allowed(client, action, error)
 
     def _allowed(self, client: Client, action: Action, found: TaskView | PenstockError) -> TaskView:
         """The same for what was found, or not."""
@@ -232,11 +219,6 @@ class Tasks:
         else:
             answered(answer_of(work))
 
-    @staticmethod
-    def _checked_wait(given: calls.WaitTask) -> float:
-        validation.task_id(given.task_id)
-        return validation.wait_seconds(given.seconds)
-
     def _wait(self, expected: Expected, seconds: float, told: Told) -> Wait:
         wait = Wait(self._broker, expected, told)
         wait.start(seconds)
@@ -248,16 +230,17 @@ def _takes_long(tasks: Sequence[TaskSubmission]) -> bool:
     return len(tasks) > MANY or any(task.depends_on for task in tasks)
 
 
-def _refusals(errors: Sequence[PenstockError | None]) -> dict[int, ErrorReply]:
-    return {place: to_reply(error) for place, error in enumerate(errors) if error is not None}
-
-
-# What is begun on the event loop and told, instead of being run in a thread.
+# Operations that run on the event loop and call back, instead of running in a thread.
 BEGUN: Final[dict[type, Callable[..., Wait | None]]] = {
-    calls.SubmitTasks: Tasks.submit,
-    calls.FinishTasks: Tasks.finish,
-    calls.NoteProgress: Tasks.note_progress,
-    calls.HeartbeatWorker: Tasks.heartbeat,
-    calls.AwaitNews: Tasks.news,
-    calls.WaitTask: Tasks.wait,
+    ops.SubmitTasks: Tasks.submit,
+    ops.FinishTasks: Tasks.finish,
+    ops.NoteProgress: Tasks.note_progress,
+    ops.HeartbeatWorker: Tasks.heartbeat,
+    ops.AwaitNews: Tasks.news,
+    ops.WaitTask: Tasks.wait,
+}
+# Operations that the broker does not hand to the session as they are.
+SPECIAL: Final[dict[type, Callable[..., Awaitable[Any]]]] = {
+    **dict.fromkeys(BEGUN, Tasks.begun),
+    **dict.fromkeys((ops.FindTask, ops.CancelTask, ops.RetryTask), Tasks.of_one),
 }

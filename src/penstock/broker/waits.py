@@ -135,11 +135,11 @@ class ExpectedTask:
         self._waiter: TaskWaiter | None = None
 
     def watch(self, wake: Wake) -> None:
-        self._waiter = self._session.watch_task(self._task_id, wake)
+        self._waiter = self._session.tasks.watch(self._task_id, wake)
 
     def unwatch(self) -> None:
         if self._waiter is not None:
-            self._session.unwatch_task(self._waiter)
+            self._session.tasks.waiters.leave(self._waiter)
 
     def is_at_hand(self) -> bool:
         return self._told_final() is not None
@@ -161,7 +161,7 @@ class ExpectedTask:
         def looked(found: Found) -> None:
             broker.loop.call_soon_threadsafe(lambda: told(answer_of(lambda: seen(found))))
 
-        looks = self._session.desk.looks
+        looks = self._session.tasks.looks
         if looks.ask(self._task_id, looked):
             broker.in_thread(looks.lead, lambda _: None)
 

@@ -170,10 +170,10 @@ def extend(
     as_json: AsJson = False,
 ) -> None:
     """Hold the leases behind these receipts for longer."""
-    from penstock import arguments
+    from penstock import validation
 
     def prolong(ps: Penstock, receipt: Receipt) -> str:
-        until = to_datetime(session_of(ps).extend(receipt.nonce, arguments.extension(seconds)))
+        until = to_datetime(session_of(ps).extend(receipt.nonce, validation.extension(seconds)))
         return f"extended, ends {human.until(until)}"
 
     _each(receipts, prolong, url, context, as_json=as_json)
@@ -181,13 +181,13 @@ def extend(
 
 def settling(outcome: Outcome, delay: float | None = None, error: str = "") -> Settle:
     """Settle one delivery like this."""
-    from penstock import arguments
+    from penstock import validation
 
-    how = arguments.settling(outcome, delay, error)
+    how = validation.settling(outcome, delay, error)
 
     def settle(ps: Penstock, receipt: Receipt) -> str:
         session = session_of(ps)
-        session.confirm(session.settle((receipt,), how))
+        session.settle((receipt,), how)
         return outcome.name.lower()
 
     return settle

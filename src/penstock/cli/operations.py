@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from penstock import operations as ops
 from penstock.cli import human, output
 from penstock.cli.exits import nothing_there
 from penstock.cli.options import AsJson, ContextOption, Since, Until, Url, Yes
@@ -23,6 +24,7 @@ from penstock.cli.tasks import (
     Workflow,
     filter_of,
 )
+from penstock.client.task_calls import new_operation
 from penstock.model_tasks import OperationView, TaskFilter
 from penstock.units import plural
 
@@ -64,7 +66,7 @@ def begin(
     which = "all tasks" if wanted == TaskFilter() else "all tasks that match"
     output.confirm(WAYS[chosen.value].format(which), yes=yes)
     with opened(url, context) as ps:
-        view = _told(ps.session, ps.session.begin_operation(chosen, wanted))
+        view = ps.session.execute(new_operation(chosen, wanted))
         if wait or hasattr(ps.session, "shard"):
             view = _over(ps.session, view)
     output.done(f"{view.operation_id}  {_account(view)}", shape(view), as_json=as_json)
@@ -74,7 +76,7 @@ def begin(
 def list_(url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
     """Operations that run, and those that did lately."""
     with opened(url, context) as ps:
-        found = _told(ps.session, ps.session.operations())
+        found = ps.session.execute(ops.ListOperations())
     if as_json:
         output.write_json([shape(view) for view in found])
         return
@@ -89,7 +91,7 @@ def list_(url: Url = None, context: ContextOption = None, as_json: AsJson = Fals
 def show(operation_id: OperationId, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
     """How far an operation is."""
     with opened(url, context) as ps:
-        view = _told(ps.session, ps.session.operation(operation_id))
+        view = ps.session.execute(ops.FindOperation(operation_id))
     output.done(f"{view.operation_id}  {_account(view)}", shape(view), as_json=as_json)
 
 
@@ -97,7 +99,7 @@ def show(operation_id: OperationId, url: Url = None, context: ContextOption = No
 def stop(operation_id: OperationId, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
     """Stop an operation; what was done stays done."""
     with opened(url, context) as ps:
-        view = _told(ps.session, ps.session.stop_operation(operation_id))
+        view = ps.session.execute(ops.StopOperation(operation_id))
     output.done(f"{view.operation_id}  {_account(view)}", shape(view), as_json=as_json)
 
 
@@ -106,18 +108,13 @@ def shape(view: OperationView) -> dict[str, Any]:
     return {**msgspec.structs.asdict(view), "filter": msgspec.to_builtins(view.filter)}
 
 
-def _told(session: Session, answer: tuple[Any, int]) -> Any:
-    session.confirm(answer[1])
-    return answer[0]
-
-
 def _over(session: Session, view: OperationView) -> OperationView:
     from penstock import validation
 
     pauses = validation.pauses()
     while not view.is_over:
         time.sleep(next(pauses))
-        view = _told(session, session.operation(view.operation_id))
+        view = session.execute(ops.FindOperation(view.operation_id))
     return view
 
 

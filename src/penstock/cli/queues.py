@@ -136,7 +136,7 @@ def list_(everything: All = False, url: Url = None, context: ContextOption = Non
 def show(queue: QueueName, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
     """One queue: its account, and its options."""
     with opened(url, context) as ps:
-        found, options = ps.queue(queue).stats(), msgspec.structs.asdict(ps.queue(queue).options)
+        found, options = ps.queue(queue).stats(), msgspec.structs.asdict(ps.queue(queue).options())
     if as_json:
         output.write_json({**shapes.queue(found), "options": options})
         return
@@ -163,7 +163,7 @@ def create(
     """Make a queue. Options that are not given have their defaults."""
     with opened(url, context, is_made=True) as ps:
         ps.create_queue(queue, exist_ok=exist_ok, **options)
-        actual = msgspec.structs.asdict(ps.queue(queue).options)
+        actual = msgspec.structs.asdict(ps.queue(queue).options())
     output.done(f"queue {queue} is there", {"name": queue, "options": actual}, as_json=as_json)
 
 
@@ -175,7 +175,7 @@ def update(
     """Change options; those that are not given stay. Partitions can be added, not taken away."""
     with opened(url, context) as ps:
         ps.update_queue(queue, **options)
-        actual = msgspec.structs.asdict(ps.queue(queue).options)
+        actual = msgspec.structs.asdict(ps.queue(queue).options())
     text = f"queue {queue}: {plural(len(options), 'option')} set"
     output.done(text, {"name": queue, "options": actual}, as_json=as_json)
 

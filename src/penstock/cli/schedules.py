@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from penstock import operations as ops
 from penstock.cli import human, output, shapes
 from penstock.cli.exits import nothing_there
 from penstock.cli.options import (
@@ -112,7 +113,7 @@ def delete(
     """Forget a schedule; tasks that it has submitted stay."""
     output.confirm(f"Delete schedule {name}?", yes=yes)
     with opened(url, context) as ps:
-        ps.session.confirm(ps.session.delete_schedule(name))
+        ps.session.execute(ops.DeleteSchedule(name))
     output.done(f"schedule {name} is deleted", {"name": name, "status": "deleted"}, as_json=as_json)
 
 
@@ -143,8 +144,7 @@ def prune(
 
 def _set(spec: ScheduleSpec, url: str | None, context: str | None, *, as_json: bool) -> None:
     with opened(url, context, is_made=True) as ps:
-        view, ticket = ps.session.set_schedule(spec)
-        ps.session.confirm(ticket)
+        view = ps.session.execute(ops.SetSchedule(spec))
     when = "it is paused" if view.next_at is None else f"next at {human.moment(view.next_at)}"
     output.done(f"schedule {spec.name}: {when}", shapes.schedule(view), as_json=as_json)
 
@@ -158,8 +158,7 @@ def _named(name: str, url: str | None, context: str | None) -> ScheduleView:
 
 
 def _all(session: Session) -> list[ScheduleView]:
-    found, ticket = session.schedules()
-    session.confirm(ticket)
+    found = session.execute(ops.Schedules())
     return found
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.markup import escape
 
+from penstock import operations as ops
 from penstock.cli import human, output, shapes
 from penstock.cli.exits import SERVER_ERROR, CommandError, exit_code, nothing_there
 from penstock.cli.options import (
@@ -32,6 +33,7 @@ from penstock.cli.options import (
     seconds_option,
 )
 from penstock.cli.target import opened
+from penstock.client.task_calls import run_operation, wait_task
 from penstock.clock import SystemClock
 from penstock.errors import PenstockError, TaskConflict, TaskNotFound
 from penstock.model import check_priority, suggestion
@@ -110,8 +112,7 @@ def list_(
 def show(id: TaskId, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
     """One task: arguments, result, progress, and every run with its error."""
     with opened(url, context) as ps:
-        view, ticket = ps.session.task(id)
-        ps.session.confirm(ticket)
+        view = ps.session.execute(ops.FindTask(id))
     if as_json:
         output.write_json(shapes.task(view))
         return
@@ -131,13 +132,13 @@ def show(id: TaskId, url: Url = None, context: ContextOption = None, as_json: As
 @app.command()
 def cancel(ids: TaskIds, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
     """Cancel tasks, waiting or running; what a worker still reports of them is refused."""
-    _each(ids, lambda session, id: session.cancel_task(id), "{}", url, context, as_json=as_json)
+    _each(ids, lambda session, id: session.execute(ops.CancelTask(id)), "{}", url, context, as_json=as_json)
 
 
 @app.command()
 def retry(ids: TaskIds, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
     """Run dead, cancelled or failed tasks again, with all their attempts."""
-    _each(ids, lambda session, id: session.retry_task(id), "{} again", url, context, as_json=as_json)
+    _each(ids, lambda session, id: session.execute(ops.RetryTask(id)), "{} again", url, context, as_json=as_json)
 
 
 @app.command()
@@ -164,8 +165,7 @@ def purge(
             raise nothing_there("no tasks" if wanted == TaskFilter() else "no tasks that match")
         which = "all tasks" if wanted == TaskFilter() else "all tasks that match"
         output.confirm(f"Forget {which}, and cancel those that wait?", yes=yes)
-        count, ticket = ps.session.purge_tasks(wanted)
-        ps.session.confirm(ticket)
+        count = run_operation(ps.session, "purge", wanted).purged
     output.done(f"forgot {plural(count, 'task')}", {"purged": count}, as_json=as_json)
 
 
@@ -203,8 +203,7 @@ def pages(session: Session, wanted: TaskFilter, limit: int) -> Iterator[TaskView
     cursor = None
     while limit > 0:
         part = msgspec.structs.replace(wanted, limit=min(limit, PAGE), cursor=cursor)
-        found, ticket = session.tasks(part)
-        session.confirm(ticket)
+        found = session.execute(ops.ListTasks(part))
         yield from found.tasks
         limit -= len(found.tasks)
         cursor = found.cursor
@@ -220,7 +219,7 @@ def _state(text: str) -> TaskState:
 
 def _each(
     ids: list[str],
-    change: Callable[[Session, str], tuple[TaskView, int]],
+    change: Callable[[Session, str], TaskView],
     what: str,
     url: str | None,
     context: str | None,
@@ -232,8 +231,7 @@ def _each(
     with opened(url, context) as ps:
         for id in ids:
             try:
-                view, ticket = change(ps.session, id)
-                ps.session.confirm(ticket)
+                view = change(ps.session, id)
             except (TaskConflict, TaskNotFound) as error:
                 if len(ids) == 1:
                     raise
@@ -394,8 +392,7 @@ def enqueue(
         max_attempts=max_attempts,
     )
     with opened(url, context, is_made=True) as ps:
-        (submitted,), ticket = ps.session.submit_tasks([submission])
-        ps.session.confirm(ticket)
+        (submitted,) = ps.session.execute(ops.SubmitTasks([submission]))
         if wait is not None:
             _write_result(_waited(ps.session, submitted.task_id, wait), as_json=as_json)
         elif as_json:
@@ -413,8 +410,7 @@ def parent_policy(text: str) -> ParentPolicy:
 
 
 def _waited(session: Session, task_id: str, seconds: float) -> TaskView:
-    view, ticket = session.wait_task(task_id, seconds)
-    session.confirm(ticket)
+    view = wait_task(session, task_id, seconds)
     return view
 
 

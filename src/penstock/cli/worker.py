@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from penstock import operations as ops
 from penstock.cli import human, output, shapes
 from penstock.cli.exits import CommandError, nothing_there
 from penstock.cli.options import AsJson, ContextOption, Url, seconds_option
@@ -106,8 +107,7 @@ def _check_words(**given: tuple[str, tuple[str, ...]]) -> None:
 def workers(url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
     """Workers that a broker hears of: what they run, how busy they are, when they were last heard from."""
     with opened(url, context) as ps:
-        found, ticket = ps.session.workers()
-        ps.session.confirm(ticket)
+        found = ps.session.execute(ops.Workers())
     if as_json:
         output.write_json([shapes.worker(view) for view in found])
         return

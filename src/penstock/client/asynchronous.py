@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock import limits, validation
+from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.client.asynchronous_delivery import Delivery, Leased, hand_out, kept_alive
 from penstock.client.asynchronous_subscription import Subscription, Told
@@ -37,7 +38,7 @@ from penstock.model import (
     check_option_values,
     queue_options,
 )
-from penstock.replies import Member
+from penstock.replies import LeaseView, Member
 from penstock.requests import LetterFilter
 from penstock.validation import PLAIN
 
@@ -49,38 +50,62 @@ class DeadLetters:
         self._session = session
         self._queue = queue
 
-    async def list(self, *, limit: int = 100, **filters: Any) -> list[Message]:
-        wanted = validation.letter_filter(validation.read_limit(limit), **filters)
-        return await self._session.dead_letters(self._queue, wanted)
+    async def list(
+        self,
+        *,
+        group: str | None = None,
+        reason: str | None = None,
+        error_contains: str | None = None,
+        key: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 100,
+    ) -> list[Message]:
+        """Dead letters, oldest first; their headers say where they come from and why they died."""
+        texts = {"group": group, "reason": reason, "error_contains": error_contains, "key": key}
+        filter = validation.letter_filter(validation.read_limit(limit), since=since, until=until, **texts)
+        return await self._session.execute(ops.DeadLetters(self._queue, filter))
 
     async def redrive(
         self,
         *,
         ids: Iterable[MessageId | str] | None = None,
+        group: str | None = None,
+        reason: str | None = None,
+        error_contains: str | None = None,
+        key: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
         limit: int = 1_000_000,
         rate: float | None = None,
         edit: Edit | None = None,
-        **filters: Any,
     ) -> int:
-        wanted = validation.letter_filter(validation.redrive_limit(limit), ids=ids, **filters)
+        """Send them back to the group where they died, at most `rate` a second; returns how many.
+
+        With `edit` the changed messages are pushed as new ones, for all groups.
+        """
+        texts = {"group": group, "reason": reason, "error_contains": error_contains, "key": key}
+        limit = validation.redrive_limit(limit)
+        filter = validation.letter_filter(limit, ids=ids, since=since, until=until, **texts)
         rate = validation.per_second(rate)
         if edit is not None:
-            return await self._replace(wanted, rate, edit)
-        return await self._session.redrive(self._queue, wanted, rate)
+            return await self._replace(filter, rate, edit)
+        return await self._session.execute(ops.Redrive(self._queue, filter, rate))
 
-    async def _replace(self, wanted: LetterFilter, rate: float | None, edit: Edit) -> int:
-        found: builtins.list[Message] = []
-        while (page := next_page(wanted, found)) is not None:
-            letters = await self._session.dead_letters(self._queue, page)
-            found += letters
-            if not letters:
+    async def _replace(self, filter: LetterFilter, rate: float | None, edit: Edit) -> int:
+        letters: builtins.list[Message] = []
+        while (page := next_page(filter, letters)) is not None:
+            more = await self._session.execute(ops.DeadLetters(self._queue, page))
+            letters += more
+            if not more:
                 break
-        for ids, batch in edited(found, edit, rate):
-            await self._session.replace_letters(self._queue, ids, batch)
-        return len(found)
+        for ids, batch in edited(letters, edit, rate):
+            await self._session.execute(ops.ReplaceLetters(self._queue, ids, bytes(batch.data)))
+        return len(letters)
 
     async def purge(self) -> None:
-        await self._session.purge_dead_letters(self._queue)
+        """Throw them all away."""
+        await self._session.execute(ops.PurgeDeadLetters(self._queue))
 
 
 class Queue:
@@ -190,7 +215,8 @@ class Queue:
         return surviving_tasks(run, stop) if validation.flag(survives, "survives") else begun
 
     async def members(self, group: str = DEFAULT_GROUP) -> list[Member]:
-        return await self._session.members(self.name, check_name(group, "group"))
+        """The members of a group, and the partitions each of them owns."""
+        return await self._session.execute(ops.Members(self.name, group))
 
     async def read(
         self,
@@ -199,51 +225,71 @@ class Queue:
         timestamp: datetime | str | None = None,
         limit: int = 100,
     ) -> list[Message]:
-        place = (validation.offset(offset), validation.timestamp_micros(timestamp), validation.read_limit(limit))
-        return await self._session.read(self.name, validation.partition(partition), *place)
+        """Browse from an offset or a time on; changes nothing."""
+        since = None if timestamp is None else validation.instant(timestamp, "timestamp")
+        return await self._session.execute(ops.Read(self.name, partition, offset, since, limit))
 
     async def peek(self, limit: int = 1) -> list[Message]:
-        return await self._session.peek(self.name, validation.read_limit(limit))
+        """The next messages of the default group; changes nothing."""
+        return await self._session.execute(ops.Peek(self.name, limit))
 
     async def create_group(self, name: str, start: Position = "earliest", *, observes: bool = False) -> None:
-        check_name(name, "group")
-        start, observes = validation.position(start, "start"), validation.flag(observes, "observes")
-        await self._session.create_group(self.name, name, start, observes=observes)
+        """Create an independent reader that starts at earliest, latest, an offset or a time.
+
+        One that `observes` marks how far somebody has read the log, by `seek`. It may be late without being load: it
+        does not count for `max_length`, and no message dies of waiting for it.
+        """
+        await self._session.execute(
+            ops.CreateGroup(self.name, name, validation.wire_position(start, "start"), observes)
+        )
 
     async def delete_group(self, name: str) -> None:
-        await self._session.delete_group(self.name, check_name(name, "group"))
+        """Delete a group."""
+        await self._session.execute(ops.DeleteGroup(self.name, name))
 
     async def seek(self, group: str, to: Position, partition: int | str | None = None) -> None:
-        where = None if partition is None else validation.partition(partition)
-        await self._session.seek(self.name, check_name(group, "group"), validation.position(to, "to"), where)
+        """Move a group to earliest, latest, an offset or a time; leases that it holds are lost."""
+        await self._session.execute(ops.Seek(self.name, group, validation.wire_position(to, "to"), partition))
 
     async def groups(self) -> dict[str, list[PartitionLag]]:
-        return await self._session.groups(self.name)
+        """Each group, and its position in each partition."""
+        return await self._session.execute(ops.Groups(self.name))
+
+    async def leases(self, group: str | None = None, limit: int = 100) -> list[LeaseView]:
+        """Leases that are held, of one group or of all: by whom, since when, until when."""
+        return await self._session.execute(ops.Leases(self.name, group, limit))
 
     async def delayed(self, limit: int = 100) -> list[Message]:
-        return await self._session.delayed(self.name, validation.read_limit(limit))
+        """Messages that are not due yet, soonest first."""
+        return await self._session.execute(ops.Delayed(self.name, limit))
 
     async def cancel(self, id: MessageId | str) -> None:
-        await self._session.cancel(validation.message_id(id))
+        """Cancel a message before it is delivered."""
+        await self._session.execute(ops.Cancel(validation.message_id(id)))
 
     async def why(self, id: MessageId | str) -> list[Reason]:
-        place = validation.message_id(id)
-        return await self._session.why(place)
+        """Why is this message not delivered? One answer per group."""
+        return await self._session.execute(ops.Why(validation.message_id(id)))
 
     async def stats(self) -> QueueStats:
-        return await self._session.stats(self.name)
+        """Counters of the queue and of its groups."""
+        return await self._session.execute(ops.Stats(self.name))
 
     async def options(self) -> QueueOptions:
-        return await self._session.options(self.name)
+        """The options of the queue."""
+        return await self._session.execute(ops.GetOptions(self.name))
 
     async def pause(self) -> None:
-        await self._session.pause(self.name, True)
+        """Stop delivery until `resume`; pushes go on."""
+        await self._session.execute(ops.Pause(self.name))
 
     async def resume(self) -> None:
-        await self._session.pause(self.name, False)
+        """Resume delivery."""
+        await self._session.execute(ops.Resume(self.name))
 
     async def purge(self) -> None:
-        await self._session.purge(self.name)
+        """Drop everything unsettled, in every group."""
+        await self._session.execute(ops.Purge(self.name))
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"
@@ -266,31 +312,32 @@ class Penstock:
         return Queue(self._session, name)
 
     async def queues(self) -> list[str]:
-        return await self._session.queues()
+        """The names of all queues."""
+        return await self._session.execute(ops.Queues())
 
     async def create_queue(self, name: str, *, exist_ok: bool = False, **options: Any) -> Queue:
-        queue = Queue(self._session, name)
+        """Create a queue with options (docs/options.md). With `exist_ok`, one with the same options is fine."""
         queue_options(options)
-        validation.flag(exist_ok, "exist_ok")
-        await self._session.create_queue(name, options, exist_ok=exist_ok)
-        return queue
+        await self._session.execute(ops.CreateQueue(name, options, exist_ok))
+        return Queue(self._session, name)
 
     async def update_queue(self, name: str, **changes: Any) -> None:
-        check_name(name)
+        """Change options; partitions can be added, not removed."""
         check_option_values(changes)
-        await self._session.update_queue(name, changes)
+        await self._session.execute(ops.UpdateQueue(name, changes))
 
     async def delete_queue(self, name: str) -> None:
-        await self._session.delete_queue(check_name(name))
+        """Delete a queue, its messages and its dead letters."""
+        await self._session.execute(ops.DeleteQueue(name))
 
     def transaction(self) -> AsyncTransaction:
         return AsyncTransaction(self._session)
 
     async def seal(self) -> int:
-        return await self._session.seal()
+        return await self._session.execute(ops.Seal())
 
     async def compact(self) -> Freed:
-        return await self._session.compact()
+        return await self._session.execute(ops.Compact())
 
     async def close(self) -> None:
         if self._opened is not None:

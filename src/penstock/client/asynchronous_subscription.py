@@ -12,6 +12,7 @@ from contextlib import aclosing, suppress
 from typing import Any
 
 from penstock import limits
+from penstock import operations as ops
 from penstock.client.asynchronous_delivery import Delivery, Leased, kept_alive
 from penstock.client.consuming import STOP_CHECK_SECONDS
 from penstock.client.place import Place, drawn
@@ -128,8 +129,8 @@ class Subscription:
     async def _join(self) -> None:
         place = self._place
         async with self._asking:
-            place.membership = await self._session.join(
-                place.queue, place.group, place.member, place.session_seconds, place.start
+            place.membership = await self._session.execute(
+                ops.Join(place.queue, place.group, place.member, place.session_seconds, place.start)
             )
             place.start = None  # a group that is deleted from now on stays deleted
 
@@ -141,8 +142,8 @@ class Subscription:
             if known is None:
                 return
             try:
-                place.membership = await self._session.heartbeat(
-                    place.queue, place.group, place.member, known.generation, place.held()
+                place.membership = await self._session.execute(
+                    ops.Heartbeat(place.queue, place.group, place.member, known.generation, place.held())
                 )
             except MemberFenced:
                 place.membership = None
@@ -164,7 +165,7 @@ class Subscription:
         finally:
             if told is not None:
                 with suppress(PenstockError):
-                    await self._session.leave(place.queue, place.group, place.member, told.generation)
+                    await self._session.execute(ops.Leave(place.queue, place.group, place.member, told.generation))
 
 
 async def _call(told: Told, partitions: list[str]) -> None:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock import limits
+from penstock import operations as ops
 from penstock.client.consuming import STOP_CHECK_SECONDS
 from penstock.client.keeping import keeper_of
 from penstock.client.place import Place, drawn
@@ -73,11 +74,10 @@ class Subscription:
         place, session = self._place, self._session
         wait = limits.wait_seconds_max if self._stop is None else STOP_CHECK_SECONDS
         try:
-            reply, ticket = session.lease_waiting(place.queue, place.group, place.request(), wait)
+            reply = session.lease(place.queue, place.group, place.request(), wait)
         except MemberFenced:
             self._heartbeat()
             return None
-        session.confirm(ticket)
         return Leased(session, reply)
 
     def _hand_out(self, leased: Leased) -> Iterator[Delivery]:
@@ -134,10 +134,10 @@ class Subscription:
     def _join(self) -> None:
         place = self._place
         with self._asking:
-            joined = self._session.join(place.queue, place.group, place.member, place.session_seconds, place.start)
-            place.membership, ticket = joined
+            place.membership = self._session.execute(
+                ops.Join(place.queue, place.group, place.member, place.session_seconds, place.start)
+            )
             place.start = None  # a group that is deleted from now on stays deleted
-        self._session.confirm(ticket)
 
     def _heartbeat(self) -> None:
         """Say that we are alive and what we hold, and hear what has changed."""
@@ -147,8 +147,8 @@ class Subscription:
             if known is None:
                 return
             try:
-                place.membership, _ = self._session.heartbeat(
-                    place.queue, place.group, place.member, known.generation, place.held()
+                place.membership = self._session.execute(
+                    ops.Heartbeat(place.queue, place.group, place.member, known.generation, place.held())
                 )
             except MemberFenced:
                 place.membership = None
@@ -169,7 +169,7 @@ class Subscription:
         finally:
             if told is not None:
                 with suppress(PenstockError):
-                    self._session.leave(place.queue, place.group, place.member, told.generation)
+                    self._session.execute(ops.Leave(place.queue, place.group, place.member, told.generation))
 
 
 def _nothing(partitions: list[str]) -> None:

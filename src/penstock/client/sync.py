@@ -7,9 +7,10 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from penstock import limits, validation
+from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.client.consuming import consume
 from penstock.client.place import Place
@@ -36,11 +37,10 @@ from penstock.model import (
     check_option_values,
     queue_options,
 )
-from penstock.replies import Member
+from penstock.replies import LeaseView, Member
 from penstock.requests import LetterFilter
 from penstock.validation import PLAIN
 
-T = TypeVar("T")
 _NO_OPTIONS = (None, None, None, False, None)
 
 
@@ -64,10 +64,8 @@ class DeadLetters:
     ) -> list[Message]:
         """Dead letters, oldest first; their headers say where they come from and why they died."""
         texts = {"group": group, "reason": reason, "error_contains": error_contains, "key": key}
-        wanted = validation.letter_filter(validation.read_limit(limit), since=since, until=until, **texts)
-        found, ticket = self._session.dead_letters(self._queue, wanted)
-        self._session.confirm(ticket)
-        return found
+        filter = validation.letter_filter(validation.read_limit(limit), since=since, until=until, **texts)
+        return self._session.execute(ops.DeadLetters(self._queue, filter))
 
     def redrive(
         self,
@@ -89,29 +87,26 @@ class DeadLetters:
         """
         texts = {"group": group, "reason": reason, "error_contains": error_contains, "key": key}
         limit = validation.redrive_limit(limit)
-        wanted = validation.letter_filter(limit, ids=ids, since=since, until=until, **texts)
+        filter = validation.letter_filter(limit, ids=ids, since=since, until=until, **texts)
         rate = validation.per_second(rate)
         if edit is not None:
-            return self._replace(wanted, rate, edit)
-        count, ticket = self._session.redrive(self._queue, wanted, rate)
-        self._session.confirm(ticket)
-        return count
+            return self._replace(filter, rate, edit)
+        return self._session.execute(ops.Redrive(self._queue, filter, rate))
 
-    def _replace(self, wanted: LetterFilter, rate: float | None, edit: Edit) -> int:
-        found: builtins.list[Message] = []
-        while (page := next_page(wanted, found)) is not None:
-            letters, ticket = self._session.dead_letters(self._queue, page)
-            found += letters
-            if not letters:
+    def _replace(self, filter: LetterFilter, rate: float | None, edit: Edit) -> int:
+        letters: builtins.list[Message] = []
+        while (page := next_page(filter, letters)) is not None:
+            more = self._session.execute(ops.DeadLetters(self._queue, page))
+            letters += more
+            if not more:
                 break
-        for ids, batch in edited(found, edit, rate):
-            ticket = self._session.replace_letters(self._queue, ids, batch)
-        self._session.confirm(ticket)
-        return len(found)
+        for ids, batch in edited(letters, edit, rate):
+            self._session.execute(ops.ReplaceLetters(self._queue, ids, bytes(batch.data)))
+        return len(letters)
 
     def purge(self) -> None:
         """Throw them all away."""
-        self._session.confirm(self._session.purge_dead_letters(self._queue))
+        self._session.execute(ops.PurgeDeadLetters(self._queue))
 
 
 class Queue:
@@ -143,30 +138,19 @@ class Queue:
         session = self._session
         options = (key, priority, delay, deliver_at, ttl, headers, dedup_key, max_attempts, trace)
         if type(payload) is bytes and partition is None and durability is None and options == PLAIN:
-            id, ticket = session.push_bytes(self.name, payload)
-            if ticket:
-                session.confirm(ticket)
-            return id
+            return session.push_bytes(self.name, payload)
         data = validation.one(payload, options)
         if durability is not None:
             check_durability(durability)
         if partition is None:
-            id, ticket = session.push_one(self.name, data, durability)
-        else:
-            reply, ticket = session.push(self.name, Batch(data), validation.partition(partition), durability)
-            id = reply.ids()[0]
-        if ticket:
-            session.confirm(ticket)
-        return id
+            return session.push_one(self.name, data, durability)
+        return session.push(self.name, Batch(data), validation.partition(partition), durability).ids()[0]
 
     def push_many(self, items: Any, durability: Durability | None = None) -> PushResult:
-        """Push a list of bytes, text, JSON values or `Message`s, a `Batch`, or an Arrow table: all of it or nothing."""
+        """Push bytes, text, JSON values or `Message`s, a `Batch` or an Arrow table: all of them or none."""
         batch = Batch.build(items)
         check_durability(durability)
-        reply, ticket = self._session.push(self.name, batch, batch.partitions, durability)
-        if ticket:
-            self._session.confirm(ticket)
-        return PushResult(reply)
+        return PushResult(self._session.push(self.name, batch, batch.partitions, durability))
 
     def lease(
         self,
@@ -195,13 +179,7 @@ class Queue:
             check_name(group, "group")
         if type(wait) is not int or wait:
             validation.wait_seconds(wait)
-        if wait:
-            reply, ticket = session.lease_waiting(self.name, group, request, wait)
-        else:
-            reply, ticket = session.lease(self.name, group, request)
-        if ticket:
-            session.confirm(ticket)
-        return Leased(session, reply)
+        return Leased(session, session.lease(self.name, group, request, wait))
 
     def consume(
         self,
@@ -255,8 +233,8 @@ class Queue:
         return surviving(run, stop) if validation.flag(survives, "survives") else begun
 
     def members(self, group: str = DEFAULT_GROUP) -> list[Member]:
-        """Who is in a group, and which partitions they own."""
-        return self._told(self._session.members(self.name, check_name(group, "group")))
+        """The members of a group, and the partitions each of them owns."""
+        return self._session.execute(ops.Members(self.name, group))
 
     def read(
         self,
@@ -266,78 +244,68 @@ class Queue:
         limit: int = 100,
     ) -> list[Message]:
         """Browse from an offset or a time on; changes nothing."""
-        return self._told(
-            self._session.read(
-                self.name,
-                validation.partition(partition),
-                validation.offset(offset),
-                validation.timestamp_micros(timestamp),
-                validation.read_limit(limit),
-            )
-        )
+        since = None if timestamp is None else validation.instant(timestamp, "timestamp")
+        return self._session.execute(ops.Read(self.name, partition, offset, since, limit))
 
     def peek(self, limit: int = 1) -> list[Message]:
-        """The next messages of the default group, without effect."""
-        return self._told(self._session.peek(self.name, validation.read_limit(limit)))
+        """The next messages of the default group; changes nothing."""
+        return self._session.execute(ops.Peek(self.name, limit))
 
     def create_group(self, name: str, start: Position = "earliest", *, observes: bool = False) -> None:
-        """An independent reader that starts at earliest, latest, an offset or a time.
+        """Create an independent reader that starts at earliest, latest, an offset or a time.
 
         One that `observes` marks how far somebody has read the log, by `seek`. It may be late without being load: it
         does not count for `max_length`, and no message dies of waiting for it.
         """
-        check_name(name, "group")
-        start, observes = validation.position(start, "start"), validation.flag(observes, "observes")
-        self._done(self._session.create_group(self.name, name, start, observes=observes))
+        self._session.execute(ops.CreateGroup(self.name, name, validation.wire_position(start, "start"), observes))
 
     def delete_group(self, name: str) -> None:
-        self._done(self._session.delete_group(self.name, check_name(name, "group")))
+        """Delete a group."""
+        self._session.execute(ops.DeleteGroup(self.name, name))
 
     def seek(self, group: str, to: Position, partition: int | str | None = None) -> None:
-        """Move a group to earliest, latest, an offset or a time; what it had leased is lost to its holders."""
-        where = None if partition is None else validation.partition(partition)
-        self._done(self._session.seek(self.name, check_name(group, "group"), validation.position(to, "to"), where))
+        """Move a group to earliest, latest, an offset or a time; leases that it holds are lost."""
+        self._session.execute(ops.Seek(self.name, group, validation.wire_position(to, "to"), partition))
 
     def groups(self) -> dict[str, list[PartitionLag]]:
-        """Where each group stands in each partition."""
-        return self._told(self._session.groups(self.name))
+        """Each group, and its position in each partition."""
+        return self._session.execute(ops.Groups(self.name))
+
+    def leases(self, group: str | None = None, limit: int = 100) -> list[LeaseView]:
+        """Leases that are held, of one group or of all: by whom, since when, until when."""
+        return self._session.execute(ops.Leases(self.name, group, limit))
 
     def delayed(self, limit: int = 100) -> list[Message]:
         """Messages that are not due yet, soonest first."""
-        return self._told(self._session.delayed(self.name, validation.read_limit(limit)))
+        return self._session.execute(ops.Delayed(self.name, limit))
 
     def cancel(self, id: MessageId | str) -> None:
-        """Take a message back before anyone has it."""
-        self._done(self._session.cancel(validation.message_id(id)))
+        """Cancel a message before it is delivered."""
+        self._session.execute(ops.Cancel(validation.message_id(id)))
 
     def why(self, id: MessageId | str) -> list[Reason]:
         """Why is this message not delivered? One answer per group."""
-        return self._told(self._session.why(validation.message_id(id)))
+        return self._session.execute(ops.Why(validation.message_id(id)))
 
     def stats(self) -> QueueStats:
-        return self._told(self._session.stats(self.name))
+        """Counters of the queue and of its groups."""
+        return self._session.execute(ops.Stats(self.name))
 
-    @property
     def options(self) -> QueueOptions:
-        return self._told(self._session.options(self.name))
+        """The options of the queue."""
+        return self._session.execute(ops.GetOptions(self.name))
 
     def pause(self) -> None:
-        """Hand nothing out until `resume`; pushes go on."""
-        self._done(self._session.pause(self.name, True))
+        """Stop delivery until `resume`; pushes go on."""
+        self._session.execute(ops.Pause(self.name))
 
     def resume(self) -> None:
-        self._done(self._session.pause(self.name, False))
+        """Resume delivery."""
+        self._session.execute(ops.Resume(self.name))
 
     def purge(self) -> None:
         """Drop everything unsettled, in every group."""
-        self._done(self._session.purge(self.name))
-
-    def _done(self, ticket: int) -> None:
-        self._session.confirm(ticket)
-
-    def _told(self, answer: tuple[T, int]) -> T:
-        self._session.confirm(answer[1])
-        return answer[0]
+        self._session.execute(ops.Purge(self.name))
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"
@@ -359,27 +327,23 @@ class Penstock:
         return Queue(self._session, name)
 
     def queues(self) -> list[str]:
-        names, ticket = self._session.queues()
-        self._session.confirm(ticket)
-        return names
+        """The names of all queues."""
+        return self._session.execute(ops.Queues())
 
     def create_queue(self, name: str, *, exist_ok: bool = False, **options: Any) -> Queue:
-        """Make a queue with options (docs/options.md). With `exist_ok`, one with the same options is fine."""
-        queue = Queue(self._session, name)
+        """Create a queue with options (docs/options.md). With `exist_ok`, one with the same options is fine."""
         queue_options(options)
-        validation.flag(exist_ok, "exist_ok")
-        self._session.confirm(self._session.create_queue(name, options, exist_ok=exist_ok))
-        return queue
+        self._session.execute(ops.CreateQueue(name, options, exist_ok))
+        return Queue(self._session, name)
 
     def update_queue(self, name: str, **changes: Any) -> None:
-        """Change options; partitions can be added, not taken away."""
-        check_name(name)
+        """Change options; partitions can be added, not removed."""
         check_option_values(changes)
-        self._session.confirm(self._session.update_queue(name, changes))
+        self._session.execute(ops.UpdateQueue(name, changes))
 
     def delete_queue(self, name: str) -> None:
-        """The queue, its messages and its dead letters."""
-        self._session.confirm(self._session.delete_queue(check_name(name)))
+        """Delete a queue, its messages and its dead letters."""
+        self._session.execute(ops.DeleteQueue(name))
 
     def transaction(self) -> Transaction:
         """Settle and push over any queues, all or nothing, when the `with` block ends without an error."""
@@ -387,11 +351,11 @@ class Penstock:
 
     def seal(self) -> int:
         """Write everything so far to the Parquet history now, full journal file or not; how many files were sealed."""
-        return self._session.seal()
+        return self._session.execute(ops.Seal())
 
     def compact(self) -> Freed:
         """Apply retention now; what it freed."""
-        return self._session.compact()
+        return self._session.execute(ops.Compact())
 
     def close(self) -> None:
         """Stop cleanly. A second call does nothing."""

@@ -41,10 +41,9 @@ class Delivery(BaseDelivery):
         leased.extend(seconds)
 
     def _settle(self, how: Settling) -> None:
-        session = self._leased.session
-        ticket = session.settle((self.proof,), how)
+        session: Session = self._leased.session
+        session.settle((self.proof,), how)
         self.settled = True
-        session.confirm(ticket)
 
 
 class Leased(BaseLeased[Delivery]):
@@ -73,7 +72,4 @@ class Leased(BaseLeased[Delivery]):
 
     def _settle(self, how: Settling) -> None:
         if self.nonce:
-            session: Session = self.session
-            ticket = session.settle_lease(self.nonce, how)
-            if ticket:
-                session.confirm(ticket)
+            self.session.settle_lease(self.nonce, how)

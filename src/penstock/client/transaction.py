@@ -64,8 +64,7 @@ class Transaction(BaseTransaction):
     ) -> None:
         self._over = True
         if error is None and self._operations:
-            self.ids, ticket = self._session.transact(self._operations)
-            self._session.confirm(ticket)
+            self.ids = self._session.transact(self._operations)
 
 
 class AsyncTransaction(BaseTransaction):

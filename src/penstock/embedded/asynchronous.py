@@ -7,35 +7,25 @@ committer thread, files to worker threads.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from penstock import operations as ops
 from penstock.batch import Batch, encode_one
-from penstock.embedded.asynchronous_tasks import AsyncTaskMethods
-from penstock.embedded.session import Pipeline, Session
+from penstock.embedded.blocking import Pipeline
+from penstock.embedded.session import Session
 from penstock.errors import PenstockError
 from penstock.forks import refuse_in_forks
-from penstock.model import (
-    Durability,
-    Freed,
-    Message,
-    MessageId,
-    Outcome,
-    PartitionLag,
-    Position,
-    QueueOptions,
-    QueueStats,
-    Reason,
-    Receipt,
-)
-from penstock.replies import LeaseReply, Member, Membership, PushReply, SinkState
-from penstock.requests import LeaseRequest, LetterFilter, Operation, PartitionChoice, Settling, SinkCommit
+from penstock.model import Durability, MessageId, Outcome, Receipt
+from penstock.model_tasks import Submitted, TaskView, WorkerNews
+from penstock.replies import LeaseReply, PushReply
+from penstock.requests import LeaseRequest, Operation, PartitionChoice, Settling
 
-T = TypeVar("T")
+R = TypeVar("R")
 RELEASE: Final = Settling(Outcome.RELEASED)
 
 
@@ -83,7 +73,7 @@ class Taking:
                 self._session.settle_lease(self._nonce, RELEASE)
 
 
-class AsyncSession(AsyncTaskMethods):
+class AsyncSession:
     """A session whose methods are awaited and answer with what is durable."""
 
     def __init__(self, session: Session) -> None:
@@ -174,123 +164,118 @@ class AsyncSession(AsyncTaskMethods):
         return AsyncPipeline(self.session)
 
     async def transact(self, operations: Sequence[Operation]) -> list[list[MessageId]]:
-        return await self._told(self.session.transact, operations)
-
-    # Everything below asks in a worker thread, since files may be read, and tells once the answer is durable.
-
-    async def _told(self, call: Callable[..., tuple[T, int]], *arguments: Any) -> T:
-        answer, ticket = await asyncio.to_thread(call, *arguments)
+        ids, ticket = await asyncio.to_thread(self.session.transact, operations)
         await self.shard.confirmed(ticket)
-        return answer
+        return ids
 
-    async def _done(self, call: Callable[..., int], *arguments: Any) -> None:
-        await self.shard.confirmed(await asyncio.to_thread(call, *arguments))
+    # everything else
 
-    # sinks
+    async def execute(self, operation: ops.Operation[R]) -> R:
+        """Execute an operation: in a worker thread, unless it neither reads files nor waits."""
+        special = ON_LOOP.get(type(operation))
+        if special is not None:
+            result: R = await special(self, operation)
+            return result
+        reply, ticket = await asyncio.to_thread(self.session.run, operation)
+        await self.shard.confirmed(ticket)
+        return reply
 
-    async def stage(self, queue: str, name: str, position: int, data: bytes) -> None:
-        await self._done(self.session.stage, queue, name, position, data)
+    async def _directly(self, operation: ops.Operation[R]) -> R:
+        reply, ticket = self.session.run(operation)
+        await self.shard.confirmed(ticket)
+        return reply
 
-    async def discard_staged(self, queue: str, names: Sequence[str]) -> None:
-        await self._done(self.session.discard_staged, queue, names)
+    async def _in_thread(self, operation: ops.Operation[R]) -> R:
+        reply, ticket = await asyncio.to_thread(self.session.run, operation)
+        await self.shard.confirmed(ticket)
+        return reply
 
-    async def commit_sink(self, wanted: SinkCommit) -> SinkState:
-        return await self._told(self.session.commit_sink, wanted)
+    async def _submit(self, operation: ops.SubmitTasks) -> list[Submitted]:
+        # Parents are looked up, and when the sealer is behind, the shard has submissions wait.
+        if not self.shard.throttle.is_set() or any(task.depends_on for task in operation.tasks):
+            return await self._in_thread(operation)
+        return await self._directly(operation)
 
-    async def sink_state(self, queue: str, sink: str) -> SinkState:
-        return await self._told(self.session.sink_state, queue, sink)
+    async def _finish(self, operation: ops.FinishTasks) -> list[PenstockError | None]:
+        # A dead letter is a copy of its message, which may have to be read.
+        if self.shard.store is not None and any(run.outcome in ("failed", "dead") for run in operation.finishes):
+            return await self._in_thread(operation)
+        return await self._directly(operation)
 
-    # browsing
+    async def _wait_task(self, operation: ops.WaitTask) -> TaskView:
+        loop, tasks = asyncio.get_running_loop(), self.session.tasks
+        deadline = loop.time() + operation.seconds
+        woken = asyncio.Event()
+        waiter = tasks.watch(operation.task_id, partial(_wake, loop, woken))
+        try:
+            while True:
+                woken.clear()
+                view = await self._lookup(operation.task_id)
+                left = deadline - loop.time()
+                if view.is_final or left <= 0:
+                    return view
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await woken.wait()
+                final = tasks.final(waiter, view)
+                await self.shard.confirmed(waiter.ticket)
+                if final is not None:
+                    return final
+        finally:
+            tasks.waiters.leave(waiter)
 
-    async def read(
-        self, queue: str, partition: int | str, offset: int | None, timestamp: int | None, limit: int
-    ) -> list[Message]:
-        return await self._told(self.session.read, queue, partition, offset, timestamp, limit)
+    async def _lookup(self, task_id: str) -> TaskView:
+        """The task as it is, without its runs; those who ask at the same time share a look."""
+        loop, looks = asyncio.get_running_loop(), self.session.tasks.looks
+        future: asyncio.Future[TaskView] = loop.create_future()
+        if looks.ask(task_id, lambda answer: loop.call_soon_threadsafe(_resolve, future, answer)):
+            loop.run_in_executor(None, looks.lead)
+        return await future
 
-    async def peek(self, queue: str, limit: int) -> list[Message]:
-        return await self._told(self.session.peek, queue, limit)
+    async def _await_news(self, operation: ops.AwaitNews) -> WorkerNews:
+        loop, registry = asyncio.get_running_loop(), self.session.tasks.registry
+        worker_id = operation.worker_id
+        deadline = loop.time() + operation.seconds
+        woken = asyncio.Event()
+        wake = partial(_wake, loop, woken)
+        registry.listen(worker_id, wake)
+        try:
+            while True:
+                woken.clear()
+                self.shard.require_open()
+                news = registry.news(worker_id)
+                left = deadline - loop.time()
+                if news.cancelled or left <= 0:
+                    return news
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await woken.wait()
+        finally:
+            registry.unlisten(worker_id, wake)
 
-    async def delayed(self, queue: str, limit: int) -> list[Message]:
-        return await self._told(self.session.delayed, queue, limit)
 
-    async def cancel(self, id: MessageId) -> None:
-        await self._done(self.session.cancel, id)
+# Operations that the loop's own thread executes: quick ones, and those that wait without holding a thread.
+ON_LOOP: Final[dict[type, Callable[[AsyncSession, Any], Awaitable[Any]]]] = {
+    ops.SubmitTasks: AsyncSession._submit,
+    ops.FinishTasks: AsyncSession._finish,
+    ops.NoteProgress: AsyncSession._directly,
+    ops.HeartbeatWorker: AsyncSession._directly,
+    ops.ForgetWorker: AsyncSession._directly,
+    ops.DeleteSchedule: AsyncSession._directly,
+    ops.WaitTask: AsyncSession._wait_task,
+    ops.AwaitNews: AsyncSession._await_news,
+}
 
-    async def why(self, id: MessageId) -> list[Reason]:
-        return await self._told(self.session.why, id)
 
-    async def stats(self, queue: str) -> QueueStats:
-        return await self._told(self.session.stats, queue)
+def _resolve(future: asyncio.Future[TaskView], answer: TaskView | PenstockError) -> None:
+    if future.done():
+        return  # whoever asked has gone
+    if isinstance(answer, PenstockError):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
 
-    # queues and groups
 
-    async def create_queue(self, name: str, options: Mapping[str, Any], *, exist_ok: bool) -> None:
-        await self._done(partial(self.session.create_queue, exist_ok=exist_ok), name, options)
-
-    async def update_queue(self, name: str, changes: Mapping[str, Any]) -> None:
-        await self._done(self.session.update_queue, name, changes)
-
-    async def delete_queue(self, name: str) -> None:
-        await self._done(self.session.delete_queue, name)
-
-    async def queues(self) -> list[str]:
-        return await self._told(self.session.queues)
-
-    async def options(self, name: str) -> QueueOptions:
-        return await self._told(self.session.options, name)
-
-    async def pause(self, name: str, paused: bool) -> None:
-        await self._done(self.session.pause, name, paused)
-
-    async def purge(self, name: str) -> None:
-        await self._done(self.session.purge, name)
-
-    async def create_group(self, queue: str, group: str, start: Position, *, observes: bool = False) -> None:
-        await self._done(partial(self.session.create_group, observes=observes), queue, group, start)
-
-    async def delete_group(self, queue: str, group: str) -> None:
-        await self._done(self.session.delete_group, queue, group)
-
-    async def seek(self, queue: str, group: str, to: Position, partition: int | str | None) -> None:
-        await self._done(self.session.seek, queue, group, to, partition)
-
-    async def groups(self, queue: str) -> dict[str, list[PartitionLag]]:
-        return await self._told(self.session.groups, queue)
-
-    # members of groups
-
-    async def join(
-        self, queue: str, group: str, member: str, session_seconds: float, start: Position | None = None
-    ) -> Membership:
-        return await self._told(self.session.join, queue, group, member, session_seconds, start)
-
-    async def heartbeat(self, queue: str, group: str, member: str, generation: int, held: Sequence[str]) -> Membership:
-        return await self._told(self.session.heartbeat, queue, group, member, generation, held)
-
-    async def leave(self, queue: str, group: str, member: str, generation: int) -> None:
-        await self._done(self.session.leave, queue, group, member, generation)
-
-    async def members(self, queue: str, group: str) -> list[Member]:
-        return await self._told(self.session.members, queue, group)
-
-    # dead letters
-
-    async def dead_letters(self, queue: str, wanted: LetterFilter) -> list[Message]:
-        return await self._told(self.session.dead_letters, queue, wanted)
-
-    async def redrive(self, queue: str, wanted: LetterFilter, per_second: float | None) -> int:
-        return await self._told(self.session.redrive, queue, wanted, per_second)
-
-    async def replace_letters(self, queue: str, ids: Sequence[MessageId], batch: Batch) -> None:
-        await self._done(self.session.replace_letters, queue, ids, batch)
-
-    async def purge_dead_letters(self, queue: str) -> None:
-        await self._done(self.session.purge_dead_letters, queue)
-
-    # storage
-
-    async def compact(self) -> Freed:
-        return await asyncio.to_thread(self.session.compact)
-
-    async def seal(self) -> int:
-        return await asyncio.to_thread(self.session.seal)
+def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Event) -> None:
+    with suppress(RuntimeError):  # the loop is closed: nobody is left to wake
+        loop.call_soon_threadsafe(woken.set)

@@ -18,6 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock import limits
+from penstock import operations as ops
 from penstock.clock import Clock
 from penstock.errors import InvalidField, PenstockError, StorageError, Unavailable
 from penstock.history.files import LocalFiles
@@ -63,7 +64,7 @@ class BrokerFiles:
         left = length if length is not None else 1 << 62
         while left > 0:
             wanted = min(left, limits.fetch_bytes_max)
-            piece = self._session.fetch(name, position, wanted)
+            piece = self._session.execute(ops.Fetch(name, position, wanted))
             if piece is None:
                 raise FileNotFoundError(f"{self.root / name} is not there")
             pieces.append(piece)
@@ -77,7 +78,11 @@ class BrokerFiles:
         if self.local is not None:
             return self.local.exists(name)
         directory, _, last = name.rpartition("/")
-        return name == MARKER if not directory else any(each == last for each, _ in self._session.list_files(directory))
+        return (
+            name == MARKER
+            if not directory
+            else any(each == last for each, _ in self._session.execute(ops.ListFiles(directory)))
+        )
 
     def size(self, name: str) -> int:
         if self.local is not None:
@@ -86,7 +91,9 @@ class BrokerFiles:
         if known is not None:
             return known
         directory = name.rpartition("/")[0]
-        sizes: dict[str, int] = {f"{directory}/{each}": size for each, size in self._session.list_files(directory)}
+        sizes: dict[str, int] = {
+            f"{directory}/{each}": size for each, size in self._session.execute(ops.ListFiles(directory))
+        }
         if name not in sizes:
             raise FileNotFoundError(f"{self.root / name} is not there")
         if directory in _SEALED:
@@ -96,7 +103,7 @@ class BrokerFiles:
     def list(self, directory: str) -> list[str]:
         if self.local is not None:
             return self.local.list(directory)
-        return [name for name, _ in self._session.list_files(directory)]
+        return [name for name, _ in self._session.execute(ops.ListFiles(directory))]
 
     def open_input(self, name: str) -> Any:
         if self.local is not None:
@@ -111,11 +118,11 @@ class BrokerFiles:
 
     def pin(self, name: str, now: int, files: Iterable[str] | None) -> None:
         with suppress(PenstockError):  # a courtesy: without it a reader looks again for what it needs
-            self._session.pin(name, None if files is None else sorted(files))
+            self._session.execute(ops.Pin(name, None if files is None else sorted(files)))
 
     def unpin(self, name: str) -> None:
         with suppress(PenstockError):
-            self._session.unpin(name)
+            self._session.execute(ops.Unpin(name))
 
     def close(self) -> None:
         self._session.close()
@@ -127,15 +134,15 @@ class BrokerFiles:
             return found
         # On another machine, or in another container, the same path may be the same directory or an old copy of it.
         name = f"probe-{secrets.token_hex(8)}"
-        self._session.pin(name, [])
+        self._session.execute(ops.Pin(name, []))
         try:
             return found if found.exists(f"{pins.DIRECTORY}/{name}.json") else None
         finally:
-            self._session.unpin(name)
+            self._session.execute(ops.Unpin(name))
 
     def _ask_history(self) -> HistoryInfo:
         try:
-            told: HistoryInfo = self._session.history()
+            told: HistoryInfo = self._session.execute(ops.History())
         except Unavailable as error:
             raise Unavailable(error.message, hint=_HINT) from None
         known = getattr(self, "_info", told)

@@ -25,11 +25,10 @@ from penstock.remote import request as asking
 from penstock.remote.connecting import Connector
 from penstock.remote.exchange import Exchange, Garbled, tell
 from penstock.remote.gathering import Gatherer, resolve
-from penstock.remote.operations import Operations
 from penstock.remote.producer import nameless
 from penstock.remote.request import Request
+from penstock.remote.session import AsyncRemoteSession
 from penstock.remote.settings import Settings
-from penstock.remote.task_operations import AsyncWaits
 from penstock.replies import LeaseReply, PushReply
 from penstock.requests import PartitionChoice, Settling
 from penstock.wire.frames import Buffer
@@ -39,8 +38,8 @@ JOINED_MIN: Final = 8
 RELEASE: Final = Settling(Outcome.RELEASED)
 
 
-class AsyncSession(AsyncWaits, Operations):
-    """See the module's rules. Belongs to the loop on which it is first used."""
+class AsyncSession(AsyncRemoteSession):
+    """A session over TCP, for an event loop. Belongs to the loop on which it is first used."""
 
     def __init__(self, settings: Settings) -> None:
         self.clock = settings.clock
@@ -124,11 +123,6 @@ class AsyncSession(AsyncWaits, Operations):
             elif request.future.exception() is None:  # the answer came in the same turn of the loop
                 self._give_back(request.future.result())
             raise
-
-    def _told(self, request: Request) -> Any:
-        return self.ask(request)
-
-    _done = _plainly = _told
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         self.loop = loop = asyncio.get_running_loop()

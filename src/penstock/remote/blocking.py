@@ -15,14 +15,13 @@ from penstock import limits
 from penstock.batch import Batch, encode_one
 from penstock.errors import Closed, LeaseLost, PenstockError, RateLimited
 from penstock.forks import refuse_in_forks
-from penstock.model import Durability, MessageId, Receipt
+from penstock.model import MessageId, Receipt
 from penstock.remote import request as asking
 from penstock.remote.gathering_threads import Gatherer
 from penstock.remote.line import Line, Shared
-from penstock.remote.operations import Operations
 from penstock.remote.request import Request
+from penstock.remote.session import RemoteSession
 from penstock.remote.settings import Settings
-from penstock.remote.task_operations import Waits
 from penstock.replies import PushReply
 from penstock.requests import Settling
 
@@ -30,8 +29,8 @@ IDLE_MAX: Final = 16  # connections kept for the next caller
 UNANSWERED_MAX: Final = 256  # settles of a pipeline before it listens
 
 
-class Session(Waits, Operations):
-    """See the module's rules. Connects at once."""
+class Session(RemoteSession):
+    """A session over TCP, for threads. Connects at once."""
 
     def __init__(self, settings: Settings) -> None:
         self.clock = settings.clock
@@ -45,9 +44,6 @@ class Session(Waits, Operations):
         refuse_in_forks(self)
         with self.line() as line:
             line.open(self._shared.micros(settings.connect_seconds))
-
-    def confirm(self, ticket: int) -> None:
-        """What a broker answers is confirmed already."""
 
     def close(self) -> None:
         """Wait for pushes that are gathered, then hang up; calls that wait end with `Closed`."""
@@ -99,7 +95,8 @@ class Session(Waits, Operations):
     def deadline(self, request: Request) -> int:
         return self._shared.micros(self._settings.timeout_seconds + request.wait_seconds)
 
-    def _ask(self, request: Request) -> Any:
+    def ask(self, request: Request) -> Any:
+        """The reply to a request; its error is raised. Rate limits are waited out."""
         deadline = self.deadline(request)
         patience = self._shared.micros(self._settings.rate_limit_seconds)
         while True:
@@ -113,35 +110,22 @@ class Session(Waits, Operations):
                     raise Closed("this Penstock is closed") from None
                 request.renew()
 
-    def _told(self, request: Request) -> tuple[Any, int]:
-        return self._ask(request), 0
-
-    def _done(self, request: Request) -> int:
-        self._ask(request)
-        return 0
-
-    def _plainly(self, request: Request) -> Any:
-        return self._ask(request)
-
     # messages
 
-    def push_bytes(self, queue: str, payload: bytes) -> tuple[MessageId, int]:
+    def push_bytes(self, queue: str, payload: bytes) -> MessageId:
+        """Push one message without options."""
         if len(payload) > limits.payload_bytes_max:
             encode_one(payload)  # refuses it
         if self._gatherer is not None:
-            return self._gatherer.push(queue, payload), 0
-        return self._ask(asking.push_one(queue, payload)), 0
-
-    def push_one(self, queue: str, data: bytes, durability: Durability | None) -> tuple[MessageId, int]:
-        return self._ask(asking.push_encoded(queue, data, durability)), 0
+            return self._gatherer.push(queue, payload)
+        id: MessageId = self.ask(asking.push_one(queue, payload))
+        return id
 
     def _push_payloads(self, queue: str, payloads: list[bytes]) -> Sequence[MessageId]:
         if len(payloads) == 1:
-            return [self._ask(asking.push_one(queue, payloads[0]))]
-        reply: PushReply = self._ask(asking.push(queue, Batch.build(payloads), None, None))
+            return [self.ask(asking.push_one(queue, payloads[0]))]
+        reply: PushReply = self.ask(asking.push(queue, Batch.build(payloads), None, None))
         return reply.ids()
-
-    lease_waiting = Operations.lease
 
     def pipeline(self) -> Pipeline:
         return Pipeline(self)

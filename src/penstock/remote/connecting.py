@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
+from penstock import operations as ops
 from penstock.errors import PenstockError, Unavailable
 from penstock.remote import request as asking
 from penstock.remote.line import check_protocol
 from penstock.remote.producer import Producer
 from penstock.remote.request import Request
-from penstock.wire import calls
 
 if TYPE_CHECKING:
     from penstock.remote.asynchronous import AsyncSession
@@ -105,7 +105,7 @@ class Connector:
         settings, exchange = self._settings, self._session.exchange
         check_protocol(await self._asked(wire, asking.hello(settings.token, settings.client, exchange.producer)))
         if settings.producer and exchange.producer is None:
-            id, epoch = await self._asked(wire, asking.call(calls.InitProducer(settings.producer)))
+            id, epoch = await self._asked(wire, asking.execute(ops.InitProducer(settings.producer)))
             exchange.producer = Producer(id, epoch)
             await self._asked(wire, asking.hello(settings.token, settings.client, exchange.producer))
 

@@ -11,6 +11,7 @@ import threading
 from contextlib import suppress
 from typing import Any, Final
 
+from penstock import operations as ops
 from penstock.errors import BadRequest, Closed, PenstockError, Unavailable
 from penstock.forks import refuse_in_forks
 from penstock.remote import request as asking
@@ -18,7 +19,6 @@ from penstock.remote.exchange import Exchange, Garbled, tell
 from penstock.remote.producer import Producer, SharedProducer, nameless
 from penstock.remote.request import PENDING, Request
 from penstock.remote.settings import Settings
-from penstock.wire import calls
 from penstock.wire.frames import PROTOCOL_VERSION, Buffer
 
 READ_BYTES: Final = 1 << 18
@@ -159,7 +159,7 @@ class Line:
         if settings.producer and shared.producer is None:
             with shared.naming:
                 if shared.producer is None:
-                    id, epoch = self._asked(asking.call(calls.InitProducer(settings.producer)), deadline)
+                    id, epoch = self._asked(asking.execute(ops.InitProducer(settings.producer)), deadline)
                     shared.producer = SharedProducer(id, epoch)
             self.exchange.producer = shared.producer
             self._asked(asking.hello(settings.token, settings.client, shared.producer), deadline)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final
 
 import msgspec
 
+from penstock import operations as ops
 from penstock.batch import Batch, typed_one
 from penstock.errors import PenstockError
-from penstock.model import Durability, MessageId, Position, Receipt, to_datetime
-from penstock.model_tasks import Finish, Submitted, TaskSubmission
+from penstock.model import Durability, MessageId, Receipt
+from penstock.model_tasks import Submitted
 from penstock.remote.producer import Producer
 from penstock.requests import LeaseRequest, Operation, PartitionChoice, PushOperation, Settling
-from penstock.wire import answers, calls, requests
-from penstock.wire.errors import to_error
+from penstock.validation import wire_position
+from penstock.wire import answers, requests
+from penstock.wire.errors import ErrorReply, to_error
 from penstock.wire.frames import PROTOCOL_VERSION, Buffer, Type
 
 
@@ -149,7 +150,7 @@ def lease(queue: str, group: str, wanted: LeaseRequest, wait_seconds: float) -> 
             wanted.auto_ack,
             wanted.member,
             wanted.generation,
-            None if wanted.start is None else position(wanted.start),
+            None if wanted.start is None else wire_position(wanted.start, "start"),
         )
     )
     again = Again.NEVER if wanted.auto_ack else Again.ALWAYS
@@ -175,85 +176,76 @@ def cancel(correlation: int) -> bytes:
     return requests.encode(requests.Cancel(correlation))
 
 
-def call(arguments: calls.Arguments) -> Request:
-    """Any other operation."""
-    arguments.check()
-    name = calls.NAMES[type(arguments)]
-    result = calls.result_of(name)
-    body = _call_body(name, arguments)
-    is_repeatable = name in REPEATABLE or (isinstance(arguments, calls.CreateQueue) and arguments.exist_ok)
-    again = Again.ALWAYS if is_repeatable else Again.NEVER
-    # Consumers ask how long a lease is when they have it.
-    finishes = isinstance(arguments, calls.Options | calls.NoteProgress)
-    read = _nothing if result is None else _reader(result)
-    wait_seconds = arguments.seconds if isinstance(arguments, calls.WaitTask | calls.AwaitNews) else 0.0
-    return Request(Type.CALL, lambda _: (body,), read, again, finishes=finishes, wait_seconds=wait_seconds)
+def execute(operation: ops.Operation[Any]) -> Request:
+    """Any operation of the table."""
+    special = _SPECIAL.get(type(operation))
+    if special is not None:
+        return special(operation)
+    spec = operation.spec
+    body = _call_body(spec.name, operation)
+    again = Again.ALWAYS if operation.is_repeatable else Again.NEVER
+    read = _nothing if spec.result is None or spec.result is type(None) else _reader(spec.result)
+    return Request(
+        Type.CALL,
+        lambda _: (body,),
+        read,
+        again,
+        finishes=spec.is_for_leases,
+        wait_seconds=operation.wait_seconds,
+    )
 
 
 def transact(operations: Sequence[Operation]) -> Request:
     """A transaction; its sequence is one of the pushes'."""
-    steps: list[calls.PushStep | calls.SettleStep] = [
-        calls.PushStep(each.queue, bytes(each.batch.data), _where(each.partition))
-        if isinstance(each, PushOperation)
-        else calls.SettleStep(str(each.receipt), int(each.how.outcome), each.how.delay_seconds, each.how.error)
-        for each in operations
+    steps = [
+        requests.PushStep(step.queue, bytes(step.batch.data), _where(step.partition))
+        if isinstance(step, PushOperation)
+        else requests.SettleStep(str(step.receipt), int(step.how.outcome), step.how.delay_seconds, step.how.error)
+        for step in operations
     ]
 
     def encode(sequence: int) -> Sequence[Buffer]:
-        return (_call_body("transact", calls.Transact(steps, sequence)),)
+        return (_call_body("transact", requests.Transact(steps, sequence)),)
 
-    finishes = any(isinstance(each, calls.SettleStep) for each in steps)
-    return Request(Type.CALL, encode, _reader(calls.result_of("transact")), is_numbered=True, finishes=finishes)
+    finishes = any(isinstance(step, requests.SettleStep) for step in steps)
+    return Request(Type.CALL, encode, _reader(list[list[MessageId]]), is_numbered=True, finishes=finishes)
 
 
-def submit_tasks(tasks: Sequence[TaskSubmission]) -> Request:
-    """Tasks to be stored. Sent again they are known by their ids, which do not make them old."""
-    given = list(tasks)
-    body = _call_body("submit_tasks", calls.SubmitTasks(given))
+def _submit_tasks(operation: ops.SubmitTasks) -> Request:
+    """Tasks to be stored. An id that the client made up is new, also when the first of two tries has stored it."""
+    body = _call_body("submit_tasks", operation)
 
     def read(body: memoryview) -> list[Submitted]:
-        return news_of(given, requests.decode(body, calls.result_of("submit_tasks")))
+        return [
+            Submitted(reply.task_id) if reply.task_id == task.task_id and not task.is_named else reply
+            for task, reply in zip(operation.tasks, requests.decode(body, list[Submitted]), strict=True)
+        ]
 
     return Request(Type.CALL, lambda _: (body,), read)
 
 
-def news_of(tasks: Sequence[TaskSubmission], told: Sequence[Submitted]) -> list[Submitted]:
-    """What became of submissions: an id that nobody chose is new, also when the first of two tries has stored it."""
-    return [
-        Submitted(each.task_id) if each.task_id == task.task_id and not task.is_named else each
-        for task, each in zip(tasks, told, strict=True)
-    ]
-
-
-def finish_tasks(finishes: Sequence[Finish]) -> Request:
-    """Runs that ended. Sent again it says so: what the first try has done is accepted then."""
-    given = list(finishes)
+def _finish_tasks(operation: ops.FinishTasks) -> Request:
+    """Runs that ended. Sent again, it says so: what the first try has done is accepted then."""
 
     def encode(_: int) -> Sequence[Buffer]:
-        return (_call_body("finish_tasks", calls.FinishTasks(given, request.sent > 0)),)
+        return (_call_body("finish_tasks", ops.FinishTasks(operation.finishes, request.sent > 0)),)
 
     def read(body: memoryview) -> list[PenstockError | None]:
-        refused = requests.decode(body, calls.result_of("finish_tasks"))
-        return [to_error(refused[place]) if place in refused else None for place in range(len(given))]
+        errors: list[ErrorReply | None] = requests.decode(body, list[ErrorReply | None])
+        return [None if error is None else to_error(error) for error in errors]
 
     request = Request(Type.CALL, encode, read, finishes=True)
     return request
 
 
-def _call_body(name: str, given: calls.Arguments) -> bytes:
-    return requests.encode(requests.Call(name, msgspec.Raw(requests.encode(given))))
+_SPECIAL: Final[dict[type, Callable[[Any], Request]]] = {
+    ops.SubmitTasks: _submit_tasks,
+    ops.FinishTasks: _finish_tasks,
+}
 
 
-def position(to: Position) -> calls.PositionOnWire:
-    """A place in a queue as it travels."""
-    if isinstance(to, datetime):
-        return to.isoformat()
-    return dict(to) if isinstance(to, Mapping) else to
-
-
-def instant(micros: int | None) -> str | None:
-    """An instant as it travels."""
-    return None if micros is None else to_datetime(micros).isoformat()
+def _call_body(name: str, arguments: Any) -> bytes:
+    return requests.encode(requests.Call(name, msgspec.Raw(requests.encode(arguments))))
 
 
 def _where(partition: PartitionChoice) -> requests.PartitionOnWire:
@@ -266,16 +258,3 @@ def _reader(kind: Any) -> Read:
 
 def _nothing(body: memoryview) -> None:
     return None
-
-
-# Operations that may be done twice: they only look, or the second time changes nothing.
-REPEATABLE: Final = frozenset(
-    (
-        "queues", "options", "stats", "read", "peek", "delayed", "why", "groups", "members", "dead_letters", "info",
-        "pause", "update_queue", "seal", "compact", "join", "heartbeat", "init_producer",
-        "history", "list_files", "fetch", "pin", "unpin", "stage", "discard_staged", "commit_sink", "sink_state",
-        "note_progress", "task", "tasks", "wait_task", "cancel_task", "heartbeat_worker", "worker_news",
-        "forget_worker", "workers", "set_schedule", "schedules",
-        "begin_operation", "operation", "operations", "stop_operation",
-    )
-)  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from penstock import limits, validation
+from penstock import operations as ops
 from penstock.batch import HEADERS, KEY, PRIORITY, TRACE
 from penstock.broker import Broker, Client
 from penstock.broker.answers import awaited_answer_of, raised
@@ -24,7 +25,6 @@ from penstock.model import DEFAULT_GROUP, Outcome, Receipt, check_name, to_datet
 from penstock.model_tasks import Envelope
 from penstock.replies import LeaseReply, Piece
 from penstock.requests import LeaseRequest
-from penstock.wire import calls
 from penstock.wire.json_frames import Claim, Claimed, ClaimedTask, Parent
 from penstock.wire.json_tasks import milliseconds
 from penstock.wire.json_tasks import seconds as seconds_of
@@ -143,7 +143,7 @@ async def _with_parents(broker: Broker, client: Client, claimed: tuple[ClaimedTa
 
 
 async def _parent(broker: Broker, client: Client, task_id: str) -> Parent:
-    found = await broker.call(client, "task", calls.FindTask(task_id))
+    found = await broker.execute(client, ops.FindTask(task_id))
     if found.result is None or found.result_error:
         return Parent(task_id, found.state)
     return Parent(task_id, found.state, Raw(found.result))

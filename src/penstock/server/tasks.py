@@ -6,20 +6,18 @@ HTTP and the JSON frames of TCP are thin shells around these; a name is a name o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any, Final
 
 from msgspec import Raw
 
+from penstock import operations as ops
 from penstock import validation
 from penstock.broker import Broker, Client
 from penstock.envelopes import new_task_id
 from penstock.errors import InputError, PenstockError, ResultLost, TaskCancelled, TaskDied, TaskUnfinished
 from penstock.model_tasks import OperationView, TaskFilter, TaskState, TaskSubmission, TaskView
-from penstock.wire import calls
 from penstock.wire import json_task_views as views
 from penstock.wire import json_tasks as models
-from penstock.wire.errors import to_error
 
 PURGE_SECONDS: Final = 10.0  # how long a purge is waited for
 
@@ -33,7 +31,7 @@ async def submit(
             models.submission_of(each, new_task_id(broker.clock.now()), f"tasks[{index}].", trace)
             for index, each in enumerate(given.tasks)
         ]
-        return views.submitted_view(await broker.call(client, "submit_tasks", calls.SubmitTasks(tasks)))
+        return views.submitted_view(await broker.execute(client, ops.SubmitTasks(tasks)))
     task = models.submission_of(given, new_task_id(broker.clock.now()), "", trace)
     return views.submitted_view(await submit_one(broker, client, task))
 
@@ -41,7 +39,7 @@ async def submit(
 async def submit_one(broker: Broker, client: Client, task: TaskSubmission) -> Any:
     """A single task; errors do not call it the first of several."""
     try:
-        return await broker.call(client, "submit_tasks", calls.SubmitTasks([task]))
+        return await broker.execute(client, ops.SubmitTasks([task]))
     except InputError as error:
         message = error.message.removeprefix("item 0: ").removeprefix("tasks[0].")
         raise type(error)(message, hint=error.hint) from None
@@ -50,21 +48,21 @@ async def submit_one(broker: Broker, client: Client, task: TaskSubmission) -> An
 async def task(broker: Broker, client: Client, task_id: str, wait_ms: float = 0.0) -> TaskView:
     """A task as it is, or once it is final when that comes within `wait_ms`."""
     if wait_ms:
-        await broker.call(client, "wait_task", calls.WaitTask(task_id, wait_ms / 1000))
-    found: TaskView = await broker.call(client, "task", calls.FindTask(task_id))  # with its runs
+        await broker.execute(client, ops.WaitTask(task_id, wait_ms / 1000))
+    found: TaskView = await broker.execute(client, ops.FindTask(task_id))  # with its runs
     return found
 
 
 async def purge(broker: Broker, client: Client, wanted: TaskFilter) -> OperationView:
     """Begin to purge, and wait a while: most of it is over soon. Who began more asks for the operation later."""
-    view: OperationView = await broker.call(client, "begin_operation", calls.BeginOperation("purge", wanted))
+    view: OperationView = await broker.execute(client, ops.BeginOperation("purge", wanted))
     left = PURGE_SECONDS
     for pause in validation.pauses():
         if view.is_over or left <= 0:
             break
         await asyncio.sleep(pause)
         left -= pause
-        view = await broker.call(client, "operation", calls.FindOperation(view.operation_id))
+        view = await broker.execute(client, ops.FindOperation(view.operation_id))
     return validation.succeeded(view)
 
 
@@ -83,7 +81,7 @@ def result(found: TaskView) -> Raw:
 
 async def tasks(broker: Broker, client: Client, wanted: TaskFilter) -> views.Tasks:
     """A page of tasks."""
-    return views.tasks_view(await broker.call(client, "tasks", calls.ListTasks(wanted)))
+    return views.tasks_view(await broker.execute(client, ops.ListTasks(wanted)))
 
 
 async def finish(
@@ -95,19 +93,18 @@ async def finish(
         is_again = given.is_again
     else:
         runs, is_again = [models.finish_of(given)], False
-    refused: Mapping[int, Any] = await broker.call(client, "finish_tasks", calls.FinishTasks(runs, is_again))
-    answers = [to_error(refused[index]) if index in refused else None for index in range(len(runs))]
-    view = views.finish_results([run.task_id for run in runs], answers)
-    return view, answers[0] if len(refused) == len(runs) else None
+    errors = await broker.execute(client, ops.FinishTasks(runs, is_again))
+    view = views.finish_results([run.task_id for run in runs], errors)
+    return view, errors[0] if all(errors) else None
 
 
 async def progress(broker: Broker, client: Client, given: models.Progress, place: str = "") -> None:
     """How far a run is."""
     receipt = models.receipt_of(given.receipt, place)
-    await broker.call(client, "note_progress", calls.NoteProgress(receipt, given.task_id, bytes(given.progress)))
+    await broker.execute(client, ops.NoteProgress(receipt, given.task_id, bytes(given.progress)))
 
 
 async def heartbeat(broker: Broker, client: Client, worker_id: str, given: models.WorkerHeartbeat) -> views.News:
     """A worker is there; its news."""
-    news = await broker.call(client, "heartbeat_worker", calls.HeartbeatWorker(models.info_of(worker_id, given)))
+    news = await broker.execute(client, ops.HeartbeatWorker(models.info_of(worker_id, given)))
     return views.News(list(news.cancelled))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from heapq import nsmallest
 from itertools import chain, islice
+from typing import cast
 
 import numpy as np
 
@@ -12,12 +14,13 @@ from penstock.delivery import admin
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry
 from penstock.delivery.inspection import group_stats, lags, preview, why
+from penstock.delivery.leases import Lease
 from penstock.delivery.log import DUE, Partition, ask_each
 from penstock.delivery.phases import SETTLED
 from penstock.delivery.progress import Progress
 from penstock.errors import GroupExists
 from penstock.model import Message, MessageId, PartitionLag, Position, QueueStats, Reason, to_datetime
-from penstock.replies import Piece
+from penstock.replies import LeaseView, Piece
 from penstock.shard.engine import Ticket
 from penstock.shard.payload_rows import pieces_of, pieces_of_takes
 from penstock.shard.shard import Shard
@@ -178,3 +181,28 @@ def decide_seek(
     """A group moved to a position."""
     found = admin.queue_named(core, queue)
     return admin.decide_seek(admin.group_named(found, group), admin.start_at(found, to, partition), now)
+
+
+def leases(shard: Shard, queue: str, group: str | None, limit: int) -> tuple[list[LeaseView], Ticket]:
+    """Leases that are held, the oldest first; of one group, or of all."""
+
+    def question(now: int) -> list[LeaseView]:
+        found = admin.queue_named(shard.core, queue)
+        groups = list(found.groups.values()) if group is None else [admin.group_named(found, group)]
+        monotonic = shard.clock.monotonic()
+        held = (cast(Lease, lease) for each in groups for lease in each.leases.values() if lease.deadline > monotonic)
+        return [_lease_view(lease, now - monotonic) for lease in nsmallest(limit, held, key=lambda lease: lease.at)]
+
+    return shard.look(question)
+
+
+def _lease_view(lease: Lease, wall_offset: int) -> LeaseView:
+    return LeaseView(
+        lease_id=f"{lease.nonce:016x}",
+        group=lease.group.name,
+        consumer=lease.consumer,
+        leased_at=to_datetime(lease.at),
+        expires_at=to_datetime(lease.deadline + wall_offset),
+        messages=lease.count,
+        partitions=sorted({take.progress.partition.name for take, _ in lease.open_takes()}),
+    )

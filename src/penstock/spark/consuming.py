@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import InputPartition
 
 from penstock import limits, validation
+from penstock import operations as ops
 from penstock.errors import InvalidField, LeaseLost, PenstockError
 from penstock.history import Moment, QueueView, Slice, Wanted, is_directory
 from penstock.history import lost as removed
@@ -169,7 +170,7 @@ class ConsumingReader(StreamReader):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._left = 0
         for queue in self._queues():
-            stats, _ = self.session.stats(queue.name)
+            stats = self.session.execute(ops.Stats(queue.name))
             group = stats.groups.get(self._group)
             self._left += group.ready if group is not None else stats.messages
 

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import penstock
 from penstock.client.sync import Penstock
 from penstock.clock import Clock, SystemClock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.errors import DirectoryInUse, GroupExists, GroupNotFound, InvalidField, NotADataDirectory, PenstockError
 from penstock.model import check_name
 from penstock.storage.directory import MARKER
@@ -115,7 +115,7 @@ class Place:
         self._next_at = self._clock.monotonic() + round(DIRECTORY_SECONDS * 1_000_000)
         try:
             self.check()
-            with Penstock(Session(self.url, background=False)) as handle:
+            with Penstock(BlockingSession(Session(self.url, background=False))) as handle:
                 self._note(handle)
         except DirectoryInUse as error:
             self._say(

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import structs
 
+from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.clock import Clock, SystemClock
 from penstock.errors import DirectoryInUse, PenstockError, QueueNotFound, RateLimited, Unavailable
@@ -58,7 +60,7 @@ class Target(msgspec.Struct, frozen=True):
     @contextmanager
     def session(self) -> Iterator[Any]:
         """The directory opened, or a connection to the broker."""
-        from penstock.embedded import Session
+        from penstock.embedded import BlockingSession, Session
         from penstock.remote.dialling import session
         from penstock.remote.settings import settings
 
@@ -74,7 +76,7 @@ class Target(msgspec.Struct, frozen=True):
                 )
             )
         else:
-            opened = _waiting_for_directory(lambda: Session(place.url))
+            opened = _waiting_for_directory(lambda: BlockingSession(Session(place.url)))
         with closing(opened):
             yield opened
 
@@ -125,7 +127,7 @@ class Target(msgspec.Struct, frozen=True):
         """
         if names or sink:
             with self.session() as session:
-                session.discard_staged(self.queue, sorted({*names, *self._seen(session, sink)}))
+                session.execute(ops.DiscardStaged(self.queue, sorted({*names, *self._seen(session, sink)})))
 
     def _seen(self, session: Any, sink: str) -> list[str]:
         place = Place(self.url)
@@ -136,8 +138,7 @@ class Target(msgspec.Struct, frozen=True):
         """Commit a batch, in as many steps as it takes."""
         with self.session() as session:
             while True:
-                state, ticket = _paced(lambda: session.commit_sink(wanted))
-                session.confirm(ticket)
+                state = _paced(lambda: session.execute(ops.CommitSink(**structs.asdict(wanted))))
                 if state.batch >= wanted.batch:
                     return
 
@@ -151,16 +152,16 @@ def _write(staging: Staging, name: str, batch: Batch) -> None:
 def _send(session: Any, queue: str, name: str, batch: Batch) -> None:
     data = b"".join(encode_staged(batch))
     try:
-        session.stage(queue, name, 0, data)
+        session.execute(ops.Stage(queue, name, 0, data))
     except QueueNotFound:  # it is made by its first push, and this is one
-        session.confirm(session.create_queue(queue, {}, exist_ok=True))
-        session.stage(queue, name, 0, data)
+        session.execute(ops.CreateQueue(queue, {}, exist_ok=True))
+        session.execute(ops.Stage(queue, name, 0, data))
 
 
 def _own_directory(session: Any) -> RealDisk | None:
     """The broker's directory, if it is on this machine and files made here are as good as the broker's own."""
     try:
-        info = session.history()
+        info = session.execute(ops.History())
         disk = RealDisk(info.directory)
         is_own = read_marker(disk).hex() == info.shard_id and os.stat(disk.root).st_uid == os.geteuid()
     except (PenstockError, OSError):

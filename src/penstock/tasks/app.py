@@ -23,8 +23,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
+from penstock import operations as ops
 from penstock.client.session import AsyncSession, Session
 from penstock.client.sync import Penstock
+from penstock.client.task_calls import await_task, wait_task
 from penstock.clock import Clock, ManualClock, SystemClock
 from penstock.model import Durability, check_name
 from penstock.model_tasks import TaskView, WorkerView
@@ -183,13 +185,12 @@ class App(Scheduling, Operating):
     def workers(self) -> list[WorkerView]:
         """Workers that the broker has heard from, of this app and of others."""
         session = self.open_session()
-        found, ticket = session.workers()
-        session.confirm(ticket)
+        found = session.execute(ops.Workers())
         return found
 
     async def aworkers(self) -> list[WorkerView]:
         """The same, awaited."""
-        return await (await self.open_async_session()).workers()
+        return await (await self.open_async_session()).execute(ops.Workers())
 
     # what is behind it
 
@@ -212,16 +213,13 @@ class App(Scheduling, Operating):
         """The task once it is final, or as it is after `seconds`."""
         if self.stand_in is not None:
             return self.stand_in.wait_task(task_id, seconds)
-        session = self.open_session()
-        view, ticket = session.wait_task(task_id, seconds)
-        session.confirm(ticket)
-        return view
+        return wait_task(self.open_session(), task_id, seconds)
 
     async def await_task(self, task_id: str, seconds: float) -> TaskView:
-        """The same, awaited."""
+        """Asyncio version of `wait_task()`."""
         if self.stand_in is not None:
             return await self.stand_in.await_task(task_id, seconds)
-        return await (await self.open_async_session()).wait_task(task_id, seconds)
+        return await await_task(await self.open_async_session(), task_id, seconds)
 
     def close(self) -> None:
         """Close what was opened; a second call does nothing."""

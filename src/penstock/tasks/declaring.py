@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from penstock import operations as ops
 from penstock.client.session import AsyncSession, Session
 from penstock.errors import InvalidField, QueueExists
 from penstock.model import check_name, queue_options
@@ -60,10 +61,9 @@ class Declarations:
             return
         options = self.queues[queue]
         try:
-            ticket = session.create_queue(queue, options, exist_ok=True)
+            session.execute(ops.CreateQueue(queue, options, exist_ok=True))
         except QueueExists:
-            ticket = session.update_queue(queue, options)
-        session.confirm(ticket)
+            session.execute(ops.UpdateQueue(queue, options))
         self._waiting.discard(queue)
 
     async def aensure(self, session: AsyncSession, queue: str) -> None:
@@ -73,9 +73,9 @@ class Declarations:
             return
         options = self.queues[queue]
         try:
-            await session.create_queue(queue, options, exist_ok=True)
+            await session.execute(ops.CreateQueue(queue, options, exist_ok=True))
         except QueueExists:
-            await session.update_queue(queue, options)
+            await session.execute(ops.UpdateQueue(queue, options))
         self._waiting.discard(queue)
 
     def declare(self, session: Session) -> None:
@@ -83,17 +83,16 @@ class Declarations:
         for queue in list(self._waiting):
             self.ensure(session, queue)
         if self.schedules:
-            for spec in self._as_paused(session.schedules()[0]):
-                _, ticket = session.set_schedule(spec)
-                session.confirm(ticket)
+            for spec in self._as_paused(session.execute(ops.Schedules())):
+                session.execute(ops.SetSchedule(spec))
 
     async def adeclare(self, session: AsyncSession) -> None:
         """The same, awaited."""
         for queue in list(self._waiting):
             await self.aensure(session, queue)
         if self.schedules:
-            for spec in self._as_paused(await session.schedules()):
-                await session.set_schedule(spec)
+            for spec in self._as_paused(await session.execute(ops.Schedules())):
+                await session.execute(ops.SetSchedule(spec))
 
     def _as_paused(self, known: list[ScheduleView]) -> list[ScheduleSpec]:
         """What is declared, but what somebody has paused stays paused: a worker that starts must not end that."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 from penstock import limits
+from penstock import operations as ops
 from penstock.clock import Clock
 from penstock.errors import ResultLost, TaskCancelled, TaskDied, TaskUnfinished
 from penstock.model import check_seconds
@@ -33,8 +34,7 @@ class Job(Generic[T]):
     def info(self) -> TaskView:
         """All that is known about it, with the history of its runs."""
         session = self._app.open_session()
-        view, ticket = session.task(self.id)
-        session.confirm(ticket)
+        view = session.execute(ops.FindTask(self.id))
         return view
 
     def status(self) -> TaskState:
@@ -60,21 +60,19 @@ class Job(Generic[T]):
     def cancel(self) -> TaskView:
         """Make it final. One that runs is told; whatever it still returns is thrown away."""
         session = self._app.open_session()
-        view, ticket = session.cancel_task(self.id)
-        session.confirm(ticket)
+        view = session.execute(ops.CancelTask(self.id))
         return view
 
     def retry(self) -> TaskView:
         """Run it again, although it is dead or cancelled; or at once, although its next attempt is not due."""
         session = self._app.open_session()
-        view, ticket = session.retry_task(self.id)
-        session.confirm(ticket)
+        view = session.execute(ops.RetryTask(self.id))
         return view
 
     # the same, awaited
 
     async def ainfo(self) -> TaskView:
-        return await (await self._app.open_async_session()).task(self.id)
+        return await (await self._app.open_async_session()).execute(ops.FindTask(self.id))
 
     async def astatus(self) -> TaskState:
         return (await self.ainfo()).state
@@ -90,10 +88,10 @@ class Job(Generic[T]):
                 return self._outcome(view, timeout)
 
     async def acancel(self) -> TaskView:
-        return await (await self._app.open_async_session()).cancel_task(self.id)
+        return await (await self._app.open_async_session()).execute(ops.CancelTask(self.id))
 
     async def aretry(self) -> TaskView:
-        return await (await self._app.open_async_session()).retry_task(self.id)
+        return await (await self._app.open_async_session()).execute(ops.RetryTask(self.id))
 
     def _outcome(self, view: TaskView, timeout: float | None) -> T:
         what = f"task {view.task_type!r} ({view.task_id})"

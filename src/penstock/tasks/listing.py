@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import msgspec
 
+from penstock import operations as ops
 from penstock.errors import InvalidField, UnknownOption
 from penstock.model import suggestion
 from penstock.model_tasks import TaskFilter, TaskState, TaskView
@@ -68,8 +69,7 @@ def jobs(app: App, wanted: TaskFilter, limit: int | None) -> Iterator[Job[Any]]:
     session = app.open_session()
     more = limit
     while True:
-        page, ticket = session.tasks(_page(wanted, more))
-        session.confirm(ticket)
+        page = session.execute(ops.ListTasks(_page(wanted, more)))
         yield from (_job(app, view) for view in page.tasks)
         more = None if more is None else more - len(page.tasks)
         if page.cursor is None or more == 0:
@@ -82,7 +82,7 @@ async def ajobs(app: App, wanted: TaskFilter, limit: int | None) -> AsyncIterato
     session = await app.open_async_session()
     more = limit
     while True:
-        page = await session.tasks(_page(wanted, more))
+        page = await session.execute(ops.ListTasks(_page(wanted, more)))
         for view in page.tasks:
             yield _job(app, view)
         more = None if more is None else more - len(page.tasks)

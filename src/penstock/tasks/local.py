@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, Final
 
+from penstock import operations as ops
 from penstock import validation
 from penstock.client.sync_delivery import Delivery, Leased
 from penstock.clock import ManualClock, SystemClock
@@ -88,7 +89,7 @@ class LocalApp(App):
 
     def wait_task(self, task_id: str, seconds: float) -> TaskView:
         """Nothing happens here while we wait, so nobody waits."""
-        view, _ = self.open_session().task(task_id)
+        view = self.open_session().execute(ops.FindTask(task_id))
         return view if view.is_final else self._unfinished(view)
 
     async def await_task(self, task_id: str, seconds: float) -> TaskView:
@@ -100,15 +101,15 @@ class LocalApp(App):
 
     def _let_time_happen(self) -> None:
         session: Any = self.open_session()
-        session.timekeeper.tick()
+        session.session.timekeeper.tick()
 
     def _next(self) -> Run | None:
         """The next run, of the first queue that has one."""
         self._let_time_happen()
         session = self.open_session()
-        for queue in session.queues()[0]:
+        for queue in session.execute(ops.Queues()):
             if queue in self.queues:
-                for delivery in Leased(session, session.lease(queue, DEFAULT_GROUP, _LEASE)[0]):
+                for delivery in Leased(session, session.lease(queue, DEFAULT_GROUP, _LEASE, 0.0)):
                     return self._run_of(delivery) or self._next()
         return None
 
@@ -121,7 +122,9 @@ class LocalApp(App):
             return None
 
     def _finish(self, run: Run, ended: Ending) -> None:
-        problems, _ = self.open_session().finish_tasks([ended.finish(run.delivery.proof, run.envelope.task_id)])
+        problems = self.open_session().execute(
+            ops.FinishTasks([ended.finish(run.delivery.proof, run.envelope.task_id)])
+        )
         for problem in problems:
             if problem is not None and not isinstance(problem, LeaseLost):  # cancelled by itself, say
                 raise problem
@@ -164,7 +167,7 @@ class Run:
             key=delivery.key,
             trace=delivery.trace,
             parents=load_parents(session, self.envelope),
-            note=lambda progress: session.note_progress(proof, id, progress),
+            note=lambda progress: session.execute(ops.NoteProgress(proof, id, progress)),
         )
 
     def ending(self) -> Ending:

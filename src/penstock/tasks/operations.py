@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, Unpack
 
+from penstock import operations as ops
 from penstock.client.session import AsyncSession, Session
+from penstock.client.task_calls import arun_operation, new_operation, run_operation
 from penstock.model_tasks import OperationView
 from penstock.tasks import listing
 from penstock.tasks.listing import JobFilter
@@ -20,69 +22,61 @@ class Operating:
 
         It waits until the operation is over; `begin` does not.
         """
-        session = self.open_session()
-        count, ticket = session.purge_tasks(listing.filter_of(wanted))
-        session.confirm(ticket)
-        return count
+        return run_operation(self.open_session(), "purge", listing.filter_of(wanted)).purged
 
     async def apurge(self, **wanted: Unpack[JobFilter]) -> int:
         """Asyncio version of `purge()`."""
-        return await (await self.open_async_session()).purge_tasks(listing.filter_of(wanted))
+        session = await self.open_async_session()
+        return (await arun_operation(session, "purge", listing.filter_of(wanted))).purged
 
     def cancel_all(self, **wanted: Unpack[JobFilter]) -> int:
         """Cancel all jobs that match and are not final, running ones too. Returns how many; waits as `purge` does."""
-        session = self.open_session()
-        count, ticket = session.cancel_tasks(listing.filter_of(wanted))
-        session.confirm(ticket)
-        return count
+        return run_operation(self.open_session(), "cancel", listing.filter_of(wanted)).cancelled
 
     async def acancel_all(self, **wanted: Unpack[JobFilter]) -> int:
         """Asyncio version of `cancel_all()`."""
-        return await (await self.open_async_session()).cancel_tasks(listing.filter_of(wanted))
+        session = await self.open_async_session()
+        return (await arun_operation(session, "cancel", listing.filter_of(wanted))).cancelled
 
     def begin(self, action: Action, **wanted: Unpack[JobFilter]) -> OperationView:
         """Begin to purge or cancel all jobs that match; returns the operation, which goes on by itself."""
         session = self.open_session()
-        view, ticket = session.begin_operation(action, listing.filter_of(wanted))
-        session.confirm(ticket)
+        view = session.execute(new_operation(action, listing.filter_of(wanted)))
         return view
 
     async def abegin(self, action: Action, **wanted: Unpack[JobFilter]) -> OperationView:
         """Asyncio version of `begin()`."""
-        return await (await self.open_async_session()).begin_operation(action, listing.filter_of(wanted))
+        return await (await self.open_async_session()).execute(new_operation(action, listing.filter_of(wanted)))
 
     def operation(self, operation_id: str) -> OperationView:
         """How far an operation is. Raises `OperationNotFound`."""
         session = self.open_session()
-        view, ticket = session.operation(operation_id)
-        session.confirm(ticket)
+        view = session.execute(ops.FindOperation(operation_id))
         return view
 
     async def aoperation(self, operation_id: str) -> OperationView:
         """Asyncio version of `operation()`."""
-        return await (await self.open_async_session()).operation(operation_id)
+        return await (await self.open_async_session()).execute(ops.FindOperation(operation_id))
 
     def operations(self) -> list[OperationView]:
         """Operations that run and those that did lately, the newest first."""
         session = self.open_session()
-        found, ticket = session.operations()
-        session.confirm(ticket)
+        found = session.execute(ops.ListOperations())
         return found
 
     async def aoperations(self) -> list[OperationView]:
         """Asyncio version of `operations()`."""
-        return await (await self.open_async_session()).operations()
+        return await (await self.open_async_session()).execute(ops.ListOperations())
 
     def stop_operation(self, operation_id: str) -> OperationView:
         """Stop an operation; what was done stays done. Raises `TaskConflict` when it is over already."""
         session = self.open_session()
-        view, ticket = session.stop_operation(operation_id)
-        session.confirm(ticket)
+        view = session.execute(ops.StopOperation(operation_id))
         return view
 
     async def astop_operation(self, operation_id: str) -> OperationView:
         """Asyncio version of `stop_operation()`."""
-        return await (await self.open_async_session()).stop_operation(operation_id)
+        return await (await self.open_async_session()).execute(ops.StopOperation(operation_id))
 
     def open_session(self) -> Session:
         """The session for threads."""

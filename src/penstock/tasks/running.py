@@ -16,6 +16,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
+from penstock import operations as ops
 from penstock.client.session import AsyncSession, Session
 from penstock.errors import InvalidField
 from penstock.model_tasks import Envelope, TaskView
@@ -126,12 +127,14 @@ def timed_out(task: AnyTask, seconds: float, attempt: int) -> Ending:
 
 def load_parents(session: Session, envelope: Envelope) -> list[TaskView]:
     """The tasks that this one waited for, for its context."""
-    return [session.task(parent)[0] for parent in envelope.depends_on]
+    return [session.execute(ops.FindTask(parent)) for parent in envelope.depends_on]
 
 
 async def aload_parents(session: AsyncSession, envelope: Envelope) -> list[TaskView]:
     """The same, awaited: some at a time, since there may be thousands."""
     ids, views = envelope.depends_on, list[TaskView]()
     for first in range(0, len(ids), _PARENTS_AT_A_TIME):
-        views += await asyncio.gather(*map(session.task, ids[first : first + _PARENTS_AT_A_TIME]))
+        views += await asyncio.gather(
+            *(session.execute(ops.FindTask(id)) for id in ids[first : first + _PARENTS_AT_A_TIME])
+        )
     return views

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from penstock import operations as ops
 from penstock.client.session import AsyncSession, Session
 from penstock.errors import ScheduleNotFound
 from penstock.model_tasks import MissedPolicy, ScheduleSpec, ScheduleView
@@ -42,8 +43,7 @@ class Scheduling:
     def schedules(self) -> list[ScheduleView]:
         """All schedules that the broker keeps, whoever made them."""
         session = self.open_session()
-        found, ticket = session.schedules()
-        session.confirm(ticket)
+        found = session.execute(ops.Schedules())
         return found
 
     def pause_schedule(self, name: str) -> ScheduleView:
@@ -57,7 +57,7 @@ class Scheduling:
     def delete_schedule(self, name: str) -> None:
         """End a schedule. One that a task declares comes back when its worker starts again."""
         session = self.open_session()
-        session.confirm(session.delete_schedule(name))
+        session.execute(ops.DeleteSchedule(name))
 
     def prune_schedules(self) -> list[str]:
         """End those that `cron=` declared once, for queues of this app, and declares no more; returns their names.
@@ -85,21 +85,25 @@ class Scheduling:
         spec = spec_of(task, name, cron, timezone, missed, is_paused)
         session = await self.open_async_session()
         await self.declarations.aensure(session, spec.queue)
-        return await session.set_schedule(spec)
+        return await session.execute(ops.SetSchedule(spec))
 
     async def aschedules(self) -> list[ScheduleView]:
-        return await (await self.open_async_session()).schedules()
+        return await (await self.open_async_session()).execute(ops.Schedules())
 
     async def apause_schedule(self, name: str) -> ScheduleView:
         session = await self.open_async_session()
-        return await session.set_schedule(_paused(name, await session.schedules(), is_paused=True))
+        return await session.execute(
+            ops.SetSchedule(_paused(name, await session.execute(ops.Schedules()), is_paused=True))
+        )
 
     async def aresume_schedule(self, name: str) -> ScheduleView:
         session = await self.open_async_session()
-        return await session.set_schedule(_paused(name, await session.schedules(), is_paused=False))
+        return await session.execute(
+            ops.SetSchedule(_paused(name, await session.execute(ops.Schedules()), is_paused=False))
+        )
 
     async def adelete_schedule(self, name: str) -> None:
-        await (await self.open_async_session()).delete_schedule(name)
+        await (await self.open_async_session()).execute(ops.DeleteSchedule(name))
 
     async def aprune_schedules(self) -> list[str]:
         names = self.declarations.gone(await self.aschedules())
@@ -119,8 +123,7 @@ class Scheduling:
         raise TypeError("an app opens sessions")
 
     def _set_schedule(self, session: Session, spec: ScheduleSpec) -> ScheduleView:
-        view, ticket = session.set_schedule(spec)
-        session.confirm(ticket)
+        view = session.execute(ops.SetSchedule(spec))
         return view
 
 

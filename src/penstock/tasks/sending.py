@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from penstock import limits
+from penstock import operations as ops
 from penstock.envelopes import alike_batch, alike_payloads, new_task_ids, task_message, tasks_batch
 from penstock.model_tasks import Submitted, TaskSubmission
 
@@ -29,9 +30,7 @@ class Sender:
         self._app.declarations.ensure(session, task.queue)
         if not task.is_plain:
             return self.submit([task])[0].task_id
-        _, ticket = session.push_one(task.queue, task_message(task), None)
-        if ticket:
-            session.confirm(ticket)
+        session.push_one(task.queue, task_message(task), None)
         return task.task_id
 
     async def asend(self, task: TaskSubmission) -> str:
@@ -48,12 +47,9 @@ class Sender:
         if not all(task.is_plain for task in tasks):
             return [found.task_id for found in self.submit(tasks)]
         session = self._app.open_session()
-        ticket = 0
         for queue, part in _parts(tasks):
             self._app.declarations.ensure(session, queue)
-            _, ticket = session.push(queue, tasks_batch(part), None, None)
-        if ticket:
-            session.confirm(ticket)
+            session.push(queue, tasks_batch(part), None, None)
         return [task.task_id for task in tasks]
 
     async def asend_many(self, tasks: Sequence[TaskSubmission]) -> list[str]:
@@ -71,11 +67,8 @@ class Sender:
         session = self._app.open_session()
         self._app.declarations.ensure(session, task.queue)
         ids = new_task_ids(len(calls), self._app.clock.now())
-        ticket = 0
         for payloads in _slices(alike_payloads(task, calls, ids)):
-            _, ticket = session.push(task.queue, alike_batch(task, payloads), None, None)
-        if ticket:
-            session.confirm(ticket)
+            session.push(task.queue, alike_batch(task, payloads), None, None)
         return ids
 
     async def asend_alike(self, task: TaskSubmission, calls: Sequence[tuple[bytes, bytes]]) -> list[str]:
@@ -91,15 +84,14 @@ class Sender:
         session = self._app.open_session()
         for queue in dict.fromkeys(task.queue for task in tasks):
             self._app.declarations.ensure(session, queue)
-        submitted, ticket = session.submit_tasks(tasks)
-        session.confirm(ticket)
+        submitted = session.execute(ops.SubmitTasks(tasks))
         return submitted
 
     async def asubmit(self, tasks: Sequence[TaskSubmission]) -> list[Submitted]:
         session = await self._app.open_async_session()
         for queue in dict.fromkeys(task.queue for task in tasks):
             await self._app.declarations.aensure(session, queue)
-        return await session.submit_tasks(tasks)
+        return await session.execute(ops.SubmitTasks(tasks))
 
     def through(self, task: TaskSubmission) -> TaskSubmission:
         """What the app's middleware makes of it."""

@@ -56,9 +56,11 @@ class Place:
             from penstock.remote.dialling import session
 
             return session(self._settings)
+        from penstock.embedded import BlockingSession
         from penstock.embedded import Session as EmbeddedSession
 
-        return EmbeddedSession(cast("str | Path | None", self._url), clock=self._clock, rng=self._rng, **self._embedded)
+        path = cast("str | Path | None", self._url)
+        return BlockingSession(EmbeddedSession(path, clock=self._clock, rng=self._rng, **self._embedded))
 
     async def open_async(self, embedded: Any) -> Any:
         """A session for the running loop; `embedded` is the one that holds the directory."""
@@ -70,7 +72,7 @@ class Place:
             return found
         from penstock.embedded import AsyncSession as EmbeddedAsyncSession
 
-        return EmbeddedAsyncSession(embedded)
+        return EmbeddedAsyncSession(embedded.session)
 
 
 class Sessions:

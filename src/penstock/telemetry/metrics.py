@@ -229,7 +229,7 @@ class Metrics:
     def __init__(self, session: Session, meter: Meter) -> None:
         self._shard = shard = session.shard
         self._session = session
-        self._desk = session.desk
+        self._tasks = session.tasks
         self._meter = meter
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
@@ -289,13 +289,13 @@ class Metrics:
         runs, times = list(self._meter.runs.items()), list(self._meter.run_times.items())
         yield numbers("penstock_task_runs", ((labels, counts[0]) for labels, counts in runs))
         yield histograms("penstock_task_run_seconds", [((task_type,), found) for task_type, found in times])
-        workers = self._desk.registry.workers()
+        workers = self._tasks.registry.workers()
         states = Counter(worker.state for worker in workers)
         yield numbers("penstock_workers", (((state,), states[state]) for state in _WORKER_STATES))
         abandoned = sum(worker.info.abandoned for worker in workers if worker.state != "dead")
         yield numbers("penstock_abandoned_runs", [((), abandoned)])
         yield numbers("penstock_blocked_tasks", [((), len(self._shard.core.tasks.held))])
-        yield numbers("penstock_waiting_for_tasks", [((), len(self._desk.waiters))])
+        yield numbers("penstock_waiting_for_tasks", [((), len(self._tasks.waiters))])
 
     def _of_shard(self) -> Iterator[str]:
         journal, store, queues = self._shard.journal, self._shard.store, list(self._shard.core.queues.values())

@@ -17,9 +17,10 @@ import msgspec
 import numpy as np
 
 from penstock.batch import Batch
-from penstock.errors import BadRequest
+from penstock.errors import BadRequest, PenstockError
 from penstock.model import MessageId, as_run
 from penstock.replies import LeaseReply, Piece, PushReply
+from penstock.wire.errors import to_reply
 from penstock.wire.frames import Buffer, Type
 from penstock.wire.requests import decode, encode
 
@@ -213,3 +214,10 @@ def _piece(head: PieceHead, batch: Batch) -> Piece:
         head.attempts if isinstance(head.attempts, int) else np.frombuffer(head.attempts, np.uint16).tolist(),
         head.pushed_at if isinstance(head.pushed_at, int) else np.frombuffer(head.pushed_at, np.int64).tolist(),
     )
+
+
+def encode_reply(reply: Any) -> bytes:
+    """The reply to a call. Errors of single items travel in their place."""
+    if isinstance(reply, list) and any(isinstance(item, PenstockError) for item in reply):
+        reply = [to_reply(item) if isinstance(item, PenstockError) else item for item in reply]
+    return encode(reply)

@@ -15,8 +15,11 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 
 from penstock import limits
+from penstock.batch import Batch
 from penstock.errors import BadRequest
-from penstock.model import ContentType, Durability, Receipt
+from penstock.model import ContentType, Durability, Receipt, check_name
+from penstock.requests import Operation, PushOperation, SettleOperation
+from penstock.validation import wire_settling
 from penstock.wire.frames import Buffer
 
 S = TypeVar("S")
@@ -91,10 +94,34 @@ class Extend(msgspec.Struct, array_like=True, gc=False):
 
 
 class Call(msgspec.Struct, array_like=True):
-    """Any other operation: its name and its arguments as a map; wire/calls.py lists them."""
+    """Any other operation: its name in the table of operations, and its arguments as a map."""
 
     name: str
     arguments: msgspec.Raw = msgspec.Raw(b"\x80")
+
+
+class PushStep(msgspec.Struct, frozen=True, tag="push"):
+    """Part of a transaction: messages for one queue, as a batch."""
+
+    queue: str
+    batch: bytes
+    partition: PartitionOnWire = None
+
+
+class SettleStep(msgspec.Struct, frozen=True, tag="settle"):
+    """Part of a transaction: the end of one delivery."""
+
+    receipt: str
+    outcome: int
+    delay_seconds: float | None = None
+    error: str = ""
+
+
+class Transact(msgspec.Struct, forbid_unknown_fields=True):
+    """Pushes and settles, all or nothing. `sequence` numbers it among the pushes of the connection's producer."""
+
+    operations: list[PushStep | SettleStep]
+    sequence: int = 0
 
 
 class OpenStream(msgspec.Struct, array_like=True):
@@ -122,6 +149,18 @@ class Cancel(msgspec.Struct, array_like=True, gc=False):
     """Nobody waits any more for the answer to this request; also ends a stream."""
 
     request: int
+
+
+def steps_of(transaction: Transact) -> list[Operation]:
+    """The steps of a transaction, validated."""
+    steps: list[Operation] = []
+    for step in transaction.operations:
+        if isinstance(step, PushStep):
+            steps.append(PushOperation(check_name(step.queue), Batch.parse(step.batch, validate=True), step.partition))
+        else:
+            how = wire_settling(step.outcome, step.delay_seconds, step.error)
+            steps.append(SettleOperation(Receipt.parse(step.receipt), how))
+    return steps
 
 
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -19,6 +19,7 @@ from typing import Any, Final
 import structlog
 
 from penstock import limits
+from penstock import operations as ops
 from penstock.client.session import AsyncSession
 from penstock.clock import Clock
 from penstock.errors import AccessError, Closed, PenstockError
@@ -125,7 +126,7 @@ class Heartbeat:
 
     async def beat(self) -> None:
         """Tell of ourselves now."""
-        news = await self._session.heartbeat_worker(self.info())
+        news = await self._session.execute(ops.HeartbeatWorker(self.info()))
         self._desk.cancelled(news.cancelled)
 
     async def stop(self) -> None:
@@ -142,7 +143,7 @@ class Heartbeat:
         """For ever: runs to be broken off."""
         while True:
             try:
-                news = await self._session.worker_news(self._settings.worker_id, NEWS_SECONDS)
+                news = await self._session.execute(ops.AwaitNews(self._settings.worker_id, NEWS_SECONDS))
                 self._desk.cancelled(news.cancelled)
             except (AccessError, Closed):
                 raise

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import structlog
 
+from penstock import operations as ops
 from penstock.client.session import AsyncSession
 from penstock.clock import Clock
 from penstock.errors import AccessError, Closed, LeaseLost, PenstockError, QueueExists, QueueNotFound, ServerError
@@ -212,5 +213,5 @@ class Leasing:
 
     async def _make(self, queue: str) -> None:
         with suppress(QueueExists):  # somebody else was quicker
-            await self._session.create_queue(queue, {}, exist_ok=True)
+            await self._session.execute(ops.CreateQueue(queue, {}, exist_ok=True))
             log.info("queue made", queue=queue)

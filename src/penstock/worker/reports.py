@@ -20,6 +20,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from penstock import operations as ops
 from penstock.client.session import AsyncSession
 from penstock.errors import Closed, InputError, LeaseLost, PenstockError, ServerError
 from penstock.model import Outcome, Receipt
@@ -66,7 +67,7 @@ class Progress:
     async def _tell(self, run: Run) -> None:
         while (data := run.progress) is not None and data is not run.progress_told:
             try:
-                await self._session.note_progress(run.receipt, run.envelope.task_id, data)
+                await self._session.execute(ops.NoteProgress(run.receipt, run.envelope.task_id, data))
             except LeaseLost:
                 return  # it is over: nobody is interested
             except PenstockError as error:
@@ -176,7 +177,7 @@ class Finishing:
         pause = 0.05
         while True:
             try:
-                return await self._session.finish_tasks(finishes)
+                return await self._session.execute(ops.FinishTasks(finishes))
             except ServerError as error:
                 log.warning("results are kept until the broker answers", results=len(self), error=str(error))
             await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))

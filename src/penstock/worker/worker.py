@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
+from penstock import operations as ops
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidField, PenstockError, ServerError
 from penstock.worker.child_protocol import Hello
@@ -173,7 +174,7 @@ class Worker:
         try:
             async with asyncio.timeout(GOODBYE_SECONDS):
                 await crew.heartbeat.stop()
-                await crew.session.forget_worker(self.settings.worker_id)
+                await crew.session.execute(ops.ForgetWorker(self.settings.worker_id))
         except (PenstockError, TimeoutError) as error:
             log.warning("the broker was not told that we stop", error=str(error) or "no answer")
 

@@ -9,16 +9,28 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from penstock import limits
+from penstock import operations as ops
+from penstock.broker import Broker, Client
 from penstock.errors import InvalidField
-from penstock.model import Message, MessageId, PartitionLag, QueueOptions, QueueStats, Reason, to_datetime, to_micros
+from penstock.model import (
+    Message,
+    MessageId,
+    PartitionLag,
+    QueueOptions,
+    QueueStats,
+    Reason,
+    Receipt,
+    check_name,
+    to_datetime,
+    to_micros,
+)
 from penstock.replies import Member, Membership
-from penstock.requests import LetterFilter
+from penstock.requests import LetterFilter, Operation, PushOperation, SettleOperation
 from penstock.server.grpc.generated import queues_pb2 as pb
 from penstock.server.grpc.leasing import settling
 from penstock.server.grpc.pushing import batch_of, partition_of
 from penstock.server.grpc.values import (
     group_of,
-    instant_text,
     maybe,
     micros,
     plain_of,
@@ -28,7 +40,7 @@ from penstock.server.grpc.values import (
     struct_of,
     timestamp,
 )
-from penstock.wire import calls
+from penstock.validation import message_id
 from penstock.wire.json_errors import Reader
 from penstock.wire.json_options import OptionsChange, changes_of, view_of
 
@@ -37,9 +49,9 @@ _options: Final[Reader[Any]] = Reader(OptionsChange)
 
 
 class Simple(NamedTuple):
-    """One operation of wire/calls.py."""
+    """One operation of wire/ops.py."""
 
-    arguments: Callable[[Any], calls.Arguments]
+    arguments: Callable[[Any], ops.Operation[Any]]
     answer: Callable[[Any], Any]
 
 
@@ -58,9 +70,9 @@ def _start(request: pb.CreateGroupRequest) -> Any:
     return position_of(request.start, "start") if request.HasField("start") else "earliest"
 
 
-def _read(request: pb.ReadRequest) -> calls.Read:
-    moment = instant_text(request.timestamp, "timestamp") if request.HasField("timestamp") else None
-    return calls.Read(
+def _read(request: pb.ReadRequest) -> ops.Read:
+    moment = _instant(request, "timestamp")
+    return ops.Read(
         request.queue, request.partition or 0, maybe(request, "offset"), moment, request.limit or READ_LIMIT
     )
 
@@ -82,35 +94,37 @@ def _instant(given: Any, field: str) -> datetime | None:
     return to_datetime(micros(getattr(given, field), field)) if given.HasField(field) else None
 
 
-def _redrive(request: pb.RedriveRequest) -> calls.Redrive:
+def _redrive(request: pb.RedriveRequest) -> ops.Redrive:
     limit = request.limit if request.HasField("limit") else 2**62
-    return calls.Redrive(request.queue, _filter(request.filter, limit), maybe(request, "per_second"))
+    return ops.Redrive(request.queue, _filter(request.filter, limit), maybe(request, "per_second"))
 
 
-def _join(request: pb.JoinRequest) -> calls.Join:
+def _join(request: pb.JoinRequest) -> ops.Join:
     session = seconds(request, "session_ms")
     patience = limits.session_seconds_default if session is None else session
-    return calls.Join(request.queue, group_of(request), request.member, patience, start_of(request))
+    return ops.Join(request.queue, group_of(request), request.member, patience, start_of(request))
 
 
-def _heartbeat(request: pb.HeartbeatRequest) -> calls.Heartbeat:
-    return calls.Heartbeat(request.queue, group_of(request), request.member, request.generation, list(request.held))
+def _heartbeat(request: pb.HeartbeatRequest) -> ops.Heartbeat:
+    return ops.Heartbeat(request.queue, group_of(request), request.member, request.generation, list(request.held))
 
 
-def _transact(request: pb.TransactRequest) -> calls.Transact:
-    return calls.Transact([step for operation in request.operations for step in _steps(operation)])
+async def transact(broker: Broker, client: Client, request: pb.TransactRequest) -> pb.TransactResponse:
+    """Pushes and settlements, all or nothing."""
+    steps = [step for operation in request.operations for step in _steps(operation)]
+    return _pushes(await broker.transact(client, steps))
 
 
-def _steps(operation: pb.Operation) -> Iterable[calls.PushStep | calls.SettleStep]:
+def _steps(operation: pb.Operation) -> Iterable[Operation]:
     if operation.WhichOneof("operation") == "push":
         batch = batch_of(operation.push)
         where = partition_of(operation.push, batch)
-        return [calls.PushStep(operation.push.queue, bytes(batch.data), where)]
+        return [PushOperation(check_name(operation.push.queue), batch, where)]
     settlement = operation.settle
     if settlement.lease_id or not settlement.receipts:
         raise InvalidField("settle: in a transaction deliveries are named by their receipts")
     how = settling(settlement)
-    return [calls.SettleStep(each, how.outcome, how.delay_seconds, how.error) for each in settlement.receipts]
+    return [SettleOperation(Receipt.parse(receipt), how) for receipt in settlement.receipts]
 
 
 # answers
@@ -218,34 +232,31 @@ def _nothing(kind: Any) -> Callable[[Any], Any]:
 
 
 SIMPLE: Final[Mapping[str, Simple]] = {
-    "Transact": Simple(_transact, _pushes),
     "Read": Simple(_read, _messages),
-    "Peek": Simple(lambda r: calls.Peek(r.queue, r.limit or 1), _messages),
-    "ListDelayed": Simple(lambda r: calls.Delayed(r.queue, r.limit or READ_LIMIT), _messages),
-    "Why": Simple(lambda r: calls.Why(r.id), _reasons),
-    "GetStats": Simple(lambda r: calls.Stats(r.queue), stats_of),
-    "DeleteQueue": Simple(lambda r: calls.DeleteQueue(r.queue), _nothing(pb.DeleteQueueResponse)),
-    "ListQueues": Simple(lambda r: calls.Queues(), lambda names: pb.ListQueuesResponse(queues=names)),
-    "Pause": Simple(lambda r: calls.Pause(r.queue, True), _nothing(pb.PauseResponse)),
-    "Resume": Simple(lambda r: calls.Pause(r.queue, False), _nothing(pb.ResumeResponse)),
-    "Purge": Simple(lambda r: calls.Purge(r.queue), _nothing(pb.PurgeResponse)),
-    "Cancel": Simple(lambda r: calls.Cancel(r.id), _nothing(pb.CancelResponse)),
+    "Peek": Simple(lambda r: ops.Peek(r.queue, r.limit or 1), _messages),
+    "ListDelayed": Simple(lambda r: ops.Delayed(r.queue, r.limit or READ_LIMIT), _messages),
+    "Why": Simple(lambda r: ops.Why(message_id(r.id)), _reasons),
+    "GetStats": Simple(lambda r: ops.Stats(r.queue), stats_of),
+    "DeleteQueue": Simple(lambda r: ops.DeleteQueue(r.queue), _nothing(pb.DeleteQueueResponse)),
+    "ListQueues": Simple(lambda r: ops.Queues(), lambda names: pb.ListQueuesResponse(queues=names)),
+    "Pause": Simple(lambda r: ops.Pause(r.queue), _nothing(pb.PauseResponse)),
+    "Resume": Simple(lambda r: ops.Resume(r.queue), _nothing(pb.ResumeResponse)),
+    "Purge": Simple(lambda r: ops.Purge(r.queue), _nothing(pb.PurgeResponse)),
+    "Cancel": Simple(lambda r: ops.Cancel(message_id(r.id)), _nothing(pb.CancelResponse)),
     "CreateGroup": Simple(
-        lambda r: calls.CreateGroup(r.queue, r.group, _start(r), r.observes), _nothing(pb.CreateGroupResponse)
+        lambda r: ops.CreateGroup(r.queue, r.group, _start(r), r.observes), _nothing(pb.CreateGroupResponse)
     ),
-    "DeleteGroup": Simple(lambda r: calls.DeleteGroup(r.queue, r.group), _nothing(pb.DeleteGroupResponse)),
+    "DeleteGroup": Simple(lambda r: ops.DeleteGroup(r.queue, r.group), _nothing(pb.DeleteGroupResponse)),
     "Seek": Simple(
-        lambda r: calls.Seek(r.queue, group_of(r), position_of(r.to, "to"), maybe(r, "partition")),
+        lambda r: ops.Seek(r.queue, group_of(r), position_of(r.to, "to"), maybe(r, "partition")),
         _nothing(pb.SeekResponse),
     ),
-    "ListGroups": Simple(lambda r: calls.Groups(r.queue), _groups),
+    "ListGroups": Simple(lambda r: ops.Groups(r.queue), _groups),
     "Join": Simple(_join, _assignment),
     "Heartbeat": Simple(_heartbeat, _assignment),
-    "Leave": Simple(lambda r: calls.Leave(r.queue, group_of(r), r.member, r.generation), _nothing(pb.LeaveResponse)),
-    "ListMembers": Simple(lambda r: calls.Members(r.queue, group_of(r)), _members),
-    "ListDeadLetters": Simple(
-        lambda r: calls.DeadLetters(r.queue, _filter(r.filter, r.limit or READ_LIMIT)), _messages
-    ),
+    "Leave": Simple(lambda r: ops.Leave(r.queue, group_of(r), r.member, r.generation), _nothing(pb.LeaveResponse)),
+    "ListMembers": Simple(lambda r: ops.Members(r.queue, group_of(r)), _members),
+    "ListDeadLetters": Simple(lambda r: ops.DeadLetters(r.queue, _filter(r.filter, r.limit or READ_LIMIT)), _messages),
     "Redrive": Simple(_redrive, lambda count: pb.RedriveResponse(count=count)),
-    "PurgeDeadLetters": Simple(lambda r: calls.PurgeDeadLetters(r.queue), _nothing(pb.PurgeDeadLettersResponse)),
+    "PurgeDeadLetters": Simple(lambda r: ops.PurgeDeadLetters(r.queue), _nothing(pb.PurgeDeadLettersResponse)),
 }

@@ -17,6 +17,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from penstock import operations as ops
 from penstock import validation
 from penstock.broker import Broker, Client, Principal
 from penstock.broker.fitting import receipts_in, split
@@ -24,13 +25,13 @@ from penstock.errors import Internal, PenstockError, Unavailable
 from penstock.model import Outcome, check_name
 from penstock.requests import Settling
 from penstock.server.grpc import settling, streams, tasks
-from penstock.server.grpc.calls import SIMPLE, options_of, queue_of
+from penstock.server.grpc.calls import SIMPLE, options_of, queue_of, transact
 from penstock.server.grpc.generated import queues_pb2 as pb
 from penstock.server.grpc.generated import tasks_pb2
 from penstock.server.grpc.leasing import RESPONSE_BYTES, lease_request, lease_response
 from penstock.server.grpc.pushing import batch_of, carry_trace, partition_of, push_response
 from penstock.server.grpc.values import durability_of, group_of
-from penstock.wire import calls, trace
+from penstock.wire import trace
 from penstock.wire.errors import grpc_status, to_reply
 
 logger: Final = logging.getLogger("penstock.server.grpc")
@@ -72,28 +73,29 @@ async def _settle(broker: Broker, client: Client, request: pb.SettleRequest) -> 
 
 
 async def _create_queue(broker: Broker, client: Client, request: pb.CreateQueueRequest) -> pb.Queue:
-    given = calls.CreateQueue(request.queue, options_of(request), request.exist_ok)
-    await broker.call(client, "create_queue", given)
+    given = ops.CreateQueue(request.queue, options_of(request), request.exist_ok)
+    await broker.execute(client, given)
     return await _get_queue(broker, client, request)
 
 
 async def _update_queue(broker: Broker, client: Client, request: pb.UpdateQueueRequest) -> pb.Queue:
-    await broker.call(client, "update_queue", calls.UpdateQueue(request.queue, options_of(request)))
+    await broker.execute(client, ops.UpdateQueue(request.queue, options_of(request)))
     return await _get_queue(broker, client, request)
 
 
 async def _get_queue(broker: Broker, client: Client, request: Any) -> pb.Queue:
-    return queue_of(request.queue, await broker.call(client, "options", calls.Options(request.queue)))
+    return queue_of(request.queue, await broker.execute(client, ops.GetOptions(request.queue)))
 
 
 async def _simple(name: str, broker: Broker, client: Client, request: Any) -> Any:
     given = SIMPLE[name].arguments(request)
-    return SIMPLE[name].answer(await broker.call(client, calls.NAMES[type(given)], given))
+    return SIMPLE[name].answer(await broker.execute(client, given))
 
 
 UNARY: Final[Mapping[str, Unary]] = {
     "Lease": _lease,
     "Settle": _settle,
+    "Transact": transact,
     "Extend": settling.extend,
     "CreateQueue": _create_queue,
     "UpdateQueue": _update_queue,

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from penstock import limits
+from penstock import operations as ops
 from penstock.broker import Broker, Client
 from penstock.broker.answers import awaited_answer_of
 from penstock.broker.events import INTERVAL_SECONDS_DEFAULT
@@ -30,7 +31,6 @@ from penstock.server.grpc.task_values import (
     worker_of,
 )
 from penstock.server.grpc.values import maybe, seconds
-from penstock.wire import calls
 from penstock.wire.json_frames import Claim
 from penstock.wire.json_tasks import receipt_of
 
@@ -53,7 +53,7 @@ async def submit_tasks(
     wanted = [
         submission_of(task, broker.clock.now(), trace, f"tasks[{index}].") for index, task in enumerate(request.tasks)
     ]
-    found = await broker.call(client, "submit_tasks", calls.SubmitTasks(wanted))
+    found = await broker.execute(client, ops.SubmitTasks(wanted))
     return pb.SubmitTasksResponse(tasks=[pb.SubmittedTask(task_id=e.task_id, is_new=e.is_new) for e in found])
 
 
@@ -66,7 +66,7 @@ async def _get_task_status(broker: Broker, client: Client, request: pb.GetTaskSt
 
 async def _list_tasks(broker: Broker, client: Client, request: pb.ListTasksRequest) -> pb.ListTasksResponse:
     wanted = filter_of(request.filter, request.limit, request.cursor)
-    page = await broker.call(client, "tasks", calls.ListTasks(wanted))
+    page = await broker.execute(client, ops.ListTasks(wanted))
     return pb.ListTasksResponse(tasks=map(task_of, page.tasks), cursor=page.cursor or "")
 
 
@@ -75,7 +75,7 @@ async def _get_stats(broker: Broker, client: Client, request: pb.GetTaskStatsReq
     answer = pb.TaskStats()
     for name in names:
         try:
-            stats = await broker.call(client, "stats", calls.Stats(name))
+            stats = await broker.execute(client, ops.Stats(name))
         except QueueNotFound:
             if request.queues:
                 raise
@@ -90,7 +90,7 @@ async def _get_stats(broker: Broker, client: Client, request: pb.GetTaskStatsReq
             dead=group.dead,
             dropped=group.dropped,
         )
-    for worker in await broker.call(client, "workers", calls.Workers()):
+    for worker in await broker.execute(client, ops.Workers()):
         answer.workers_dead += worker.state == "dead"
         answer.workers_alive += worker.state != "dead"
     return answer
@@ -98,7 +98,7 @@ async def _get_stats(broker: Broker, client: Client, request: pb.GetTaskStatsReq
 
 async def _task_queues(broker: Broker, client: Client) -> list[str]:
     """All queues but those of dead letters, which no worker will take."""
-    names = await broker.call(client, "queues", calls.Queues())
+    names = await broker.execute(client, ops.Queues())
     return [name for name in names if not name.endswith(DLQ_SUFFIX)]
 
 
@@ -106,11 +106,11 @@ async def _task_queues(broker: Broker, client: Client) -> list[str]:
 
 
 async def _cancel_task(broker: Broker, client: Client, request: pb.CancelTaskRequest) -> pb.Task:
-    return task_of(await broker.call(client, "cancel_task", calls.CancelTask(request.task_id)))
+    return task_of(await broker.execute(client, ops.CancelTask(request.task_id)))
 
 
 async def _retry_task(broker: Broker, client: Client, request: pb.RetryTaskRequest) -> pb.Task:
-    return task_of(await broker.call(client, "retry_task", calls.RetryTask(request.task_id)))
+    return task_of(await broker.execute(client, ops.RetryTask(request.task_id)))
 
 
 async def _purge_tasks(broker: Broker, client: Client, request: pb.PurgeTasksRequest) -> pb.PurgeTasksResponse:
@@ -122,23 +122,23 @@ async def _purge_tasks(broker: Broker, client: Client, request: pb.PurgeTasksReq
 
 
 async def _begin_operation(broker: Broker, client: Client, request: pb.BeginOperationRequest) -> pb.TaskOperation:
-    given = calls.BeginOperation(request.action, filter_of(request.filter), request.operation_id)
-    return operation_of(await broker.call(client, "begin_operation", given))
+    given = ops.BeginOperation(request.action, filter_of(request.filter), request.operation_id)
+    return operation_of(await broker.execute(client, given))
 
 
 async def _get_operation(broker: Broker, client: Client, request: pb.GetOperationRequest) -> pb.TaskOperation:
-    return operation_of(await broker.call(client, "operation", calls.FindOperation(request.operation_id)))
+    return operation_of(await broker.execute(client, ops.FindOperation(request.operation_id)))
 
 
 async def _list_operations(
     broker: Broker, client: Client, request: pb.ListOperationsRequest
 ) -> pb.ListOperationsResponse:
-    found = await broker.call(client, "operations", calls.Operations())
+    found = await broker.execute(client, ops.ListOperations())
     return pb.ListOperationsResponse(operations=map(operation_of, found))
 
 
 async def _stop_operation(broker: Broker, client: Client, request: pb.StopOperationRequest) -> pb.TaskOperation:
-    return operation_of(await broker.call(client, "stop_operation", calls.StopOperation(request.operation_id)))
+    return operation_of(await broker.execute(client, ops.StopOperation(request.operation_id)))
 
 
 # workers
@@ -157,10 +157,9 @@ async def _claim_tasks(broker: Broker, client: Client, request: pb.ClaimTasksReq
 
 async def _finish_tasks(broker: Broker, client: Client, request: pb.FinishTasksRequest) -> pb.FinishTasksResponse:
     runs = [finish_of(run, f"finishes[{index}].") for index, run in enumerate(request.finishes)]
-    refused = await broker.call(client, "finish_tasks", calls.FinishTasks(runs, request.is_again))
+    errors = await broker.execute(client, ops.FinishTasks(runs, request.is_again))
     response = pb.FinishTasksResponse()
-    for index, run in enumerate(runs):
-        error = refused.get(index)
+    for run, error in zip(runs, errors, strict=True):
         response.results.add(
             task_id=run.task_id, error_code=error.code if error else "", error_message=error.message if error else ""
         )
@@ -172,20 +171,20 @@ async def _heartbeat(broker: Broker, client: Client, request: pb.HeartbeatWorker
     held = {receipt: await claiming.hold(broker, client, receipt, hold) for receipt in request.receipts}
     for index, run in enumerate(request.progress):
         proof = receipt_of(run.receipt, f"progress[{index}].")
-        given = calls.NoteProgress(proof, run.task_id, run.progress.encode())
-        await awaited_answer_of(broker.call(client, "note_progress", given))  # of a lost lease `lost` tells
-    news = await broker.call(client, "heartbeat_worker", calls.HeartbeatWorker(info_of(request.info)))
+        given = ops.NoteProgress(proof, run.task_id, run.progress.encode())
+        await awaited_answer_of(broker.execute(client, given))  # of a lost lease `lost` tells
+    news = await broker.execute(client, ops.HeartbeatWorker(info_of(request.info)))
     lost = [receipt for receipt, answer in held.items() if isinstance(answer, PenstockError)]
     return pb.HeartbeatWorkerResponse(cancelled=news.cancelled, lost=lost)
 
 
 async def _forget_worker(broker: Broker, client: Client, request: pb.ForgetWorkerRequest) -> pb.ForgetWorkerResponse:
-    await broker.call(client, "forget_worker", calls.ForgetWorker(request.worker_id))
+    await broker.execute(client, ops.ForgetWorker(request.worker_id))
     return pb.ForgetWorkerResponse()
 
 
 async def _list_workers(broker: Broker, client: Client, request: pb.ListWorkersRequest) -> pb.ListWorkersResponse:
-    found = await broker.call(client, "workers", calls.Workers())
+    found = await broker.execute(client, ops.Workers())
     return pb.ListWorkersResponse(workers=map(worker_of, found))
 
 
@@ -193,18 +192,18 @@ async def _list_workers(broker: Broker, client: Client, request: pb.ListWorkersR
 
 
 async def _list_schedules(broker: Broker, client: Client, request: pb.ListSchedulesRequest) -> pb.ListSchedulesResponse:
-    found = await broker.call(client, "schedules", calls.Schedules())
+    found = await broker.execute(client, ops.Schedules())
     return pb.ListSchedulesResponse(schedules=map(schedule_of, found))
 
 
 async def _set_schedule(broker: Broker, client: Client, request: pb.NewSchedule) -> pb.Schedule:
-    return schedule_of(await broker.call(client, "set_schedule", calls.SetSchedule(spec_of(request))))
+    return schedule_of(await broker.execute(client, ops.SetSchedule(spec_of(request))))
 
 
 async def _delete_schedule(
     broker: Broker, client: Client, request: pb.DeleteScheduleRequest
 ) -> pb.DeleteScheduleResponse:
-    await broker.call(client, "delete_schedule", calls.DeleteSchedule(request.name))
+    await broker.execute(client, ops.DeleteSchedule(request.name))
     return pb.DeleteScheduleResponse()
 
 
@@ -240,7 +239,7 @@ async def stream_task_updates(
 async def _present(broker: Broker, client: Client, task_id: str) -> Event | None:
     """A task as it is; one that is not there yet may come."""
     try:
-        found = await broker.call(client, "task", calls.FindTask(task_id))
+        found = await broker.execute(client, ops.FindTask(task_id))
     except TaskNotFound:
         return None
     return Event("task", found.finished_at or found.started_at or found.submitted_at, found.queue, task=light(found))

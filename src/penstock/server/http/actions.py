@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from datetime import datetime
+from typing import Any, TypeVar
 
 import msgspec
 
+from penstock import operations as ops
+from penstock import validation
 from penstock.broker import Broker, Client
 from penstock.errors import MessageNotFound, PenstockError, QueueNotFound
-from penstock.model import Message, MessageId, Outcome
-from penstock.requests import LetterFilter
+from penstock.model import Message, MessageId, Outcome, check_name
+from penstock.requests import LetterFilter, Operation, PushOperation, SettleOperation
 from penstock.server.http.hot import receipts_of
 from penstock.telemetry import Metrics
-from penstock.wire import calls
 from penstock.wire import json_models as models
 from penstock.wire import json_views as views
 from penstock.wire.json_options import changes_of, view_of
 from penstock.wire.json_push import batch_of, producer_of
+
+R = TypeVar("R")
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -32,8 +36,8 @@ class Asked(msgspec.Struct, frozen=True):
     metrics: Metrics | None = None
     trace: str | None = None  # of the request's own headers
 
-    async def call(self, name: str, given: calls.Arguments) -> Any:
-        return await self.broker.call(self.client, name, given)
+    async def execute(self, operation: ops.Operation[R]) -> R:
+        return await self.broker.execute(self.client, operation)
 
     @property
     def queue(self) -> str:
@@ -62,13 +66,13 @@ class Refused(Exception):
 
 async def queues(asked: Asked) -> views.QueuesView:
     """GET /api/v1/queues."""
-    return views.QueuesView([views.QueueName(name) for name in await asked.call("queues", calls.Queues())])
+    return views.QueuesView([views.QueueName(name) for name in await asked.execute(ops.Queues())])
 
 
 async def create_queue(asked: Asked) -> Any:
     """POST /api/v1/queues."""
     name = asked.body.name
-    await asked.call("create_queue", calls.CreateQueue(name, changes_of(asked.body), asked.query.exist_ok))
+    await asked.execute(ops.CreateQueue(name, changes_of(asked.body), asked.query.exist_ok))
     return await _queue(asked, name)
 
 
@@ -78,46 +82,46 @@ async def queue(asked: Asked) -> Any:
 
 
 async def _queue(asked: Asked, name: str) -> Any:
-    return view_of(name, await asked.call("options", calls.Options(name)))
+    return view_of(name, await asked.execute(ops.GetOptions(name)))
 
 
 async def update_queue(asked: Asked) -> Any:
     """PATCH /api/v1/queues/{queue}."""
-    await asked.call("update_queue", calls.UpdateQueue(asked.queue, changes_of(asked.body)))
+    await asked.execute(ops.UpdateQueue(asked.queue, changes_of(asked.body)))
     return await _queue(asked, asked.queue)
 
 
 async def delete_queue(asked: Asked) -> None:
     """DELETE /api/v1/queues/{queue}."""
-    await asked.call("delete_queue", calls.DeleteQueue(asked.queue))
+    await asked.execute(ops.DeleteQueue(asked.queue))
 
 
 async def pause(asked: Asked) -> None:
     """POST /api/v1/queues/{queue}/pause."""
-    await asked.call("pause", calls.Pause(asked.queue, True))
+    await asked.execute(ops.Pause(asked.queue))
 
 
 async def resume(asked: Asked) -> None:
     """POST /api/v1/queues/{queue}/resume."""
-    await asked.call("pause", calls.Pause(asked.queue, False))
+    await asked.execute(ops.Resume(asked.queue))
 
 
 async def purge(asked: Asked) -> None:
     """POST /api/v1/queues/{queue}/purge."""
-    await asked.call("purge", calls.Purge(asked.queue))
+    await asked.execute(ops.Purge(asked.queue))
 
 
 async def stats(asked: Asked) -> Any:
     """GET /api/v1/queues/{queue}/stats."""
-    return await asked.call("stats", calls.Stats(asked.queue))
+    return await asked.execute(ops.Stats(asked.queue))
 
 
 async def all_stats(asked: Asked) -> views.StatsView:
     """GET /api/v1/stats."""
     found = []
-    for name in await asked.call("queues", calls.Queues()):
+    for name in await asked.execute(ops.Queues()):
         try:
-            found.append(await asked.call("stats", calls.Stats(name)))
+            found.append(await asked.execute(ops.Stats(name)))
         except QueueNotFound:
             continue  # deleted since
     return views.StatsView(found)
@@ -129,14 +133,14 @@ async def all_stats(asked: Asked) -> views.StatsView:
 async def read(asked: Asked) -> views.MessagesView:
     """GET /api/v1/queues/{queue}/messages."""
     query = asked.query
-    given = calls.Read(asked.queue, query.partition, query.offset, query.timestamp, query.limit)
-    return _messages(await asked.call("read", given))
+    given = ops.Read(asked.queue, query.partition, query.offset, _instant(query.timestamp), query.limit)
+    return _messages(await asked.execute(given))
 
 
 async def message(asked: Asked) -> views.MessageView:
     """GET /api/v1/queues/{queue}/messages/{partition}/{offset}."""
     id = MessageId.parse(asked.id)
-    for found in await asked.call("read", calls.Read(id.queue, id.partition, id.offset, None, 1)):
+    for found in await asked.execute(ops.Read(id.queue, id.partition, id.offset, None, 1)):
         if found.id == id:
             return views.message_view(found)
     raise MessageNotFound(f"there is no message {id}")
@@ -144,22 +148,24 @@ async def message(asked: Asked) -> views.MessageView:
 
 async def peek(asked: Asked) -> views.MessagesView:
     """GET /api/v1/queues/{queue}/peek."""
-    return _messages(await asked.call("peek", calls.Peek(asked.queue, asked.query.limit)))
+    return _messages(await asked.execute(ops.Peek(asked.queue, asked.query.limit)))
 
 
 async def delayed(asked: Asked) -> views.MessagesView:
     """GET /api/v1/queues/{queue}/delayed."""
-    return _messages(await asked.call("delayed", calls.Delayed(asked.queue, asked.query.limit)))
+    return _messages(await asked.execute(ops.Delayed(asked.queue, asked.query.limit)))
 
 
 async def cancel(asked: Asked) -> None:
     """DELETE /api/v1/queues/{queue}/messages/{partition}/{offset}."""
-    await asked.call("cancel", calls.Cancel(asked.id))
+    await asked.execute(ops.Cancel(validation.message_id(asked.id)))
 
 
 async def why(asked: Asked) -> views.ReasonsView:
     """GET /api/v1/queues/{queue}/messages/{partition}/{offset}/why."""
-    return views.ReasonsView([views.ReasonView(*reason) for reason in await asked.call("why", calls.Why(asked.id))])
+    return views.ReasonsView(
+        [views.ReasonView(*reason) for reason in await asked.execute(ops.Why(validation.message_id(asked.id)))]
+    )
 
 
 def _messages(found: list[Message]) -> views.MessagesView:
@@ -173,20 +179,20 @@ async def transact(asked: Asked) -> views.TransactionView:
     """POST /api/v1/transactions."""
     steps = await asyncio.to_thread(_all_steps, asked.body.operations)
     producer = producer_of(asked.body.producer)
-    ids = iter(await asked.broker.transacted(asked.client, calls.Transact(steps), producer))
+    ids = iter(await asked.broker.transact(asked.client, steps, producer))
     results = await asyncio.to_thread(lambda: [_result(part, ids) for part in asked.body.operations])
     return views.TransactionView(results)
 
 
-def _all_steps(parts: Sequence[models.Part]) -> list[calls.PushStep | calls.SettleStep]:
+def _all_steps(parts: Sequence[models.Part]) -> list[Operation]:
     return [step for index, part in enumerate(parts) for step in _steps(part, f"operations[{index}]")]
 
 
-def _steps(part: models.Part, place: str) -> list[calls.PushStep | calls.SettleStep]:
+def _steps(part: models.Part, place: str) -> list[Operation]:
     if isinstance(part, models.PushPart):
         batch = batch_of(part.messages, f"{place}.messages")
-        return [calls.PushStep(part.queue, bytes(batch.data), batch.partitions)]  # type: ignore[arg-type]
-    receipts_of(part.receipts, f"{place}.receipts")
+        return [PushOperation(check_name(part.queue), batch, batch.partitions)]
+    receipts = receipts_of(part.receipts, f"{place}.receipts")
     outcome, delay, error = Outcome.ACKED, None, ""
     if isinstance(part, models.NackPart):
         outcome, error = Outcome.RETRIED, part.error
@@ -197,7 +203,8 @@ def _steps(part: models.Part, place: str) -> list[calls.PushStep | calls.SettleS
         outcome, error = Outcome.REJECTED, part.reason
     elif isinstance(part, models.ReleasePart):
         outcome = Outcome.RELEASED
-    return [calls.SettleStep(receipt, int(outcome), delay, error) for receipt in part.receipts]
+    how = validation.settling(outcome, delay, error)
+    return [SettleOperation(receipt, how) for receipt in receipts]
 
 
 def _result(part: models.Part, ids: Any) -> views.OperationView:
@@ -207,7 +214,7 @@ def _result(part: models.Part, ids: Any) -> views.OperationView:
 
 async def init_producer(asked: Asked) -> views.ProducerView:
     """POST /api/v1/producers."""
-    id, epoch = await asked.call("init_producer", calls.InitProducer(asked.body.name))
+    id, epoch = await asked.execute(ops.InitProducer(asked.body.name))
     return views.ProducerView(f"{id:016x}", epoch)
 
 
@@ -216,50 +223,50 @@ async def init_producer(asked: Asked) -> views.ProducerView:
 
 async def groups(asked: Asked) -> views.GroupsView:
     """GET /api/v1/queues/{queue}/groups."""
-    return views.groups_view(await asked.call("groups", calls.Groups(asked.queue)))
+    return views.groups_view(await asked.execute(ops.Groups(asked.queue)))
 
 
 async def create_group(asked: Asked) -> views.QueueName:
     """POST /api/v1/queues/{queue}/groups."""
     body = asked.body
-    await asked.call("create_group", calls.CreateGroup(asked.queue, body.name, body.start, body.observes))
+    await asked.execute(ops.CreateGroup(asked.queue, body.name, body.start, body.observes))
     return views.QueueName(body.name)
 
 
 async def delete_group(asked: Asked) -> None:
     """DELETE /api/v1/queues/{queue}/groups/{group}."""
-    await asked.call("delete_group", calls.DeleteGroup(asked.queue, asked.path["group"]))
+    await asked.execute(ops.DeleteGroup(asked.queue, asked.path["group"]))
 
 
 async def seek(asked: Asked) -> None:
     """POST /api/v1/queues/{queue}/groups/{group}/seek."""
-    await asked.call("seek", calls.Seek(asked.queue, asked.path["group"], asked.body.to, asked.body.partition))
+    await asked.execute(ops.Seek(asked.queue, asked.path["group"], asked.body.to, asked.body.partition))
 
 
 async def members(asked: Asked) -> views.MembersView:
     """GET /api/v1/queues/{queue}/groups/{group}/members."""
-    found = await asked.call("members", calls.Members(asked.queue, asked.path["group"]))
+    found = await asked.execute(ops.Members(asked.queue, asked.path["group"]))
     return views.MembersView(found)
 
 
 async def join(asked: Asked) -> views.MembershipView:
     """POST /api/v1/queues/{queue}/groups/{group}/members."""
     body = asked.body
-    given = calls.Join(asked.queue, asked.path["group"], body.member, body.session_ms / 1000, body.start)
-    return views.membership_view(await asked.call("join", given))
+    given = ops.Join(asked.queue, asked.path["group"], body.member, body.session_ms / 1000, body.start)
+    return views.membership_view(await asked.execute(given))
 
 
 async def heartbeat(asked: Asked) -> views.MembershipView:
     """POST /api/v1/queues/{queue}/groups/{group}/members/{member}/heartbeat."""
     body, path = asked.body, asked.path
-    given = calls.Heartbeat(asked.queue, path["group"], path["member"], body.generation, body.held)
-    return views.membership_view(await asked.call("heartbeat", given))
+    given = ops.Heartbeat(asked.queue, path["group"], path["member"], body.generation, body.held)
+    return views.membership_view(await asked.execute(given))
 
 
 async def leave(asked: Asked) -> None:
     """DELETE /api/v1/queues/{queue}/groups/{group}/members/{member}."""
     path = asked.path
-    await asked.call("leave", calls.Leave(asked.queue, path["group"], path["member"], asked.query.generation))
+    await asked.execute(ops.Leave(asked.queue, path["group"], path["member"], asked.query.generation))
 
 
 # dead letters
@@ -267,29 +274,29 @@ async def leave(asked: Asked) -> None:
 
 async def dead_letters(asked: Asked) -> views.MessagesView:
     """GET /api/v1/queues/{queue}/dlq."""
-    return _messages(await asked.call("dead_letters", calls.DeadLetters(asked.queue, _filter(asked.query))))
+    return _messages(await asked.execute(ops.DeadLetters(asked.queue, _filter(asked.query))))
 
 
 async def search_dead_letters(asked: Asked) -> views.MessagesView:
     """POST /api/v1/queues/{queue}/dlq/search."""
-    return _messages(await asked.call("dead_letters", calls.DeadLetters(asked.queue, _filter(asked.body))))
+    return _messages(await asked.execute(ops.DeadLetters(asked.queue, _filter(asked.body))))
 
 
 async def replace_letters(asked: Asked) -> None:
     """POST /api/v1/queues/{queue}/dlq/replace."""
     batch = await asyncio.to_thread(batch_of, asked.body.messages, "messages")
-    await asked.call("replace_letters", calls.ReplaceLetters(asked.queue, asked.body.ids, bytes(batch.data)))
+    await asked.execute(ops.ReplaceLetters(asked.queue, list(map(MessageId.parse, asked.body.ids)), bytes(batch.data)))
 
 
 async def redrive(asked: Asked) -> views.RedriveView:
     """POST /api/v1/queues/{queue}/dlq/redrive."""
-    given = calls.Redrive(asked.queue, _filter(asked.body), asked.body.rate)
-    return views.RedriveView(await asked.call("redrive", given))
+    given = ops.Redrive(asked.queue, _filter(asked.body), asked.body.rate)
+    return views.RedriveView(await asked.execute(given))
 
 
 async def purge_dead_letters(asked: Asked) -> None:
     """DELETE /api/v1/queues/{queue}/dlq."""
-    await asked.call("purge_dead_letters", calls.PurgeDeadLetters(asked.queue))
+    await asked.execute(ops.PurgeDeadLetters(asked.queue))
 
 
 # the broker itself
@@ -297,17 +304,21 @@ async def purge_dead_letters(asked: Asked) -> None:
 
 async def info(asked: Asked) -> Any:
     """GET /api/v1/info."""
-    return await asked.call("info", calls.Info())
+    return await asked.execute(ops.Info())
 
 
 async def seal(asked: Asked) -> views.SealView:
     """POST /api/v1/seal."""
-    return views.SealView(await asked.call("seal", calls.Seal()))
+    return views.SealView(await asked.execute(ops.Seal()))
 
 
 async def compact(asked: Asked) -> Any:
     """POST /api/v1/compact."""
-    return await asked.call("compact", calls.Compact())
+    return await asked.execute(ops.Compact())
+
+
+def _instant(text: str | None) -> datetime | None:
+    return None if text is None else validation.instant(text, "timestamp")
 
 
 def _filter(choice: models.LetterChoice) -> LetterFilter:

@@ -72,6 +72,6 @@ async def metrics(asked: Asked) -> Text:
 
 async def profile(asked: Asked) -> Text:
     """GET /debug/profile."""
-    asked.broker.authorise(asked.client.principal, Action.ADMIN, "")
+    asked.broker.authorise(asked.client.principal, Action.MANAGE, "")
     text = await asyncio.to_thread(take_profile, asked.query.seconds)
     return Text(text.encode(), "text/plain; charset=utf-8")

@@ -11,10 +11,10 @@ from msgspec import Meta
 
 from penstock.broker.health import Readiness
 from penstock.model import Freed, QueueStats
+from penstock.replies import ServerInfo
 from penstock.server.http import actions, probes
 from penstock.server.http.route import IN_GROUP, IN_QUEUE, MEMBER, PUSHING, SETTLING, Route
 from penstock.server.http.task_routes import OF_OPERATIONS, OF_SCHEDULES, OF_TASKS, OF_WORKERS
-from penstock.wire import calls
 from penstock.wire import json_models as models
 from penstock.wire import json_views as views
 from penstock.wire.json_options import NewQueue, OptionsChange, QueueView
@@ -222,7 +222,7 @@ OF_DEAD_LETTERS: Final = (
     Route("DELETE", f"{_QUEUE}/dlq", "Throw the dead letters away", actions.purge_dead_letters, errors=IN_QUEUE),
 )
 OF_BROKER: Final = (
-    Route("GET", "/api/v1/info", "Who answers here", actions.info, result=calls.ServerInfo),
+    Route("GET", "/api/v1/info", "Who answers here", actions.info, result=ServerInfo),
     Route("POST", "/api/v1/seal", "Write everything so far to the history", actions.seal, result=views.SealView),
     Route("POST", "/api/v1/compact", "Apply retention now", actions.compact, result=Freed),
     Route("GET", "/api/v1/stats", "Counters of all queues", actions.all_stats, result=views.StatsView),

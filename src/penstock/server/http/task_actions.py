@@ -6,10 +6,10 @@ from typing import Any
 
 from msgspec import Raw
 
+from penstock import operations as ops
 from penstock.errors import ScheduleNotFound
 from penstock.server import tasks
 from penstock.server.http.actions import Asked, Refused
-from penstock.wire import calls
 from penstock.wire import json_task_views as views
 from penstock.wire import json_tasks as models
 
@@ -36,12 +36,12 @@ async def result(asked: Asked) -> Raw:
 
 async def cancel(asked: Asked) -> views.Task:
     """DELETE /api/v1/tasks/{task_id}."""
-    return views.task_view(await asked.call("cancel_task", calls.CancelTask(asked.path["task_id"])))
+    return views.task_view(await asked.execute(ops.CancelTask(asked.path["task_id"])))
 
 
 async def retry(asked: Asked) -> views.Task:
     """POST /api/v1/tasks/{task_id}/retry."""
-    return views.task_view(await asked.call("retry_task", calls.RetryTask(asked.path["task_id"])))
+    return views.task_view(await asked.execute(ops.RetryTask(asked.path["task_id"])))
 
 
 async def purge(asked: Asked) -> views.PurgedTasks:
@@ -68,24 +68,24 @@ async def progress(asked: Asked) -> None:
 
 async def begin_operation(asked: Asked) -> views.Operation:
     """POST /api/v1/operations."""
-    given = calls.BeginOperation(asked.body.action, models.filter_of(asked.body), asked.body.operation_id)
-    return views.operation_view(await asked.call("begin_operation", given))
+    given = ops.BeginOperation(asked.body.action, models.filter_of(asked.body), asked.body.operation_id)
+    return views.operation_view(await asked.execute(given))
 
 
 async def operations(asked: Asked) -> views.Operations:
     """GET /api/v1/operations."""
-    found = await asked.call("operations", calls.Operations())
+    found = await asked.execute(ops.ListOperations())
     return views.Operations([views.operation_view(each) for each in found])
 
 
 async def operation(asked: Asked) -> views.Operation:
     """GET /api/v1/operations/{operation}."""
-    return views.operation_view(await asked.call("operation", calls.FindOperation(asked.path["operation"])))
+    return views.operation_view(await asked.execute(ops.FindOperation(asked.path["operation"])))
 
 
 async def stop_operation(asked: Asked) -> views.Operation:
     """DELETE /api/v1/operations/{operation}."""
-    return views.operation_view(await asked.call("stop_operation", calls.StopOperation(asked.path["operation"])))
+    return views.operation_view(await asked.execute(ops.StopOperation(asked.path["operation"])))
 
 
 # workers
@@ -93,7 +93,7 @@ async def stop_operation(asked: Asked) -> views.Operation:
 
 async def workers(asked: Asked) -> views.Workers:
     """GET /api/v1/workers."""
-    return views.Workers([views.worker_view(each) for each in await asked.call("workers", calls.Workers())])
+    return views.Workers([views.worker_view(each) for each in await asked.execute(ops.Workers())])
 
 
 async def heartbeat(asked: Asked) -> views.News:
@@ -103,13 +103,13 @@ async def heartbeat(asked: Asked) -> views.News:
 
 async def news(asked: Asked) -> views.News:
     """GET /api/v1/workers/{worker}/news."""
-    given = calls.AwaitNews(asked.path["worker"], asked.query.wait_ms / 1000)
-    return views.News(list((await asked.call("worker_news", given)).cancelled))
+    given = ops.AwaitNews(asked.path["worker"], asked.query.wait_ms / 1000)
+    return views.News(list((await asked.execute(given)).cancelled))
 
 
 async def forget(asked: Asked) -> None:
     """DELETE /api/v1/workers/{worker}."""
-    await asked.call("forget_worker", calls.ForgetWorker(asked.path["worker"]))
+    await asked.execute(ops.ForgetWorker(asked.path["worker"]))
 
 
 # schedules
@@ -117,13 +117,13 @@ async def forget(asked: Asked) -> None:
 
 async def schedules(asked: Asked) -> views.Schedules:
     """GET /api/v1/schedules."""
-    return views.Schedules([views.schedule_view(each) for each in await asked.call("schedules", calls.Schedules())])
+    return views.Schedules([views.schedule_view(each) for each in await asked.execute(ops.Schedules())])
 
 
 async def schedule(asked: Asked) -> views.Schedule:
     """GET /api/v1/schedules/{schedule}."""
     name = asked.path["schedule"]
-    for each in await asked.call("schedules", calls.Schedules()):
+    for each in await asked.execute(ops.Schedules()):
         if each.spec.name == name:
             return views.schedule_view(each)
     raise ScheduleNotFound(f"there is no schedule {name!r}")
@@ -132,9 +132,9 @@ async def schedule(asked: Asked) -> views.Schedule:
 async def set_schedule(asked: Asked) -> Any:
     """PUT /api/v1/schedules/{schedule}."""
     spec = models.spec_of(asked.path["schedule"], asked.body)
-    return views.schedule_view(await asked.call("set_schedule", calls.SetSchedule(spec)))
+    return views.schedule_view(await asked.execute(ops.SetSchedule(spec)))
 
 
 async def delete_schedule(asked: Asked) -> None:
     """DELETE /api/v1/schedules/{schedule}."""
-    await asked.call("delete_schedule", calls.DeleteSchedule(asked.path["schedule"]))
+    await asked.execute(ops.DeleteSchedule(asked.path["schedule"]))

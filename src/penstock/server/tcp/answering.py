@@ -79,7 +79,7 @@ class Answering:
         if isinstance(answer, PenstockError):
             self._fail(correlation, answer)
         else:
-            self._answer(Type.OK, correlation, requests.encode(answer))
+            self._answer(Type.OK, correlation, answers.encode_reply(answer))
 
     def _fail(self, correlation: int, error: PenstockError) -> None:
         self._answer(Type.ERROR, correlation, requests.encode(to_reply(error)))

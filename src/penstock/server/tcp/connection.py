@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock import limits, validation
+from penstock import operations as ops
 from penstock.batch import Batch, alike_of
 from penstock.broker import Client, Principal, Stream, StreamRequest
 from penstock.broker.answers import answer_of, awaited_answer_of
-from penstock.broker.calls import settling
 from penstock.broker.folding import Producer
 from penstock.broker.tasks import BEGUN
 from penstock.errors import BadRequest, PenstockError, Unavailable
@@ -26,7 +26,7 @@ from penstock.server.tcp.answering import Answering
 from penstock.server.tcp.parting import part
 from penstock.server.tcp.talk import Talk
 from penstock.version import VERSION
-from penstock.wire import calls, requests
+from penstock.wire import requests
 from penstock.wire.frames import BINARY_FROM, PROTOCOL_VERSION, Cut, JsonType, Splitter, Type, frame, json_frame
 from penstock.wire.json_replies import error_body
 
@@ -322,7 +322,7 @@ class TcpConnection(Answering, asyncio.Protocol):
 
     def _settle(self, correlation: int, body: memoryview) -> None:
         given = requests.decode(body, requests.Settle)
-        how = settling(given.outcome, given.delay_seconds, given.error)
+        how = validation.wire_settling(given.outcome, given.delay_seconds, given.error)
         told = partial(self._told, correlation)
         if given.lease:
             self._broker.settle_lease(self._client, given.lease, how, told)
@@ -335,22 +335,29 @@ class TcpConnection(Answering, asyncio.Protocol):
         self._broker.extend(self._client, given.lease, seconds, partial(self._told, correlation))
 
     def _call(self, correlation: int, body: memoryview) -> None:
-        given = requests.decode(body, requests.Call)
-        what = requests.decode(bytes(given.arguments), calls.arguments_of(given.name))
-        if type(what) in BEGUN:
-            wait = self._broker.tasks.begin(self._client, what, partial(self._begun, correlation))
+        call = requests.decode(body, requests.Call)
+        arguments = bytes(call.arguments)
+        if call.name == "transact":
+            transaction = requests.decode(arguments, requests.Transact)
+            self._spawn(correlation, self._transact(transaction))
+            return
+        operation = requests.decode(arguments, ops.named(call.name))
+        if type(operation) in BEGUN:
+            wait = self._broker.tasks.begin(self._client, operation, partial(self._begun, correlation))
             if wait is not None and not wait.is_over:
                 self._watch(correlation, wait)
             return
-        self._calls += 1
-        self._server.spawn(self._called(correlation, given.name, what))
+        self._spawn(correlation, self._broker.execute(self._client, operation))
 
-    async def _called(self, correlation: int, name: str, given: calls.Arguments) -> None:
-        if isinstance(given, calls.Transact):
-            producer = self._numbered(given.sequence)
-            work = self._broker.transacted(self._client, given, producer)
-        else:
-            work = self._broker.call(self._client, name, given)
+    async def _transact(self, transaction: requests.Transact) -> Any:
+        steps = requests.steps_of(transaction)
+        return await self._broker.transact(self._client, steps, self._numbered(transaction.sequence))
+
+    def _spawn(self, correlation: int, work: Awaitable[Any]) -> None:
+        self._calls += 1
+        self._server.spawn(self._reply_with(correlation, work))
+
+    async def _reply_with(self, correlation: int, work: Awaitable[Any]) -> None:
         self._told(correlation, await awaited_answer_of(work))
         self.flush()  # so that the transport says when it is full
         self._calls -= 1

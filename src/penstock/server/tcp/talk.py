@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Protocol, TypeVar
 
+from penstock import operations as ops
 from penstock.broker import Broker, Client
 from penstock.broker.answers import awaited_answer_of
 from penstock.errors import BadRequest, PenstockError
 from penstock.server import claiming, tasks
-from penstock.wire import calls, json_frames
+from penstock.wire import json_frames
 from penstock.wire import json_task_views as views
 from penstock.wire import json_tasks as models
 from penstock.wire.frames import JsonType
@@ -120,7 +121,7 @@ async def _heartbeat(broker: Broker, client: Client, body: bytes) -> Handled:
     noted = [await awaited_answer_of(tasks.progress(broker, client, each)) for each in given.progress]
     results = views.finish_results([each.task_id for each in given.progress], noted).results
     if given.is_leaving:
-        await broker.call(client, "forget_worker", calls.ForgetWorker(given.worker_id))
+        await broker.execute(client, ops.ForgetWorker(given.worker_id))
         return _ack(json_frames.HeartbeatAnswer([], held, results))
     news = await tasks.heartbeat(broker, client, given.worker_id, given)
     return _ack(json_frames.HeartbeatAnswer(news.cancelled, held, results))
@@ -139,7 +140,7 @@ async def _query(broker: Broker, client: Client, body: bytes) -> Handled:
 
 async def _cancel(broker: Broker, client: Client, body: bytes) -> Handled:
     task_id = (await _read(json_frames.cancel, body)).task_id
-    return _ack(views.task_view(await broker.call(client, "cancel_task", calls.CancelTask(task_id))))
+    return _ack(views.task_view(await broker.execute(client, ops.CancelTask(task_id))))
 
 
 async def _list(broker: Broker, client: Client, body: bytes) -> Handled:

@@ -21,7 +21,7 @@ from penstock.shard.upkeep import Sleeper
 from penstock.storage.task_changes import id_text
 
 if TYPE_CHECKING:
-    from penstock.shard.tasks.service import Desk
+    from penstock.shard.tasks.service import TaskService
 
 PAGE: Final = 10 * shard_tasks.CHUNK  # looked up at a time
 
@@ -29,7 +29,7 @@ PAGE: Final = 10 * shard_tasks.CHUNK  # looked up at a time
 class OperationRunner:
     """One for each shard. Without `background` whoever begins an operation works on it."""
 
-    def __init__(self, shard: Shard, desk: Desk, *, background: bool) -> None:
+    def __init__(self, shard: Shard, desk: TaskService, *, background: bool) -> None:
         self._shard = shard
         self._desk = desk
         self._is_stopping = False

@@ -9,15 +9,29 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
-from typing import TYPE_CHECKING, Final
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.delivery.entries import TaskFreed, TasksNoted
-from penstock.errors import Closed
-from penstock.model_tasks import TaskView, WorkerInfo, WorkerNews
+from penstock.errors import Closed, TaskConflict
+from penstock.model import MessageId
+from penstock.model_tasks import (
+    FINAL,
+    OperationAction,
+    OperationView,
+    Submitted,
+    TaskFilter,
+    TaskState,
+    TaskSubmission,
+    TaskView,
+    WorkerInfo,
+    WorkerNews,
+    WorkerView,
+)
 from penstock.shard import tasks as shard_tasks
+from penstock.shard.engine import Ticket
 from penstock.shard.shard import Shard
-from penstock.shard.tasks.lookups import Looks
+from penstock.shard.tasks.lookups import Looks, not_found
 from penstock.shard.tasks.operation_runner import OperationRunner
 from penstock.shard.tasks.waits import TaskWaiter, TaskWaiters
 from penstock.shard.upkeep import Sleeper
@@ -28,16 +42,18 @@ from penstock.storage.task_rows import Identity, Key
 if TYPE_CHECKING:
     from penstock.task_index import Catalogue
 
+T = TypeVar("T")
 logger: Final = logging.getLogger("penstock")
 
 DIRECTORY: Final = "catalogue"  # told twice: its own module loads SQLite, which is for those who have tasks
 FOLLOW_SECONDS: Final = 1.0
 EXPIRE_US: Final = 60_000_000
+LOOKS_MAX: Final = 20  # at something that moves each time
 PAUSE_SECONDS: Final = 0.002  # between two slices, for everybody else
 
 
-class Desk:
-    """See the module's rules. `background` tells whether there may be threads."""
+class TaskService:
+    """Tasks of one shard. `background` tells whether there may be threads."""
 
     def __init__(self, shard: Shard, disk: Disk | None, retention_seconds: float, *, background: bool) -> None:
         self.shard = shard
@@ -174,6 +190,89 @@ class Desk:
         catalogue.catch_up()
         return catalogue
 
+    # submitting and looking
+
+    def submit(self, tasks: Sequence[TaskSubmission], client: str = "") -> tuple[list[Submitted], Ticket]:
+        """Store tasks, all or none, in one frame. Parents may be among them, in any order."""
+        parents = {parent for task in tasks for parent in task.depends_on}
+        outside = parents.difference(task.task_id for task in tasks)
+        if not outside:
+            with suppress(shard_tasks.Moved):  # one of them was submitted before, and is done
+                return shard_tasks.submit_tasks(self.shard, tasks, {}, client)
+
+        def submit() -> tuple[list[Submitted], Ticket]:
+            return shard_tasks.submit_tasks(self.shard, tasks, self.catalogue.places(parents), client)
+
+        return _until_settled(submit, "depends_on")
+
+    def task(self, task_id: str) -> TaskView:
+        """One task, with its runs."""
+        view = self.catalogue.find(task_id)
+        if view is None:
+            raise not_found(task_id)
+        return view
+
+    def wait(self, task_id: str, seconds: float) -> tuple[TaskView, Ticket]:
+        """A task once it is final, or as it is after `seconds`. Blocks; nothing polls."""
+        clock = self.shard.clock
+        deadline = clock.monotonic() + round(seconds * 1_000_000)
+        turn = threading.Semaphore(0)
+        waiter = self.watch(task_id, turn.release)
+        try:
+            while True:
+                view = self.task(task_id)
+                left = deadline - clock.monotonic()
+                if view.is_final or left <= 0:
+                    return view, 0
+                turn.acquire(timeout=left / 1e6)
+                final = self.final(waiter, view)
+                if final is not None:
+                    return final, waiter.ticket
+        finally:
+            self.waiters.leave(waiter)
+
+    def final(self, waiter: TaskWaiter, view: TaskView) -> TaskView | None:
+        """The final task, if the waiter was woken with it. The reply must wait for the waiter's ticket."""
+        self.shard.require_open()  # closing wakes everybody
+        return waiter.final(view)
+
+    # changing
+
+    def cancel(self, task_id: str) -> TaskView:
+        """Cancel a task, also when it runs: its worker is notified, and what it still reports is refused."""
+        _until_settled(lambda: self._cancel(self.task(task_id)), task_id)
+        return self.task(task_id)
+
+    def _cancel(self, view: TaskView) -> None:
+        if view.state is TaskState.CANCELLED:
+            return
+        if view.state in FINAL:
+            raise TaskConflict(f"task {view.task_id} is {view.state} and cannot be cancelled")
+        _, consumer = shard_tasks.cancel(self.shard, _message_of(view), view.task_id)
+        if consumer:
+            self.cancelled(consumer, view.task_id)
+
+    def retry(self, task_id: str) -> TaskView:
+        """A dead, cancelled or failed task is pending again, or blocked; so are the tasks cancelled because of it."""
+
+        def retry() -> None:
+            ids = shard_tasks.kin(self.shard, task_id)
+            kin = shard_tasks.Kin(ids, self.catalogue.places(ids) if ids else {})
+            view = self.task(task_id)
+            self.registry.revived(task_id)
+            shard_tasks.retry(self.shard, _message_of(view), task_id, view.state, view.finished_at, kin)
+
+        _until_settled(retry, task_id)
+        return self.task(task_id)
+
+    def begin_operation(self, action: str, filter: TaskFilter, operation_id: str) -> tuple[OperationView, Ticket]:
+        """Purge or cancel all tasks that match, in the background. The same id again is the same operation."""
+        view, ticket = shard_tasks.begin_operation(self.shard, OperationAction(action), filter, operation_id)
+        self.operations.work()
+        if self.operations.sleeper is not None:
+            return view, ticket
+        return shard_tasks.operation(self.shard, view.operation_id)
+
     # workers
 
     def tick(self) -> int | None:
@@ -201,6 +300,34 @@ class Desk:
         self.registry.cancelled(worker_id, task_id, self.shard.clock.monotonic())
         self._mind(look_at)
 
+    def await_news(self, worker_id: str, seconds: float) -> WorkerNews:
+        """News for a worker; blocks until there are any, `seconds` at most."""
+        clock, registry = self.shard.clock, self.registry
+        deadline = clock.monotonic() + round(seconds * 1_000_000)
+        turn = threading.Semaphore(0)
+        registry.listen(worker_id, turn.release)
+        try:
+            while True:
+                self.shard.require_open()
+                news = registry.news(worker_id)
+                left = deadline - clock.monotonic()
+                if news.cancelled or left <= 0:
+                    return news
+                turn.acquire(timeout=left / 1e6)
+        finally:
+            registry.unlisten(worker_id, turn.release)
+
+    def forget(self, worker_id: str) -> Ticket:
+        """A worker has stopped; what it still holds is released."""
+        self.registry.forget(worker_id)
+        return shard_tasks.release_consumer(self.shard, worker_id)
+
+    def workers(self) -> list[WorkerView]:
+        """The workers that were heard of lately."""
+        self.shard.require_open()
+        self.tick()
+        return self.registry.workers()
+
     def _mind(self, look_at: int) -> None:
         """Have the timekeeper look when the registry wants it, if that is sooner than before."""
         if self.registry.look_at < look_at:
@@ -208,3 +335,18 @@ class Desk:
             with self.shard.lock:
                 self.shard.check()
                 self.shard.on_deadline(now + self.registry.look_at - monotonic)
+
+
+def _until_settled(decide: Callable[[], T], what: str) -> T:
+    """Decide by what the catalogue tells, again while the task has moved before the decision is made."""
+    for _ in range(LOOKS_MAX):
+        try:
+            return decide()
+        except shard_tasks.Moved:
+            continue
+    raise TaskConflict(f"{what}: changed each time it was looked at", hint="try again")
+
+
+def _message_of(view: TaskView) -> MessageId | None:
+    """The message of a task; None while the task is blocked."""
+    return MessageId.parse(view.message_id) if view.message_id else None

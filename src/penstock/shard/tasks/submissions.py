@@ -1,4 +1,4 @@
-"""What only all tasks of a call together can break, found before the shard is held. Fields belong to `task_fields`."""
+"""What only all tasks of a call together can break, found before the shard is held. Fields belong to `validation`."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock import limits
+from penstock import operations as ops
 from penstock.clock import Clock
 from penstock.requests import SinkCommit
 from penstock.spark.pipelines.replaying.selecting import PLACE, replayed
@@ -114,8 +115,7 @@ def _batches(folder: Path) -> Iterator[pa.RecordBatch]:
 
 def _last(target: Target, sink: str) -> int:
     with target.session() as session:
-        state, ticket = session.sink_state(target.queue, sink)
-        session.confirm(ticket)
+        state = session.execute(ops.GetSinkState(target.queue, sink))
     return int(state.batch)
 
 

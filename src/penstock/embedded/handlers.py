@@ -1,0 +1,437 @@
+"""What executes each operation: one function for each entry of the table, on the session of a shard in this process.
+
+A handler may block and read files; it returns the result and a ticket. Whoever calls it waits until the ticket is
+durable before the result leaves. An embedded session and a broker execute the same handlers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec import structs
+
+from penstock import operations as ops
+from penstock.batch import Batch
+from penstock.delivery import admin
+from penstock.delivery.entries import Entry, ProducerSet
+from penstock.delivery.producers import decide_producer
+from penstock.errors import QueueExists
+from penstock.model import Freed, queue_options, to_micros
+from penstock.replies import ServerInfo
+from penstock.requests import SinkCommit
+from penstock.shard import browse, dead_letters, members, sink_commit
+from penstock.shard import tasks as shard_tasks
+from penstock.shard.engine import Ticket
+from penstock.version import VERSION
+
+if TYPE_CHECKING:
+    from penstock.embedded.session import Session
+
+O = TypeVar("O", bound=ops.Operation[Any])
+Reply = tuple[Any, Ticket]
+Handler = Callable[["Session", Any, str], Reply]  # session, operation, identity of the client for its limits
+
+HANDLERS: Final[dict[type[ops.Operation[Any]], Handler]] = {}
+
+
+def handles(operation: type[ops.Operation[Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The function below executes this operation."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        HANDLERS[operation] = function
+        return function
+
+    return register
+
+
+def _change(session: Session, decide: Callable[[int], Iterable[Entry]]) -> Reply:
+    """Entries decided and applied under the lock; no result."""
+    return None, session.shard.change(decide)
+
+
+# queues
+
+
+@handles(ops.Queues)
+def _queues(session: Session, operation: ops.Queues, client: str) -> Reply:
+    return session.shard.look(lambda now: sorted(session.shard.core.by_name))
+
+
+@handles(ops.CreateQueue)
+def _create_queue(session: Session, operation: ops.CreateQueue, client: str) -> Reply:
+    core, name = session.shard.core, operation.queue
+    options = queue_options(operation.options)
+
+    def decide(now: int) -> list[Any]:
+        existing = core.by_name.get(name)
+        if existing is None:
+            return admin.decide_create_queue(core, name, options, now)
+        if operation.exist_ok and existing.options == options:
+            return []
+        raise QueueExists(f"queue {name!r} exists already" + (" with other options" if operation.exist_ok else ""))
+
+    return _change(session, decide)
+
+
+@handles(ops.UpdateQueue)
+def _update_queue(session: Session, operation: ops.UpdateQueue, client: str) -> Reply:
+    core = session.shard.core
+    return _change(
+        session,
+        lambda now: admin.decide_update_queue(admin.queue_named(core, operation.queue), operation.changes, now),
+    )
+
+
+@handles(ops.DeleteQueue)
+def _delete_queue(session: Session, operation: ops.DeleteQueue, client: str) -> Reply:
+    core = session.shard.core
+    return _change(session, lambda now: admin.decide_delete_queue(core, admin.queue_named(core, operation.queue)))
+
+
+@handles(ops.GetOptions)
+def _get_options(session: Session, operation: ops.GetOptions, client: str) -> Reply:
+    return session.shard.look(lambda now: admin.queue_named(session.shard.core, operation.queue).options)
+
+
+@handles(ops.Stats)
+def _stats(session: Session, operation: ops.Stats, client: str) -> Reply:
+    return browse.stats(session.shard, operation.queue)
+
+
+@handles(ops.Leases)
+def _leases(session: Session, operation: ops.Leases, client: str) -> Reply:
+    return browse.leases(session.shard, operation.queue, operation.group, operation.limit)
+
+
+@handles(ops.Pause)
+def _pause(session: Session, operation: ops.Pause, client: str) -> Reply:
+    return _set_paused(session, operation.queue, True)
+
+
+@handles(ops.Resume)
+def _resume(session: Session, operation: ops.Resume, client: str) -> Reply:
+    return _set_paused(session, operation.queue, False)
+
+
+def _set_paused(session: Session, queue: str, paused: bool) -> Reply:
+    core = session.shard.core
+    return _change(session, lambda now: admin.decide_pause(admin.queue_named(core, queue), paused, now))
+
+
+@handles(ops.Purge)
+def _purge(session: Session, operation: ops.Purge, client: str) -> Reply:
+    core = session.shard.core
+    return _change(session, lambda now: admin.decide_purge(admin.queue_named(core, operation.queue), now))
+
+
+# messages
+
+
+@handles(ops.Read)
+def _read(session: Session, operation: ops.Read, client: str) -> Reply:
+    since = None if operation.timestamp is None else to_micros(operation.timestamp, "timestamp")
+    return browse.read(session.shard, operation.queue, operation.partition, operation.offset, since, operation.limit)
+
+
+@handles(ops.Peek)
+def _peek(session: Session, operation: ops.Peek, client: str) -> Reply:
+    return browse.peek(session.shard, operation.queue, operation.limit)
+
+
+@handles(ops.Delayed)
+def _delayed(session: Session, operation: ops.Delayed, client: str) -> Reply:
+    return browse.delayed(session.shard, operation.queue, operation.limit)
+
+
+@handles(ops.Cancel)
+def _cancel(session: Session, operation: ops.Cancel, client: str) -> Reply:
+    return _change(session, lambda now: admin.decide_cancel(session.shard.core, operation.id, now))
+
+
+@handles(ops.Why)
+def _why(session: Session, operation: ops.Why, client: str) -> Reply:
+    return browse.why_waiting(session.shard, operation.id)
+
+
+# groups
+
+
+@handles(ops.Groups)
+def _groups(session: Session, operation: ops.Groups, client: str) -> Reply:
+    return browse.groups(session.shard, operation.queue)
+
+
+@handles(ops.CreateGroup)
+def _create_group(session: Session, operation: ops.CreateGroup, client: str) -> Reply:
+    core = session.shard.core
+
+    def decide(now: int) -> list[Any]:
+        return browse.decide_create_group(
+            core, operation.queue, operation.group, operation.start, now, observes=operation.observes
+        )
+
+    return _change(session, decide)
+
+
+@handles(ops.DeleteGroup)
+def _delete_group(session: Session, operation: ops.DeleteGroup, client: str) -> Reply:
+    def decide(now: int) -> list[Any]:
+        queue = admin.queue_named(session.shard.core, operation.queue)
+        return admin.decide_delete_group(queue, admin.group_named(queue, operation.group))
+
+    return _change(session, decide)
+
+
+@handles(ops.Seek)
+def _seek(session: Session, operation: ops.Seek, client: str) -> Reply:
+    core = session.shard.core
+
+    def decide(now: int) -> list[Any]:
+        return browse.decide_seek(core, operation.queue, operation.group, operation.to, operation.partition, now)
+
+    return _change(session, decide)
+
+
+@handles(ops.Members)
+def _members(session: Session, operation: ops.Members, client: str) -> Reply:
+    return members.members(session.shard, operation.queue, operation.group)
+
+
+@handles(ops.Join)
+def _join(session: Session, operation: ops.Join, client: str) -> Reply:
+    return members.join(
+        session.shard,
+        operation.queue,
+        operation.group,
+        operation.member,
+        operation.session_seconds,
+        operation.start,
+    )
+
+
+@handles(ops.Heartbeat)
+def _heartbeat(session: Session, operation: ops.Heartbeat, client: str) -> Reply:
+    return members.heartbeat(
+        session.shard, operation.queue, operation.group, operation.member, operation.generation, operation.held
+    )
+
+
+@handles(ops.Leave)
+def _leave(session: Session, operation: ops.Leave, client: str) -> Reply:
+    return None, members.leave(session.shard, operation.queue, operation.group, operation.member, operation.generation)
+
+
+# dead letters
+
+
+@handles(ops.DeadLetters)
+def _dead_letters(session: Session, operation: ops.DeadLetters, client: str) -> Reply:
+    return dead_letters.find(session.shard, operation.queue, operation.filter)
+
+
+@handles(ops.Redrive)
+def _redrive(session: Session, operation: ops.Redrive, client: str) -> Reply:
+    return dead_letters.redrive(session.shard, operation.queue, operation.filter, operation.rate)
+
+
+@handles(ops.ReplaceLetters)
+def _replace_letters(session: Session, operation: ops.ReplaceLetters, client: str) -> Reply:
+    batch = Batch.parse(operation.batch, validate=True)
+    return None, dead_letters.replace(session.shard, operation.queue, operation.ids, batch)
+
+
+@handles(ops.PurgeDeadLetters)
+def _purge_dead_letters(session: Session, operation: ops.PurgeDeadLetters, client: str) -> Reply:
+    return None, dead_letters.purge(session.shard, operation.queue)
+
+
+# the broker, its files, sinks and producers
+
+
+@handles(ops.Info)
+def _info(session: Session, operation: ops.Info, client: str) -> Reply:
+    shard = session.shard
+    return ServerInfo(VERSION, shard.durability, len(shard.core.by_name)), 0
+
+
+@handles(ops.Seal)
+def _seal(session: Session, operation: ops.Seal, client: str) -> Reply:
+    if session.keeper is None:
+        return 0, 0
+    session.shard.journal.rotate()
+    return session.keeper.seal(), 0
+
+
+@handles(ops.Compact)
+def _compact(session: Session, operation: ops.Compact, client: str) -> Reply:
+    session.shard.require_open()
+    return Freed() if session.keeper is None else session.keeper.compact(), 0
+
+
+@handles(ops.InitProducer)
+def _init_producer(session: Session, operation: ops.InitProducer, client: str) -> Reply:
+    begun: list[ProducerSet] = []
+
+    def decide(now: int) -> list[ProducerSet]:
+        begun[:] = [decide_producer(session.shard.core.producers, operation.producer, now)]
+        return begun
+
+    ticket = session.shard.change(decide)
+    return (begun[0].producer, begun[0].epoch), ticket
+
+
+@handles(ops.History)
+def _history(session: Session, operation: ops.History, client: str) -> Reply:
+    return session.files.history(), 0
+
+
+@handles(ops.ListFiles)
+def _list_files(session: Session, operation: ops.ListFiles, client: str) -> Reply:
+    return session.files.list(operation.directory), 0
+
+
+@handles(ops.Fetch)
+def _fetch(session: Session, operation: ops.Fetch, client: str) -> Reply:
+    return session.files.fetch(operation.name, operation.position, operation.length), 0
+
+
+@handles(ops.Pin)
+def _pin(session: Session, operation: ops.Pin, client: str) -> Reply:
+    session.files.pin(operation.name, operation.files)
+    return None, 0
+
+
+@handles(ops.Unpin)
+def _unpin(session: Session, operation: ops.Unpin, client: str) -> Reply:
+    session.files.unpin(operation.name)
+    return None, 0
+
+
+@handles(ops.Stage)
+def _stage(session: Session, operation: ops.Stage, client: str) -> Reply:
+    shard = session.shard
+    shard.look(lambda now: admin.queue_named(shard.core, operation.queue))
+    shard.check_space()
+    session.staging.reserve(operation.name, operation.position, len(operation.data))
+    session.staging.write(operation.name, operation.position, operation.data)
+    return None, 0
+
+
+@handles(ops.DiscardStaged)
+def _discard_staged(session: Session, operation: ops.DiscardStaged, client: str) -> Reply:
+    sink_commit.discard_staged(session.shard, session.staging, operation.names)
+    return None, 0
+
+
+@handles(ops.CommitSink)
+def _commit_sink(session: Session, operation: ops.CommitSink, client: str) -> Reply:
+    commit = SinkCommit(**structs.asdict(operation))
+    return sink_commit.commit_sink(session.shard, session.staging, commit, client)
+
+
+@handles(ops.GetSinkState)
+def _get_sink_state(session: Session, operation: ops.GetSinkState, client: str) -> Reply:
+    return sink_commit.sink_state(session.shard, operation.queue, operation.sink)
+
+
+# tasks
+
+
+@handles(ops.SubmitTasks)
+def _submit_tasks(session: Session, operation: ops.SubmitTasks, client: str) -> Reply:
+    return session.tasks.submit(operation.tasks, client)
+
+
+@handles(ops.FinishTasks)
+def _finish_tasks(session: Session, operation: ops.FinishTasks, client: str) -> Reply:
+    return shard_tasks.finish_tasks(session.shard, operation.finishes)
+
+
+@handles(ops.NoteProgress)
+def _note_progress(session: Session, operation: ops.NoteProgress, client: str) -> Reply:
+    return None, shard_tasks.note_progress(session.shard, operation.receipt, operation.task_id, operation.progress)
+
+
+@handles(ops.FindTask)
+def _find_task(session: Session, operation: ops.FindTask, client: str) -> Reply:
+    return session.tasks.task(operation.task_id), 0
+
+
+@handles(ops.ListTasks)
+def _list_tasks(session: Session, operation: ops.ListTasks, client: str) -> Reply:
+    return session.tasks.caught_up().page(operation.filter), 0
+
+
+@handles(ops.WaitTask)
+def _wait_task(session: Session, operation: ops.WaitTask, client: str) -> Reply:
+    return session.tasks.wait(operation.task_id, operation.seconds)
+
+
+@handles(ops.CancelTask)
+def _cancel_task(session: Session, operation: ops.CancelTask, client: str) -> Reply:
+    return session.tasks.cancel(operation.task_id), 0
+
+
+@handles(ops.RetryTask)
+def _retry_task(session: Session, operation: ops.RetryTask, client: str) -> Reply:
+    return session.tasks.retry(operation.task_id), 0
+
+
+@handles(ops.BeginOperation)
+def _begin_operation(session: Session, operation: ops.BeginOperation, client: str) -> Reply:
+    return session.tasks.begin_operation(operation.action, operation.filter, operation.operation_id)
+
+
+@handles(ops.FindOperation)
+def _find_operation(session: Session, operation: ops.FindOperation, client: str) -> Reply:
+    return shard_tasks.operation(session.shard, operation.operation_id)
+
+
+@handles(ops.ListOperations)
+def _list_operations(session: Session, operation: ops.ListOperations, client: str) -> Reply:
+    return shard_tasks.operations(session.shard)
+
+
+@handles(ops.StopOperation)
+def _stop_operation(session: Session, operation: ops.StopOperation, client: str) -> Reply:
+    return shard_tasks.stop_operation(session.shard, operation.operation_id)
+
+
+@handles(ops.HeartbeatWorker)
+def _heartbeat_worker(session: Session, operation: ops.HeartbeatWorker, client: str) -> Reply:
+    return session.tasks.heartbeat(operation.info), 0
+
+
+@handles(ops.AwaitNews)
+def _await_news(session: Session, operation: ops.AwaitNews, client: str) -> Reply:
+    return session.tasks.await_news(operation.worker_id, operation.seconds), 0
+
+
+@handles(ops.ForgetWorker)
+def _forget_worker(session: Session, operation: ops.ForgetWorker, client: str) -> Reply:
+    return None, session.tasks.forget(operation.worker_id)
+
+
+@handles(ops.Workers)
+def _workers(session: Session, operation: ops.Workers, client: str) -> Reply:
+    return session.tasks.workers(), 0
+
+
+@handles(ops.SetSchedule)
+def _set_schedule(session: Session, operation: ops.SetSchedule, client: str) -> Reply:
+    return shard_tasks.set_schedule(session.shard, operation.schedule)
+
+
+@handles(ops.DeleteSchedule)
+def _delete_schedule(session: Session, operation: ops.DeleteSchedule, client: str) -> Reply:
+    return None, shard_tasks.delete_schedule(session.shard, operation.name)
+
+
+@handles(ops.Schedules)
+def _schedules(session: Session, operation: ops.Schedules, client: str) -> Reply:
+    return shard_tasks.schedules(session.shard)
+
+
+MISSING: Final = ops.TABLE.values() - HANDLERS.keys()
+assert not MISSING, f"operations without a handler: {MISSING}"

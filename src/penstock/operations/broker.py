@@ -1,0 +1,116 @@
+"""Operations on the broker itself, on its stored files, and those of sinks and producers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from penstock.model import Freed, check_name
+from penstock.operations.base import Action, Check, Operation, operation
+from penstock.operations.types import QueueName
+from penstock.replies import HistoryInfo, ServerInfo, SinkState
+
+
+@operation(Action.MONITOR, http="GET /info")
+class Info(Operation[ServerInfo], frozen=True):
+    """Version, durability and number of queues of the broker."""
+
+
+@operation(Action.OPERATE, http="POST /seal")
+class Seal(Operation[int], frozen=True):
+    """Write everything so far to the Parquet history."""
+
+
+@operation(Action.OPERATE, http="POST /compact")
+class Compact(Operation[Freed], frozen=True):
+    """Apply retention now."""
+
+
+@operation(Action.PUSH, http="POST /producers", errors=("invalid_name", "disk_full"))
+class InitProducer(Operation[tuple[int, int]], frozen=True):
+    """The id and the next epoch of a named producer; earlier epochs are fenced."""
+
+    producer: Annotated[str, Check(check_name)]
+
+
+# stored files, for readers of history: they hold every queue
+
+
+@operation(Action.EXPORT)
+class History(Operation[HistoryInfo], frozen=True):
+    """Where the stored files are, and up to which sequence the journal is durable."""
+
+
+@operation(Action.EXPORT)
+class ListFiles(Operation[list[tuple[str, int]]], frozen=True):
+    """Names and sizes of the files in one of the directories."""
+
+    directory: str
+
+
+@operation(Action.EXPORT)
+class Fetch(Operation[bytes | None], frozen=True):
+    """Part of a stored file; None when the file is not there."""
+
+    name: str
+    position: int
+    length: int
+
+
+@operation(Action.EXPORT)
+class Pin(Operation[None], frozen=True):
+    """Keep segment files from being removed while they are read; repeat it to renew the pin."""
+
+    name: str
+    files: list[str] | None = None
+
+
+@operation(Action.EXPORT)
+class Unpin(Operation[None], frozen=True):
+    """Remove a pin."""
+
+    name: str
+
+
+# sinks; the queue is the one that the messages are for: who may push there may do this
+
+
+@operation(Action.PUSH)
+class Stage(Operation[None], frozen=True):
+    """Write bytes into a staged file, at a position; the same bytes again do no harm."""
+
+    queue: QueueName
+    name: str
+    position: int
+    data: bytes
+
+
+@operation(Action.PUSH)
+class DiscardStaged(Operation[None], frozen=True):
+    """Remove staged files that will not be committed."""
+
+    queue: QueueName
+    names: list[str]
+
+
+@operation(Action.PUSH)
+class CommitSink(Operation[SinkState], frozen=True):
+    """Commit the next part of a sink's batch: the staged files that hold its messages. Repeat it until all are in.
+
+    A batch is known by its number, so one that is already in stays as it is.
+    """
+
+    queue: QueueName
+    sink: str
+    batch: int
+    staged: tuple[str, ...] = ()
+    origin: str = ""  # what numbers the batches, such as the id of a streaming query; "" is anything
+    is_reset: bool = False  # start over where another origin, or none, has been before
+    is_once: bool = False  # nobody asks for it later than a day
+
+
+@operation(Action.PUSH)
+class GetSinkState(Operation[SinkState], frozen=True):
+    """The last batch of a sink that is committed, and the progress of the next."""
+
+    queue: QueueName
+    sink: str

@@ -1,0 +1,126 @@
+"""Operations on groups and their members."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from penstock import limits
+from penstock.model import DEFAULT_GROUP, PartitionLag
+from penstock.operations.base import Action, Operation, Repeat, operation
+from penstock.operations.types import (
+    Flag,
+    GroupName,
+    MemberName,
+    Partition,
+    Position,
+    QueueName,
+    SessionSeconds,
+)
+from penstock.replies import Member, Membership
+
+IN_QUEUE: Final = ("queue_not_found",)
+IN_GROUP: Final = ("queue_not_found", "group_not_found")
+MEMBER: Final = (*IN_GROUP, "member_fenced", "invalid_field")
+
+
+@operation(Action.MONITOR, http="GET /queues/{queue}/groups", errors=IN_QUEUE)
+class Groups(Operation[dict[str, list[PartitionLag]]], frozen=True):
+    """Each group of a queue, and its position in each partition."""
+
+    queue: QueueName
+
+
+@operation(
+    Action.MANAGE,
+    http="POST /queues/{queue}/groups",
+    repeat=Repeat.NEVER,
+    errors=(*IN_QUEUE, "invalid_name", "group_exists"),
+)
+class CreateGroup(Operation[None], frozen=True):
+    """Create a group: an independent reader of a queue."""
+
+    queue: QueueName
+    group: GroupName
+    start: Position = "earliest"
+    observes: Flag = False
+
+
+@operation(
+    Action.MANAGE,
+    http="DELETE /queues/{queue}/groups/{group}",
+    repeat=Repeat.NEVER,
+    errors=(*IN_GROUP, "conflict"),
+)
+class DeleteGroup(Operation[None], frozen=True):
+    """Delete a group."""
+
+    queue: QueueName
+    group: GroupName
+
+
+@operation(
+    Action.MANAGE,
+    http="POST /queues/{queue}/groups/{group}/seek",
+    repeat=Repeat.NEVER,
+    errors=(*IN_GROUP, "invalid_field"),
+)
+class Seek(Operation[None], frozen=True):
+    """Move a group to a position, in one partition or in all."""
+
+    queue: QueueName
+    group: GroupName
+    to: Position
+    partition: Partition | None = None
+
+
+# members
+
+
+@operation(Action.MONITOR, http="GET /queues/{queue}/groups/{group}/members", errors=IN_GROUP)
+class Members(Operation[list[Member]], frozen=True):
+    """The members of a group."""
+
+    queue: QueueName
+    group: GroupName = DEFAULT_GROUP
+
+
+@operation(Action.CONSUME, http="POST /queues/{queue}/groups/{group}/members", errors=MEMBER)
+class Join(Operation[Membership], frozen=True):
+    """Join a group.
+
+    A member that sends no heartbeat for `session_seconds` is removed. With `start`, a missing group is created.
+    """
+
+    queue: QueueName
+    group: GroupName
+    member: MemberName
+    session_seconds: SessionSeconds = limits.session_seconds_default
+    start: Position | None = None
+
+
+@operation(Action.CONSUME, http="POST /queues/{queue}/groups/{group}/members/{member}/heartbeat", errors=MEMBER)
+class Heartbeat(Operation[Membership], frozen=True):
+    """Stay in a group; `held` names the partitions that the member still works on."""
+
+    queue: QueueName
+    group: GroupName
+    member: MemberName
+    generation: int
+    held: list[str] = msgspec.field(default_factory=list)
+
+
+@operation(
+    Action.CONSUME,
+    http="DELETE /queues/{queue}/groups/{group}/members/{member}",
+    repeat=Repeat.NEVER,
+    errors=MEMBER,
+)
+class Leave(Operation[None], frozen=True):
+    """Leave a group."""
+
+    queue: QueueName
+    group: GroupName
+    member: MemberName
+    generation: int

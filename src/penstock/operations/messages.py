@@ -1,0 +1,80 @@
+"""Operations on messages, and transactions. Push, lease and settle have paths of their own: they are hot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from penstock.model import Message, MessageId, Reason
+from penstock.operations.base import Action, Operation, Repeat, operation
+from penstock.operations.types import Id, Instant, Limit, Offset, Partition, QueueName
+from penstock.requests import PushOperation, SettleOperation
+
+IN_QUEUE: Final = ("queue_not_found",)
+ONE_MESSAGE: Final = ("queue_not_found", "message_not_found")
+
+
+@operation(Action.READ, http="GET /queues/{queue}/messages", errors=(*IN_QUEUE, "invalid_field"))
+class Read(Operation[list[Message]], frozen=True):
+    """Browse a partition, from an offset or a time on."""
+
+    queue: QueueName
+    partition: Partition = 0
+    offset: Offset | None = None
+    timestamp: Instant | None = None
+    limit: Limit = 100
+
+
+@operation(Action.READ, http="GET /queues/{queue}/peek", errors=IN_QUEUE)
+class Peek(Operation[list[Message]], frozen=True):
+    """The next messages of the default group; changes nothing."""
+
+    queue: QueueName
+    limit: Limit = 1
+
+
+@operation(Action.READ, http="GET /queues/{queue}/delayed", errors=IN_QUEUE)
+class Delayed(Operation[list[Message]], frozen=True):
+    """Messages that are not due yet, soonest first."""
+
+    queue: QueueName
+    limit: Limit = 100
+
+
+@operation(
+    Action.MANAGE,
+    http="DELETE /queues/{queue}/messages/{partition}/{offset}",
+    repeat=Repeat.NEVER,
+    errors=(*ONE_MESSAGE, "conflict"),
+)
+class Cancel(Operation[None], frozen=True):
+    """Cancel a message before it is delivered."""
+
+    id: Id
+
+    def queues(self) -> Iterable[str]:
+        return (self.id.queue,)
+
+
+@operation(Action.READ, http="GET /queues/{queue}/messages/{partition}/{offset}/why", errors=ONE_MESSAGE)
+class Why(Operation[list[Reason]], frozen=True):
+    """Why a message is not delivered, for each group."""
+
+    id: Id
+
+    def queues(self) -> Iterable[str]:
+        return (self.id.queue,)
+
+
+class Transact(msgspec.Struct, frozen=True):
+    """Pushes and settles over any queues, all or nothing; the reply holds the ids of each push.
+
+    It is not in the table: a client numbers it among its pushes, and both ends check each queue by itself.
+    """
+
+    operations: tuple[PushOperation | SettleOperation, ...]
+
+
+TransactReply = list[list[MessageId]]

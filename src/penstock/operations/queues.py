@@ -1,0 +1,149 @@
+"""Operations on queues and on their dead letters."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from penstock.model import Message, MessageId, QueueOptions, QueueStats
+from penstock.operations.base import Action, Operation, Repeat, operation
+from penstock.operations.types import Flag, Letters, Options, QueueName, Rate
+from penstock.replies import LeaseView
+from penstock.requests import LetterFilter
+
+IN_QUEUE: Final = ("queue_not_found",)
+
+
+@operation(Action.MONITOR, http="GET /queues")
+class Queues(Operation[list[str]], frozen=True):
+    """List the queues."""
+
+
+@operation(
+    Action.MANAGE,
+    http="POST /queues",
+    repeat=Repeat.NEVER,
+    errors=("invalid_name", "invalid_field", "queue_exists", "disk_full"),
+)
+class CreateQueue(Operation[None], frozen=True):
+    """Create a queue.
+
+    With `exist_ok`, a queue with the same options is fine.
+    """
+
+    queue: QueueName
+    options: Options = msgspec.field(default_factory=dict)
+    exist_ok: Flag = False
+
+    @property
+    def is_repeatable(self) -> bool:
+        return self.exist_ok
+
+
+@operation(Action.MANAGE, http="PATCH /queues/{queue}", errors=(*IN_QUEUE, "invalid_field", "conflict"))
+class UpdateQueue(Operation[None], frozen=True):
+    """Change options of a queue."""
+
+    queue: QueueName
+    changes: Options
+
+
+@operation(Action.MANAGE, http="DELETE /queues/{queue}", repeat=Repeat.NEVER, errors=IN_QUEUE)
+class DeleteQueue(Operation[None], frozen=True):
+    """Delete a queue, its messages and dead letters."""
+
+    queue: QueueName
+
+
+@operation(Action.MONITOR, http="GET /queues/{queue}", errors=IN_QUEUE, is_for_leases=True)
+class GetOptions(Operation[QueueOptions], frozen=True):
+    """A queue and its options."""
+
+    queue: QueueName
+
+
+@operation(Action.MONITOR, http="GET /queues/{queue}/stats", errors=IN_QUEUE)
+class Stats(Operation[QueueStats], frozen=True):
+    """Counters of a queue and of its groups."""
+
+    queue: QueueName
+
+
+@operation(Action.MONITOR, http="GET /queues/{queue}/leases", errors=IN_QUEUE)
+class Leases(Operation[list[LeaseView]], frozen=True):
+    """Leases that are held: by whom, since when, until when, and how many messages.
+
+    The oldest come first, `limit` of them at most.
+    """
+
+    queue: QueueName
+    group: str | None = None
+    limit: int = 100
+
+
+@operation(Action.MANAGE, http="POST /queues/{queue}/pause", errors=IN_QUEUE)
+class Pause(Operation[None], frozen=True):
+    """Stop delivery; pushes go on."""
+
+    queue: QueueName
+
+
+@operation(Action.MANAGE, http="POST /queues/{queue}/resume", errors=IN_QUEUE)
+class Resume(Operation[None], frozen=True):
+    """Resume delivery."""
+
+    queue: QueueName
+
+
+@operation(Action.MANAGE, http="POST /queues/{queue}/purge", repeat=Repeat.NEVER, errors=IN_QUEUE)
+class Purge(Operation[None], frozen=True):
+    """Drop everything unsettled, in every group."""
+
+    queue: QueueName
+
+
+# dead letters
+
+
+@operation(Action.READ, http="GET /queues/{queue}/dlq", errors=IN_QUEUE)
+class DeadLetters(Operation[list[Message]], frozen=True):
+    """Dead letters that nobody has dealt with, oldest first."""
+
+    queue: QueueName
+    filter: Letters = LetterFilter()
+
+
+@operation(
+    Action.MANAGE,
+    http="POST /queues/{queue}/dlq/redrive",
+    repeat=Repeat.NEVER,
+    errors=(*IN_QUEUE, "invalid_field", "conflict"),
+)
+class Redrive(Operation[int], frozen=True):
+    """Send dead letters back to the groups in which they died, at most `rate` a second."""
+
+    queue: QueueName
+    filter: Letters = LetterFilter()
+    rate: Rate | None = None
+
+
+@operation(
+    Action.MANAGE,
+    http="POST /queues/{queue}/dlq/replace",
+    repeat=Repeat.NEVER,
+    errors=(*IN_QUEUE, "message_not_found"),
+)
+class ReplaceLetters(Operation[None], frozen=True):
+    """Push edited messages in place of dead letters, in one transaction."""
+
+    queue: QueueName
+    ids: list[MessageId]
+    batch: bytes
+
+
+@operation(Action.MANAGE, http="DELETE /queues/{queue}/dlq", repeat=Repeat.NEVER, errors=IN_QUEUE)
+class PurgeDeadLetters(Operation[None], frozen=True):
+    """Delete the dead letters."""
+
+    queue: QueueName

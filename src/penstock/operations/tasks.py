@@ -1,0 +1,208 @@
+"""Operations on tasks, workers and schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Final
+
+from penstock import validation
+from penstock.errors import PenstockError
+from penstock.model import Receipt
+from penstock.model_tasks import (
+    Finish,
+    OperationView,
+    ScheduleSpec,
+    ScheduleView,
+    Submitted,
+    TaskFilter,
+    TaskPage,
+    TaskSubmission,
+    TaskView,
+    WorkerInfo,
+    WorkerNews,
+    WorkerView,
+)
+from penstock.operations.base import Action, Check, Operation, Repeat, operation
+from penstock.operations.types import OperationId, ScheduleName, TaskId, WaitSeconds, WorkerId
+
+ONE_TASK: Final = ("task_not_found",)
+Filter = Annotated[TaskFilter, Check(lambda value, field: validation.task_filter(value))]
+OperationFilter = Annotated[TaskFilter, Check(lambda value, field: validation.operation_filter(value))]
+
+
+@operation(Action.PUSH, http="POST /tasks")
+class SubmitTasks(Operation[list[Submitted]], frozen=True):
+    """Submit tasks: all are stored, or none.
+
+    Their ids are known beforehand, so a submission that is sent again is not stored again.
+    """
+
+    tasks: Annotated[Sequence[TaskSubmission], Check(lambda value, field: validation.submissions(value))]
+
+    def queues(self) -> Iterable[str]:
+        return {task.queue for task in self.tasks}
+
+
+@operation(Action.CONSUME, http="POST /tasks/finish", is_for_leases=True)
+class FinishTasks(Operation[list[PenstockError | None]], frozen=True):
+    """Report how runs ended; each is accepted (None) or refused by itself."""
+
+    finishes: Sequence[Finish]
+    is_again: bool = False  # sent before, and the reply was lost: what the first try did counts as accepted
+
+    def queues(self) -> Iterable[str]:
+        return {finish.receipt.queue for finish in self.finishes}
+
+
+@operation(Action.CONSUME, http="POST /tasks/progress", is_for_leases=True)
+class NoteProgress(Operation[None], frozen=True):
+    """Report the progress of a run, as JSON."""
+
+    receipt: Receipt
+    task_id: TaskId
+    progress: Annotated[bytes, Check(lambda value, field: validation.json_of(value, field))]
+
+    def queues(self) -> Iterable[str]:
+        return (self.receipt.queue,)
+
+
+@operation(Action.READ, http="GET /tasks/{task_id}", errors=ONE_TASK)
+class FindTask(Operation[TaskView], frozen=True):
+    """One task, with its runs."""
+
+    task_id: TaskId
+
+
+@operation(Action.READ, http="GET /tasks")
+class ListTasks(Operation[TaskPage], frozen=True):
+    """Search tasks, newest first, a page at a time."""
+
+    filter: Filter = TaskFilter()
+
+    def queues(self) -> Iterable[str]:
+        return (self.filter.queue or "",)
+
+
+@operation(Action.READ, errors=ONE_TASK)
+class WaitTask(Operation[TaskView], frozen=True):
+    """A task once it is final, or as it is after the given number of seconds."""
+
+    task_id: TaskId
+    seconds: WaitSeconds
+
+    @property
+    def wait_seconds(self) -> float:
+        return self.seconds
+
+
+@operation(Action.MANAGE, http="DELETE /tasks/{task_id}", errors=(*ONE_TASK, "conflict"))
+class CancelTask(Operation[TaskView], frozen=True):
+    """Cancel a task, also when it runs."""
+
+    task_id: TaskId
+
+
+@operation(Action.MANAGE, http="POST /tasks/{task_id}/retry", repeat=Repeat.NEVER, errors=(*ONE_TASK, "conflict"))
+class RetryTask(Operation[TaskView], frozen=True):
+    """Retry a dead, cancelled or failed task, with all its attempts."""
+
+    task_id: TaskId
+
+
+# operations on many tasks
+
+
+@operation(Action.MANAGE, http="POST /operations")
+class BeginOperation(Operation[OperationView], frozen=True):
+    """Purge or cancel all tasks that match, in the background.
+
+    Started again under the same id, it is the same operation.
+    """
+
+    action: Annotated[str, Check(lambda value, field: validation.operation_action(value).value)]
+    filter: OperationFilter
+    operation_id: Annotated[str, Check(lambda value, field: value and validation.operation_id(value))] = ""
+
+    def queues(self) -> Iterable[str]:
+        return (self.filter.queue or "",)
+
+
+@operation(Action.MONITOR, http="GET /operations/{operation_id}", errors=("operation_not_found",))
+class FindOperation(Operation[OperationView], frozen=True):
+    """The progress of an operation."""
+
+    operation_id: OperationId
+
+
+@operation(Action.MONITOR, http="GET /operations")
+class ListOperations(Operation[list[OperationView]], frozen=True):
+    """Operations that run and those that ended lately, newest first."""
+
+
+@operation(Action.MANAGE, http="DELETE /operations/{operation_id}", errors=("operation_not_found",))
+class StopOperation(Operation[OperationView], frozen=True):
+    """Stop an operation; what is done stays done."""
+
+    operation_id: OperationId
+
+
+# workers
+
+
+@operation(Action.CONSUME, http="POST /workers/{worker_id}/heartbeat")
+class HeartbeatWorker(Operation[WorkerNews], frozen=True):
+    """Report that a worker is alive; the reply tells what it should know."""
+
+    info: Annotated[WorkerInfo, Check(lambda value, field: validation.worker(value))]
+
+    def queues(self) -> Iterable[str]:
+        return self.info.queues or ("",)
+
+
+@operation(Action.CONSUME, http="GET /workers/{worker_id}/news")
+class AwaitNews(Operation[WorkerNews], frozen=True):
+    """Wait for news for a worker, such as a cancelled task."""
+
+    worker_id: WorkerId
+    seconds: WaitSeconds
+
+    @property
+    def wait_seconds(self) -> float:
+        return self.seconds
+
+
+@operation(Action.CONSUME, http="DELETE /workers/{worker_id}")
+class ForgetWorker(Operation[None], frozen=True):
+    """Unregister a worker that has stopped; what it still holds is released."""
+
+    worker_id: WorkerId
+
+
+@operation(Action.MONITOR, http="GET /workers")
+class Workers(Operation[list[WorkerView]], frozen=True):
+    """Workers that were heard of lately."""
+
+
+# schedules
+
+
+@operation(Action.MANAGE, http="PUT /schedules/{name}")
+class SetSchedule(Operation[ScheduleView], frozen=True):
+    """Create a schedule, or change it."""
+
+    schedule: Annotated[ScheduleSpec, Check(lambda value, field: validation.schedule(value))]
+
+    def queues(self) -> Iterable[str]:
+        return (self.schedule.queue,)
+
+
+@operation(Action.MANAGE, http="DELETE /schedules/{name}", repeat=Repeat.NEVER, errors=("schedule_not_found",))
+class DeleteSchedule(Operation[None], frozen=True):
+    """Delete a schedule; tasks that it submitted stay."""
+
+    name: ScheduleName
+
+
+@operation(Action.MONITOR, http="GET /schedules")
+class Schedules(Operation[list[ScheduleView]], frozen=True):
+    """List the schedules."""

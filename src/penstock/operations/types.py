@@ -1,0 +1,39 @@
+"""Types of operations' fields: each carries its validation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any
+
+from penstock import validation
+from penstock.model import MessageId, check_name
+from penstock.operations.base import Check
+from penstock.requests import LetterFilter, check_session_seconds
+
+QueueName = Annotated[str, Check(check_name)]
+GroupName = Annotated[str, Check(check_name)]
+MemberName = Annotated[str, Check(check_name)]
+Limit = Annotated[int, Check(lambda value, field: validation.read_limit(value))]
+Offset = Annotated[int, Check(lambda value, field: validation.offset(value))]
+Partition = Annotated[int | str, Check(validation.partition)]
+Flag = Annotated[bool, Check(validation.flag)]
+Id = Annotated[MessageId, Check(lambda value, field: validation.message_id(value))]
+Instant = Annotated[datetime, Check(validation.instant)]
+Position = Annotated[str | int | dict[str, int], Check(validation.wire_position)]
+Rate = Annotated[float, Check(lambda value, field: validation.per_second(value))]
+SessionSeconds = Annotated[float, Check(lambda value, field: check_session_seconds(value))]
+WaitSeconds = Annotated[float, Check(lambda value, field: validation.check_wait(value, field))]
+TaskId = Annotated[str, Check(validation.task_id)]
+WorkerId = Annotated[str, Check(lambda value, field: validation.worker_id(value))]
+OperationId = Annotated[str, Check(lambda value, field: validation.operation_id(value))]
+ScheduleName = Annotated[str, Check(lambda value, field: validation.schedule_name(value))]
+
+
+def _letters(value: Any, field: str) -> LetterFilter:
+    validation.redrive_limit(value.limit)
+    return value  # type: ignore[no-any-return]
+
+
+Letters = Annotated[LetterFilter, Check(_letters)]
+Options = Annotated[Mapping[str, Any], Check(lambda value, field: dict(value) if isinstance(value, Mapping) else value)]
