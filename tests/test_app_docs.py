@@ -9,6 +9,7 @@ import re
 import pytest
 
 import penstock
+from penstock import operations as ops
 from penstock.tasks.context import TaskContext
 from penstock.tasks.job import Job
 from penstock.tasks.listing import NAMES
@@ -17,6 +18,7 @@ from penstock.tasks.middleware import Middleware
 from penstock.tasks.operations import Operating
 from penstock.tasks.options import CALL_OPTIONS, DECLARED_OPTIONS
 from penstock.tasks.scheduling import Scheduling
+from tests.support.operations import run_operation
 from tests.test_docs import python_blocks, text_of
 
 PAGE = text_of("docs/tasks.md")
@@ -95,7 +97,7 @@ def test_the_examples_run(monkeypatch):
 
     def work_and_look(app: LocalApp, task_id: str, seconds: float) -> object:
         app.run_pending()
-        return app.open_session().task(task_id)[0]
+        return run_operation(app.open_session(), ops.FindTask(task_id))[0]
 
     monkeypatch.setattr(LocalApp, "wait_task", work_and_look)
     names: dict[str, object] = {"__name__": "__main__"}

@@ -329,7 +329,7 @@ class TestQueues:
         assert app.queues == {"mail": {"max_attempts": 2, "key_max_in_flight": 1}}
         assert app.penstock.queues() == []
         send.enqueue("x")
-        assert app.penstock.queue("mail").options.key_max_in_flight == 1
+        assert app.penstock.queue("mail").options().key_max_in_flight == 1
 
     def test_a_queue_that_is_there_is_brought_to_the_declared_options(self, app):
         app.penstock.create_queue("mail", max_attempts=9, lease_seconds=77)

@@ -15,6 +15,7 @@ import pytest
 
 import penstock
 from penstock import Message
+from penstock import operations as ops
 from penstock.clock import ManualClock
 from penstock.errors import Damaged, InvalidField, QueueNotFound, StorageError
 from penstock.history import Wanted, open_history
@@ -33,6 +34,7 @@ from penstock.spark.pipelines.archiving.manifest import (
 )
 from penstock.spark.pipelines.archiving.storing import GRACE, HOME, MANIFEST, REPLACED, Archive, read_manifest
 from penstock.storage.schema import MESSAGES, SCHEMAS
+from tests.support.operations import run_operation
 
 NOW = 1_800_000_000_000_000
 
@@ -80,7 +82,7 @@ class World:
             for pushed, message in zip(ps.queue(queue).push_many(messages).ids, messages, strict=True):
                 self.pushed[str(pushed), message.payload] += 1
             if seal:
-                ps._session.seal()
+                run_operation(ps._session, ops.Seal())
         self.clock.advance(6)
 
     def archive(self, *, compact=False, round_messages=7):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock import operations as ops
 from penstock import validation
 from penstock.batch import Batch
 from penstock.broker import Action, StreamRequest
@@ -22,7 +23,7 @@ from penstock.errors import (
 from penstock.model import Outcome, Receipt
 from penstock.model_tasks import Finish, ScheduleSpec, TaskFilter, TaskSubmission, WorkerInfo
 from penstock.requests import LeaseRequest
-from penstock.wire import calls
+from tests.support.operations import run_operation
 from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
 
 ACK = validation.settling(Outcome.ACKED)
@@ -56,7 +57,7 @@ def receipts(reply) -> list[Receipt]:
 
 
 def stats(broker, queue="mail"):
-    return broker.session.stats(queue)[0]
+    return run_operation(broker.session, ops.Stats(queue))[0]
 
 
 def hold_syncs(journal: Any, may_sync: threading.Event) -> None:
@@ -110,7 +111,7 @@ async def test_nobody_is_told_before_it_is_durable(tmp_path):
 @on_uvloop
 async def test_a_fold_that_does_not_fit_is_taken_as_far_as_it_does(tmp_path):
     async with broker_on(tmp_path) as broker:
-        broker.session.create_queue("mail", {"max_length": 3}, exist_ok=False)
+        run_operation(broker.session, ops.CreateQueue("mail", {"max_length": 3}, exist_ok=False))
         answers, tell = told()
 
         for index in range(5):
@@ -140,7 +141,7 @@ async def test_pushes_wait_for_the_sealer_without_holding_up_the_loop(tmp_path):
 
         broker.push_one(SOMEONE, "mail", b"a", None, tell)
         broker.push(SOMEONE, "mail", Batch.build([b"b"]), None, None, None, tell)
-        await broker.call(SOMEONE, "queues", calls.Queues())
+        await broker.execute(SOMEONE, ops.Queues())
         assert answers == []
 
         broker.shard.throttle.set()
@@ -175,18 +176,18 @@ async def test_a_waiting_lease_is_woken_by_a_release_and_by_a_resume(tmp_path):
         await broker.settled_lease(SOMEONE, held.nonce, validation.settling(Outcome.RELEASED))
         assert payloads(await waiting) == [b"a"]
 
-        await broker.call(SOMEONE, "pause", calls.Pause("mail"))
+        await broker.execute(SOMEONE, ops.Pause("mail"))
         await push(broker, b"b")
         waiting = asyncio.ensure_future(lease(broker, wait=60))
         await until(lambda: broker.waiting)
-        await broker.call(SOMEONE, "pause", calls.Pause("mail", False))
+        await broker.execute(SOMEONE, ops.Resume("mail"))
         assert payloads(await waiting) == [b"b"]
 
 
 @on_uvloop
 async def test_those_who_wait_are_served_in_the_order_in_which_they_came(tmp_path):
     async with broker_on(tmp_path) as broker:
-        await broker.call(SOMEONE, "create_queue", calls.CreateQueue("mail"))
+        await broker.execute(SOMEONE, ops.CreateQueue("mail"))
         order: list[int] = []
 
         async def one(number):
@@ -207,7 +208,7 @@ async def test_those_who_wait_are_served_in_the_order_in_which_they_came(tmp_pat
 @on_uvloop
 async def test_a_cancelled_lease_takes_nothing(tmp_path):
     async with broker_on(tmp_path) as broker:
-        await broker.call(SOMEONE, "create_queue", calls.CreateQueue("mail"))
+        await broker.execute(SOMEONE, ops.CreateQueue("mail"))
         waiting = asyncio.ensure_future(lease(broker, wait=60))
         await until(lambda: broker.waiting)
         waiting.cancel()
@@ -292,8 +293,8 @@ async def test_a_listing_stops_where_an_answer_is_full(tmp_path):
         for payload in large(5):
             await push(broker, payload)
 
-        assert len(await broker.call(SOMEONE, "read", calls.Read("mail"))) == 3
-        assert len(await broker.call(SOMEONE, "peek", calls.Peek("mail", 5))) == 3
+        assert len(await broker.execute(SOMEONE, ops.Read("mail"))) == 3
+        assert len(await broker.execute(SOMEONE, ops.Peek("mail", 5))) == 3
 
 
 # settling
@@ -315,7 +316,7 @@ async def test_settling_each_tells_good_from_stale(tmp_path):
 @on_uvloop
 async def test_a_nack_of_a_sealed_message_does_not_hold_up_the_loop(tmp_path):
     async with broker_on(tmp_path) as broker:
-        broker.session.create_queue("mail", {"max_attempts": 1}, exist_ok=False)
+        run_operation(broker.session, ops.CreateQueue("mail", {"max_attempts": 1}, exist_ok=False))
         await push(broker, b"a")
         await asyncio.to_thread(broker.session.seal)
         reply = await lease(broker)
@@ -362,7 +363,7 @@ async def test_a_stream_that_is_paused_delivers_nothing(tmp_path):
         opened, deliveries, _ = stream(broker)
         opened.pause()
         opened.credit(10)
-        await broker.call(SOMEONE, "queues", calls.Queues())
+        await broker.execute(SOMEONE, ops.Queues())
         assert not deliveries
 
         opened.resume()
@@ -388,11 +389,11 @@ async def test_a_stream_that_goes_gives_back_what_was_not_settled(tmp_path):
 @on_uvloop
 async def test_a_stream_ends_with_its_queue(tmp_path):
     async with broker_on(tmp_path) as broker:
-        await broker.call(SOMEONE, "create_queue", calls.CreateQueue("mail"))
+        await broker.execute(SOMEONE, ops.CreateQueue("mail"))
         opened, _, ends = stream(broker)
         opened.credit(1)
 
-        await broker.call(SOMEONE, "delete_queue", calls.DeleteQueue("mail"))
+        await broker.execute(SOMEONE, ops.DeleteQueue("mail"))
 
         await until(lambda: ends)
         assert isinstance(ends[0], QueueNotFound)
@@ -419,19 +420,19 @@ async def test_every_operation_asks_whether_it_may(tmp_path):
         broker.settle_each(SOMEONE, [proof], ACK, tell)
         with pytest.raises(NotAuthorised):
             broker.stream(SOMEONE, StreamRequest("mail"), tell, tell)
-        for name, (kind, _) in calls.CALLS.items():
+        for name, (kind, _) in ops.CALLS.items():
             if name in ("info", "transact"):
                 continue
             with pytest.raises(NotAuthorised):
                 await broker.call(SOMEONE, name, example(kind))
-        steps: list[calls.PushStep | calls.SettleStep] = [calls.PushStep("mail", b""), calls.SettleStep(str(proof), 1)]
+        steps: list[ops.PushStep | ops.SettleStep] = [ops.PushStep("mail", b""), ops.SettleStep(str(proof), 1)]
         with pytest.raises(NotAuthorised):
-            await broker.call(SOMEONE, "transact", calls.Transact(steps))
+            await broker.execute(SOMEONE, ops.Transact(steps))
 
         assert [isinstance(each, NotAuthorised) for each in answers[:4]] == [True] * 4
         assert isinstance(answers[4][0], NotAuthorised)
         assert {action for action, _ in asked} == set(Action)
-        assert broker.session.queues()[0] == []
+        assert run_operation(broker.session, ops.Queues())[0] == []
 
 
 def example(kind):

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from penstock import aio
+from penstock import operations as ops
 from penstock.embedded import Session
 from penstock.remote import asynchronous as over_tcp
 from penstock.remote import http_asynchronous as over_http
 from penstock.requests import LeaseRequest
 from tests.support.brokers import BrokerThread
+from tests.support.operations import run_operation
 from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
 
 SECONDS = 60  # nothing here takes that long; a hang fails instead of hanging
@@ -189,7 +191,7 @@ def test_over_http_an_answer_on_its_way_is_given_back(tmp_path, monkeypatch, mom
 async def test_in_the_broker_what_comes_in_the_turn_of_the_cancellation_is_given_back():
     async with broker_on() as broker:
         session = broker.session
-        session.create_queue("jobs", {}, exist_ok=False)
+        run_operation(session, ops.CreateQueue("jobs", {}, exist_ok=False))
         request = LeaseRequest(lease_seconds=HELD_SECONDS)
         waiting = asyncio.ensure_future(broker.leased(SOMEONE, "jobs", "default", request, SECONDS))
         await until(lambda: session.shard.waiters)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import limits
+from penstock import operations as ops
 from penstock.clock import ManualClock
 from penstock.delivery.phases import LEASED, SETTLED
 from penstock.errors import LeaseLost, MessageNotFound, PenstockError, TaskConflict
@@ -19,6 +20,7 @@ from penstock.task_index import index
 from penstock.task_index.store import NAME
 from tests.behaviour.task_steps import Office, Run
 from tests.support.dose import NIGHTLY
+from tests.support.operations import run_operation
 from tests.test_tasks_table import Archive
 
 SEEDS = range(200) if NIGHTLY else range(8)
@@ -128,7 +130,7 @@ class Life:
 
     def _expired(self) -> dict[str, TaskView]:
         before = views(self.office)
-        self.office.session.desk.catalogue.expire()
+        self.office.session.tasks.catalogue.expire()
         after = views(self.office)
         gone = {task_id: view for task_id, view in before.items() if task_id not in after}
         self.expired |= set(gone)
@@ -140,15 +142,15 @@ class Life:
         self.ids = [task_id for task_id in self.ids if task_id not in gone]
 
     def seal(self) -> None:
-        self.office.session.seal()
+        run_operation(self.office.session, ops.Seal())
 
     def lose(self) -> None:
         """The database goes; what is shown afterwards is the same."""
         before = self._expired()
-        index = self.office.session.desk.catalogue
+        index = self.office.session.tasks.catalogue
         index.close()
         (self.office.path / NAME).unlink(missing_ok=True)
-        self.office.session.desk._catalogue = None
+        self.office.session.tasks._catalogue = None
         assert views(self.office) == before
 
     def restart(self) -> None:
@@ -181,7 +183,7 @@ class Life:
 
     def check_sealed(self) -> None:
         """The table tells of everybody, also of those that the catalogue has forgotten."""
-        self.office.session.seal()
+        run_operation(self.office.session, ops.Seal())
         lives: dict[str, list[dict[str, Any]]] = {}
         for row in self.office.rows():
             lives.setdefault(row["task_id"], []).append(row)
@@ -213,7 +215,7 @@ def held(core) -> set[bytes]:
 
 
 def views(office: Office) -> dict[str, TaskView]:
-    page = office.told(office.session.tasks(TaskFilter(limit=1000)))
+    page = office.told(run_operation(office.session, ops.ListTasks(TaskFilter(limit=1000))))
     return {view.task_id: office.task(view.task_id) for view in page.tasks}
 
 

@@ -8,17 +8,19 @@ from typing import Any
 
 import pytest
 
+from penstock import operations as ops
 from penstock.embedded import Session
 from penstock.errors import Closed, DiskFull
 from penstock.requests import LeaseRequest
 from penstock.storage.segments import Prefetcher
+from tests.support.operations import run_operation
 
 SECONDS = 60  # nothing here takes that long; a hang fails instead of hanging
 
 
 def test_whoever_waits_is_told_although_the_last_checkpoint_failed(tmp_path, monkeypatch):
     session = Session(tmp_path / "data")
-    session.create_queue("mail", {}, exist_ok=False)
+    run_operation(session, ops.CreateQueue("mail", {}, exist_ok=False))
     sat_down = threading.Semaphore(0)
     watch = session.watch
 
@@ -31,8 +33,8 @@ def test_whoever_waits_is_told_although_the_last_checkpoint_failed(tmp_path, mon
         raise DiskFull("no room for a checkpoint")
 
     monkeypatch.setattr(session, "watch", watched)
-    assert session._keeper is not None
-    monkeypatch.setattr(session._keeper._checkpointer, "save", save)
+    assert session.keeper is not None
+    monkeypatch.setattr(session.keeper._checkpointer, "save", save)
     with ThreadPoolExecutor(2) as pool:
         calls: list[Any] = [
             pool.submit(session.lease_waiting, "mail", "default", LeaseRequest(1), SECONDS),
@@ -52,8 +54,8 @@ def test_whoever_waits_is_told_although_the_last_checkpoint_failed(tmp_path, mon
 def test_nothing_touches_the_directory_once_it_is_given_back(tmp_path, monkeypatch):
     session = Session(tmp_path / "data", background=False)
     session.push_bytes("mail", b"a")
-    assert session._keeper is not None
-    keeper = session._keeper
+    assert session.keeper is not None
+    keeper = session.keeper
     monkeypatch.setattr(session.shard.journal, "close", lambda: None)  # whoever rotated before it was closed
     session.close()
     session.shard.journal.rotate()
@@ -70,7 +72,7 @@ def test_a_journal_that_is_closed_is_not_called_broken(tmp_path):
     session.close()
 
     with pytest.raises(Closed):
-        session.seal()
+        run_operation(session, ops.Seal())
     assert session.shard.journal.failed is None
 
 

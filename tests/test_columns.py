@@ -18,12 +18,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock import operations as ops
 from penstock import validation
 from penstock.batch import Batch
 from penstock.broker.fitting import receipts_in, split
 from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.limits import priority_default
 from penstock.model import ContentType, Message, MessageId, Outcome, Receipt
 from penstock.replies import LeaseReply, Piece, PushReply
@@ -31,10 +32,11 @@ from penstock.requests import LeaseRequest
 from penstock.server.grpc.leasing import lease_response, lease_responses
 from penstock.server.grpc.pushing import push_response
 from penstock.spark.lease_offsets import lease_of
-from penstock.wire import answers, calls, json_client
+from penstock.wire import answers, json_client
 from penstock.wire.json_replies import lease_reply, push_reply
 from penstock.wire.json_views import MessagesView, message_view
 from tests.support.dose import dose
+from tests.support.operations import run_operation
 
 EXAMPLES = dose(150, 20_000)
 SEEDS = dose(12, 1_000)
@@ -303,9 +305,9 @@ def test_what_a_shard_leases_is_what_was_pushed_under_that_id_over_every_protoco
     rng = random.Random(seed)
     ledger, clock = Ledger(), ManualClock()
     session = Session(tmp_path, clock=clock, rng=random.Random(seed), background=False, journal_file_bytes=1 << 14)
-    with Penstock(session) as ps:
+    with Penstock(BlockingSession(session)) as ps:
         queue = ps.create_queue("mail", **options(rng))
-        is_ordered = queue.options.ordering != "none"
+        is_ordered = queue.options().ordering != "none"
         open_leases: list[LeaseReply] = []
         plain = rng.choice([0.5, 1.0])
         for step in range(120):
@@ -324,7 +326,7 @@ def test_what_a_shard_leases_is_what_was_pushed_under_that_id_over_every_protoco
             elif what < 0.9 and open_leases:
                 settle(rng, session, open_leases)
             elif what < 0.95:
-                session.seal()
+                run_operation(session, ops.Seal())
             else:
                 read(rng, queue, ledger)
             clock.advance(0.01)
@@ -335,7 +337,7 @@ def push(rng: random.Random, queue: Any, ledger: Ledger, step: int, plain: float
     if is_ordered:
         made = [dataclasses.replace(each, priority=priority_default) for each in made]
     if len(made) == 1:
-        sent, partitions = made[0], queue.options.partitions
+        sent, partitions = made[0], queue.options().partitions
         place = rng.choice([None, None, rng.randrange(partitions)])  # so that they fill unevenly
         options = {"key": sent.key, "headers": sent.headers, "priority": sent.priority, "partition": place}
         ledger.note([queue.push(sent.payload, **options)], made)
@@ -356,9 +358,9 @@ def settle(rng: random.Random, session: Session, leases: list[LeaseReply]) -> No
 def read(rng: random.Random, queue: Any, ledger: Ledger) -> None:
     """Messages that are read have their ids, over TCP and JSON too."""
     found = [*queue.peek(limit=50)]
-    for partition in range(queue.options.partitions):
+    for partition in range(queue.options().partitions):
         found += queue.read(partition=str(partition), limit=50)
-    _, kind = calls.CALLS["read"]
+    _, kind = ops.CALLS["read"]
     by_tcp = msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=kind)
     view = MessagesView([message_view(each) for each in found])
     by_http = [*map(json_client.message_of, msgspec.json.decode(msgspec.json.encode(view), type=MessagesView).messages)]

@@ -15,7 +15,7 @@ from penstock import aio
 from penstock.client.batching import BatchSize
 from penstock.client.sync_delivery import Leased
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField
 from penstock.replies import LeaseReply
 from tests.support.brokers import BrokerThread
@@ -27,7 +27,7 @@ SECONDS = 60  # nothing here takes that long; a hang fails instead of hanging
 def ps(request):
     session = Session(None, durability="os", rng=random.Random(1))
     if request.param == "embedded":
-        yield penstock.Penstock(session)
+        yield penstock.Penstock(BlockingSession(session))
     else:
         broker = BrokerThread(session, protocol=request.param)
         with penstock.connect(broker.url) as connected:

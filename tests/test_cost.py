@@ -18,7 +18,7 @@ import pytest
 from penstock import Message
 from penstock.client.sync import Penstock, Queue
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.requests import Producer
 from penstock.shard.shard import Shard
 from tests.support.inside import session_of
@@ -144,7 +144,7 @@ def cost(path: str, session: Session) -> int:
     """Calls of one round after a few others, when everything that is made once has been made."""
     work, prepare = PATHS[path]
     prepare = prepare or (lambda _: None)
-    with Penstock(session) as ps:
+    with Penstock(BlockingSession(session)) as ps:
         queue = ps.create_queue("mail", **OPTIONS.get(path, {}))
         for _ in range(WARM_UP):
             prepare(queue)

@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
+from penstock import operations as ops
 from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from tests.support.accounts import assert_accounts
 from tests.support.dose import dose
 from tests.support.forgetful import ForgetfulDisk, PowerCut
 from tests.support.life import LIFE, TICK
+from tests.support.operations import run_operation
 from tests.support.portrait import portrait
 
 Log = dict[tuple[str, int, str], list[Any]]
@@ -44,16 +46,16 @@ class Day:
         )
 
     def live(self) -> Iterator[int]:
-        ps = Penstock(self.session)
+        ps = Penstock(BlockingSession(self.session))
         for number, step in enumerate(LIFE):
             step(ps, self.clock)
             self.done = number + 1
             if number % 3 == 0:
                 self.session.checkpoint()
             if number % 4 == 1:
-                self.session.seal()
+                run_operation(self.session, ops.Seal())
             if number % 5 == 2:
-                self.session.compact()
+                run_operation(self.session, ops.Compact())
             yield number
 
     def log(self) -> Log:

@@ -12,10 +12,11 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import penstock
+from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.errors import PenstockError
 from penstock.model import Message, Outcome, Receipt
 from penstock.requests import LeaseRequest, PushOperation, SettleOperation, Settling
@@ -24,6 +25,7 @@ from tests.support import machine as machines
 from tests.support.dose import dose
 from tests.support.life import LIFE
 from tests.support.machine import QueueMachine
+from tests.support.operations import run_operation
 from tests.support.purity import portrait_of, pure_decisions
 from tests.support.tasking import Rig, task
 
@@ -57,7 +59,7 @@ def test_no_decision_of_any_history_alters_the_state(ordering, monkeypatch):
 def test_no_decision_in_a_day_of_a_shard_alters_its_state(tmp_path):
     clock = ManualClock()
     session = Session(tmp_path, clock=clock, rng=random.Random(1), background=False, journal_file_bytes=1 << 16)
-    with Penstock(session) as ps, pure_decisions(lambda: session.shard.core) as made:
+    with Penstock(BlockingSession(session)) as ps, pure_decisions(lambda: session.shard.core) as made:
         for step in LIFE:
             step(ps, clock)
     assert {"decide_push", "decide_settle", "decide_room", "decide_dead", "decide_timeouts"} <= made.keys()
@@ -77,8 +79,8 @@ def test_no_decision_about_tasks_alters_the_state():
 
 def test_refused_pushes_take_no_tokens_move_no_counter_and_make_no_queue():
     session = Session(None, clock=ManualClock(), rng=random.Random(1), background=False)
-    session.create_queue("limited", {"push_per_second": 2, "partitions": 3}, exist_ok=False)
-    session.create_queue("full", {"max_length": 1}, exist_ok=False)
+    run_operation(session, ops.CreateQueue("limited", {"push_per_second": 2, "partitions": 3}, exist_ok=False))
+    run_operation(session, ops.CreateQueue("full", {"max_length": 1}, exist_ok=False))
     session.push("full", Batch.build([Message(payload=b"x")]), None, None)
     reply, _ = session.lease("full", "default", LeaseRequest())
     before = portrait_of(session.shard.core)
@@ -104,7 +106,7 @@ def _stale(nonce: int) -> Receipt:
 
 def test_a_transaction_of_many_pushes_to_one_queue_is_decided_once():
     session = Session(None, clock=ManualClock(), rng=random.Random(1), background=False)
-    session.create_queue("q", {"partitions": "named", "dedup_seconds": 60}, exist_ok=False)
+    run_operation(session, ops.CreateQueue("q", {"partitions": "named", "dedup_seconds": 60}, exist_ok=False))
     pushes = [
         PushOperation("q", Batch.build([Message(payload=b"%d" % n, dedup_key=f"k{n % 3}")]), f"p{n % 2}")
         for n in range(6)

@@ -18,7 +18,7 @@ from penstock.clock import ManualClock
 from penstock.delivery import dedup
 from penstock.delivery.dedup import ENTRY, DedupWindow, Hashes, Place, Run, digest, merged, run_of
 from penstock.delivery.entries import Push
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.storage.disk import RealDisk
 from penstock.verify import verify
 from tests.support.dose import dose
@@ -159,7 +159,7 @@ def test_runs_are_mapped_from_the_checkpoint_and_kept_by_the_next_one(tmp_path, 
     keys = [Message(payload=b"", dedup_key=f"k{number}") for number in range(200)]
     with small(HOT_MAX=50):
         session = session_on(path, clock)
-        first = Penstock(session).queue("mail").push_many(keys).ids
+        first = Penstock(BlockingSession(session)).queue("mail").push_many(keys).ids
         session.checkpoint()
         window = session.shard.core.by_name["mail"].dedup
         assert window is not None
@@ -167,7 +167,7 @@ def test_runs_are_mapped_from_the_checkpoint_and_kept_by_the_next_one(tmp_path, 
         session.close()
 
         session = session_on(path, clock)
-        queue = Penstock(session).queue("mail")
+        queue = Penstock(BlockingSession(session)).queue("mail")
         written = {name: (path / name).stat().st_ino for name in run_files(path)}
         assert queue.push_many(keys).ids == first
         queue.push(b"other")
@@ -188,7 +188,7 @@ def test_files_that_are_gone_can_still_be_looked_into(tmp_path, monkeypatch):
     monkeypatch.setattr("penstock.shard.checkpoints.MAPPED_MIN", 1)
     path, clock = tmp_path / "data", ManualClock()
     session = session_on(path, clock)
-    with small(), Penstock(session) as ps:
+    with small(), Penstock(BlockingSession(session)) as ps:
         queue = ps.queue("mail")
         ids = [queue.push(b"", dedup_key=f"k{number}") for number in range(64)]
         for _ in range(3):
@@ -208,7 +208,7 @@ def test_keys_are_known_wherever_the_power_is_cut(seed):
             session = Session(
                 None, disk=disk, clock=clock, rng=random.Random(life), background=False, journal_file_bytes=1 << 16
             )
-            queue = Penstock(session).queue("mail")
+            queue = Penstock(BlockingSession(session)).queue("mail")
             for key, id in known.items():
                 assert queue.push(b"again", dedup_key=key) == id
             for _ in range(4):

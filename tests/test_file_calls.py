@@ -11,6 +11,7 @@ import pytest
 
 import penstock
 from penstock import limits
+from penstock import operations as ops
 from penstock.embedded import Session
 from penstock.errors import InvalidField, InvalidName, NotAuthorised, StorageError, TooLarge
 from penstock.remote.dialling import session as dial
@@ -18,6 +19,7 @@ from penstock.remote.settings import settings
 from penstock.storage import pins
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import EVERYTHING, CuttingProxy, NoPause
+from tests.support.operations import run_operation
 
 HOSTILE = [
     "", "/", "/etc/passwd", "..", "../lock", "lock", "journal", "journal/", "journal//a", "journal/../lock",
@@ -73,7 +75,7 @@ def test_a_broker_says_where_its_files_are_and_makes_the_journal_durable_up_to_w
 
 def test_every_stored_file_comes_as_it_is_on_disk(calls, session, tmp_path):
     session.push_bytes("mail", b"a")
-    session.seal()
+    run_operation(session, ops.Seal())
     session.checkpoint()
 
     seen = 0
@@ -135,7 +137,7 @@ def test_a_directory_is_no_file(calls, session):
 
 def test_a_pin_from_outside_holds_segments_until_it_is_taken_back(calls, session, tmp_path):
     session.push_bytes("mail", b"a")
-    session.seal()
+    run_operation(session, ops.Seal())
     file = f"segments/messages/{calls.list_files('segments/messages')[0][0]}"
     disk = session.files._disk
 

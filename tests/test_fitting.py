@@ -6,11 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import Message
+from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.broker.fitting import OVERHEAD_BYTES, receipts_in, size_of, split
 from penstock.embedded import Session
 from penstock.model import Outcome
 from penstock.requests import LeaseRequest, Settling
+from tests.support.operations import run_operation
 
 
 @given(st.lists(st.lists(st.integers(0, 300), min_size=1, max_size=6), min_size=1, max_size=6), st.integers(1, 2000))
@@ -34,7 +36,7 @@ def test_parts_hold_all_deliveries_in_order_and_keep_to_the_size(pushes, bytes_m
 
 def test_retries_of_several_partitions_keep_their_attempts():
     session = Session(None, background=False)
-    session.create_queue("q", {"partitions": 3}, exist_ok=False)
+    run_operation(session, ops.CreateQueue("q", {"partitions": 3}, exist_ok=False))
     session.push("q", Batch.build([Message(payload=b"x" * 50, key=str(n)) for n in range(20)]), None, None)
     first, _ = session.lease("q", "default", LeaseRequest(7))
     session.settle(receipts_in(first), Settling(Outcome.RETRIED, 0.0))

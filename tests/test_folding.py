@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from penstock import operations as ops
 from penstock.errors import InvalidField, QueueFull
 from penstock.requests import Producer
+from tests.support.operations import run_operation
 from tests.support.producing import ME, System
 
 
@@ -31,7 +33,7 @@ def test_a_fold_and_a_batch_of_one_are_the_same_push(system):
 
 
 def test_a_fold_makes_its_queue_and_wakes_who_waits(system):
-    system.session.create_queue("mail", {}, exist_ok=False)
+    run_operation(system.session, ops.CreateQueue("mail", {}, exist_ok=False))
     woken: list[int] = []
     system.session.watch("mail", lambda: woken.append(1))
 
@@ -41,7 +43,7 @@ def test_a_fold_makes_its_queue_and_wakes_who_waits(system):
 
 
 def test_a_fold_over_max_length_is_refused_whole(system):
-    system.session.create_queue("mail", {"max_length": 3}, exist_ok=False)
+    run_operation(system.session, ops.CreateQueue("mail", {"max_length": 3}, exist_ok=False))
     system.fold([b"a", b"b"], [(ME, 0, 0), (ME, 0, 1)])
 
     with pytest.raises(QueueFull):
@@ -52,14 +54,14 @@ def test_a_fold_over_max_length_is_refused_whole(system):
 
 
 def test_a_fold_drops_the_oldest_where_the_queue_says_so(system):
-    system.session.create_queue("mail", {"max_length": 2, "overflow": "drop_oldest"}, exist_ok=False)
+    run_operation(system.session, ops.CreateQueue("mail", {"max_length": 2, "overflow": "drop_oldest"}, exist_ok=False))
     system.fold([b"a", b"b", b"c"], [(ME, 0, 0), None, (ME, 0, 1)])
 
     assert system.lease() == [b"b", b"c"]
 
 
 def test_a_fold_with_a_row_that_is_known_from_another_partition_is_refused(system):
-    system.session.create_queue("spread", {"partitions": 4}, exist_ok=False)
+    run_operation(system.session, ops.CreateQueue("spread", {"partitions": 4}, exist_ok=False))
     (first, _), _ = system.session.shard.push_folded("spread", [b"a"], [(ME, 0, 0)])
 
     with pytest.raises(InvalidField, match="other partitions"):
@@ -68,7 +70,7 @@ def test_a_fold_with_a_row_that_is_known_from_another_partition_is_refused(syste
 
 
 def test_a_fold_on_a_queue_with_options_goes_the_long_way(system):
-    system.session.create_queue("mail", {"ttl_seconds": 1.0, "delay_seconds": 0.5}, exist_ok=False)
+    run_operation(system.session, ops.CreateQueue("mail", {"ttl_seconds": 1.0, "delay_seconds": 0.5}, exist_ok=False))
     system.fold([b"a", b"b"], [None, (ME, 0, 0)])
 
     assert system.lease() == []

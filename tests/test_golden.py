@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from penstock import operations as ops
 from penstock.client.sync import Penstock
+from penstock.embedded import BlockingSession
 from penstock.repair import diagnose
 from penstock.storage.disk import ReadOnlyDisk
 from penstock.verify import Verification, verify
 from tests.support.accounts import assert_accounts
 from tests.support.golden import DATA, NOW, contents, opened
+from tests.support.operations import run_operation
 
 NAMES = sorted(path.name.removesuffix(".tar.xz") for path in DATA.glob("*.tar.xz"))
 
@@ -62,7 +65,7 @@ def test_everything_in_it_is_found_again(directory, name):
 
 def test_keys_that_were_pushed_before_are_known(directory):
     session = opened(directory)
-    queue = Penstock(session).queue("unique")
+    queue = Penstock(BlockingSession(session)).queue("unique")
     before = queue.stats().groups["default"].messages
     queue.push(b"again", dedup_key="only 0")
 
@@ -72,7 +75,7 @@ def test_keys_that_were_pushed_before_are_known(directory):
 
 def test_it_can_be_worked_with(directory):
     session = opened(directory)
-    ps = Penstock(session)
+    ps = Penstock(BlockingSession(session))
     ps.delete_queue("orders")
     ps.delete_queue("steps")
     ps.create_queue("orders", partitions=3, ordering="key")
@@ -81,8 +84,8 @@ def test_it_can_be_worked_with(directory):
     ps.queue("jobs").push(b"new")
     held = ps.queue("jobs").lease(max=1000)
     held.ack()
-    session.seal()
-    session.compact()
+    run_operation(session, ops.Seal())
+    run_operation(session, ops.Compact())
     session.checkpoint()
     assert_accounts(session.shard)
     session.close()

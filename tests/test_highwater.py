@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 
+from penstock import operations as ops
 from penstock.batch import encode_one
 from penstock.clock import ManualClock
 from penstock.embedded import Session
@@ -19,6 +20,7 @@ from penstock.storage.doctor import examine
 from penstock.storage.frames import HEADER_BYTES
 from penstock.storage.journal_files import MARK_FILE, Mark, decode_mark, encode_mark, read_mark, write_mark
 from tests.support.dose import dose
+from tests.support.operations import run_operation
 
 FILE_BYTES: Final = 1 << 16
 
@@ -37,8 +39,8 @@ def killed(tmp_path: Path) -> Path:
     """A directory whose process was killed: its mark speaks of twenty messages, and there are ten more."""
     session = opened(tmp_path / "data")
     push(session, 20)
-    assert session._keeper is not None
-    session._keeper.tick()
+    assert session.keeper is not None
+    session.keeper.tick()
     push(session, 10)
     shutil.copytree(tmp_path / "data", tmp_path / "killed")
     session.close()
@@ -102,7 +104,7 @@ def test_a_cut_directory_can_be_mended(killed):
     disk.lock()
     repair(disk, diagnose(disk, clock.now()), clock, random.Random(5), journal_file_bytes=FILE_BYTES)
     session = opened(killed)
-    assert session.stats("mail")[0].groups["default"].ready >= 20
+    assert run_operation(session, ops.Stats("mail"))[0].groups["default"].ready >= 20
     session.close()
 
 

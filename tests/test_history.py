@@ -12,14 +12,16 @@ import pytest
 
 import penstock
 from penstock import Message
+from penstock import operations as ops
 from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.errors import Damaged, HistoryLost, NotADataDirectory, QueueNotFound
 from penstock.history import History, Limits, Moment, Wanted, lost, open_history, pack
 from penstock.history import events as history_events
 from penstock.storage.schema import MESSAGES, SCHEMAS
 from tests.support.dose import dose
+from tests.support.operations import run_operation
 
 COLUMNS = SCHEMAS[MESSAGES].names
 ROW = ["partition", "offset", "payload", "key", "priority", "dedup_key", "trace_id", "content_type", "max_attempts"]
@@ -43,7 +45,7 @@ def session(data, clock):
 
 @pytest.fixture
 def ps(session):
-    return Penstock(session)
+    return Penstock(BlockingSession(session))
 
 
 def rows_of(history: History, moment: Moment, queue: str, limits: Limits | None = None) -> pa.Table:
@@ -105,7 +107,7 @@ def test_a_reader_sees_what_the_queue_holds_at_every_moment(session, ps, data, c
             rng.choice([session.seal, session.checkpoint])()
         else:
             clock.advance(rng.randrange(120))
-            session.compact()
+            run_operation(session, ops.Compact())
         for history in (following, open_history(data)):
             moment = history.look()
             for queue in ("orders", "named"):
@@ -127,7 +129,7 @@ def test_every_column_comes_from_the_journal_as_it_comes_from_a_segment(session,
     )
     history = open_history(data)
     unsealed = rows_of(history, history.look(), "orders")
-    session.seal()
+    run_operation(session, ops.Seal())
     sealed = rows_of(history, history.look(), "orders")
 
     assert unsealed.equals(sealed)
@@ -141,9 +143,9 @@ def test_a_moment_does_not_change_though_its_files_go(session, ps, data):
     moment = history.look()
     slices = history.plan(moment, moment.everything("orders"))
     queue.push_many([b"later"] * 50)
-    session.seal()
+    run_operation(session, ops.Seal())
     queue.push(b"latest")
-    session.seal()
+    run_operation(session, ops.Seal())
 
     assert not (data / slices[0].file).exists(), "the journal file was sealed and removed"
     assert sum(batch.num_rows for batch in history.read(slices, ["offset"])) == 100
@@ -155,7 +157,7 @@ def test_offsets_and_times_bound_what_is_read(session, ps, data, clock):
     for hour in range(6):
         queue.push_many([b"%d" % hour] * 10)
         if hour == 2:
-            session.seal()
+            run_operation(session, ops.Seal())
         clock.advance(3600)
     history = open_history(data)
     moment = history.look()
@@ -174,9 +176,9 @@ def test_offsets_and_times_bound_what_is_read(session, ps, data, clock):
 
 def test_priorities_that_nobody_has_are_not_read(session, ps, data):
     ps.queue("orders").push_many([b"normal"] * 10)
-    session.seal()
+    run_operation(session, ops.Seal())
     ps.queue("orders").push_many([Message(payload=b"high", priority=200)] * 10)
-    session.seal()
+    run_operation(session, ops.Seal())
     ps.queue("orders").push_many([Message(payload=b"higher", priority=250)] * 5)
     history = open_history(data)
     moment = history.look()
@@ -192,13 +194,13 @@ def test_priorities_that_nobody_has_are_not_read(session, ps, data):
 def test_what_retention_removes_after_planning_is_an_error_or_is_listed(session, ps, data, clock):
     queue = ps.create_queue("orders", retention_seconds=1)
     queue.push_many([b"old"] * 20)
-    session.seal()
+    run_operation(session, ops.Seal())
     history = open_history(data)
     moment = history.look()
     slices = history.plan(moment, moment.everything("orders"))
     queue.lease(20).ack()
     clock.advance(60)
-    session.compact()
+    run_operation(session, ops.Compact())
 
     with pytest.raises(HistoryLost, match=r"offsets 0 to 19 of queue 'orders', partition '0' were removed"):
         list(history.read(slices, ["offset"]))
@@ -215,7 +217,7 @@ def test_a_queue_that_is_deleted_and_made_again_is_another_queue(session, ps, da
     slices = history.plan(moment, moment.everything("orders"))
     ps.delete_queue("orders")
     ps.queue("orders").push(b"new")
-    session.seal()
+    run_operation(session, ops.Seal())
 
     assert as_seen(rows_of(history, history.look(), "orders"))[0][2] == b"new"
     with pytest.raises(HistoryLost, match="deleted"):
@@ -241,7 +243,7 @@ def test_events_with_their_waits(session, ps, data, clock):
         return found
 
     unsealed = events()
-    session.seal()
+    run_operation(session, ops.Seal())
     assert events() == unsealed
     told = [
         (row["outcome"], row["first_offset"], row["count"], row["wait_ms"], row["processing_ms"]) for row in unsealed
@@ -290,7 +292,7 @@ def test_a_closed_directory_is_read_too(data: Path):
 def test_lots_are_about_as_large_as_asked_for(session, ps, data):
     for _ in range(10):
         ps.queue("orders").push_many([bytes(1000)] * 1000)
-        session.seal()
+        run_operation(session, ops.Seal())
     history = open_history(data)
     slices = history.plan(history.look(), history.recent().everything("orders"))
     assert [len(lot) for lot in pack(slices, 5_000_000)] == [5, 5]
@@ -318,14 +320,14 @@ def test_messages_of_a_file_that_was_compacted_are_all_found_again(session, ps, 
     ps.create_queue("old", retention_seconds=100)
     ps.queue("old").push_many([bytes(50)] * 60_000)
     queue.push_many([bytes(20)] * 20_000)
-    session.seal()
+    run_operation(session, ops.Seal())
     history = open_history(data)
     moment = history.look()
     slices = history.plan(moment, moment.everything("orders"))
     files = {each.file for each in slices}
     ps.queue("old").lease(60_000).ack()
     clock.advance(3600)
-    session.compact()
+    run_operation(session, ops.Compact())
 
     assert not any((data / file).exists() for file in files), "compaction has rewritten it"
     offsets = [
@@ -351,9 +353,9 @@ def test_events_of_a_file_that_was_sealed_meanwhile_come_once(session, ps, data,
     history = open_history(data)
     slices = history.plan_events(history.look(), ["orders"])
     settle(10)
-    session.seal()
+    run_operation(session, ops.Seal())
     queue.push(b"b")
-    session.seal()
+    run_operation(session, ops.Seal())
 
     assert not (data / slices[0].file).exists()
     firsts = [first for batch in history.read(slices, ["first_offset"]) for first in batch[0].to_pylist()]
@@ -362,7 +364,7 @@ def test_events_of_a_file_that_was_sealed_meanwhile_come_once(session, ps, data,
 
 def test_several_ranges_of_a_partition_are_read_once_each(session, ps, data):
     ps.queue("orders").push_many([b"%d" % n for n in range(100)])
-    session.seal()
+    run_operation(session, ops.Seal())
     ps.queue("orders").push_many([b"%d" % n for n in range(100, 200)])
     history = open_history(data)
     ranges = [(150, 160), (5, 10), (8, 12), (90, 110), (12, 14)]

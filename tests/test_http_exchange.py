@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock import operations as ops
 from penstock.clock import ManualClock
 from penstock.errors import LeaseLost, RateLimited, Unavailable
 from penstock.model import Outcome, Receipt
@@ -13,7 +14,6 @@ from penstock.remote.http_exchange import Exchange, Failure, Pause, Reply, Room,
 from penstock.remote.producer import Producer
 from penstock.remote.settings import settings
 from penstock.requests import LeaseRequest, Settling
-from penstock.wire import calls
 from tests.support.cutting import NoPause
 
 UNSENT = Failure("refused", was_sent=False)
@@ -83,10 +83,10 @@ def test_the_address_that_answered_is_the_first_next_time(exchange):
 
 
 def test_what_must_not_be_done_twice_is_sent_again_only_if_it_was_not_sent(exchange):
-    held(exchange, call(calls.Purge("mail")), UNSENT, Reply(204, b""))
+    held(exchange, call(ops.Purge("mail")), UNSENT, Reply(204, b""))
 
     with pytest.raises(Unavailable, match="may or may not have happened"):
-        held(exchange, call(calls.Purge("mail")), LOST)
+        held(exchange, call(ops.Purge("mail")), LOST)
     with pytest.raises(Unavailable, match="may or may not have happened"):
         held(exchange, asking.lease("mail", "default", LeaseRequest(auto_ack=True), 0.0), LOST)
 
@@ -107,7 +107,7 @@ def test_a_last_try_that_had_no_time_left_tells_of_the_one_before_it(exchange, c
 
 
 def test_trying_ends_with_the_deadline(exchange, clock):
-    steps = exchange.conversation(call(calls.Queues()))
+    steps = exchange.conversation(call(ops.Queues()))
     next(steps)
     clock.advance(seconds=11)
 

@@ -6,16 +6,20 @@ import random
 
 import pytest
 
+from penstock import operations as ops
 from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from tests.support.forgetful import ForgetfulDisk
+from tests.support.operations import run_operation
 
 
 def opened(disk: ForgetfulDisk) -> Penstock:
     return Penstock(
-        Session(
-            None, clock=ManualClock(), rng=random.Random(1), background=False, disk=disk, journal_file_bytes=1 << 18
+        BlockingSession(
+            Session(
+                None, clock=ManualClock(), rng=random.Random(1), background=False, disk=disk, journal_file_bytes=1 << 18
+            )
         )
     )
 
@@ -27,7 +31,7 @@ def test_a_new_queue_never_shows_messages_of_a_deleted_one_after_a_restart(seale
         ps.queue("first").push(b"first")
         ps.queue("old").push(b"old")
         if sealed:
-            ps._session.seal()
+            run_operation(ps._session, ops.Seal())
         ps.delete_queue("old")
     with opened(disk) as ps:
         ps.queue("new").push(b"new")

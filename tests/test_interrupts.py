@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import pytest
 
+from penstock import operations as ops
 from penstock.batch import Batch, encode_one
 from penstock.clock import ManualClock
 from penstock.embedded import Session
@@ -28,6 +29,7 @@ from penstock.requests import LeaseRequest, PushOperation, SettleOperation, Sett
 from tests.support.accounts import assert_accounts
 from tests.support.dose import NIGHTLY
 from tests.support.interrupts import CtrlC, Interruption, Late, Where
+from tests.support.operations import run_operation
 from tests.support.portrait import portrait
 from tests.support.sinks import committed, staged
 from tests.support.tasking import task
@@ -111,7 +113,7 @@ class World:
         }
 
     def submit(self, *tasks: TaskSubmission) -> None:
-        _, ticket = self.session.submit_tasks(tasks)
+        _, ticket = run_operation(self.session, ops.SubmitTasks(tasks))
         self.session.confirm(ticket)
 
     # afterwards
@@ -276,7 +278,7 @@ def lease_by_key(world: World) -> Callable[[], object]:
 
 
 def lease_for_a_new_group(world: World) -> Callable[[], object]:
-    world.session.confirm(world.session.create_group("plain", "audit", "earliest"))
+    world.session.confirm(run_operation(world.session, ops.CreateGroup("plain", "audit", "earliest")))
 
     def work() -> None:
         _, ticket = world.session.lease("plain", "audit", LeaseRequest(count_max=2, auto_ack=True))
@@ -324,7 +326,7 @@ def task_finish(world: World) -> Callable[[], object]:
 
     def work() -> None:
         finish = Finish(receipt=receipt, task_id=task("a").task_id, outcome="completed", result=b"1")
-        answers, ticket = world.session.finish_tasks([finish])
+        answers, ticket = run_operation(world.session, ops.FinishTasks([finish]))
         world.session.confirm(ticket)
         assert answers == [None]
         world.acked.add(MessageId(*receipt[:3]))
@@ -344,16 +346,16 @@ def time_passes(world: World) -> Callable[[], object]:
 
 
 def membership(world: World) -> Callable[[], object]:
-    world.session.confirm(world.session.create_group("keyed", "team", "earliest"))
-    joined, _ = world.session.join("keyed", "team", "one", 10)
+    world.session.confirm(run_operation(world.session, ops.CreateGroup("keyed", "team", "earliest")))
+    joined, _ = run_operation(world.session, ops.Join("keyed", "team", "one", 10))
     request = LeaseRequest(count_max=2, member="one", generation=joined.generation)
     world.session.confirm(world.session.lease("keyed", "team", request)[1])
 
     def work() -> None:
-        two, _ = world.session.join("keyed", "team", "two", 10)
-        world.session.heartbeat("keyed", "team", "two", two.generation, [])
-        world.session.leave("keyed", "team", "two", two.generation)
-        world.session.leave("keyed", "team", "one", joined.generation)
+        two, _ = run_operation(world.session, ops.Join("keyed", "team", "two", 10))
+        run_operation(world.session, ops.Heartbeat("keyed", "team", "two", two.generation, []))
+        run_operation(world.session, ops.Leave("keyed", "team", "two", two.generation))
+        run_operation(world.session, ops.Leave("keyed", "team", "one", joined.generation))
 
     return work
 
@@ -366,14 +368,14 @@ def sink(world: World) -> Callable[[], object]:
 def seal(world: World) -> Callable[[], object]:
     def work() -> None:
         world.session.shard.journal.rotate()
-        world.session.seal()
+        run_operation(world.session, ops.Seal())
 
     return work
 
 
 def checkpoint(world: World) -> Callable[[], object]:
     world.submit(task("a", queue="jobs"), task("b", "a", queue="jobs"))
-    keeper = world.session._keeper
+    keeper = world.session.keeper
     assert keeper is not None
     keeper.checkpoint()
     world.push()
@@ -385,7 +387,7 @@ def retention(world: World) -> Callable[[], object]:
     lease = world.lease("plain")
     if lease[1]:
         world.session.confirm(world.session.settle_lease(lease[0], ACK))
-    world.session.confirm(world.session.update_queue("plain", {"retention_messages": 0}))
+    world.session.confirm(run_operation(world.session, ops.UpdateQueue("plain", {"retention_messages": 0})))
     world.forgetful.add("plain")
     return world.session.compact
 

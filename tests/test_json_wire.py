@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.embedded import Session
 from penstock.errors import InvalidField
@@ -23,6 +24,7 @@ from penstock.wire.json_models import Lease
 from penstock.wire.json_options import NAMES, NewQueue, changes_of, view_of
 from penstock.wire.json_push import read_push
 from penstock.wire.json_replies import lease_reply, push_reply
+from tests.support.operations import run_operation
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(),
@@ -91,7 +93,7 @@ def test_a_lease_in_json_has_what_was_pushed(messages):
 
 def test_a_push_over_several_partitions_is_answered_in_the_order_of_its_messages():
     session = Session(None, background=False)
-    session.create_queue("mail", {"partitions": 4}, exist_ok=False)
+    run_operation(session, ops.CreateQueue("mail", {"partitions": 4}, exist_ok=False))
     body = {"messages": [{"payload": n, "partition": n % 3, "dedup_key": str(n % 5)} for n in range(9)]}
     reply, _ = session.push("mail", *push_arguments(body), None)
 

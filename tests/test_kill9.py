@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.client.sync import Penstock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.model import Message, MessageId
 from tests.support.accounts import assert_accounts
 from tests.support.dose import dose
@@ -81,7 +81,7 @@ def text_of(message: Message) -> str:
 
 def check(directory: Path, told: Told) -> None:
     """Open what the dead process left, compare, and leave it as it is."""
-    with Penstock(Session(directory, background=False, journal_file_bytes=1 << 16)) as ps:
+    with Penstock(BlockingSession(Session(directory, background=False, journal_file_bytes=1 << 16))) as ps:
         queue = ps.queue(QUEUE)
         kept: set[str] = set()
         for lag in queue.groups()["default"]:

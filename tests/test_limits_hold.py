@@ -15,11 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import Batch, Message
+from penstock import operations as ops
 from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.errors import RateLimited
 from penstock.model import Outcome
 from penstock.requests import LeaseRequest, Settling
+from tests.support.operations import run_operation
 
 QUEUE = "mail"
 OPTIONS = {
@@ -116,7 +118,7 @@ STEP = st.one_of(
 def test_limits_hold_exactly(partitions, steps):
     clock = ManualClock()
     session = Session(None, durability="os", clock=clock, rng=random.Random(1), background=False)
-    session.create_queue(QUEUE, {**OPTIONS, "partitions": partitions}, exist_ok=False)
+    run_operation(session, ops.CreateQueue(QUEUE, {**OPTIONS, "partitions": partitions}, exist_ok=False))
     model = Model()
     held: list[tuple[int, list[str]]] = []
     for step, who, what in steps:

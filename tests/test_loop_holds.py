@@ -13,9 +13,9 @@ import pytest
 from websockets.sync.client import connect
 
 from penstock import limits
+from penstock import operations as ops
 from penstock.embedded import Session
 from penstock.server.http.routes import ROUTES
-from penstock.wire import calls
 from penstock.wire.frames import BINARY_FROM, PROTOCOL_VERSION, JsonType, Type, frame, json_frame
 from penstock.wire.json_errors import OneOrMany
 from penstock.wire.requests import Hello, encode
@@ -125,7 +125,7 @@ def test_no_tcp_frame_holds_the_loop(broker, seed):
         names = ["task_type", "tasks", "receipts", "finishes", "task_ids", "queues"]
         frames = json_frame(draw.choice(list(JsonType)[:7]), json_body(draw, names))
     elif kind == Type.CALL:
-        name = draw.choice(sorted(calls.CALLS))
+        name = draw.choice(sorted(ops.CALLS))
         frames = frame(kind, 2, msgspec.msgpack.encode([name, packed(draw, BODY_BYTES - 100)]))
     else:
         frames = frame(kind, 2, packed(draw))

@@ -9,12 +9,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock import limits
+from penstock import operations as ops
 from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.telemetry import Meter, Metrics
 from penstock.telemetry.meter import OTHERS
 from penstock.telemetry.metrics import FAMILIES
+from tests.support.operations import run_operation
 from tests.test_docs import rows
 
 Scrape = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -50,7 +52,7 @@ def session(tmp_path, clock):
 
 @pytest.fixture
 def ps(session) -> Penstock:
-    return Penstock(session)
+    return Penstock(BlockingSession(session))
 
 
 @pytest.fixture
@@ -113,7 +115,7 @@ def test_the_sizes_of_the_shard_are_told(metrics, ps, session):
     ps.queue("orders").push_many([b"x" * 100] * 50)
     ps.queue("orders").lease(50).ack()
     moved = scrape(metrics)
-    session.seal()
+    run_operation(session, ops.Seal())
     after = scrape(metrics)
 
     def change(old, new, name):
@@ -132,7 +134,7 @@ def test_the_sizes_of_the_shard_are_told(metrics, ps, session):
 
 def test_the_age_of_a_sealed_message_needs_no_file(metrics, ps, session, clock):
     ps.queue("mail").push(b"old")
-    session.seal()
+    run_operation(session, ops.Seal())
     clock.advance(60)
 
     assert scrape(metrics)[key("penstock_oldest_unsettled_age_seconds", queue="mail", group="default")] == 60

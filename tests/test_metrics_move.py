@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock import operations as ops
 from penstock.config import Settings
 from penstock.envelopes import new_task_id
 from penstock.model import Receipt
@@ -17,7 +18,6 @@ from penstock.model_tasks import Finish, TaskSubmission, WorkerInfo
 from penstock.server.serve import Server
 from penstock.telemetry import Metrics
 from penstock.telemetry.metrics import FAMILIES
-from penstock.wire import calls
 from penstock.wire.frames import Type
 from penstock.wire.requests import Call, Settle, encode
 from tests.support.served import Caller
@@ -34,8 +34,8 @@ def shown(metrics: Metrics) -> dict[str, dict[str, float]]:
     }
 
 
-def call(caller: Caller, given: calls.Arguments) -> int:
-    name = calls.NAMES[type(given)]
+def call(caller: Caller, given: ops.Arguments) -> int:
+    name = ops.NAMES[type(given)]
     return caller.send(Type.CALL, encode(Call(name, msgspec.Raw(encode(given)))))
 
 
@@ -44,7 +44,7 @@ def work_on_tasks(caller: Caller, waiting: Caller) -> None:
         TaskSubmission(task_id=new_task_id(number), task_type="send", queue="chores") for number in range(3)
     )
     child = msgspec.structs.replace(child, depends_on=(second.task_id,))
-    assert caller.answer(call(caller, calls.SubmitTasks([first, second, child])))[0] == Type.OK
+    assert caller.answer(call(caller, ops.SubmitTasks([first, second, child])))[0] == Type.OK
     leased = caller.lease("chores")
     finish = Finish(
         receipt=Receipt("chores", "0", 0, 1, leased.nonce),
@@ -53,9 +53,9 @@ def work_on_tasks(caller: Caller, waiting: Caller) -> None:
         task_type="send",
         run_seconds=0.5,
     )
-    assert caller.answer(call(caller, calls.FinishTasks([finish])))[0] == Type.OK
-    assert caller.answer(call(caller, calls.HeartbeatWorker(WorkerInfo(worker_id="w1"))))[0] == Type.OK
-    call(waiting, calls.WaitTask(second.task_id, 60.0))
+    assert caller.answer(call(caller, ops.FinishTasks([finish])))[0] == Type.OK
+    assert caller.answer(call(caller, ops.HeartbeatWorker(WorkerInfo(worker_id="w1"))))[0] == Type.OK
+    call(waiting, ops.WaitTask(second.task_id, 60.0))
     waiting.send(Type.PING, b"")
     assert waiting.receive()[0] == Type.PONG  # so somebody waits by now
 

@@ -12,12 +12,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from penstock import operations as ops
 from penstock.client.sync import Penstock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from tests.support.dose import NIGHTLY, dose
 from tests.support.forgetful import ForgetfulDisk
 from tests.support.machine import QueueMachine
 from tests.support.model import TICK
+from tests.support.operations import run_operation
 from tests.support.steps import limit_steps
 
 DOSE = settings(
@@ -64,7 +66,7 @@ class DurableMachine(QueueMachine):
     @precondition(lambda self: self.disk)
     @rule()
     def seal(self) -> None:
-        self.session.seal()
+        run_operation(self.session, ops.Seal())
 
     @precondition(lambda self: self.disk)
     @rule()
@@ -74,7 +76,7 @@ class DurableMachine(QueueMachine):
     @precondition(lambda self: self.disk)
     @rule()
     def compact(self) -> None:
-        self.session.compact()
+        run_operation(self.session, ops.Compact())
 
     @precondition(lambda self: self.disk)
     @rule(clean=st.booleans())
@@ -85,7 +87,7 @@ class DurableMachine(QueueMachine):
         self.disk.kill()
         self.session = self.open_session()
         limit_steps(self.session)
-        self.penstock = Penstock(self.session)
+        self.penstock = Penstock(BlockingSession(self.session))
         self.model.stopped()
         # Timers that were due at the stop fire with the first tick of the new process.
         self.clock.advance(2 * TICK / 1e6)

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock import operations as ops
 from penstock.errors import InvalidField
 from penstock.storage import access
+from tests.support.operations import run_operation
 
 
 @pytest.fixture(params=[0o022, 0o000, 0o077], ids="{:03o}".format)
@@ -38,9 +40,9 @@ def use(path: Path, data_mode: str | None = None) -> dict[str, int]:
     with penstock.open(path, data_mode=data_mode) as ps:
         ps.create_queue("q").push(b"secret")
         session: Any = ps.session
-        session.stage("q", f"{0:016x}-1-{0:032x}", 0, b"secret")
+        run_operation(session, ops.Stage("q", f"{0:016x}-1-{0:032x}", 0, b"secret"))
         session.files.pin("reader", None)
-        session.desk.caught_up()
+        session.tasks.caught_up()
         return found(path)
 
 

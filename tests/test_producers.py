@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import limits
+from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.delivery.entries import Answered, Produced, ProducerSet, Push, decode, decode_push_one, encode
 from penstock.delivery.producers import ROW, Producers
@@ -22,6 +23,7 @@ from penstock.repair import Report, diagnose, repair
 from penstock.requests import LeaseRequest, Producer, PushOperation, SettleOperation, Settling
 from penstock.shard.checkpoints import Checkpointer
 from tests.support.dose import dose
+from tests.support.operations import run_operation
 from tests.support.producing import HOW, ME, System
 
 DAY = 86_400
@@ -48,8 +50,8 @@ PUSHES: dict[str, Callable[[System], object]] = {
 
 @pytest.fixture
 def prepared(system):
-    system.session.create_queue("spread", {"partitions": 4}, exist_ok=False)
-    system.session.create_queue("named", {"partitions": "named"}, exist_ok=False)
+    run_operation(system.session, ops.CreateQueue("spread", {"partitions": 4}, exist_ok=False))
+    run_operation(system.session, ops.CreateQueue("named", {"partitions": "named"}, exist_ok=False))
     return system
 
 
@@ -68,14 +70,17 @@ OTHERS: dict[str, Callable[[System], object]] = {
 @pytest.mark.parametrize("push", PUSHES)
 def test_other_messages_under_a_sequence_that_was_used_are_refused_and_not_stored(prepared, push):
     first = PUSHES[push](prepared)
-    stored = {queue: prepared.session.stats(queue)[0].messages for queue in prepared.session.queues()[0]}
+    stored = {
+        queue: run_operation(prepared.session, ops.Stats(queue))[0].messages
+        for queue in run_operation(prepared.session, ops.Queues())[0]
+    }
 
     for _ in range(2):
         with pytest.raises(StateError, match="for a push of other messages") as refused:
             OTHERS[push](prepared)
         assert refused.value.code == "conflict"
 
-    assert {queue: prepared.session.stats(queue)[0].messages for queue in stored} == stored
+    assert {queue: run_operation(prepared.session, ops.Stats(queue))[0].messages for queue in stored} == stored
     assert PUSHES[push](prepared) == first
 
 
@@ -161,7 +166,7 @@ def test_pushes_of_others_and_other_sequences_are_new(system):
 
 
 def test_a_refused_push_leaves_a_gap_that_may_be_filled_later(system):
-    system.session.create_queue("mail", {"max_length": 2}, exist_ok=False)
+    run_operation(system.session, ops.CreateQueue("mail", {"max_length": 2}, exist_ok=False))
     with pytest.raises(QueueFull):
         system.push([b"a", b"b", b"c"], (ME, 0, 0))
     system.push([b"a"], (ME, 0, 1))
@@ -176,7 +181,7 @@ def test_a_refused_push_leaves_no_queue(system):
     with pytest.raises(InvalidField):
         system.fold([b"a"], [(ME, 0, 1 << 63)])
 
-    assert system.session.queues()[0] == []
+    assert run_operation(system.session, ops.Queues())[0] == []
 
 
 def test_an_older_epoch_is_fenced_and_a_newer_one_begins_anew(system):
@@ -202,7 +207,7 @@ def test_fences_stand_after(system, how):
 
 def test_a_queue_that_was_made_anew_knows_nothing_of_the_old_one(system):
     system.push([b"a"], (ME, 0, 0))
-    system.session.delete_queue("mail")
+    run_operation(system.session, ops.DeleteQueue("mail"))
 
     assert system.push([b"b"], (ME, 0, 0)) == [MessageId("mail", "0", 0)]
     assert system.lease() == [b"b"]
@@ -222,7 +227,7 @@ def test_a_sequence_that_has_left_the_window_is_refused(system):
 
 def test_answers_that_take_much_room_leave_the_window_sooner(system, monkeypatch):
     monkeypatch.setattr(limits, "producer_answers_bytes_max", 2_000)
-    system.session.create_queue("spread", {"partitions": 4}, exist_ok=False)
+    run_operation(system.session, ops.CreateQueue("spread", {"partitions": 4}, exist_ok=False))
     batch = [Message(payload=b"", key=str(n)) for n in range(900)]
     for sequence in range(5):
         system.push(batch, (ME, 0, sequence), "spread")
@@ -259,9 +264,9 @@ def test_of_too_many_producers_those_that_are_silent_longest_are_forgotten(monke
 
 
 def test_a_named_producer_takes_over_from_the_one_before_it(system):
-    (id, epoch), _ = system.session.init_producer("importer")
+    (id, epoch), _ = run_operation(system.session, ops.InitProducer("importer"))
     system.push([b"a"], (id, epoch, 0))
-    (same, later), _ = system.session.init_producer("importer")
+    (same, later), _ = run_operation(system.session, ops.InitProducer("importer"))
 
     assert (same, later) == (id, epoch + 1)
     assert id >= 1 << 63
@@ -272,19 +277,19 @@ def test_a_named_producer_takes_over_from_the_one_before_it(system):
 
 @pytest.mark.parametrize("how", HOW)
 def test_epochs_of_named_producers_go_on_after(system, how):
-    (id, epoch), ticket = system.session.init_producer("importer")
+    (id, epoch), ticket = run_operation(system.session, ops.InitProducer("importer"))
     system.session.shard.confirm(ticket)
     system.reopen(how)
 
-    assert system.session.init_producer("importer")[0] == (id, epoch + 1)
+    assert run_operation(system.session, ops.InitProducer("importer"))[0] == (id, epoch + 1)
 
 
 def test_a_named_producer_that_was_forgotten_gets_a_later_epoch_all_the_same(system):
-    (_, epoch), _ = system.session.init_producer("importer")
+    (_, epoch), _ = run_operation(system.session, ops.InitProducer("importer"))
     system.clock.advance(DAY + 1)
     system.push([b"a"], (ME, 0, 0))
 
-    assert system.session.init_producer("importer")[0][1] > epoch
+    assert run_operation(system.session, ops.InitProducer("importer"))[0][1] > epoch
 
 
 # transactions
@@ -312,7 +317,7 @@ def test_a_transaction_that_is_repeated_does_nothing_and_answers_the_same(system
 
     assert transact(system, (ME, 0, 0), steps) == first
     assert first == [[MessageId("done", "0", 0), MessageId("done", "0", 1)], [MessageId("mail", "0", 1)]]
-    assert system.session.stats("done")[0].ready == 2
+    assert run_operation(system.session, ops.Stats("done"))[0].ready == 2
     with pytest.raises(LeaseLost):
         transact(system, (ME, 0, 1), steps)
 
@@ -325,7 +330,7 @@ def test_ids_that_would_not_fit_into_the_frame_are_refused_before_anything_happe
         system.push(keyed, (ME, 0, 0))
     with pytest.raises(TooLarge):
         transact(system, (ME, 0, 0), [PushOperation("mail", Batch.build(keyed))])
-    assert system.session.queues()[0] == []
+    assert run_operation(system.session, ops.Queues())[0] == []
     assert len(system.push(keyed, None)) == 600
 
 

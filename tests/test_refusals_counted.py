@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from penstock import operations as ops
 from penstock import validation
 from penstock.batch import Batch, encode_one_with
 from penstock.broker import Broker
 from penstock.errors import PenstockError
 from penstock.model import Outcome, Receipt
 from penstock.requests import LeaseRequest
-from penstock.wire import calls
 from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
 
 ACK = validation.settling(Outcome.ACKED)
@@ -23,7 +23,7 @@ Ask = Callable[[Broker], Awaitable[Any]]
 
 async def prepare(broker: Broker) -> None:
     """A queue that takes no more."""
-    await broker.call(SOMEONE, "create_queue", calls.CreateQueue("full", {"max_length": 1}))
+    await broker.execute(SOMEONE, ops.CreateQueue("full", {"max_length": 1}))
     await broker.pushed(SOMEONE, "full", Batch.build([b"only"]))
 
 
@@ -38,11 +38,11 @@ async def fold(broker: Broker, count: int) -> None:
 
 
 def transact(*steps: Any) -> Ask:
-    return lambda broker: broker.call(SOMEONE, "transact", calls.Transact(list(steps)))
+    return lambda broker: broker.execute(SOMEONE, ops.Transact(list(steps)))
 
 
-def push_step(queue: str = "full") -> calls.PushStep:
-    return calls.PushStep(queue, encode_one_with(b"x"))
+def push_step(queue: str = "full") -> ops.PushStep:
+    return ops.PushStep(queue, encode_one_with(b"x"))
 
 
 # name: (how to ask, queue, code, how many refusals it is)
@@ -51,18 +51,18 @@ REFUSED: dict[str, tuple[Ask, str, str, int]] = {
     "one folded push": (lambda broker: fold(broker, 1), "full", "queue_full", 1),
     "many folded pushes": (lambda broker: fold(broker, 5), "full", "queue_full", 5),
     "transaction: push": (transact(push_step()), "full", "queue_full", 1),
-    "transaction: settle": (transact(calls.SettleStep(str(STALE), 1)), "full", "lease_lost", 1),
+    "transaction: settle": (transact(ops.SettleStep(str(STALE), 1)), "full", "lease_lost", 1),
     "transaction: name": (transact(push_step("a/b")), "a/b", "invalid_name", 1),
-    "transaction: batch": (transact(calls.PushStep("full", b"junk")), "full", "bad_batch", 1),
-    "transaction: receipt": (transact(calls.SettleStep("junk", 1)), "", "bad_receipt", 1),
+    "transaction: batch": (transact(ops.PushStep("full", b"junk")), "full", "bad_batch", 1),
+    "transaction: receipt": (transact(ops.SettleStep("junk", 1)), "", "bad_receipt", 1),
     "lease": (lambda broker: broker.leased(SOMEONE, "none", "default", LeaseRequest(1)), "none", "queue_not_found", 1),
     "settle": (lambda broker: broker.settled(SOMEONE, [STALE], ACK), "full", "lease_lost", 1),
     "settle a lease": (lambda broker: broker.settled_lease(SOMEONE, 77, ACK), "", "lease_lost", 1),
     "extend": (lambda broker: broker.extended(SOMEONE, 77, 5.0), "", "lease_lost", 1),
-    "call": (lambda broker: broker.call(SOMEONE, "stats", calls.Stats("none")), "none", "queue_not_found", 1),
-    "call: name": (lambda broker: broker.call(SOMEONE, "stats", calls.Stats("a/b")), "", "invalid_name", 1),
+    "call": (lambda broker: broker.execute(SOMEONE, ops.Stats("none")), "none", "queue_not_found", 1),
+    "call: name": (lambda broker: broker.execute(SOMEONE, ops.Stats("a/b")), "", "invalid_name", 1),
     "sink": (
-        lambda broker: broker.call(SOMEONE, "commit_sink", calls.CommitSink("full", "s", 0, ["nowhere"])),
+        lambda broker: broker.execute(SOMEONE, ops.CommitSink("full", "s", 0, ["nowhere"])),
         *("full", "", 1),
     ),
 }

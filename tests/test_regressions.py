@@ -9,16 +9,18 @@ import threading
 import pytest
 
 from penstock import limits
+from penstock import operations as ops
 from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
 from penstock.delivery import snapshot
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.errors import DiskFull, InvalidField, InvalidName, LeaseLost, StorageError, TooLarge
 from penstock.model import Message, Outcome
 from penstock.requests import Settling
 from penstock.shard.upkeep import Sleeper
 from tests.support.accounts import assert_accounts
 from tests.support.forgetful import ForgetfulDisk, PowerCut
+from tests.support.operations import run_operation
 from tests.support.portrait import drained
 from tests.support.turns import take_turns
 
@@ -41,7 +43,7 @@ class System:
             None, clock=self.clock, rng=rng, disk=self.disk, background=False, journal_file_bytes=1 << 16
         )
         self.turns = take_turns(self.session)
-        self.ps = Penstock(self.session)
+        self.ps = Penstock(BlockingSession(self.session))
 
     def kill(self) -> None:
         self.disk.kill()
@@ -132,7 +134,7 @@ def test_key_order_finds_its_messages_in_segments_that_it_has_to_read_first(syst
     monkeypatch.setattr(limits, "segment_row_group_rows", 2)
     queue = ps.create_queue("orders", ordering="key")
     queue.push_many([Message(payload=b"%d" % number, key=str(number)) for number in range(6)])
-    system.session.seal()
+    run_operation(system.session, ops.Seal())
 
     assert len(drained(ps, "orders")) == 6
 
@@ -219,13 +221,13 @@ def test_compaction_moves_no_extent_of_another_partition(system, ps, monkeypatch
     other = ps.create_queue("other", partitions=2)
     for partition in (0, 1):
         other.push_many([Message(payload=b"%d-%d" % (partition, n), partition=partition) for n in range(4 + partition)])
-    system.session.seal()
+    run_operation(system.session, ops.Seal())
     queue.push_many([b"x"] * 40)
     other.push_many([Message(payload=b"more", partition=0), Message(payload=b"more", partition=1)])
-    system.session.seal()
+    run_operation(system.session, ops.Seal())
     while leased := queue.lease(max=40):
         leased.ack()
-    system.session.compact()
+    run_operation(system.session, ops.Compact())
 
     assert_accounts(system.session.shard)
     assert len(drained(ps, "other")) == 11
@@ -238,8 +240,8 @@ def test_what_retention_took_cannot_be_redriven_or_delivered(system, ps):
         delivery.reject()
     queue.dlq.redrive(limit=2)
     system.wait(TICK)
-    system.session.seal()
-    system.session.compact()
+    run_operation(system.session, ops.Seal())
+    run_operation(system.session, ops.Compact())
 
     assert drained(ps, "mail") == [(b"5", 1)]
     assert_accounts(system.session.shard)
@@ -328,12 +330,12 @@ def test_a_manifest_whose_name_was_not_durable_is_made_so_before_the_journal_goe
         system.ps.queue("mail").push(b"confirmed")
         system.disk.crash_at(operation)
         try:
-            system.session.seal()
+            run_operation(system.session, ops.Seal())
         except PowerCut:
             system.kill()
         else:
             break
-        system.session.seal()
+        run_operation(system.session, ops.Seal())
         system.cut_power()
         assert drained(system.ps, "mail") == [(b"confirmed", 1)], f"killed at operation {operation}"
     assert operation > 10
@@ -360,7 +362,7 @@ def test_upkeep_goes_on_after_a_disk_that_was_full_has_room_again():
 def test_a_lease_can_be_extended_while_another_ends_in_a_segment_that_must_be_read(system, ps):
     queue = ps.create_queue("mail", max_attempts=1)
     queue.push_many([b"a", b"b"])
-    system.session.seal()
+    run_operation(system.session, ops.Seal())
     system.session.shard.look(lambda now: None)
     queue.lease(lease_seconds=1)
     leased = queue.lease(lease_seconds=60)

@@ -13,6 +13,7 @@ import pytest
 
 import penstock
 from penstock import aio
+from penstock import operations as ops
 from penstock.embedded import Session
 from penstock.errors import (
     BadRequest,
@@ -31,6 +32,7 @@ from penstock.wire.frames import Type, frame
 from penstock.wire.requests import Welcome, encode
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import NoPause
+from tests.support.operations import run_operation
 from tests.support.restarting import hold_a_port
 
 SECONDS = 60
@@ -227,7 +229,7 @@ def test_threads_that_push_together_share_batches(broker, session):
         queue = ps.queue("mail")
         ids = list(threads.map(lambda number: queue.push(str(number).encode()), range(400)))
 
-    found = session.read("mail", 0, None, None, 500)[0]
+    found = run_operation(session, ops.Read("mail", 0, None, None, 500))[0]
     assert len(found) == len(set(ids)) == 400
     assert all(found[id.offset].payload == str(number).encode() for number, id in enumerate(ids))
     assert len(session.shard.core.by_name["mail"].partitions[0].extents) < 400
@@ -241,13 +243,13 @@ def test_tasks_that_push_together_share_batches(broker, session):
 
     ids = on_a_loop(push())
 
-    found = session.read("mail", 0, None, None, 1_500)[0]
+    found = run_operation(session, ops.Read("mail", 0, None, None, 1_500))[0]
     assert all(found[id.offset].payload == str(number).encode() for number, id in enumerate(ids))
     assert len(session.shard.core.by_name["mail"].partitions[0].extents) <= 12
 
 
 def test_a_message_that_is_refused_does_not_take_others_along(broker, session):
-    session.create_queue("mail", {"max_length": 5}, exist_ok=False)
+    run_operation(session, ops.CreateQueue("mail", {"max_length": 5}, exist_ok=False))
 
     async def push():
         async with aio.connect(broker.url, linger_ms=0) as ps:
@@ -259,7 +261,7 @@ def test_a_message_that_is_refused_does_not_take_others_along(broker, session):
 
     assert isinstance(large, TooLarge)
     assert sum(isinstance(each, QueueFull) for each in others) == 3
-    assert session.stats("mail")[0].messages == 5
+    assert run_operation(session, ops.Stats("mail"))[0].messages == 5
 
 
 def test_pushes_beyond_the_buffer_wait_for_room(broker, session, monkeypatch):
@@ -271,7 +273,7 @@ def test_pushes_beyond_the_buffer_wait_for_room(broker, session, monkeypatch):
 
     on_a_loop(push())
 
-    assert session.stats("mail")[0].messages == 300
+    assert run_operation(session, ops.Stats("mail"))[0].messages == 300
 
 
 def test_more_pushes_than_a_producer_may_have_under_way_wait_their_turn(broker, session):
@@ -291,11 +293,11 @@ def test_closing_sends_what_has_gathered(broker, session):
         return await asyncio.gather(*tasks)
 
     assert len(on_a_loop(push())) == 20
-    assert session.stats("mail")[0].messages == 20
+    assert run_operation(session, ops.Stats("mail"))[0].messages == 20
 
 
 def test_a_limit_is_waited_for_politely(broker, session):
-    session.create_queue("mail", {"push_per_second": 50, "push_burst": 1}, exist_ok=False)
+    run_operation(session, ops.CreateQueue("mail", {"push_per_second": 50, "push_burst": 1}, exist_ok=False))
     with penstock.connect(broker.url) as ps:
         for _ in range(4):
             ps.queue("mail").push(b"a")
@@ -305,11 +307,11 @@ def test_a_limit_is_waited_for_politely(broker, session):
             await asyncio.gather(*(ps.queue("mail").push(b"a") for _ in range(3)))
 
     on_a_loop(push())
-    assert session.stats("mail")[0].messages == 7
+    assert run_operation(session, ops.Stats("mail"))[0].messages == 7
 
 
 def test_a_limit_that_takes_too_long_is_an_error(broker, session):
-    session.create_queue("mail", {"push_per_second": 0.01, "push_burst": 1}, exist_ok=False)
+    run_operation(session, ops.CreateQueue("mail", {"push_per_second": 0.01, "push_burst": 1}, exist_ok=False))
     with penstock.connect(broker.url, rate_limit_seconds=0.01) as ps:
         ps.queue("mail").push(b"a")
         with pytest.raises(RateLimited):
@@ -317,7 +319,7 @@ def test_a_limit_that_takes_too_long_is_an_error(broker, session):
 
 
 def test_a_cancelled_lease_leaves_nothing_leased(broker, session):
-    session.create_queue("mail", {}, exist_ok=False)
+    run_operation(session, ops.CreateQueue("mail", {}, exist_ok=False))
 
     async def lease():
         async with aio.connect(broker.url) as ps:
@@ -339,7 +341,7 @@ def test_a_cancelled_lease_leaves_nothing_leased(broker, session):
 
 
 def test_closing_ends_a_call_that_waits(broker, session):
-    session.create_queue("mail", {}, exist_ok=False)
+    run_operation(session, ops.CreateQueue("mail", {}, exist_ok=False))
     ps = penstock.connect(broker.url)
     caught: list[PenstockError] = []
 
@@ -370,7 +372,7 @@ def test_a_client_may_be_used_without_being_entered(broker, session):
             await ps.queue("mail").push(b"b")
 
     on_a_loop(push())
-    assert session.stats("mail")[0].messages == 1
+    assert run_operation(session, ops.Stats("mail"))[0].messages == 1
 
 
 def test_a_loop_body_that_takes_longer_than_the_lease_keeps_it(broker, session):

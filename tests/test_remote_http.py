@@ -14,11 +14,13 @@ import pytest
 
 import penstock
 from penstock import Message, aio
+from penstock import operations as ops
 from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.errors import Closed, InvalidField, LeaseLost, PenstockError, ProducerFenced, RateLimited, Unavailable
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import EVERYTHING, CuttingProxy, NoPause
+from tests.support.operations import run_operation
 from tests.support.restarting import held_port, hold_a_port
 
 SECONDS = 60
@@ -57,7 +59,7 @@ def connect(url, **options):
 
 
 def payloads(session, queue):
-    return [message.payload for message in session.read(queue, 0, None, None, 100)[0]]
+    return [message.payload for message in run_operation(session, ops.Read(queue, 0, None, None, 100))[0]]
 
 
 def waiters(session):
@@ -349,7 +351,7 @@ def test_threads_that_push_together_share_batches(broker, session):
         queue = ps.queue("mail")
         ids = list(threads.map(lambda number: queue.push(str(number).encode()), range(200)))
 
-    found = session.read("mail", 0, None, None, 500)[0]
+    found = run_operation(session, ops.Read("mail", 0, None, None, 500))[0]
     assert all(found[id.offset].payload == str(number).encode() for number, id in enumerate(ids))
     assert len(session.shard.core.by_name["mail"].partitions[0].extents) < 200
 
@@ -364,7 +366,7 @@ def test_tasks_that_push_together_share_batches_and_closing_sends_the_rest(broke
 
     ids = on_a_loop(push())
 
-    found = session.read("mail", 0, None, None, 1_500)[0]
+    found = run_operation(session, ops.Read("mail", 0, None, None, 1_500))[0]
     assert all(found[id.offset].payload == str(number).encode() for number, id in enumerate(ids))
     assert len(session.shard.core.by_name["mail"].partitions[0].extents) <= 12
 
@@ -380,8 +382,8 @@ def test_more_pushes_than_a_producer_may_have_under_way_wait_their_turn(broker, 
 
 
 def test_a_limit_is_waited_for_politely_unless_that_takes_too_long(broker, session):
-    session.create_queue("mail", {"push_per_second": 50, "push_burst": 1}, exist_ok=False)
-    session.create_queue("slow", {"push_per_second": 0.01, "push_burst": 1}, exist_ok=False)
+    run_operation(session, ops.CreateQueue("mail", {"push_per_second": 50, "push_burst": 1}, exist_ok=False))
+    run_operation(session, ops.CreateQueue("slow", {"push_per_second": 0.01, "push_burst": 1}, exist_ok=False))
 
     async def push():
         async with aio.connect(broker.url) as ps:
@@ -394,11 +396,11 @@ def test_a_limit_is_waited_for_politely_unless_that_takes_too_long(broker, sessi
         with pytest.raises(RateLimited):
             ps.queue("slow").push(b"b")
 
-    assert session.stats("mail")[0].messages == 4
+    assert run_operation(session, ops.Stats("mail"))[0].messages == 4
 
 
 def test_a_cancelled_lease_leaves_nothing_leased(broker, session):
-    session.create_queue("mail", {}, exist_ok=False)
+    run_operation(session, ops.CreateQueue("mail", {}, exist_ok=False))
 
     async def lease():
         async with aio.connect(broker.url) as ps:
@@ -414,7 +416,7 @@ def test_a_cancelled_lease_leaves_nothing_leased(broker, session):
 
 
 def test_closing_ends_calls_that_wait(broker, session):
-    session.create_queue("mail", {}, exist_ok=False)
+    run_operation(session, ops.CreateQueue("mail", {}, exist_ok=False))
     ps = connect(broker.url)
     caught: list[PenstockError] = []
 
@@ -437,7 +439,7 @@ def test_closing_ends_calls_that_wait(broker, session):
 
 
 def test_closing_ends_tasks_that_wait(broker, session):
-    session.create_queue("mail", {}, exist_ok=False)
+    run_operation(session, ops.CreateQueue("mail", {}, exist_ok=False))
 
     async def close():
         ps = aio.connect(broker.url)
@@ -460,7 +462,7 @@ def test_tasks_consume_until_nothing_comes(broker, session):
             return [int(each.payload) async for each in queue.consume(batch=10, idle_seconds=0.01)]
 
     assert on_a_loop(consume()) == list(range(25))
-    assert session.stats("mail")[0].acked == 25
+    assert run_operation(session, ops.Stats("mail"))[0].acked == 25
 
 
 def test_whatever_a_message_holds_comes_back(broker, session):
@@ -474,10 +476,10 @@ def test_whatever_a_message_holds_comes_back(broker, session):
     with connect(broker.url) as ps:
         queue = ps.queue("mail")
         queue.push_many(kinds)
-        assert queue.read(limit=9) == session.read("mail", 0, None, None, 9)[0]
+        assert queue.read(limit=9) == run_operation(session, ops.Read("mail", 0, None, None, 9))[0]
         leased = {each.id.offset: each for each in queue.lease(9)}
 
-    for message in session.read("mail", 0, None, None, 9)[0]:
+    for message in run_operation(session, ops.Read("mail", 0, None, None, 9))[0]:
         delivery = leased[message.id.offset]
         for name in ("payload", "key", "trace", "dedup_key", "content_type", "priority", "pushed_at"):
             assert getattr(delivery, name) == getattr(message, name)

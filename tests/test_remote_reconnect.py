@@ -9,10 +9,12 @@ import pytest
 
 import penstock
 from penstock import aio
+from penstock import operations as ops
 from penstock.embedded import Session
 from penstock.errors import LeaseLost, ProducerFenced, Unavailable
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import EVERYTHING, CuttingProxy, NoPause
+from tests.support.operations import run_operation
 from tests.support.restarting import held_port
 
 SECONDS = 60
@@ -53,7 +55,7 @@ def connect(url, **options):
 
 
 def payloads(session, queue):
-    return [message.payload for message in session.read(queue, 0, None, None, 100)[0]]
+    return [message.payload for message in run_operation(session, ops.Read(queue, 0, None, None, 100))[0]]
 
 
 def on_a_loop(work):

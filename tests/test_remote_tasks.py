@@ -6,14 +6,15 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
+from penstock.remote.task_operations import AsyncWaits, Waits
+
+from penstock import operations as ops
 from penstock.clock import ManualClock
 from penstock.errors import InvalidField, LeaseLost
 from penstock.model import Receipt
 from penstock.model_tasks import Finish, Submitted, TaskState, TaskSubmission, TaskView
 from penstock.remote import http_tasks
 from penstock.remote.request import Request, call, news_of
-from penstock.remote.task_operations import AsyncWaits, Waits
-from penstock.wire import calls
 
 TASK = "0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"
 OTHER = "0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5c"
@@ -32,7 +33,7 @@ class Asked:
         self.states = list(states)
         self.seconds: list[float] = []
 
-    def _call(self, arguments: calls.Arguments) -> Request:
+    def _call(self, arguments: ops.Arguments) -> Request:
         return call(arguments)
 
     def answer(self, request: Request) -> TaskView:

@@ -9,10 +9,11 @@ from contextlib import suppress
 
 import pytest
 
+from penstock import operations as ops
 from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
 from penstock.delivery import snapshot
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.errors import LeaseLost, StorageError
 from penstock.model import Outcome
 from penstock.requests import Settling
@@ -20,6 +21,7 @@ from tests.support.accounts import assert_accounts
 from tests.support.dose import dose
 from tests.support.forgetful import SHORT, ForgetfulDisk, PowerCut
 from tests.support.life import LIFE, TICK
+from tests.support.operations import run_operation
 from tests.support.portrait import drained, portrait
 from tests.support.turns import take_turns
 
@@ -42,7 +44,7 @@ class System:
             None, clock=self.clock, rng=rng, disk=self.disk, background=False, journal_file_bytes=1 << 18
         )
         self.turns = take_turns(self.session)
-        self.ps = Penstock(self.session)
+        self.ps = Penstock(BlockingSession(self.session))
 
     def reopen(self, how: str) -> None:
         if how == "clean":
@@ -68,14 +70,14 @@ def system():
 
 
 def seal_and_compact(session: Session) -> None:
-    session.seal()
-    session.compact()
+    run_operation(session, ops.Seal())
+    run_operation(session, ops.Compact())
 
 
 UPKEEP: dict[str, Callable[[Session], object]] = {
     "nothing": lambda session: None,
     "checkpoint": lambda session: session.checkpoint(),
-    "seal": lambda session: session.seal(),
+    "seal": lambda session: run_operation(session, ops.Seal()),
     "compact": seal_and_compact,
 }
 
@@ -102,7 +104,7 @@ def test_everything_survives_with_housework_after_every_step(how):
     for step in LIFE:
         step(system.ps, system.clock)
         system.session.checkpoint()
-        system.session.seal()
+        run_operation(system.session, ops.Seal())
         system.session.checkpoint()
     system.pass_time()
     before = portrait(system.session)
@@ -170,7 +172,7 @@ def test_what_can_be_had_after_a_restart_is_what_could_be_had_before(how, sealed
         system = System()
         system.live()
         if sealed:
-            system.session.seal()
+            run_operation(system.session, ops.Seal())
         system.pass_time()
         if restarts:
             system.reopen(how)
@@ -216,11 +218,11 @@ def test_consumers_read_on_while_their_messages_are_sealed_and_moved(system):
     queue = system.ps.create_queue("mail", retention_messages=0)
     queue.push_many([b"%d" % number for number in range(10)])
     early = queue.lease(max=3)
-    system.session.seal()
+    run_operation(system.session, ops.Seal())
     sealed = queue.lease(max=3)
     queue.lease(max=2).ack()
     early.ack()
-    system.session.compact()
+    run_operation(system.session, ops.Compact())
     rest = queue.lease(max=5)
 
     assert early.payloads() + sealed.payloads() == [b"0", b"1", b"2", b"3", b"4", b"5"]
@@ -241,7 +243,7 @@ def work(system: System, confirmed: dict[str, list[bytes]]) -> None:
     leased = queue.lease(max=2)
     leased[0].ack()
     confirmed["acked"].append(leased[0].payload)
-    system.session.seal()
+    run_operation(system.session, ops.Seal())
     queue.push_many([b"second %d" % number for number in range(3)])
     confirmed["pushed"] += [b"second %d" % number for number in range(3)]
     leased[1].reject()
@@ -249,7 +251,7 @@ def work(system: System, confirmed: dict[str, list[bytes]]) -> None:
     system.session.checkpoint()
     queue.push(b"last")
     confirmed["pushed"].append(b"last")
-    system.session.seal()
+    run_operation(system.session, ops.Seal())
     system.session.close()
 
 
@@ -272,7 +274,7 @@ def test_whichever_operation_of_the_disk_fails_nothing_confirmed_is_lost(error, 
         fired = system.disk.fired
         system.reopen(then)
         check_confirmed(system, confirmed, f"operation {operation}")
-        system.session.seal()
+        run_operation(system.session, ops.Seal())
         system.reopen("power")
         check_confirmed(system, confirmed, f"operation {operation}, sealed")
     assert operation > 30

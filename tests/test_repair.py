@@ -8,21 +8,25 @@ import pyarrow.dataset as ds
 import pytest
 
 from penstock import Message
+from penstock import operations as ops
 from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.errors import Damaged, MessageNotFound
 from penstock.repair import Report, diagnose, repair
 from penstock.storage.disk import Disk, RealDisk
 from penstock.storage.frames import PREFIX, scan, seed_of
 from tests.support.forgetful import ForgetfulDisk
+from tests.support.operations import run_operation
 
 FILE_BYTES = 1 << 17
 
 
 def opened(disk: Disk, file_bytes: int = FILE_BYTES) -> Penstock:
     clock, rng = ManualClock(), random.Random(5)
-    return Penstock(Session(None, clock=clock, rng=rng, background=False, disk=disk, journal_file_bytes=file_bytes))
+    return Penstock(
+        BlockingSession(Session(None, clock=clock, rng=rng, background=False, disk=disk, journal_file_bytes=file_bytes))
+    )
 
 
 def mend(disk: Disk) -> Report:
@@ -103,7 +107,7 @@ def test_reading_seeking_and_new_groups_pass_over_what_is_lost_after_any_restart
             q.create_group("new")
             assert [d.offset for d in q.lease(10, group="new", start="earliest")] == [0, 1, 3, 4]
             q.delete_group("new")
-            ps._session.seal()
+            run_operation(ps._session, ops.Seal())
 
 
 def test_the_offset_of_a_lost_message_is_never_used_again_though_it_was_the_last(disk):
@@ -139,7 +143,7 @@ def test_history_says_which_messages_were_lost(disk, tmp_path):
     damage_frame(disk, b"message 2")
     mend(disk)
     with opened(disk) as ps:
-        ps._session.seal()
+        run_operation(ps._session, ops.Seal())
 
     for name in disk.list("segments/events"):
         (tmp_path / name).write_bytes(disk.read(f"segments/events/{name}"))
@@ -194,9 +198,9 @@ def test_a_dead_letter_outlives_the_message_that_it_came_from():
     disk = ForgetfulDisk()
     ps = opened(disk)
     ps.queue("q").push(b"poison")
-    ps._session.seal()
+    run_operation(ps._session, ops.Seal())
     ps.queue("q").lease()[0].reject("no good")
-    ps._session.seal()
+    run_operation(ps._session, ops.Seal())
     ps.close()
     file = f"segments/messages/{disk.list('segments/messages')[0]}"
     disk.flip(file, 8 * 100)
@@ -228,7 +232,7 @@ def test_one_damaged_row_group_costs_the_messages_in_it_and_no_others(tmp_path):
     payload = random.Random(1).randbytes(100_000)
     for _ in range(60):
         ps.queue("q").push(payload, durability="os")
-    ps._session.seal()
+    run_operation(ps._session, ops.Seal())
     ps.close()
     files = [f"segments/messages/{name}" for name in disk.list("segments/messages")]
     largest = tmp_path / max(files, key=disk.size)
@@ -252,10 +256,10 @@ def test_a_lost_checkpoint_is_rebuilt_from_history_with_what_groups_had_settled(
     q.lease(10).ack()
     q.lease(3, group="audit").ack()
     q.lease()[0].reject("no")
-    ps._session.seal()
+    run_operation(ps._session, ops.Seal())
     q.dlq.redrive()
     q.lease(2)[0].ack()
-    ps._session.seal()
+    run_operation(ps._session, ops.Seal())
     ps.close()
     for name in disk.list("checkpoints"):
         if which in name:
@@ -266,7 +270,7 @@ def test_a_lost_checkpoint_is_rebuilt_from_history_with_what_groups_had_settled(
     assert any("set them again" in note for note in report.notes) == (which == "")
     with opened(disk) as ps:
         q = ps.queue("q")
-        assert q.options.max_attempts == (1 if which else 5)
+        assert q.options().max_attempts == (1 if which else 5)
         assert q.stats().acked == 11
         assert [d.offset for d in q.lease(3, group="audit")] == [3, 4, 5]
         assert sorted(d.offset for d in q.lease(30)) == list(range(11, 20))

@@ -15,6 +15,7 @@ import pytest
 
 import penstock
 from penstock import aio
+from penstock import operations as ops
 from penstock.client.asynchronous import Penstock as AsyncPenstock
 from penstock.client.settlings import ACK
 from penstock.client.sync import Penstock
@@ -27,13 +28,13 @@ from penstock.remote.exchange import Exchange
 from penstock.remote.producer import Producer
 from penstock.remote.request import PENDING
 from penstock.requests import LeaseRequest, Settling
-from penstock.wire import calls
 from penstock.wire.errors import to_reply
 from penstock.wire.frames import Type, frame
 from penstock.wire.requests import Welcome, encode
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import EVERYTHING, CuttingProxy, NoPause
 from tests.support.dose import dose
+from tests.support.operations import run_operation
 
 SECONDS = 60
 STEP = dose(ci=3, nightly=1)
@@ -61,7 +62,7 @@ class World:
         return f"queue-{next(self.numbers)}"
 
     def payloads(self, queue: str) -> list[Any]:
-        return [message.payload for message in self.session.read(queue, 0, None, None, 100)[0]]
+        return [message.payload for message in run_operation(self.session, ops.Read(queue, 0, None, None, 100))[0]]
 
     @contextmanager
     def cut(self, *limits: Limit) -> Iterator[CuttingProxy]:
@@ -176,7 +177,7 @@ def test_a_settle_counts_once_wherever_the_wire_is_cut(world, face, how):
         queue = world.queue()
         with world.cut(limit) as proxy, suppress(LeaseLost):
             face(proxy, settle(queue))
-        account = session.stats(queue)[0].groups["default"]
+        account = run_operation(session, ops.Stats(queue))[0].groups["default"]
         assert (account.acked, account.dead, account.leased) == ((1, 0, 0) if how is ACK else (0, 1, 0)), limit
 
 
@@ -191,7 +192,7 @@ def test_a_lease_whose_answer_is_cut_is_made_again_and_nothing_is_leased_for_eve
         queue = world.queue()
         with world.cut(limit) as proxy:
             leased = face(proxy, lease(queue))
-        stats = world.session.stats(queue)[0]
+        stats = run_operation(world.session, ops.Stats(queue))[0]
         assert leased.payloads() in ([b"a"], [b"b"]), limit
         assert stats.leased == (1 if leased.payloads() == [b"a"] else 2), limit
     world.clock.advance(seconds=31)
@@ -204,7 +205,7 @@ def test_a_lease_whose_answer_is_cut_is_made_again_and_nothing_is_leased_for_eve
 
 def test_what_a_broker_refuses_because_it_stops_is_asked_of_the_next():
     exchange = Exchange(Producer(1, 1))
-    waiting, refused = asking.lease("mail", "default", LeaseRequest(), 5.0), asking.call(calls.Purge("mail"))
+    waiting, refused = asking.lease("mail", "default", LeaseRequest(), 5.0), asking.call(ops.Purge("mail"))
     exchange.put(waiting)
     exchange.put(refused)
 
@@ -263,7 +264,7 @@ def test_whoever_holds_messages_settles_them_with_the_broker_that_stops(world):
             tx.push("results", b"r")
         third.nack()
 
-    assert world.session.stats("mail")[0].acked == 2
+    assert run_operation(world.session, ops.Stats("mail"))[0].acked == 2
     assert world.payloads("results") == [b"r"]
 
 
@@ -280,4 +281,4 @@ def test_tasks_that_hold_messages_settle_them_with_the_broker_that_stops(world):
                 await late
 
     asyncio.run(asyncio.wait_for(work(), SECONDS))
-    assert world.session.stats("mail")[0].acked == 2
+    assert run_operation(world.session, ops.Stats("mail"))[0].acked == 2

@@ -9,24 +9,24 @@ import pytest
 import penstock
 from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField
 
 
 def test_a_journal_file_is_sealed_when_it_is_old_enough(tmp_path):
     clock = ManualClock()
     session = Session(tmp_path, clock=clock, rng=random.Random(1), background=False, journal_file_seconds=60)
-    assert session._keeper is not None
-    with Penstock(session) as ps:
+    assert session.keeper is not None
+    with Penstock(BlockingSession(session)) as ps:
         ps.queue("mail").push(b"hello")
 
         clock.advance(59)
-        session._keeper.tick()
+        session.keeper.tick()
         assert session.shard.store is not None
         assert session.shard.store.extents == []
 
         clock.advance(1)
-        session._keeper.tick()
+        session.keeper.tick()
         assert [extent.count for extent in session.shard.store.extents] == [1]
         assert ps.queue("mail").lease()[0].payload == b"hello"
 

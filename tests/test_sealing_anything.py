@@ -10,14 +10,16 @@ import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from penstock import operations as ops
 from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.model import ContentType, Message, MessageId
 from penstock.model_tasks import TaskFilter
 from penstock.verify import verify
 from tests.support.dose import dose
 from tests.support.forgetful import ForgetfulDisk
+from tests.support.operations import run_operation
 
 TASK = ContentType.TASK
 TEXT = st.text(max_size=12)
@@ -89,7 +91,7 @@ class Yard:
             durability="os",
             journal_file_bytes=1 << 16,
         )
-        self.ps = Penstock(self.session)
+        self.ps = Penstock(BlockingSession(self.session))
 
     def push(self, messages: Sequence[Message]) -> None:
         for id, message in zip(self.ps.queue("mail").push_many(messages).ids, messages, strict=True):
@@ -109,7 +111,7 @@ class Yard:
         self._open()
 
     def seal(self, _: None = None) -> None:
-        self.session.seal()
+        run_operation(self.session, ops.Seal())
         assert self.session.shard.journal.full_files() == []
         assert self.everything() == self.pushed
 
@@ -127,7 +129,7 @@ class Yard:
             self.clock.advance(given)
             self.leased = None
         elif what == "list":
-            self.session.tasks(TaskFilter(limit=100))
+            run_operation(self.session, ops.ListTasks(TaskFilter(limit=100)))
         elif what == "purge":
             self.ps.queue("mail").purge()
             self.leased = None
@@ -147,9 +149,9 @@ def test_any_mix_of_contents_is_sealed_and_read_back(partitions, steps):
     for what, given_ in steps:
         yard.step(what, given_)
     yard.seal()
-    yard.session.tasks(TaskFilter(limit=100))
+    run_operation(yard.session, ops.ListTasks(TaskFilter(limit=100)))
     yard.crash()
     assert yard.everything() == yard.pushed
-    yard.session.tasks(TaskFilter(limit=100))
+    run_operation(yard.session, ops.ListTasks(TaskFilter(limit=100)))
     yard.ps.close()
     assert verify(yard.disk, yard.clock.now()).problems == []

@@ -23,7 +23,7 @@ from penstock.client.sync_delivery import Leased
 from penstock.clock import ManualClock
 from penstock.delivery.phases import SETTLED
 from penstock.delivery.recovery import give_up
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField, LeaseLost, MessageNotFound
 from penstock.model import Message, MessageId
 from penstock.telemetry.metrics import Pace, group_row
@@ -117,7 +117,7 @@ class SelectionMachine(RuleBasedStateMachine):
     def open(self) -> None:
         self.opened += 1
         self.session = open_on(self.disk, self.clock, self.opened)
-        self.penstock = Penstock(self.session)
+        self.penstock = Penstock(BlockingSession(self.session))
 
     @property
     def queue(self) -> Queue:
@@ -309,7 +309,7 @@ UNLEASED: dict[str, Callable[[Queue, ManualClock], object]] = {
 def test_a_lease_ends_where_retention_removed_what_nobody_had_leased(ordering, limit, how):
     clock = ManualClock()
     session = open_on(ForgetfulDisk(1), clock)
-    with Penstock(session) as ps:
+    with Penstock(BlockingSession(session)) as ps:
         queue = ps.create_queue("q", ordering=ordering, retention_bytes=0, ttl_seconds=50.0, **limit)
         queue.push_many([Message(payload=b"x", key="k")] * 3)
         UNLEASED[how](queue, clock)
@@ -326,7 +326,7 @@ def test_a_lease_ends_where_retention_removed_what_nobody_had_leased(ordering, l
 @pytest.mark.parametrize("ordering", ["none", "key"])
 def test_a_lease_ends_where_a_repair_gave_up_the_last_messages(ordering, limit):
     session = open_on(None, ManualClock())
-    with Penstock(session) as ps:
+    with Penstock(BlockingSession(session)) as ps:
         queue = ps.create_queue("q", ordering=ordering, **limit)
         queue.push(b"x", key="k")
         give_up(session.shard.core.by_name["q"].partitions[0], [(1, 3)])
@@ -338,7 +338,7 @@ def test_a_lease_ends_where_a_repair_gave_up_the_last_messages(ordering, limit):
 def test_a_partition_that_waits_is_offered_again_although_a_column_had_to_be_loaded():
     clock = ManualClock()
     session = open_on(ForgetfulDisk(1), clock)
-    with Penstock(session) as ps:
+    with Penstock(BlockingSession(session)) as ps:
         queue = ps.create_queue("q", partitions=2, delay_seconds=10.0)
         queue.push(b"a", partition=1)
         clock.advance(8)

@@ -9,8 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from penstock import Message, limits
+from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.clock import ManualClock
 from penstock.delivery.entries import SinkCommitted, decode
@@ -36,6 +38,7 @@ from penstock.storage.staging import decode_staged, encode_staged, name_for
 from tests.support.accounts import assert_accounts
 from tests.support.dose import dose
 from tests.support.forgetful import ForgetfulDisk, PowerCut
+from tests.support.operations import run_operation
 from tests.support.sinks import committed, opened, payloads, staged, staged_files
 
 DAY = 86_400
@@ -58,7 +61,7 @@ def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def step(session: Session, batch: int, names: tuple[str, ...], **more: Any) -> SinkState:
-    state, ticket = session.commit_sink(SinkCommit("q", "s", batch, names, **more))
+    state, ticket = run_operation(session, ops.CommitSink(**structs.asdict(SinkCommit("q", "s", batch, names, **more))))
     session.confirm(ticket)
     return state
 
@@ -78,7 +81,7 @@ def test_a_batch_goes_in_whole_with_its_number_in_one_frame(session):
     assert payloads(session) == Counter([b"a", b"b", b"c"])
     assert [len(each) for each in sink_frames(session)] == [1]
     assert staged_files(session) == []
-    assert session.sink_state("q", "s")[0] == SinkState(0)
+    assert run_operation(session, ops.GetSinkState("q", "s"))[0] == SinkState(0)
 
 
 def test_a_batch_that_is_committed_again_is_not_stored_again_and_its_files_go(session):
@@ -105,13 +108,13 @@ def test_an_empty_batch_counts_and_makes_the_queue(session):
     assert step(session, 0, staged(session, [b"late"])) == SinkState(0)
 
     assert payloads(session) == Counter()
-    assert session.queues()[0] == ["q"]
+    assert run_operation(session, ops.Queues())[0] == ["q"]
 
 
 def test_keys_partitions_priorities_delays_and_headers_are_those_of_an_ordinary_push(session):
-    session.create_queue("q", {"partitions": 4}, exist_ok=False)
+    run_operation(session, ops.CreateQueue("q", {"partitions": 4}, exist_ok=False))
     items = [Message(payload=b"%d" % n, key=f"k{n}", headers={"n": str(n)}, priority=n) for n in range(50)]
-    session.create_queue("same", {"partitions": 4}, exist_ok=False)
+    run_operation(session, ops.CreateQueue("same", {"partitions": 4}, exist_ok=False))
     session.push("same", Batch.build(items), None, None)
 
     committed(
@@ -121,14 +124,14 @@ def test_keys_partitions_priorities_delays_and_headers_are_those_of_an_ordinary_
     )
 
     for number in range(4):
-        ours = session.read("q", number, None, None, 100)[0]
-        theirs = session.read("same", number, None, None, 100)[0]
+        ours = run_operation(session, ops.Read("q", number, None, None, 100))[0]
+        theirs = run_operation(session, ops.Read("same", number, None, None, 100))[0]
         kept = [m for m in ours if m.payload not in (b"here", b"there")]
         assert [(m.payload, m.key, m.headers, m.priority) for m in kept] == [
             (m.payload, m.key, m.headers, m.priority) for m in theirs
         ]
-    assert session.read("q", 2, None, None, 100)[0][-1].payload == b"here"
-    assert session.read("q", 3, None, None, 100)[0][-1].payload == b"there"
+    assert run_operation(session, ops.Read("q", 2, None, None, 100))[0][-1].payload == b"here"
+    assert run_operation(session, ops.Read("q", 3, None, None, 100))[0][-1].payload == b"there"
 
 
 def test_a_dedup_key_that_is_known_is_not_stored_again(session):
@@ -142,11 +145,11 @@ def test_a_dedup_key_that_is_known_is_not_stored_again(session):
 
 
 def test_a_full_queue_or_a_rate_refuses_the_batch_and_nothing_has_happened(session, clock):
-    session.create_queue("q", {"max_length": 2, "overflow": "reject_new"}, exist_ok=False)
+    run_operation(session, ops.CreateQueue("q", {"max_length": 2, "overflow": "reject_new"}, exist_ok=False))
     names = staged(session, [b"a", b"b", b"c"])
     with pytest.raises(QueueFull):
         step(session, 0, names)
-    session.update_queue("q", {"max_length": None, "push_per_second": 1.0, "push_burst": 3})
+    run_operation(session, ops.UpdateQueue("q", {"max_length": None, "push_per_second": 1.0, "push_burst": 3}))
     committed(session, 0, names)
     more = staged(session, [b"d"])
     with pytest.raises(RateLimited):
@@ -159,7 +162,7 @@ def test_a_full_queue_or_a_rate_refuses_the_batch_and_nothing_has_happened(sessi
 
 
 def test_a_consumer_that_waits_is_woken(session):
-    session.create_queue("q", {}, exist_ok=False)
+    run_operation(session, ops.CreateQueue("q", {}, exist_ok=False))
     woken: list[bool] = []
     session.watch("q", lambda: woken.append(True))
 
@@ -196,7 +199,7 @@ def test_who_comes_again_goes_on_with_the_files_that_were_staged_first(session, 
     session = opened(session._disk, clock, 2)
 
     second = staged(session, [b"4", b"3", b"2"], [b"1", b"0"])
-    session.discard_staged("q", first)  # needed: nothing happens
+    run_operation(session, ops.DiscardStaged("q", first))  # needed: nothing happens
     committed(session, 1, second)
 
     assert payloads(session) == Counter([b"before", *(b"%d" % n for n in range(5))])
@@ -242,7 +245,7 @@ def test_files_of_an_unfinished_batch_that_are_gone_are_named_and_a_reset_begins
 
     committed(session, 0, staged(session, [b"anew"]), is_reset=True)
 
-    assert session.sink_state("q", "s")[0] == SinkState(0)
+    assert run_operation(session, ops.GetSinkState("q", "s"))[0] == SinkState(0)
     assert payloads(session)[b"anew"] == 1
 
 
@@ -256,11 +259,11 @@ def life(session: Session) -> None:
         names = staged(session, *lines)
         wanted = SinkCommit("q", "s", batch, names)
         while True:
-            state, ticket = session.commit_sink(wanted)
+            state, ticket = run_operation(session, ops.CommitSink(**structs.asdict(wanted)))
             session.confirm(ticket)
             if batch == 2 and state.done == 4:
                 session.checkpoint()
-                session.seal()
+                run_operation(session, ops.Seal())
             if state.batch >= batch:
                 break
 
@@ -294,7 +297,7 @@ def test_a_power_cut_at_any_operation_of_the_disk_leaves_neither_gap_nor_duplica
         after.kill()
         session = opened(after, clock, 3)
         assert payloads(session) == EXPECTED, f"operation {operation}, opened again"
-        assert session.sink_state("q", "s")[0] == SinkState(3)
+        assert run_operation(session, ops.GetSinkState("q", "s"))[0] == SinkState(3)
 
 
 @pytest.mark.parametrize("housework", ["checkpoint", "seal", "close"])
@@ -309,7 +312,7 @@ def test_what_sinks_have_committed_survives_housework_and_a_restart(session, clo
 
     session = opened(session._disk, clock, 3)
 
-    assert session.sink_state("q", "s")[0] == SinkState(8)
+    assert run_operation(session, ops.GetSinkState("q", "s"))[0] == SinkState(8)
     committed(session, 7, staged(session, [b"b"]))
     assert payloads(session) == Counter([b"a", b"b", b"c"])
 
@@ -377,15 +380,15 @@ def test_the_same_name_in_another_queue_is_another_sink_across_checkpoints_too(s
     restored = Sinks()
     restore_sinks(restored, encode_sinks(take_sinks(session.shard.core.sinks, 7)))
 
-    assert session.sink_state("q", "s")[0] == SinkState(5)
-    assert session.sink_state("other", "s")[0] == SinkState(0)
-    assert session.sink_state("nowhere", "s")[0] == SinkState()
+    assert run_operation(session, ops.GetSinkState("q", "s"))[0] == SinkState(5)
+    assert run_operation(session, ops.GetSinkState("other", "s"))[0] == SinkState(0)
+    assert run_operation(session, ops.GetSinkState("nowhere", "s"))[0] == SinkState()
     assert restored.known == session.shard.core.sinks.known
 
 
 def test_a_sink_whose_queue_was_deleted_goes_on_in_the_new_one(session):
     committed(session, 0, staged(session, [b"a"]))
-    session.delete_queue("q")
+    run_operation(session, ops.DeleteQueue("q"))
 
     committed(session, 1, staged(session, [b"b"]))
 
@@ -415,21 +418,23 @@ def test_a_sink_that_is_used_once_is_forgotten_after_a_day_and_others_are_not(se
 )
 def test_a_commit_that_makes_no_sense_is_refused(session, change, error, message):
     with pytest.raises(error, match=message):
-        session.commit_sink(SinkCommit(**{"queue": "q", "sink": "s", "batch": 0, **change}))
+        run_operation(
+            session, ops.CommitSink(**structs.asdict(SinkCommit(**{"queue": "q", "sink": "s", "batch": 0, **change})))
+        )
 
-    assert session.queues()[0] == []
+    assert run_operation(session, ops.Queues())[0] == []
 
 
 # staged files
 
 
 def test_a_file_is_staged_by_position_and_the_same_bytes_again_do_no_harm(session):
-    session.create_queue("q", {}, exist_ok=True)
+    run_operation(session, ops.CreateQueue("q", {}, exist_ok=True))
     data = b"".join(encode_staged(Batch.build([b"a", b"b"])))
     name = name_for("q", "s", 1, 0, bytes(10))
     for _ in range(2):
-        session.stage("q", name, 40, data[40:])
-        session.stage("q", name, 0, data[:40])
+        run_operation(session, ops.Stage("q", name, 40, data[40:]))
+        run_operation(session, ops.Stage("q", name, 0, data[:40]))
 
     committed(session, 0, (name,))
 
@@ -438,32 +443,32 @@ def test_a_file_is_staged_by_position_and_the_same_bytes_again_do_no_harm(sessio
 
 @pytest.mark.parametrize("name", ["x", "../journal/reserve", "0" * 16 + "-1-" + "0" * 31, "A" * 16 + "-1-" + "0" * 32])
 def test_a_name_that_leads_elsewhere_is_refused(session, name):
-    session.create_queue("q", {}, exist_ok=True)
+    run_operation(session, ops.CreateQueue("q", {}, exist_ok=True))
     with pytest.raises(InvalidField, match="not the name of a staged file"):
-        session.stage("q", name, 0, b"")
+        run_operation(session, ops.Stage("q", name, 0, b""))
     with pytest.raises(InvalidField, match="not the name of a staged file"):
-        session.discard_staged("q", [name])
+        run_operation(session, ops.DiscardStaged("q", [name]))
 
 
 def test_a_file_that_is_too_large_or_not_sound_is_refused(session):
-    session.create_queue("q", {}, exist_ok=True)
+    run_operation(session, ops.CreateQueue("q", {}, exist_ok=True))
     name = name_for("q", "s", 1, 0, bytes(10))
     with pytest.raises(InvalidField, match="position"):
-        session.stage("q", name, 24 << 20, b"x")
+        run_operation(session, ops.Stage("q", name, 24 << 20, b"x"))
     data = bytearray(b"".join(encode_staged(Batch.build([Message(payload=b"a", partition="1")]))))
     for position in range(len(data)):
         data[position] ^= 1
         with pytest.raises(BadBatch):
             decode_staged(bytes(data))
         data[position] ^= 1
-    session.stage("q", name, 0, bytes(data)[:-1])
+    run_operation(session, ops.Stage("q", name, 0, bytes(data)[:-1]))
     with pytest.raises(BadBatch, match=f"staged file {name}"):
         step(session, 0, (name,))
 
 
 def test_nothing_is_staged_for_a_queue_that_is_not_there(session):
     with pytest.raises(QueueNotFound, match="there is no queue 'q'"):
-        session.stage("q", name_for("q", "s", 1, 0, bytes(10)), 0, b"x")
+        run_operation(session, ops.Stage("q", name_for("q", "s", 1, 0, bytes(10)), 0, b"x"))
 
     assert staged_files(session) == []
 
@@ -471,20 +476,20 @@ def test_nothing_is_staged_for_a_queue_that_is_not_there(session):
 def test_all_staged_files_together_are_bounded_and_room_comes_back(session, monkeypatch):
     monkeypatch.setattr(limits, "staged_files_total_max", 3)
     monkeypatch.setattr(limits, "staged_bytes_total_max", 100)
-    session.create_queue("q", {}, exist_ok=True)
+    run_operation(session, ops.CreateQueue("q", {}, exist_ok=True))
     names = [name_for("q", "s", number, 0, bytes(10)) for number in range(4)]
 
-    session.stage("q", names[0], 0, bytes(90))
-    session.stage("q", names[0], 0, bytes(90))  # the same again takes no room
+    run_operation(session, ops.Stage("q", names[0], 0, bytes(90)))
+    run_operation(session, ops.Stage("q", names[0], 0, bytes(90)))  # the same again takes no room
     for position, data in ((0, bytes(11)), (24 << 19, b"x")):
         with pytest.raises(TooLarge, match=r"staged: over 3 files or 100 bytes"):
-            session.stage("q", names[1], position, data)
-    session.stage("q", names[1], 0, b"x")
-    session.stage("q", names[2], 0, b"x")
+            run_operation(session, ops.Stage("q", names[1], position, data))
+    run_operation(session, ops.Stage("q", names[1], 0, b"x"))
+    run_operation(session, ops.Stage("q", names[2], 0, b"x"))
     with pytest.raises(TooLarge):
-        session.stage("q", names[3], 0, b"")
-    session.discard_staged("q", [names[0]])
-    session.stage("q", names[3], 0, bytes(98))
+        run_operation(session, ops.Stage("q", names[3], 0, b""))
+    run_operation(session, ops.DiscardStaged("q", [names[0]]))
+    run_operation(session, ops.Stage("q", names[3], 0, bytes(98)))
 
     assert sorted(staged_files(session)) == sorted(names[1:])
 
@@ -494,11 +499,11 @@ def test_old_files_are_removed_but_for_those_that_an_unfinished_batch_needs(sess
     needed = staged(session, *[[b"%d" % n] for n in range(5)], at=clock.now())
     step(session, 0, needed)
     orphans = staged(session, [b"x"], at=clock.now())
-    assert session._keeper.sweep_staged() == 0
+    assert session.keeper.sweep_staged() == 0
     clock.advance(DAY + 1)
     fresh = staged(session, [b"y"], at=clock.now())
 
-    assert session._keeper.sweep_staged() == 1
+    assert session.keeper.sweep_staged() == 1
 
     assert set(staged_files(session)) == {*needed, *fresh}
     assert not {*orphans} & {*staged_files(session)}

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock import operations as ops
 from penstock.broker import Broker
 from penstock.broker.access import ANONYMOUS, Action, Client
 from penstock.clock import SystemClock
@@ -25,10 +26,10 @@ from penstock.replies import SinkState
 from penstock.requests import SinkCommit
 from penstock.shard import sink_commit
 from penstock.storage.staging import name_for
-from penstock.wire import calls
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import EVERYTHING, CuttingProxy, NoPause
 from tests.support.dose import dose
+from tests.support.operations import run_operation
 from tests.support.restarting import Restarting
 from tests.support.sinks import committed, payloads, staged, staged_files
 
@@ -105,7 +106,7 @@ def test_a_wire_that_is_cut_anywhere_leaves_neither_gap_nor_duplicate(session, b
         assert payloads(session) == EXPECTED, f"cut after {cut} bytes {way}"
         remote.close()
         proxy.close()
-        session.delete_queue("q")
+        run_operation(session, ops.DeleteQueue("q"))
         session.shard.core.sinks.known.clear()
 
 
@@ -119,17 +120,17 @@ def test_who_may_not_push_to_the_queue_may_do_nothing_here(session):
         client = Client(ANONYMOUS, "test", "nowhere", "tcp")
         name = name_for("q", "s", 0, 0, bytes(10))
         asked = [
-            calls.Stage("q", name, 0, b""),
-            calls.DiscardStaged("q", [name]),
-            calls.CommitSink("q", "s", 0, []),
-            calls.SinkStateOf("q", "s"),
+            ops.Stage("q", name, 0, b""),
+            ops.DiscardStaged("q", [name]),
+            ops.CommitSink("q", "s", 0, []),
+            ops.GetSinkState("q", "s"),
         ]
         for each in asked:
             with pytest.raises(NotAuthorised, match="push q"):
-                await broker.call(client, calls.NAMES[type(each)], each)
-            session.create_queue("mine", {}, exist_ok=True)
+                await broker.execute(client, each)
+            run_operation(session, ops.CreateQueue("mine", {}, exist_ok=True))
             msgspec.structs.force_setattr(each, "queue", "mine")
-            await broker.call(client, calls.NAMES[type(each)], each)
+            await broker.execute(client, each)
         broker.close()
 
     asyncio.run(attempt())

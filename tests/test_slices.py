@@ -9,7 +9,7 @@ import pytest
 from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
 from penstock.delivery import upkeep
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.errors import LeaseLost
 from tests.support.accounts import assert_accounts
 
@@ -28,7 +28,7 @@ def clock():
 
 @pytest.fixture
 def ps(clock):
-    with Penstock(Session(None, clock=clock, rng=random.Random(1), background=False)) as ps:
+    with Penstock(BlockingSession(Session(None, clock=clock, rng=random.Random(1), background=False))) as ps:
         yield ps
 
 

@@ -8,14 +8,16 @@ from datetime import UTC, datetime
 import pytest
 
 from penstock import Message
+from penstock import operations as ops
 from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField
 from penstock.history import open_history
 from penstock.spark.holding import HOLD_SECONDS, Holder
 from penstock.spark.ranges import chosen
 from penstock.spark.tables import SealedMessages, table
+from tests.support.operations import run_operation
 
 
 @pytest.fixture
@@ -32,11 +34,11 @@ def session(tmp_path, clock):
 @pytest.fixture
 def sealed(session, tmp_path, clock):
     """Two files an hour apart, of which retention has taken some, and something that is not sealed."""
-    ps = Penstock(session)
+    ps = Penstock(BlockingSession(session))
     orders = ps.create_queue("orders", partitions=2)
     for _ in range(2):
         orders.push_many([Message(payload=b"x", partition=str(n % 2)) for n in range(20)])
-        session.seal()
+        run_operation(session, ops.Seal())
         clock.advance(seconds=3600)
     orders.push_many([Message(payload=b"y", partition="1")] * 4)
 
@@ -79,7 +81,7 @@ def test_files_that_are_held_already_are_held_for_longer_and_not_twice(session, 
 
 
 def test_files_are_held_for_hours(session, tmp_path, clock):
-    session.seal()
+    run_operation(session, ops.Seal())
     holder = Holder(clock)
     hold = holder.hold(tmp_path / "data")
     (first,) = pins(tmp_path).items()
@@ -100,7 +102,7 @@ def test_files_are_held_for_hours(session, tmp_path, clock):
 
 
 def test_files_are_let_go_at_the_end(session, tmp_path, clock):
-    session.seal()
+    run_operation(session, ops.Seal())
     holder = Holder(clock)
     early, _ = holder.hold(tmp_path / "data"), holder.hold(tmp_path / "data")
     assert len(pins(tmp_path)) == 2

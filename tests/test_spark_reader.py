@@ -15,15 +15,17 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, LongType, StructField, StructType
 
 from penstock import Message
+from penstock import operations as ops
 from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.errors import HistoryLost, InvalidField, NotADataDirectory, QueueNotFound
 from penstock.history import History, open_history
 from penstock.spark import batch_reader, tasks
 from penstock.spark.batch_reader import BatchReader, lots
 from penstock.spark.options import source_options
 from penstock.spark.schema import COLUMNS, HEADERS_TYPES, ddl
+from tests.support.operations import run_operation
 from tests.support.spark_types import struct
 
 START = 1_750_000_000_000_000
@@ -43,7 +45,7 @@ def session(tmp_path, clock):
 
 @pytest.fixture
 def ps(session):
-    return Penstock(session)
+    return Penstock(BlockingSession(session))
 
 
 @pytest.fixture
@@ -64,7 +66,7 @@ def hours(ps, session, clock):
             ]
         )
         if hour < 3:
-            session.seal()
+            run_operation(session, ops.Seal())
         clock.advance(seconds=3600)
     return orders
 
@@ -119,7 +121,7 @@ def test_every_column_comes_back_as_it_was_pushed(ps, session, url):
     for is_sealed in (True, False):
         ps.queue("orders").push_many([pushed] if is_sealed else [Message(payload=b"y")])
         if is_sealed:
-            session.seal()
+            run_operation(session, ops.Seal())
     first, second = rows_of(reader(url))
 
     hour = timedelta(hours=1)
@@ -149,7 +151,7 @@ def test_events_tell_what_became_of_messages(ps, session, clock, url):
     leased = ps.queue("orders").lease(2)
     clock.advance(seconds=1)
     leased.ack()
-    session.seal()
+    run_operation(session, ops.Seal())
     ps.queue("orders").lease(1)[0].reject("broken")
 
     acked, rejected = rows_of(reader(url, table="events"))
@@ -316,11 +318,11 @@ def test_offsets_that_retention_removed_are_an_error_unless_they_may_be_skipped(
     orders = ps.create_queue("orders", retention_seconds=60)
     orders.push_many([b"old"] * 5)
     orders.lease(5).ack()
-    session.seal()
+    run_operation(session, ops.Seal())
     clock.advance(seconds=3600)
     orders.push_many([b"new"] * 5)
-    session.seal()
-    session.compact()
+    run_operation(session, ops.Seal())
+    run_operation(session, ops.Compact())
 
     assert [offset for _, _, offset in places(reader(url))] == [5, 6, 7, 8, 9]
     with pytest.raises(HistoryLost, match="offsets 2 to 4 of orders/0 were removed by retention"):

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.spark import consuming, stream_reader
 from penstock.spark.stream_reader import stream_reader as make
 from tests.support.brokers import BrokerThread
@@ -47,7 +47,7 @@ class World:
         self.session = Session(
             self.path, durability="os", clock=self.clock, rng=random.Random(self.rng.random()), background=False
         )
-        self.ps = Penstock(self.session)
+        self.ps = Penstock(BlockingSession(self.session))
         self.broker = BrokerThread(self.session, port)
 
     @property

@@ -13,6 +13,7 @@ import pytest
 
 import penstock
 from penstock import Message, aio, limits
+from penstock import operations as ops
 from penstock.client import surviving
 from penstock.client.place import Place
 from penstock.client.sync_delivery import Leased
@@ -20,6 +21,7 @@ from penstock.embedded import Session
 from penstock.errors import LeaseLost, MemberFenced, QueueNotFound
 from penstock.requests import LeaseRequest
 from tests.support.brokers import BrokerThread
+from tests.support.operations import run_operation
 from tests.support.restarting import held_port
 from tests.test_aio import on_a_loop
 
@@ -218,7 +220,7 @@ def test_what_a_leaving_member_owned_goes_to_the_others(queue, hire):
 
 
 def test_what_a_dead_member_owned_goes_to_the_others_when_its_session_ends(ps, queue, hire):
-    ps._session.join("orders", GROUP, "dead", 0.3)
+    run_operation(ps._session, ops.Join("orders", GROUP, "dead", 0.3))
     queue.push_many(messages(8))
     crew = hire(8)
     crew.start("one").result(SECONDS)
@@ -243,10 +245,10 @@ def test_a_zombie_is_fenced_and_joins_again(ps, queue):
     with closing(deliveries):
         first = next(deliveries)
         (one,) = queue.members(GROUP)
-        heir, _ = ps._session.join("orders", GROUP, one.member, 10)
+        heir, _ = run_operation(ps._session, ops.Join("orders", GROUP, one.member, 10))
         with pytest.raises(LeaseLost):
             first.ack()
-        ps._session.leave("orders", GROUP, one.member, heir.generation)
+        run_operation(ps._session, ops.Leave("orders", GROUP, one.member, heir.generation))
         again = next(deliveries)
         assert (again.id, again.attempt) == (first.id, 1)
         assert [member.member for member in queue.members(GROUP)] != [one.member]
@@ -325,13 +327,13 @@ def test_what_was_not_begun_is_given_back_when_its_partition_goes(ps, queue, bea
     revoked: list[Any] = []
     with closing(queue.subscribe(GROUP, "one", session_seconds=6, on_revoked=revoked.append)) as deliveries:
         assert next(deliveries).partition == "0"
-        two, _ = session.join("orders", GROUP, "two", 10)
+        two, _ = run_operation(session, ops.Join("orders", GROUP, "two", 10))
         beats(2)  # the second began after the join
-        two, _ = session.heartbeat("orders", GROUP, "two", two.generation, [])
+        two, _ = run_operation(session, ops.Heartbeat("orders", GROUP, "two", two.generation, []))
         assert two.assigned == [], "the consumer is still at work"
         assert next(deliveries).partition == "0"
         assert revoked == [["2", "3"]]
-        two, _ = session.heartbeat("orders", GROUP, "two", two.generation, [])
+        two, _ = run_operation(session, ops.Heartbeat("orders", GROUP, "two", two.generation, []))
         assert two.assigned == ["2", "3"]
         request = LeaseRequest(100, member="two", generation=two.generation)
         reply, _ = session.lease("orders", GROUP, request)
@@ -340,13 +342,13 @@ def test_what_was_not_begun_is_given_back_when_its_partition_goes(ps, queue, bea
 
 def test_a_partition_is_announced_before_its_first_delivery_whoever_hears_of_it(ps, queue, beats, monkeypatch):
     """The heart hears of new partitions when the consumer has just looked for news and is about to lease."""
-    other, _ = ps._session.join("orders", GROUP, "other", 60)
+    other, _ = run_operation(ps._session, ops.Join("orders", GROUP, "other", 60))
     queue.push(b"a", partition=0)
     request = Place.request
 
     def after_news(place):
         monkeypatch.setattr(Place, "request", request)
-        ps._session.leave("orders", GROUP, "other", other.generation)
+        run_operation(ps._session, ops.Leave("orders", GROUP, "other", other.generation))
         beats(3)  # the second began after it, and the third after its answer was known
         return place.request()
 
@@ -494,10 +496,10 @@ async def test_a_zombie_task_is_fenced_and_joins_again(opened):
         async with aclosing(queue.subscribe(GROUP, "one")) as deliveries:
             first = await anext(deliveries)
             (one,) = await queue.members(GROUP)
-            heir = await ps._session.join("orders", GROUP, one.member, 10)
+            heir = await ps._session.execute(ops.Join("orders", GROUP, one.member, 10))
             with pytest.raises(LeaseLost):
                 await first.ack()
-            await ps._session.leave("orders", GROUP, one.member, heir.generation)
+            await ps._session.execute(ops.Leave("orders", GROUP, one.member, heir.generation))
             again = await anext(deliveries)
             assert (again.id, again.attempt) == (first.id, 1)
             await again.ack()

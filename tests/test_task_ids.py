@@ -7,9 +7,11 @@ import uuid
 import pytest
 
 import penstock
+from penstock import operations as ops
 from penstock.envelopes import task_message, tasks_batch
 from penstock.errors import StateError
 from penstock.model_tasks import TaskSubmission
+from tests.support.operations import run_operation
 from tests.support.served import QUIET, Served
 
 CONFLICT = "is that of a task of type 'send', not 'other'"
@@ -96,5 +98,5 @@ def test_the_type_of_a_task_is_known_when_it_is_in_a_segment(tmp_path):
         with pytest.raises(StateError, match=CONFLICT):
             ps.session.push_one("q", task_message(submission(known, "other")), None)
         with pytest.raises(StateError, match=CONFLICT):
-            ps.session.submit_tasks([submission(known, "other")])
+            run_operation(ps.session, ops.SubmitTasks([submission(known, "other")]))
         assert ps.queue("q").stats().ready == 1

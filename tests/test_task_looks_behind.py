@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.clock import ManualClock
 from penstock.envelopes import tasks_batch
@@ -11,6 +12,7 @@ from penstock.errors import TaskNotFound
 from penstock.model_tasks import TaskFilter
 from penstock.task_index import index as module
 from penstock.task_index.follower import Follower
+from tests.support.operations import run_operation
 from tests.test_tasks_table import Archive
 
 
@@ -29,7 +31,7 @@ def backlog(office: Archive, count: int = 30) -> None:
 
 
 def position(office: Archive) -> int:
-    follower = office.session.desk.catalogue._follower
+    follower = office.session.tasks.catalogue._follower
     assert isinstance(follower, Follower)
     return follower.position
 
@@ -43,7 +45,7 @@ def look(office: Archive, task_id: str) -> str:
 
 
 def caught_up(office: Archive) -> None:
-    office.told(office.session.tasks(TaskFilter()))
+    office.told(run_operation(office.session, ops.ListTasks(TaskFilter())))
 
 
 def test_what_has_not_changed_is_read_from_its_row(office, monkeypatch):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from penstock import operations as ops
 from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.errors import QueueFull
@@ -16,6 +17,7 @@ from penstock.model_tasks import OperationState, OperationView, TaskFilter
 from penstock.shard import tasks as shard_tasks
 from penstock.shard.tasks import operation_runner
 from tests.behaviour.task_steps import Office
+from tests.support.operations import run_operation
 from tests.test_tasks_table import Archive
 
 CHUNK = 7
@@ -38,7 +40,7 @@ def filled(path: Path) -> Archive:
     for index in range(15):
         outcome = ("completed", "dead", "cancelled")[index % 3]
         office.lease_one().finish(outcome, error="x" if index % 3 else "")
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
     office.push(*(office.new("a", delay_seconds=60 * (n % 2), priority=n % 3) for n in range(20)))
     parent = office.new("a")
     office.submit(parent, *(office.new("a", depends_on=(parent.task_id,)) for _ in range(5)))
@@ -82,14 +84,14 @@ def test_it_goes_on_where_it_was_after_a_kill(tmp_path, monkeypatch, action, ste
     with monkeypatch.context() as patched:
         stop_after(patched, steps)
         try:
-            view, _ = office.session.begin_operation(action, TaskFilter(task_type="a"))
+            view, _ = run_operation(office.session, ops.BeginOperation(action, TaskFilter(task_type="a")))
             assert view.state is OperationState.DONE
         except Killed:
             pass
     again = killed(office, tmp_path / "left")
     try:
-        again.session.desk.operations.run()
-        (view,) = again.told(again.session.operations())
+        again.session.tasks.operations.run()
+        (view,) = again.told(run_operation(again.session, ops.ListOperations()))
 
         assert view.state is OperationState.DONE
         if action == "purge":
@@ -100,7 +102,7 @@ def test_it_goes_on_where_it_was_after_a_kill(tmp_path, monkeypatch, action, ste
             assert set(again.ids(limit=1000)) == ids
             assert not [id for id in again.ids(task_type="a", limit=1000) if not again.task(id).is_final]
         before = lasting(again)
-        again.session.seal()
+        run_operation(again.session, ops.Seal())
         again.start_over()
         assert lasting(again) == before
     finally:
@@ -116,18 +118,18 @@ def test_one_that_is_stopped_does_no_step_more(tmp_path, monkeypatch):
     def taken(shard: Any, operation_id: str, *arguments: Any) -> Any:
         answer = take(shard, operation_id, *arguments)
         if not stopped:
-            stopped.append(office.told(office.session.stop_operation(operation_id)))
+            stopped.append(office.told(run_operation(office.session, ops.StopOperation(operation_id))))
         return answer
 
     monkeypatch.setattr(shard_tasks, "take_step", taken)
-    view = office.told(office.session.begin_operation("purge", TaskFilter()))
+    view = office.told(run_operation(office.session, ops.BeginOperation("purge", TaskFilter())))
 
     assert stopped[0] == view
     assert (view.state, view.purged) == (OperationState.STOPPED, CHUNK)
     assert view.matched == 61
     office.reopen()
-    office.session.desk.operations.run()
-    assert office.told(office.session.operation(view.operation_id)) == view
+    office.session.tasks.operations.run()
+    assert office.told(run_operation(office.session, ops.FindOperation(view.operation_id))) == view
     office.ps.close()
 
 
@@ -138,11 +140,11 @@ def test_an_operation_is_over_soon_although_the_shard_is_closed_meanwhile(tmp_pa
     session = Session(office.path, durability="os")
 
     def taken(*arguments: Any) -> Any:
-        session.desk.operations._is_stopping = True  # as closing does, while a step is under way
+        session.tasks.operations._is_stopping = True  # as closing does, while a step is under way
         return take(*arguments)
 
     monkeypatch.setattr(shard_tasks, "take_step", taken)
-    view, _ = session.begin_operation("purge", TaskFilter())
+    view, _ = run_operation(session, ops.BeginOperation("purge", TaskFilter()))
     session.close()
     monkeypatch.undo()
 
@@ -154,17 +156,22 @@ def test_an_operation_is_over_soon_although_the_shard_is_closed_meanwhile(tmp_pa
 
 def test_only_so_many_run_at_a_time_and_those_that_are_over_are_forgotten(tmp_path, monkeypatch):
     office = Archive(tmp_path / "data", ManualClock())
-    monkeypatch.setattr(office.session.desk.operations, "run", lambda: None)
-    names = [office.told(office.session.begin_operation("purge", TaskFilter())).operation_id for _ in range(16)]
+    monkeypatch.setattr(office.session.tasks.operations, "run", lambda: None)
+    names = [
+        office.told(run_operation(office.session, ops.BeginOperation("purge", TaskFilter()))).operation_id
+        for _ in range(16)
+    ]
     with pytest.raises(QueueFull):
-        office.session.begin_operation("purge", TaskFilter())
+        run_operation(office.session, ops.BeginOperation("purge", TaskFilter()))
     monkeypatch.undo()
-    office.session.desk.operations.run()
-    assert [view.operation_id for view in reversed(office.told(office.session.operations()))] == names
+    office.session.tasks.operations.run()
+    assert [
+        view.operation_id for view in reversed(office.told(run_operation(office.session, ops.ListOperations())))
+    ] == names
 
     for _ in range(100):
-        office.told(office.session.begin_operation("cancel", TaskFilter()))
-    assert len(office.told(office.session.operations())) == 100
+        office.told(run_operation(office.session, ops.BeginOperation("cancel", TaskFilter())))
+    assert len(office.told(run_operation(office.session, ops.ListOperations()))) == 100
     office.reopen()
-    assert len(office.told(office.session.operations())) == 100
+    assert len(office.told(run_operation(office.session, ops.ListOperations()))) == 100
     office.ps.close()

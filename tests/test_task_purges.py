@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from penstock import operations as ops
 from penstock.clock import ManualClock
 from penstock.errors import TaskNotFound
 from penstock.model_tasks import TaskFilter, TaskState
+from tests.support.operations import run_operation
 from tests.test_tasks_table import Archive
 
 WEEK = 7 * 24 * 3600
@@ -31,11 +33,11 @@ def states(office: Archive, task_id: str) -> list[str]:
 def test_a_purge_before_a_seal_loses_no_sealed_rows_and_leaves_no_ghosts(office):
     done = office.enqueue()
     waiting = office.enqueue()
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
     office.lease_one().finish(result=1)
 
     assert purge(office) == 2
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
     office.start_over()
 
     assert office.everything() == []
@@ -55,13 +57,13 @@ def test_a_purge_is_remembered_by_the_journal_alone(office):
 
 def test_a_task_that_was_final_for_long_before_a_seal_keeps_its_rows(office):
     task_id = office.enqueue()
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
     office.lease_one().finish("dead", error="boom")
     office.everything()
     office.clock.advance(WEEK + 1)
-    assert office.session.desk.catalogue.expire() == 1
+    assert office.session.tasks.catalogue.expire() == 1
 
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
     office.start_over()
 
     assert states(office, task_id) == ["pending", "dead", "purged"]
@@ -73,14 +75,14 @@ def test_identities_are_kept_no_longer_than_they_are_needed(office):
     office.lease_one().finish()
     purge(office)
     assert office.everything() == []
-    follower = office.session.desk.catalogue._follower
+    follower = office.session.tasks.catalogue._follower
 
     def kept() -> int:
         with follower.store.reading() as connection:
             return int(connection.execute("SELECT count(*) FROM forgotten").fetchone()[0])
 
     assert kept() == 1
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
     assert kept() == 0
 
 
@@ -89,7 +91,7 @@ def test_an_id_that_was_purged_can_be_used_again(office):
     office.lease_one().finish()
     purge(office)
     office.submit(office.new("parent", queue="other"), again := office.new("second", task_id=task_id))
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
 
     office.start_over()
 
@@ -105,7 +107,7 @@ def test_a_dead_letter_of_a_purged_task_runs_again_unseen(office):
     with pytest.raises(TaskNotFound):
         office.task(task_id)
 
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
     office.start_over()
 
     with pytest.raises(TaskNotFound):
@@ -115,13 +117,13 @@ def test_a_dead_letter_of_a_purged_task_runs_again_unseen(office):
 def test_a_run_without_an_error_does_not_inherit_the_one_before(office):
     task_id = office.enqueue(max_attempts=5)
     office.lease_one().finish("failed", error="boom", delay_seconds=0)
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
     office.lease_one().finish("failed", error="", delay_seconds=0)
 
     assert office.task(task_id).error == ""
     assert [run.error for run in office.task(task_id).runs] == ["boom", ""]
     before = office.everything()
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
     office.start_over()
     assert office.everything() == before
 
@@ -134,7 +136,7 @@ def test_a_restart_keeps_who_ran_an_interrupted_task_and_since_when(office, is_s
     started_at = office.task(task_id).started_at
     office.clock.advance(5)
     if is_sealed:
-        office.session.seal()
+        run_operation(office.session, ops.Seal())
 
     office.reopen()
 
@@ -142,7 +144,7 @@ def test_a_restart_keeps_who_ran_an_interrupted_task_and_since_when(office, is_s
     assert (run.worker, run.started_at, run.error) == ("w1", started_at, "the process stopped")
     assert office.task(task_id).worker == "w1"
     before = office.everything()
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
     office.start_over()
     assert office.everything() == before
 

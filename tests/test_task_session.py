@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from penstock import Penstock, aio
+from penstock import operations as ops
 from penstock.client import asynchronous
 from penstock.clock import ManualClock
-from penstock.embedded import AsyncSession, Session
+from penstock.embedded import AsyncSession, BlockingSession, Session
 from penstock.envelopes import new_task_id, parse_envelope, tasks_batch
 from penstock.errors import Closed, InvalidField, LeaseLost, StorageError, TaskNotFound
 from penstock.model import Receipt
@@ -24,6 +25,7 @@ from penstock.shard.tasks import service
 from penstock.task_index import store
 from tests.behaviour.task_steps import Office, Run, in_thread, waiting
 from tests.support.brokers import BrokerThread
+from tests.support.operations import run_operation
 
 SECONDS = 60  # nothing here takes that long; a hang fails instead of hanging
 
@@ -72,30 +74,30 @@ async def test_the_whole_life_of_tasks_on_a_loop(opened):
     await session.start()
     parent, child = new("parent"), new("child")
     child = new("child", task_id=child.task_id, depends_on=(parent.task_id,))
-    assert [each.is_new for each in await session.submit_tasks([child, parent])] == [True, True]
-    (late,) = await session.submit_tasks([new("late", depends_on=(parent.task_id,))])
-    waits = asyncio.create_task(session.wait_task(child.task_id, 60))
+    assert [each.is_new for each in await session.execute(ops.SubmitTasks([child, parent]))] == [True, True]
+    (late,) = await session.execute(ops.SubmitTasks([new("late", depends_on=(parent.task_id,))]))
+    waits = asyncio.create_task(run_operation(session, ops.WaitTask(child.task_id, 60)))
     await until(lambda: len(inside.desk.waiters))
 
     ((task_id, receipt),) = await lease(session)
-    await session.note_progress(receipt, task_id, b"50")
-    assert (await session.task(task_id)).progress == b"50"
+    await session.execute(ops.NoteProgress(receipt, task_id, b"50"))
+    assert (await session.execute(ops.FindTask(task_id))).progress == b"50"
     finish = Finish(receipt=receipt, task_id=task_id, outcome="completed", result=b"1")
-    assert await session.finish_tasks([finish]) == [None]
+    assert await session.execute(ops.FinishTasks([finish])) == [None]
     runs = dict(await lease(session))
     assert set(runs) == {child.task_id, late.task_id}
     done = Finish(receipt=runs[child.task_id], task_id=child.task_id, outcome="completed", result=b'"r"')
-    assert await session.finish_tasks([done]) == [None]
+    assert await session.execute(ops.FinishTasks([done])) == [None]
 
     assert (await waits).result == b'"r"'
     assert len(inside.desk.waiters) == 0
-    assert (await session.cancel_task(late.task_id)).state is TaskState.CANCELLED
-    (refusal,) = await session.finish_tasks(
-        [Finish(receipt=runs[late.task_id], task_id=late.task_id, outcome="completed")]
+    assert (await session.execute(ops.CancelTask(late.task_id))).state is TaskState.CANCELLED
+    (refusal,) = await session.execute(
+        ops.FinishTasks([Finish(receipt=runs[late.task_id], task_id=late.task_id, outcome="completed")])
     )
     assert isinstance(refusal, LeaseLost)
-    assert (await session.retry_task(late.task_id)).state is TaskState.PENDING
-    page = await session.tasks(TaskFilter(states=(TaskState.COMPLETED,)))
+    assert (await session.execute(ops.RetryTask(late.task_id))).state is TaskState.PENDING
+    page = await session.execute(ops.ListTasks(TaskFilter(states=(TaskState.COMPLETED,))))
     assert {view.task_id for view in page.tasks} == {parent.task_id, child.task_id}
     assert await session.purge_tasks(TaskFilter()) == 3
     await session.close()
@@ -105,25 +107,25 @@ async def test_the_whole_life_of_tasks_on_a_loop(opened):
 async def test_workers_and_schedules_on_a_loop(opened):
     session, inside = opened
     await session.start()
-    await session.heartbeat_worker(WorkerInfo(worker_id="w1"))
+    await session.execute(ops.HeartbeatWorker(WorkerInfo(worker_id="w1")))
     task = new()
     await session.push("mail", tasks_batch([task]), None, None)
     ((task_id, _),) = await lease(session)
-    news = asyncio.create_task(session.worker_news("w1", 60))
+    news = asyncio.create_task(run_operation(session, ops.AwaitNews("w1", 60)))
     await until(lambda: inside.desk.registry._mail)
 
-    await session.cancel_task(task_id)
+    await session.execute(ops.CancelTask(task_id))
 
     assert (await news).cancelled == (task_id,)
-    assert (await session.worker_news("w1", 0)).cancelled == ()
-    assert [view.info.worker_id for view in await session.workers()] == ["w1"]
-    await session.forget_worker("w1")
-    assert await session.workers() == []
+    assert (await session.execute(ops.AwaitNews("w1", 0))).cancelled == ()
+    assert [view.info.worker_id for view in await session.execute(ops.Workers())] == ["w1"]
+    await session.execute(ops.ForgetWorker("w1"))
+    assert await session.execute(ops.Workers()) == []
     spec = ScheduleSpec(name="tidy", cron="0 3 * * *", task_type="tidy", queue="mail")
-    view = await session.set_schedule(spec)
-    assert await session.schedules() == [view]
-    await session.delete_schedule("tidy")
-    assert await session.schedules() == []
+    view = await session.execute(ops.SetSchedule(spec))
+    assert await session.execute(ops.Schedules()) == [view]
+    await session.execute(ops.DeleteSchedule("tidy"))
+    assert await session.execute(ops.Schedules()) == []
     await session.close()
 
 
@@ -133,8 +135,8 @@ async def test_hundreds_wait_at_once_and_whoever_stops_waiting_leaves_nothing():
     session = AsyncSession(inside)
     tasks = [new() for _ in range(300)]
     await session.push("mail", tasks_batch(tasks), None, None)
-    waits = [asyncio.create_task(session.wait_task(task.task_id, 60)) for task in tasks]
-    given_up = asyncio.create_task(session.wait_task(tasks[0].task_id, 60))
+    waits = [asyncio.create_task(run_operation(session, ops.WaitTask(task.task_id, 60))) for task in tasks]
+    given_up = asyncio.create_task(run_operation(session, ops.WaitTask(tasks[0].task_id, 60)))
     await until(lambda: len(inside.desk.waiters) == len(tasks))
     given_up.cancel()
 
@@ -143,7 +145,7 @@ async def test_hundreds_wait_at_once_and_whoever_stops_waiting_leaves_nothing():
         for runs in [await lease(session) for _ in range(3)]
         for task_id, receipt in runs
     ]
-    assert await session.finish_tasks(finishes) == [None] * len(tasks)
+    assert await session.execute(ops.FinishTasks(finishes)) == [None] * len(tasks)
 
     views = await asyncio.gather(*waits)
     assert [view.result for view in views] == [f'"{task.task_id}"'.encode() for task in tasks]
@@ -158,8 +160,8 @@ async def test_closing_tells_whoever_waits_on_a_loop():
     session = AsyncSession(inside)
     task = new()
     await session.push("mail", tasks_batch([task]), None, None)
-    waits = asyncio.create_task(session.wait_task(task.task_id, 60))
-    news = asyncio.create_task(session.worker_news("w1", 60))
+    waits = asyncio.create_task(run_operation(session, ops.WaitTask(task.task_id, 60)))
+    news = asyncio.create_task(run_operation(session, ops.AwaitNews("w1", 60)))
     await until(lambda: len(inside.desk.waiters) and inside.desk.registry._mail)
 
     await session.close()
@@ -168,7 +170,7 @@ async def test_closing_tells_whoever_waits_on_a_loop():
         with pytest.raises(Closed):
             await each
     with pytest.raises(Closed):
-        await session.task(task.task_id)
+        await session.execute(ops.FindTask(task.task_id))
 
 
 # in the background
@@ -183,7 +185,7 @@ def lazy_clerk(monkeypatch):
 @pytest.fixture
 def waits(tmp_path, lazy_clerk):
     """An office, and a way to wait in it for as long as it takes, which is over when the test is."""
-    with Penstock(Session(tmp_path)) as ps:
+    with Penstock(BlockingSession(Session(tmp_path))) as ps:
         office = Office(ps)
         rig: Any = SimpleNamespace(session=office.session)
         yield office, lambda task_id: waiting(rig, lambda: office.wait(task_id, 3600)).result
@@ -217,15 +219,15 @@ def test_the_timekeeper_gives_up_silent_workers(waits, monkeypatch):
     office.ps.create_queue("mail", lease_seconds=3600, max_attempts=1)
     task_id = office.enqueue()
     office.lease_one(worker="w1")
-    office.session.heartbeat_worker(WorkerInfo(worker_id="w1"))
+    run_operation(office.session, ops.HeartbeatWorker(WorkerInfo(worker_id="w1")))
 
     assert wait(task_id)(SECONDS).state is TaskState.DEAD
-    assert office.session.workers()[0][0].state == "dead"
+    assert run_operation(office.session, ops.Workers())[0][0].state == "dead"
 
 
 def test_a_catalogue_from_before_is_followed_from_the_start(tmp_path):
     session = Session(tmp_path)
-    office = Office(Penstock(session))
+    office = Office(Penstock(BlockingSession(session)))
     task_id = office.enqueue()
     office.ids()
     session.close()
@@ -233,7 +235,7 @@ def test_a_catalogue_from_before_is_followed_from_the_start(tmp_path):
     session = Session(tmp_path)
 
     assert "penstock-clerk" in {thread.name for thread in threading.enumerate()}
-    assert Office(Penstock(session)).state(task_id) == "pending"
+    assert Office(Penstock(BlockingSession(session))).state(task_id) == "pending"
     session.close()
     assert "penstock-clerk" not in {thread.name for thread in threading.enumerate()}
 
@@ -243,7 +245,7 @@ def test_a_catalogue_from_before_is_followed_from_the_start(tmp_path):
 
 def test_who_has_no_tasks_pays_for_none(tmp_path):
     session = Session(tmp_path)
-    queue = Penstock(session).queue("mail")
+    queue = Penstock(BlockingSession(session)).queue("mail")
     queue.push(b"a")
     queue.lease()[0].ack()
 
@@ -265,13 +267,13 @@ def test_the_desk_knows_where_the_catalogue_is():
 def test_final_tasks_are_kept_for_as_long_as_they_shall_be(tmp_path):
     clock = ManualClock()
     session = Session(tmp_path, clock=clock, background=False, task_retention_seconds=60)
-    office = Office(Penstock(session))
+    office = Office(Penstock(BlockingSession(session)))
     done, waits = office.push(office.new(), office.new())
     office.lease_one().finish()
     office.ids()
 
     clock.advance(61)
-    session.desk.follow()
+    session.tasks.follow()
 
     assert office.ids() == [waits]
     with pytest.raises(TaskNotFound):
@@ -283,8 +285,8 @@ def test_final_tasks_are_kept_for_as_long_as_they_shall_be(tmp_path):
 
 def test_results_reach_whoever_waits_whatever_comes_first(tmp_path):
     session = Session(tmp_path, durability="os")
-    office = Office(Penstock(session))
-    session.confirm(session.create_queue("mail", {}, exist_ok=False))
+    office = Office(Penstock(BlockingSession(session)))
+    session.confirm(run_operation(session, ops.CreateQueue("mail", {}, exist_ok=False)))
     is_over = threading.Event()
 
     def work(worker: str) -> None:
@@ -306,25 +308,25 @@ def test_results_reach_whoever_waits_whatever_comes_first(tmp_path):
     is_over.set()
     for worker in workers:
         worker.result(SECONDS)
-    assert len(session.desk.waiters) == 0
+    assert len(session.tasks.waiters) == 0
     session.close()
 
 
 def test_a_catalogue_that_cannot_be_used_holds_up_no_sealer_and_loses_nothing(tmp_path):
     path = tmp_path / "data"
-    with Penstock(Session(path, background=False)) as ps:
+    with Penstock(BlockingSession(Session(path, background=False))) as ps:
         first, second = Office(ps).push(new(), new())
-        ps.session.seal()
+        run_operation(ps.session, ops.Seal())
     in_its_way = path / store.NAME
     in_its_way.mkdir(parents=True)
 
-    with Penstock(Session(path, background=False)) as ps:
+    with Penstock(BlockingSession(Session(path, background=False))) as ps:
         office = Office(ps)
         office.lease_one().finish(result=1)
         with pytest.raises(StorageError, match=store.NAME):
             office.task(first)
-        assert office.session.seal() == 1
+        assert run_operation(office.session, ops.Seal()) == 1
     in_its_way.rmdir()
 
-    with Penstock(Session(path, background=False)) as ps:
+    with Penstock(BlockingSession(Session(path, background=False))) as ps:
         assert [Office(ps).state(task_id) for task_id in (first, second)] == ["completed", "pending"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Message, limits
+from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.delivery.entries import AttemptsLost
 from penstock.embedded import Session
@@ -16,6 +17,7 @@ from penstock.requests import LeaseRequest
 from penstock.shard import tasks as shard_tasks
 from penstock.shard.shard import Shard
 from tests.support.accounts import assert_accounts
+from tests.support.operations import run_operation
 from tests.support.tasking import Rig, task
 
 LEASE = limits.lease_seconds_default + 1
@@ -97,7 +99,7 @@ def test_a_task_survives_restarts_of_the_broker_and_they_are_counted(tmp_path: P
             if dead(session.shard):
                 break
             if keeps == "segment":
-                session.seal()
+                run_operation(session, ops.Seal())
             assert len(rig.lease()) == 1
             if keeps != "journal":
                 session.checkpoint()

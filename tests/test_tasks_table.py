@@ -11,14 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock import Penstock
+from penstock import operations as ops
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField
 from penstock.history import Limits, open_history
 from penstock.model_tasks import TaskFilter, TaskView
 from penstock.storage.schema import SCHEMAS, TASKS
 from penstock.task_index.store import NAME
 from tests.behaviour.task_steps import Office
+from tests.support.operations import run_operation
 
 
 class Archive(Office):
@@ -30,7 +32,7 @@ class Archive(Office):
         super().__init__(self._opened())
 
     def _opened(self) -> Penstock:
-        return Penstock(Session(self.path, clock=self.clock, background=False, durability="os"))
+        return Penstock(BlockingSession(Session(self.path, clock=self.clock, background=False, durability="os")))
 
     def reopen(self) -> None:
         self.ps.close()
@@ -43,7 +45,7 @@ class Archive(Office):
         return [row for row in found if task_id in (None, row["task_id"])]
 
     def everything(self) -> list[TaskView]:
-        page = self.told(self.session.tasks(TaskFilter(limit=1000)))
+        page = self.told(run_operation(self.session, ops.ListTasks(TaskFilter(limit=1000))))
         return [self.task(view.task_id) for view in page.tasks]
 
     def start_over(self) -> None:
@@ -75,7 +77,7 @@ def test_a_life_is_one_row_for_each_change(office):
     run = office.lease_one(worker="w2")
     run.progress(50)
     run.finish(result={"sent": 1})
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
 
     rows = office.rows()
 
@@ -96,10 +98,10 @@ def test_a_life_is_one_row_for_each_change(office):
 def test_what_ends_in_another_file_is_known_as_the_task_it_is(office):
     task_id = office.enqueue()
     office.ps.queue("mail").push(b"no task")
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
     office.lease_one().finish(result=1)
     office.ps.queue("mail").lease()[0].ack()
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
 
     assert [(row["task_id"], row["state"]) for row in office.rows()] == [(task_id, "pending"), (task_id, "completed")]
     assert len({row["number"] for row in office.rows()}) == 1
@@ -108,7 +110,7 @@ def test_what_ends_in_another_file_is_known_as_the_task_it_is(office):
 def test_a_queue_without_tasks_has_no_table_and_no_catalogue(office):
     office.ps.queue("plain").push(b"no task")
     office.ps.queue("plain").lease()[0].ack()
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
 
     assert office.rows() == []
     assert not (office.path / NAME).exists()
@@ -125,19 +127,19 @@ def test_the_catalogue_is_made_anew_as_it_was(office):
     )
     cancelled = office.enqueue("unwanted", delay_seconds=60)
     office.cancel(cancelled)
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
     office.enqueue("later", delay_seconds=3600, key="k")
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
     office.enqueue("unsealed")
     running = office.lease_one(worker="w9")
     before = office.everything()
     assert len(before) == 7
 
     # The process goes on: only the database is lost.
-    catalogue = office.session.desk.catalogue
+    catalogue = office.session.tasks.catalogue
     catalogue.close()
     (office.path / NAME).unlink()
-    office.session.desk._catalogue = None
+    office.session.tasks._catalogue = None
 
     assert office.everything() == before
     assert office.state(running.task_id) == "running"
@@ -151,10 +153,10 @@ def test_brought_back_tasks_and_their_runs_are_made_anew(office):
     task_id = office.enqueue(max_attempts=1)
     office.lease_one(worker="w1").finish("failed", error="first life")
     assert office.state(task_id) == "dead"
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
     office.retry(task_id)
     office.lease_one(worker="w2").finish(result=2)
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
     before = office.everything()
     assert [(run.worker, run.outcome) for run in before[0].runs] == [("w1", "dead"), ("w2", "acked")]
 
@@ -167,19 +169,19 @@ def test_rows_stay_as_long_as_the_catalogue_keeps_tasks_although_the_messages_ar
     office.ps.create_queue("mail", retention_seconds=60)
     office.enqueue()
     office.lease_one().finish(result=1)
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
     office.clock.advance(3600)
     office.enqueue()
     office.lease_one().finish(result=2)
-    office.session.seal()
-    office.session.compact()
+    run_operation(office.session, ops.Seal())
+    run_operation(office.session, ops.Compact())
     assert [message.id.offset for message in office.ps.queue("mail").read(0, 0, limit=10)] == [1]
     assert len(office.rows()) == 4
 
     office.clock.advance(8 * 86_400)
     office.enqueue()
-    office.session.seal()
-    office.session.compact()
+    run_operation(office.session, ops.Seal())
+    run_operation(office.session, ops.Compact())
 
     assert [row["state"] for row in office.rows()] == ["pending"]
 
@@ -190,7 +192,7 @@ def test_files_of_tasks_are_verified_and_listed_anew(office, tmp_path):
     from penstock.storage.segment_audit import rebuild_manifest
 
     office.enqueue()
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
     store = office.session.shard.store
     (name,) = [file.name for file in store.files() if file.table == TASKS]
     rebuilt = rebuild_manifest(RealDisk(office.path), store.sealed_sequence).manifest
@@ -222,7 +224,7 @@ def test_arguments_that_are_not_text_in_utf8_are_kept_as_far_as_they_go(office):
 
     batch = Batch.build([Message(payload=envelope, content_type=ContentType.TASK), Message(payload=b"x")])
     office.told(office.session.push("mail", batch, None, None))
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
 
     assert [msgspec.json.decode(row["args"]) for row in office.rows()] in ([], [["�"]])
 
@@ -245,17 +247,17 @@ def test_history_has_every_change_once_sealed_or_not(office):
     office.lease_one().finish(result=1)
     assert seen(office) == life("a")  # all of it in the journal
 
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
     assert seen(office) == life("a")
 
     office.enqueue("b")
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
     office.lease_one().finish(result=2)  # its submission is in a segment
     office.ps.queue("mail").push(b"no task")
     office.ps.queue("mail").lease()[0].ack()
     assert seen(office) == life("a") + life("b")
 
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
     assert seen(office) == life("a") + life("b")
 
 
@@ -279,7 +281,7 @@ def test_what_is_sealed_between_planning_and_reading_is_found_where_it_is(office
         slices = history.plan_tasks(history.look(), ["mail"])
         office.enqueue("later")
         office.clock.advance(1)
-        office.session.seal()
+        run_operation(office.session, ops.Seal())
 
         found = [row for batch in history.read(slices, ["task_type"]) for row in batch["task_type"].to_pylist()]
 
@@ -288,7 +290,7 @@ def test_what_is_sealed_between_planning_and_reading_is_found_where_it_is(office
 
 def test_a_finish_names_the_task_of_its_receipt_also_when_that_is_sealed(office):
     ids = office.push(*(office.new(args=b"[%d]" % number) for number in range(20)))
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
     office.reopen()
     runs = office.lease()
     assert [run.task_id for run in runs] == ids
@@ -302,7 +304,7 @@ def test_a_finish_names_the_task_of_its_receipt_also_when_that_is_sealed(office)
 
 def test_a_worker_is_believed_when_the_row_group_is_no_longer_at_hand(office):
     office.enqueue()
-    office.session.seal()
+    run_operation(office.session, ops.Seal())
     office.reopen()
     run = office.lease_one()
     office.session.shard.store._batches.drop(lambda key: True)

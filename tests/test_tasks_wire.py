@@ -13,6 +13,7 @@ import pytest
 
 import penstock
 from penstock import aio, envelopes
+from penstock import operations as ops
 from penstock.batch import Batch, alike_of, encode_one_with, encode_plain, layout
 from penstock.broker import Client, Principal
 from penstock.embedded import Session
@@ -22,9 +23,10 @@ from penstock.model_tasks import Finish, TaskFilter, TaskState, TaskSubmission, 
 from penstock.remote import request as asking
 from penstock.requests import LeaseRequest
 from penstock.server.tcp import answering, connection
-from penstock.wire import calls, requests
+from penstock.wire import requests
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import EVERYTHING, CuttingProxy
+from tests.support.operations import run_operation
 from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
 from tests.test_resend import FACES, Limit, World
 
@@ -119,7 +121,7 @@ def test_a_finish_is_accepted_wherever_the_wire_is_cut(world, face):
         with world.cut(limit, limit) as proxy:
             assert face(proxy, call("finish_tasks", finishes)) == [None, None], limit
         for each in finishes:
-            view = world.session.task(each.task_id)[0]
+            view = run_operation(world.session, ops.FindTask(each.task_id))[0]
             assert (view.state, view.result, len(view.runs)) == (TaskState.COMPLETED, b"7", 1)
 
 
@@ -135,9 +137,9 @@ def test_tasks_are_stored_once_wherever_the_wire_is_cut(world, face):
         with world.cut(limit, limit) as proxy:
             told = face(proxy, call("submit_tasks", tasks))
         assert [(each.task_id, each.is_new) for each in told] == [(each.task_id, True) for each in tasks], limit
-        assert {each.task_id for each in world.session.tasks(TaskFilter(queue=queue))[0].tasks} == {
-            each.task_id for each in tasks
-        }
+        assert {
+            each.task_id for each in run_operation(world.session, ops.ListTasks(TaskFilter(queue=queue)))[0].tasks
+        } == {each.task_id for each in tasks}
         assert len(leased(world.session, queue)) == 2
 
 
@@ -177,19 +179,19 @@ def test_ways_to_end_are_told_apart_when_they_are_sent_again(world):
     ]
     other = [Finish(receipt=each.receipt, task_id=each.task_id, outcome="released") for each in ends]
     with penstock.connect(world.broker.url) as ps:
-        assert ps._session.finish_tasks(ends)[0] == [None, None, None]
+        assert run_operation(ps._session, ops.FinishTasks(ends))[0] == [None, None, None]
         for finishes, expected in ((ends, [True] * 3), (other, [False] * 3)):
             request = asking.finish_tasks(finishes)
             request.sent = 1
             session: Any = ps._session
             assert [answer is None for answer in session._ask(request)] == expected
-        assert [type(each) for each in ps._session.finish_tasks(ends)[0]] == [LeaseLost] * 3
+        assert [type(each) for each in run_operation(ps._session, ops.FinishTasks(ends))[0]] == [LeaseLost] * 3
 
 
 def test_a_finish_is_known_after_a_restart(tmp_path):
     session = Session(tmp_path / "data", rng=random.Random(1))
     finishes = running(session, "mail", 2)
-    session.confirm(session.finish_tasks(finishes[:1])[1])
+    session.confirm(run_operation(session, ops.FinishTasks(finishes[:1]))[1])
     session.close()
     session = Session(tmp_path / "data", rng=random.Random(1))
     broker = BrokerThread(session)
@@ -206,8 +208,8 @@ def test_a_finish_is_known_after_a_restart(tmp_path):
 def test_an_id_that_its_caller_chose_is_known_when_it_is_submitted_again(world):
     task = new(is_named=True, unique_key="k")
     with penstock.connect(world.broker.url) as ps:
-        assert ps._session.submit_tasks([task])[0][0].is_new
-        assert not ps._session.submit_tasks([task])[0][0].is_new
+        assert run_operation(ps._session, ops.SubmitTasks([task]))[0][0].is_new
+        assert not run_operation(ps._session, ops.SubmitTasks([task]))[0][0].is_new
 
 
 # waiting
@@ -222,33 +224,32 @@ async def test_many_waits_hold_no_thread_and_are_woken_by_the_end():
     async with broker_on() as broker:
         finishes = running(broker.session, "mail", 200)
         waiting = [
-            asyncio.ensure_future(broker.call(SOMEONE, "wait_task", calls.WaitTask(each.task_id, 60.0)))
-            for each in finishes
+            asyncio.ensure_future(broker.execute(SOMEONE, ops.WaitTask(each.task_id, 60.0))) for each in finishes
         ]
         await waits_of(broker, 200)
-        page = await broker.call(SOMEONE, "tasks", calls.ListTasks(TaskFilter(limit=200)))
+        page = await broker.execute(SOMEONE, ops.ListTasks(TaskFilter(limit=200)))
         assert len(page.tasks) == 200
 
-        assert await broker.call(SOMEONE, "finish_tasks", calls.FinishTasks(finishes)) == {}
+        assert await broker.execute(SOMEONE, ops.FinishTasks(finishes)) == [None]
         views = await asyncio.gather(*waiting)
         assert {(view.state, view.result) for view in views} == {(TaskState.COMPLETED, b"7")}
         assert not broker.waits
-        assert not len(broker.session.desk.waiters)
+        assert not len(broker.session.tasks.waiters)
 
 
 @on_uvloop
 async def test_a_wait_for_a_task_that_fails_goes_on_until_it_is_dead():
     async with broker_on() as broker:
         (finish,) = running(broker.session, "mail")
-        waiting = asyncio.ensure_future(broker.call(SOMEONE, "wait_task", calls.WaitTask(finish.task_id, 60.0)))
+        waiting = asyncio.ensure_future(broker.execute(SOMEONE, ops.WaitTask(finish.task_id, 60.0)))
         await waits_of(broker, 1)
         failed = Finish(receipt=finish.receipt, task_id=finish.task_id, outcome="failed", error="no", delay_seconds=0.0)
-        assert await broker.call(SOMEONE, "finish_tasks", calls.FinishTasks([failed])) == {}
-        view = await broker.call(SOMEONE, "task", calls.FindTask(finish.task_id))
+        assert await broker.execute(SOMEONE, ops.FinishTasks([failed])) == [None]
+        view = await broker.execute(SOMEONE, ops.FindTask(finish.task_id))
         assert not view.is_final
         assert not waiting.done()
 
-        await broker.call(SOMEONE, "cancel_task", calls.CancelTask(finish.task_id))
+        await broker.execute(SOMEONE, ops.CancelTask(finish.task_id))
         assert (await waiting).state is TaskState.CANCELLED
 
 
@@ -256,33 +257,33 @@ async def test_a_wait_for_a_task_that_fails_goes_on_until_it_is_dead():
 async def test_a_wait_ends_when_its_time_is_over_or_its_client_goes():
     async with broker_on() as broker:
         (finish,) = running(broker.session, "mail")
-        view = await broker.call(SOMEONE, "wait_task", calls.WaitTask(finish.task_id, 0.0))
+        view = await broker.execute(SOMEONE, ops.WaitTask(finish.task_id, 0.0))
         assert view.state is TaskState.RUNNING
-        view = await broker.call(SOMEONE, "wait_task", calls.WaitTask(finish.task_id, 0.01))
+        view = await broker.execute(SOMEONE, ops.WaitTask(finish.task_id, 0.01))
         assert view.state is TaskState.RUNNING
 
-        gone = asyncio.ensure_future(broker.call(SOMEONE, "wait_task", calls.WaitTask(finish.task_id, 60.0)))
-        news = asyncio.ensure_future(broker.call(SOMEONE, "worker_news", calls.AwaitNews("w1", 60.0)))
+        gone = asyncio.ensure_future(broker.execute(SOMEONE, ops.WaitTask(finish.task_id, 60.0)))
+        news = asyncio.ensure_future(broker.execute(SOMEONE, ops.AwaitNews("w1", 60.0)))
         await waits_of(broker, 2)
         gone.cancel()
         news.cancel()
         await asyncio.wait((gone, news))
         assert not broker.waits
-        assert not len(broker.session.desk.waiters)
+        assert not len(broker.session.tasks.waiters)
 
 
 @on_uvloop
 async def test_a_broker_that_drains_sends_those_who_wait_elsewhere():
     async with broker_on() as broker:
         (finish,) = running(broker.session, "mail")
-        waiting = asyncio.ensure_future(broker.call(SOMEONE, "wait_task", calls.WaitTask(finish.task_id, 60.0)))
+        waiting = asyncio.ensure_future(broker.execute(SOMEONE, ops.WaitTask(finish.task_id, 60.0)))
         await waits_of(broker, 1)
         await broker.drain()
         with pytest.raises(Unavailable):
             await waiting
         with pytest.raises(Unavailable):
-            await broker.call(SOMEONE, "wait_task", calls.WaitTask(finish.task_id, 60.0))
-        assert await broker.call(SOMEONE, "finish_tasks", calls.FinishTasks([finish])) == {}
+            await broker.execute(SOMEONE, ops.WaitTask(finish.task_id, 60.0))
+        assert await broker.execute(SOMEONE, ops.FinishTasks([finish])) == [None]
 
 
 def test_a_client_that_stops_waiting_takes_its_request_back(world):
@@ -290,18 +291,18 @@ def test_a_client_that_stops_waiting_takes_its_request_back(world):
 
     async def run() -> None:
         async with aio.connect(world.broker.url) as ps:
-            waiting = asyncio.ensure_future(ps._session.wait_task(finish.task_id, 60.0))
+            waiting = asyncio.ensure_future(run_operation(ps._session, ops.WaitTask(finish.task_id, 60.0)))
             await until(lambda: world.broker.broker.waits)
             waiting.cancel()
             await asyncio.wait([waiting])
             await until(lambda: not world.broker.broker.waits)
-            assert (await ps._session.task(finish.task_id)).state is TaskState.RUNNING
-            lost = asyncio.ensure_future(ps._session.wait_task(finish.task_id, 60.0))
+            assert (await ps._session.execute(ops.FindTask(finish.task_id))).state is TaskState.RUNNING
+            lost = asyncio.ensure_future(run_operation(ps._session, ops.WaitTask(finish.task_id, 60.0)))
             await until(lambda: world.broker.broker.waits)
             before = set(world.broker.broker.waits)
             await asyncio.to_thread(world.broker.cut)
             await until(lambda: set(world.broker.broker.waits) - before)  # it has asked again
-            assert (await ps._session.finish_tasks([finish])) == [None]
+            assert (await ps._session.execute(ops.FinishTasks([finish]))) == [None]
             assert (await lost).state is TaskState.COMPLETED
 
     asyncio.run(asyncio.wait_for(run(), 60))
@@ -315,9 +316,11 @@ def test_thousands_who_wait_keep_nobody_from_being_heard(world, monkeypatch):
     async def run() -> None:
         async with aio.connect(world.broker.url) as ps:
             session = ps._session
-            waiting = [asyncio.ensure_future(session.wait_task(each.task_id, 60.0)) for each in finishes]
+            waiting = [
+                asyncio.ensure_future(run_operation(session, ops.WaitTask(each.task_id, 60.0))) for each in finishes
+            ]
             await until(lambda: len(world.broker.broker.waits) == len(finishes))
-            assert await session.finish_tasks(finishes) == [None] * len(finishes)
+            assert await session.execute(ops.FinishTasks(finishes)) == [None] * len(finishes)
             assert {view.state for view in await asyncio.gather(*waiting)} == {TaskState.COMPLETED}
             (peer,) = world.broker.server._connections
             assert (peer._unanswered, peer._waits, peer._pending) == (0, {}, {})
@@ -331,16 +334,18 @@ def test_a_worker_hears_of_a_task_that_was_cancelled_while_it_ran(world):
     async def run() -> None:
         async with aio.connect(world.broker.url) as ps:
             session = ps._session
-            assert (await session.heartbeat_worker(WorkerInfo(worker_id="w1", queues=("mail",)))).cancelled == ()
-            news = asyncio.ensure_future(session.worker_news("w1", 60.0))
+            assert (
+                await session.execute(ops.HeartbeatWorker(WorkerInfo(worker_id="w1", queues=("mail",))))
+            ).cancelled == ()
+            news = asyncio.ensure_future(run_operation(session, ops.AwaitNews("w1", 60.0)))
             await until(lambda: world.broker.broker.waits)
-            view = await session.cancel_task(finish.task_id)
+            view = await session.execute(ops.CancelTask(finish.task_id))
             assert view.state is TaskState.CANCELLED
             assert (await news).cancelled == (finish.task_id,)
-            assert isinstance((await session.finish_tasks([finish]))[0], LeaseLost)
-            assert [each.info.worker_id for each in await session.workers()] == ["w1"]
-            await session.forget_worker("w1")
-            assert await session.workers() == []
+            assert isinstance((await session.execute(ops.FinishTasks([finish])))[0], LeaseLost)
+            assert [each.info.worker_id for each in await session.execute(ops.Workers())] == ["w1"]
+            await session.execute(ops.ForgetWorker("w1"))
+            assert await session.execute(ops.Workers()) == []
 
     asyncio.run(asyncio.wait_for(run(), 60))
 
@@ -357,33 +362,33 @@ async def test_whether_somebody_may_depends_on_the_queue_of_the_task():
     async with broker_on(authorise=only_mail) as broker:
         mine, theirs = running(broker.session, "mail")[0], running(broker.session, "secret")[0]
         client = Client(Principal("ann"), "test", "127.0.0.1", "test")
-        for made in (calls.FindTask, calls.CancelTask, calls.RetryTask, lambda id: calls.WaitTask(id, 1.0)):
+        for made in (ops.FindTask, ops.CancelTask, ops.RetryTask, lambda id: ops.WaitTask(id, 1.0)):
             given = made(theirs.task_id)
             with pytest.raises(NotAuthorised):
-                await broker.call(client, calls.NAMES[type(given)], given)
+                await broker.execute(client, given)
         with pytest.raises(NotAuthorised):
-            await broker.call(client, "finish_tasks", calls.FinishTasks([mine, theirs]))
+            await broker.execute(client, ops.FinishTasks([mine, theirs]))
         with pytest.raises(NotAuthorised):
-            await broker.call(client, "submit_tasks", calls.SubmitTasks([new("mail"), new("secret")]))
-        assert (await broker.call(client, "task", calls.FindTask(mine.task_id))).state is TaskState.RUNNING
-        assert await broker.call(client, "finish_tasks", calls.FinishTasks([mine])) == {}
+            await broker.execute(client, ops.SubmitTasks([new("mail"), new("secret")]))
+        assert (await broker.execute(client, ops.FindTask(mine.task_id))).state is TaskState.RUNNING
+        assert await broker.execute(client, ops.FinishTasks([mine])) == [None]
 
 
 def test_bad_input_is_refused_by_its_name(world):
     with penstock.connect(world.broker.url) as ps:
         session: Any = ps._session
         with pytest.raises(TaskNotFound):
-            session.task(UNKNOWN)
+            run_operation(session, ops.FindTask(UNKNOWN))
         with pytest.raises(TaskNotFound):
-            session.wait_task(UNKNOWN, 1.0)
+            run_operation(session, ops.WaitTask(UNKNOWN, 1.0))
         with pytest.raises(InvalidField, match="task_id"):
-            session.task("nonsense")
+            run_operation(session, ops.FindTask("nonsense"))
         with pytest.raises(InvalidField, match="task_id"):
-            session.wait_task("nonsense", 1.0)
+            run_operation(session, ops.WaitTask("nonsense", 1.0))
         with pytest.raises(InvalidField, match=r"tasks\[1\]\.args"):
-            session.submit_tasks([new(), new(args=b"{}", unique_key="k")])
+            run_operation(session, ops.SubmitTasks([new(), new(args=b"{}", unique_key="k")]))
         with pytest.raises(InvalidField, match="wait"):
-            session._ask(asking.call(calls.WaitTask(UNKNOWN, 61.0)))
+            session._ask(asking.call(ops.WaitTask(UNKNOWN, 61.0)))
         wrong = {"receipt": ["mail", "0", 0, 1, 7], "task_id": UNKNOWN, "outcome": "lost"}
         request = asking.finish_tasks([])
         request.encode = lambda _: (requests.encode(["finish_tasks", {"finishes": [wrong]}]),)
@@ -417,7 +422,7 @@ def test_tasks_with_the_same_options_become_one_frame(world):
             ids = await asyncio.gather(*pushes)
             assert len(set(ids)) == len(tasks)
             assert world.session.shard.journal.sequence == before + 1 + 1 + 5  # keys choose partitions
-            views = [await ps._session.task(task.task_id) for task in tasks]
+            views = [await ps._session.execute(ops.FindTask(task.task_id)) for task in tasks]
             assert [view.message_id for view in views] == list(map(str, ids))
             assert [view.priority for view in views] == [200] * 5 + [128] * 10
             assert [view.max_attempts for view in views[:6]] == [3] * 5 + [views[5].max_attempts]
@@ -461,4 +466,4 @@ def test_what_was_pushed_in_the_short_form_is_a_task(world):
     task = new()
     with penstock.connect(world.broker.url) as ps:
         ps._session.push_one("mail", envelopes.task_message(task), None)
-        assert ps._session.task(task.task_id)[0].state is TaskState.PENDING
+        assert run_operation(ps._session, ops.FindTask(task.task_id))[0].state is TaskState.PENDING

@@ -10,12 +10,14 @@ from unittest.mock import Mock
 
 import pytest
 
+from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.model import Outcome, QueueStats
 from penstock.server.tcp.connection import TcpConnection
 from penstock.wire import answers, calls, requests
 from penstock.wire.frames import Type, frame
 from tests.support.dose import dose
+from tests.support.operations import run_operation
 from tests.support.serving import on_uvloop, until
 from tests.support.tcp_peer import serving
 
@@ -360,7 +362,7 @@ async def test_no_noise_disturbs_the_broker(tmp_path):
                 await good.push_one(b"%d" % number, b"good")
         await until(lambda: len(place.server._connections) == 1)
 
-        assert place.broker.session.stats("good")[0].ready == dose(ci=400, nightly=5000) // 50
+        assert run_operation(place.broker.session, ops.Stats("good"))[0].ready == dose(ci=400, nightly=5000) // 50
 
 
 @on_uvloop

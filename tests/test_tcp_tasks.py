@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.embedded import Session
 from penstock.errors import NotAuthorised
-from penstock.wire import calls
 from penstock.wire.frames import JsonType, Type, frame, json_frame
 from penstock.wire.requests import Hello, encode
 from tests.support.brokers import BrokerThread
@@ -309,7 +309,7 @@ async def test_what_is_no_task_is_not_claimed_but_goes_to_the_dead_letters():
         task_id = await client.submit()
 
         assert [each["task_id"] for each in await client.claim(max=5)] == [task_id]
-        stats = await place.broker.call(SOMEONE, "stats", calls.Stats("sums"))
+        stats = await place.broker.execute(SOMEONE, ops.Stats("sums"))
         assert stats.groups["default"].dead == 1
 
 

@@ -14,11 +14,13 @@ import pytest
 
 import penstock
 from penstock import Message
+from penstock import operations as ops
 from penstock.client.sync_delivery import Leased
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.errors import Closed, LeaseLost, QueueNotFound
 from tests.support.inside import session_of
+from tests.support.operations import run_operation
 
 SECONDS = 60  # nothing here takes that long; a hang fails instead of hanging
 
@@ -31,7 +33,9 @@ def ps(request, tmp_path):
     elif request.param == "file":
         opened = penstock.open(tmp_path / "data")
     else:
-        opened = penstock.Penstock(Session(tmp_path / "data", durability="os", journal_file_bytes=1 << 14))
+        opened = penstock.Penstock(
+            BlockingSession(Session(tmp_path / "data", durability="os", journal_file_bytes=1 << 14))
+        )
     with opened:
         yield opened
 
@@ -475,7 +479,7 @@ def test_many_threads_read_sealed_messages(tmp_path, pool):
         queue = ps.create_queue("mail", partitions=2)
         for number in range(10):
             queue.push_many([Message(payload=f"{number}-{n}".encode(), priority=n % 4) for n in range(20)])
-            ps._session.seal()
+            run_operation(ps._session, ops.Seal())
 
         def work(_):
             seen = []

@@ -10,15 +10,17 @@ from pathlib import Path
 import pytest
 
 from penstock import limits
+from penstock import operations as ops
 from penstock.broker.health import readyz
 from penstock.client.sync import Penstock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.model import ContentType, Message
 from penstock.shard.upkeep import RETRY_SECONDS_MAX, Sleeper
 from penstock.storage.extents import Extent
 from penstock.storage.segments import Prefetcher
 from penstock.telemetry import Metrics
 from penstock.telemetry.meter import Meter
+from tests.support.operations import run_operation
 from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
 
 PATIENCE = 60.0
@@ -89,8 +91,8 @@ def test_a_role_that_fails_waits_longer_each_time_and_is_not_hurried(monkeypatch
 
 def test_pushes_go_on_and_other_duties_are_done_while_sealing_fails(tmp_path, monkeypatch):
     session = Session(tmp_path / "data", durability="os", journal_file_bytes=1 << 16)
-    with Penstock(session) as ps:
-        keeper = session._keeper
+    with Penstock(BlockingSession(session)) as ps:
+        keeper = session.keeper
         assert keeper is not None
         sealing, sweeping = Round(IndexError("list index out of range")), Round(None)
         with monkeypatch.context() as trouble:
@@ -113,7 +115,7 @@ def test_pushes_go_on_and_other_duties_are_done_while_sealing_fails(tmp_path, mo
 
 def test_what_else_time_brings_is_done_while_a_part_of_it_fails(tmp_path, monkeypatch):
     session = Session(tmp_path / "data", durability="interval")
-    with Penstock(session) as ps:
+    with Penstock(BlockingSession(session)) as ps:
         keeper, failing, role = session.timekeeper, Round(KeyError("time")), Round(None)
         monkeypatch.setattr(keeper, "_let_time_happen", failing)
         keeper.roles.append(role)  # type: ignore[arg-type] # which answers that it wants nothing more
@@ -180,17 +182,17 @@ async def test_health_and_metrics_tell_of_a_role_that_fails(tmp_path):
 
 def test_tasks_that_are_none_beside_plain_messages_are_sealed(tmp_path: Path) -> None:
     session = Session(tmp_path / "data", durability="os", background=False)
-    with Penstock(session) as ps:
+    with Penstock(BlockingSession(session)) as ps:
         ids = ps.queue("mail").push_many([Message(payload=b"{}", content_type=ContentType.TASK)] * 2 + [b"plain"])
 
-        assert session.seal() == 1
+        assert run_operation(session, ops.Seal()) == 1
         assert len(ids) == 3
         assert [message.payload for message in ps.queue("mail").read(0, offset=0, limit=10)] == [b"{}", b"{}", b"plain"]
 
 
 def test_a_session_without_threads_never_has_pushes_wait_for_them(tmp_path: Path) -> None:
     session = Session(tmp_path / "data", durability="os", background=False, journal_file_bytes=1 << 16)
-    with Penstock(session) as ps:
+    with Penstock(BlockingSession(session)) as ps:
         for _ in range(2 * limits.journal_files_unsealed_max):
             ps.queue("mail").push(b"x" * 60_000)
-        assert session.seal() > limits.journal_files_unsealed_max
+        assert run_operation(session, ops.Seal()) > limits.journal_files_unsealed_max

@@ -17,7 +17,7 @@ from penstock import Message
 from penstock.client.sync import Penstock, Queue
 from penstock.client.sync_delivery import Leased
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.model import Outcome
 from penstock.requests import LeaseRequest, Settling
 from tests.support.dose import dose
@@ -94,7 +94,7 @@ def wait_in(session: Session, count: int, group: str = "default") -> list[Sleepe
 @pytest.mark.parametrize("how", ["delay", "retry", "release", "nack", "push", "time-out", "redrive"])
 def test_one_message_that_comes_ready_wakes_one(how):
     session, clock = opened()
-    queue = Penstock(session).create_queue("mail", lease_seconds=1.0, backoff_base_seconds=0)
+    queue = Penstock(BlockingSession(session)).create_queue("mail", lease_seconds=1.0, backoff_base_seconds=0)
     queue.create_group("second")
     made_ready: dict[str, Callable[[], object]] = {
         "delay": lambda: clock.advance(2),
@@ -123,7 +123,7 @@ def test_one_message_that_comes_ready_wakes_one(how):
 
 def test_a_message_that_is_not_due_wakes_nobody():
     session, _ = opened()
-    queue = Penstock(session).create_queue("mail")
+    queue = Penstock(BlockingSession(session)).create_queue("mail")
     sleepers = wait_in(session, 5)
 
     queue.push(b"x", delay=10)
@@ -134,7 +134,7 @@ def test_a_message_that_is_not_due_wakes_nobody():
 
 def test_each_group_is_woken_for_itself():
     session, _ = opened()
-    queue = Penstock(session).create_queue("mail")
+    queue = Penstock(BlockingSession(session)).create_queue("mail")
     queue.create_group("second")
     first, second = wait_in(session, 5), wait_in(session, 5, "second")
 
@@ -169,7 +169,7 @@ OPTIONS: list[dict[str, Any]] = [
 @given(STEPS, st.sampled_from(OPTIONS))
 def test_nobody_sleeps_while_there_is_a_message_to_be_had(steps, options):
     session, clock = opened()
-    queue = Penstock(session).create_queue("mail", lease_seconds=5.0, backoff_jitter=0.0, **options)
+    queue = Penstock(BlockingSession(session)).create_queue("mail", lease_seconds=5.0, backoff_jitter=0.0, **options)
     queue.create_group("second")
     sleepers: list[Sleeper] = []
     for what, number in steps:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock import operations as ops
 from penstock.broker.listening import CHANGES_MAX
 from penstock.envelopes import new_task_id, parse_envelope
 from penstock.errors import NotAuthorised
 from penstock.model import Receipt
 from penstock.model_tasks import Finish, TaskSubmission, WorkerInfo
 from penstock.requests import LeaseRequest
-from penstock.wire import calls
 from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
 from tests.test_websocket import Talk, serving
 
@@ -20,7 +20,7 @@ def task(queue: str = "mail", task_type: str = "send", **more: Any) -> TaskSubmi
 
 
 async def submit(broker, *tasks):
-    await broker.call(SOMEONE, "submit_tasks", calls.SubmitTasks(list(tasks)))
+    await broker.execute(SOMEONE, ops.SubmitTasks(list(tasks)))
 
 
 async def run(broker, queue: str = "mail") -> str:
@@ -30,7 +30,7 @@ async def run(broker, queue: str = "mail") -> str:
     receipt = Receipt(queue, piece.partition(0), piece.offsets[0], piece.attempt(0), reply.nonce)
     task_id = parse_envelope(piece.payloads()[0]).task_id
     finish = Finish(receipt=receipt, task_id=task_id, outcome="completed", result=b'{"big": 1}')
-    assert await broker.call(SOMEONE, "finish_tasks", calls.FinishTasks([finish])) == {}
+    assert await broker.execute(SOMEONE, ops.FinishTasks([finish])) == [None]
     return task_id
 
 
@@ -80,16 +80,16 @@ async def test_tasks_are_chosen_by_queue_type_id_and_workflow():
 @on_uvloop
 async def test_who_asks_for_workers_hears_when_they_come_and_go():
     async with serving() as (broker, _, connect), connect() as talk:
-        await broker.call(SOMEONE, "heartbeat_worker", calls.HeartbeatWorker(WorkerInfo(worker_id="w-1", host="h")))
+        await broker.execute(SOMEONE, ops.HeartbeatWorker(WorkerInfo(worker_id="w-1", host="h")))
         await talk.ask("events", "subscribed", subscription="w", topics=["workers"])
         came = await talk.hear("event")
         async with connect() as late:
             await late.ask("events", "subscribed", subscription="w", topics=["workers"])
             there = await late.hear("event")
         stopping = WorkerInfo(worker_id="w-1", host="h", is_stopping=True)
-        await broker.call(SOMEONE, "heartbeat_worker", calls.HeartbeatWorker(stopping))
+        await broker.execute(SOMEONE, ops.HeartbeatWorker(stopping))
         stops = await talk.hear("event")
-        await broker.call(SOMEONE, "forget_worker", calls.ForgetWorker("w-1"))
+        await broker.execute(SOMEONE, ops.ForgetWorker("w-1"))
         gone = await talk.hear("event")
 
         assert (came["event"], came["worker"]["worker_id"], came["worker"]["status"]) == ("worker", "w-1", "alive")

@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import errors
+from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.errors import BadRequest, Internal, PenstockError, RateLimited
 from penstock.model import Message, MessageId, Receipt
 from penstock.replies import LeaseReply, Piece, PushReply
-from penstock.wire import answers, calls, frames, requests
+from penstock.wire import answers, frames, requests
 from penstock.wire.errors import CLASSES, STATUS, ErrorReply, grpc_status, http_status, to_error, to_reply
 from penstock.wire.frames import JsonType, Splitter, Type, frame
 
@@ -58,7 +59,7 @@ def test_every_call_is_on_the_page_with_its_arguments():
 
     assert shown == {
         name: [field.name for field in msgspec.structs.fields(kind)] or ["none"]
-        for name, (kind, _) in calls.CALLS.items()
+        for name, (kind, _) in ops.CALLS.items()
     }
 
 
@@ -231,11 +232,11 @@ def test_messages_pushed_one_by_one_travel_in_one_batch():
     assert len(sent(leased(*pieces)).pieces) == 1
 
 
-@pytest.mark.parametrize("name", calls.CALLS)
+@pytest.mark.parametrize("name", ops.CALLS)
 def test_every_call_can_be_encoded_and_its_result_decoded(name):
-    kind, result = calls.CALLS[name]
+    kind, result = ops.CALLS[name]
 
-    assert calls.NAMES[kind] == name
+    assert ops.NAMES[kind] == name
     msgspec.msgpack.Decoder(kind)
     msgspec.msgpack.Decoder(result)
 

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from penstock import operations as ops
 from penstock.clock import ManualClock
 from penstock.errors import InputError
 from penstock.model_tasks import TaskState
@@ -372,14 +373,14 @@ async def test_a_worker_is_seen_while_it_works_and_gone_when_it_has_stopped():
 
         session = await app.open_async_session()
         async with working(app, worker_id="w-1", concurrency=7, clock=clock):
-            (seen,) = await session.workers()
+            (seen,) = await session.execute(ops.Workers())
             for _ in range(4):
                 clock.advance(seconds=15)
-                before, seen = seen, (await session.workers())[0]
+                before, seen = seen, (await session.execute(ops.Workers()))[0]
                 while seen.last_heartbeat_at == before.last_heartbeat_at:
                     await asyncio.sleep(0)
-                    (seen,) = await session.workers()
-        assert await session.workers() == []
+                    (seen,) = await session.execute(ops.Workers())
+        assert await session.execute(ops.Workers()) == []
 
     assert (seen.state, seen.info.worker_id, seen.info.queues) == ("alive", "w-1", ("mail",))
     assert (seen.info.concurrency, seen.info.task_types) == (7, (send.name,))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from penstock import operations as ops
 from penstock.clock import ManualClock
 from penstock.model_tasks import TaskState
 from penstock.tasks.app import App
@@ -89,7 +90,7 @@ async def test_slots_of_runs_that_do_not_end_are_given_to_others_up_to_a_bound()
             await final(app, job)
             assert (len(desk.abandoned), desk.running, desk.is_stuck) == (3, 1, True)
             await worker.crew.heartbeat.beat()
-            (shown,) = await (await app.open_async_session()).workers()
+            (shown,) = await (await app.open_async_session()).execute(ops.Workers())
             assert (shown.state, shown.info.abandoned, shown.info.running) == ("stuck", 3, 1)
             waiting = await echo.aenqueue(3)
             assert desk.wanted("default") == 0

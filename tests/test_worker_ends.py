@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from structlog.testing import capture_logs
 
+from penstock import operations as ops
 from penstock.clock import ManualClock
 from penstock.errors import LeaseLost
 from penstock.model_tasks import TaskState
@@ -158,7 +159,7 @@ async def test_a_running_task_that_is_cancelled_is_broken_off_at_once():
             job = await work.aenqueue()
             await gate.reached()
             session = await app.open_async_session()
-            await session.cancel_task(job.id)
+            await session.execute(ops.CancelTask(job.id))
             await until(lambda: gate.is_cancelled and not worker.crew.desk.runs)
             view = await view_of(app, job)
 
@@ -188,7 +189,7 @@ async def test_what_a_handler_returns_after_it_was_cancelled_is_refused():
                 jobs = [await ignores.aenqueue(), await cannot_be_stopped.aenqueue()]
                 await gate.reached(2)
                 for job in jobs:
-                    await session.cancel_task(job.id)
+                    await session.execute(ops.CancelTask(job.id))
                 gate.open()
                 await until(lambda: worker.crew.desk.is_idle)
                 views = [await view_of(app, job) for job in jobs]
@@ -211,7 +212,7 @@ async def test_a_buffered_task_that_is_cancelled_never_begins():
             worker.crew.desk.pace.run_us = 1
             jobs = [await work.aenqueue() for _ in range(3)]
             await until(lambda: worker.crew.desk.buffered == 2)
-            await session.cancel_task(jobs[1].id)
+            await session.execute(ops.CancelTask(jobs[1].id))
             await until(lambda: worker.crew.desk.buffered == 1)
             gate.open()
             await final(app, jobs[2])
@@ -294,7 +295,7 @@ async def test_a_worker_that_stops_finishes_what_runs_and_gives_back_the_rest():
         gate.open()
         await running
         first, second = [await view_of(app, job) for job in jobs]
-        workers = await (await app.open_async_session()).workers()
+        workers = await (await app.open_async_session()).execute(ops.Workers())
 
     assert (first.state, first.result) == (TaskState.COMPLETED, b'"done"')
     assert (second.state, gate.arrived, workers) == (TaskState.PENDING, 1, [])

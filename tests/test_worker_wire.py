@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 from structlog.testing import capture_logs
 
+from penstock import operations as ops
 from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.model_tasks import TaskFilter, TaskState
@@ -111,7 +112,7 @@ async def test_a_wire_that_is_cut_again_and_again_loses_and_doubles_nothing(brok
                 await asyncio.to_thread(broker.cut)
             views = [await final(app, job) for job in jobs]
             session = await app.open_async_session()
-            page = await session.tasks(TaskFilter(states=(TaskState.COMPLETED,), limit=500))
+            page = await session.execute(ops.ListTasks(TaskFilter(states=(TaskState.COMPLETED,), limit=500)))
 
     assert [view.result for view in views] == [str(number).encode() for number in range(300)]
     assert len(page.tasks) == 300

@@ -11,8 +11,10 @@ from bench import fresh, raw, workload
 from bench.measure import Row, Scale, directory, interleaved, per_second
 from bench.memory import Above
 from bench.workload import BATCH
+from penstock import operations as ops
 from penstock.client.sync import Penstock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
+from tests.support.operations import run_operation
 
 HOUR = 3_600.0
 YEAR = 365 * 86_400.0
@@ -64,10 +66,10 @@ def memory_of_delayed(place: str, count: int, seconds_max: float) -> float:
     workload.lists()
     above = Above()
     session = Session(place, durability="os")
-    queue = Penstock(session).queue("mail")
+    queue = Penstock(BlockingSession(session)).queue("mail")
     for table in workload.delayed_tables(count // BATCH, seconds_max):
         queue.push_many(table)
-    session.seal()
+    run_operation(session, ops.Seal())
     return above.megabytes()
 
 

@@ -11,8 +11,10 @@ from bench.embedded.leasing import fill, rate_of_leases
 from bench.measure import Row, Scale, directory, interleaved
 from bench.memory import Above
 from bench.workload import BATCH
+from penstock import operations as ops
 from penstock.client.sync import Penstock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
+from tests.support.operations import run_operation
 
 DEEP = 10_000_000
 SHALLOW = 10_000
@@ -38,7 +40,7 @@ class Backlog:
 
     def _settle(self) -> None:
         if self._sealed:
-            self._session.seal()
+            run_operation(self._session, ops.Seal())
 
 
 def rates(scale: Scale) -> list[Row]:
@@ -81,8 +83,8 @@ def memory_of_backlog(place: str, count: int) -> float:
     workload.lists()
     above = Above()
     session = Session(place, durability="os")
-    fill(Penstock(session).queue("mail"), workload.cycled(count // BATCH))
-    session.seal()
+    fill(Penstock(BlockingSession(session)).queue("mail"), workload.cycled(count // BATCH))
+    run_operation(session, ops.Seal())
     return above.megabytes()
 
 

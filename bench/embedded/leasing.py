@@ -9,8 +9,10 @@ import penstock
 from bench import raw, workload
 from bench.measure import Row, Scale, directory, interleaved, per_second
 from bench.workload import BATCH, PAYLOAD_BYTES
+from penstock import operations as ops
 from penstock.client.sync import Penstock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
+from tests.support.operations import run_operation
 
 RAW_CUTS = "cutting a blob, touching each"
 
@@ -67,12 +69,12 @@ def from_segments(scale: Scale) -> list[Row]:
     count = scale(300)
     with directory() as place:
         session = Session(place, durability="os")
-        with Penstock(session) as ps:
+        with Penstock(BlockingSession(session)) as ps:
             queue = ps.queue("mail")
 
             def measure() -> float:
                 fill(queue, workload.cycled(count))
-                session.seal()
+                run_operation(session, ops.Seal())
                 return rate_of_leases(queue, count)
 
             value, limit = interleaved(measure, lambda: rate_of_cuts(count))

@@ -13,8 +13,10 @@ from bench.embedded.leasing import fill
 from bench.measure import Row, Scale, directory
 from bench.workload import BATCH, FRAME_BYTES
 from penstock import limits
+from penstock import operations as ops
 from penstock.client.sync import Penstock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
+from tests.support.operations import run_operation
 
 ROUNDS = 3
 RAW_READ = "reading the files and their checksum"
@@ -64,7 +66,7 @@ def files_read(place: Path) -> list[Path]:
 def fill_and_die(place: str, how: str, count: int) -> None:
     """Runs in a fresh process."""
     session = Session(place, durability="os")
-    queue = Penstock(session).queue("mail")
+    queue = Penstock(BlockingSession(session)).queue("mail")
     if how == "singles":
         payloads = workload.lists()[0]
         for index in range(count):
@@ -72,7 +74,7 @@ def fill_and_die(place: str, how: str, count: int) -> None:
     else:
         fill(queue, workload.cycled(count))
     if how == "sealed":
-        session.seal()
+        run_operation(session, ops.Seal())
     session.shard.journal.sync()
     fresh.answer(None)
     fresh.die()

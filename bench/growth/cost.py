@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 
 Work = Callable[[], object]
 CONSTANT, LINEAR = 0.35, 1.15  # exponents, with room for what does not grow, for logarithms and for the weather
@@ -79,7 +79,7 @@ class Setting:
 
     @property
     def ps(self) -> Penstock:
-        return Penstock(self.session)
+        return Penstock(BlockingSession(self.session))
 
     def begin(self) -> None:
         """What comes now counts."""

@@ -6,7 +6,9 @@ from functools import partial
 
 from bench.growth.cost import CONSTANT, LINEAR, Cost, Setting, Work
 from penstock import Message
+from penstock import operations as ops
 from penstock.model import to_datetime
+from tests.support.operations import run_operation
 
 
 def _half_read(setting: Setting, partitions: int) -> None:
@@ -19,7 +21,7 @@ def _half_read(setting: Setting, partitions: int) -> None:
     setting.clock.advance(1)
     queue.push_many([Message(payload=b"x", partition=name) for name in names])
     queue.lease(partitions).ack()
-    setting.session.seal()
+    run_operation(setting.session, ops.Seal())
 
 
 def stats_of_sealed(setting: Setting, partitions: int) -> Work:
@@ -33,7 +35,7 @@ def seek_in_sealed(setting: Setting, partitions: int) -> Work:
     began = setting.clock.now()
     _half_read(setting, partitions)
     moment = to_datetime(began + 500_000)
-    return lambda: setting.session.seek("mail", "default", moment, None)
+    return lambda: run_operation(setting.session, ops.Seek("mail", "default", moment, None))
 
 
 def end_leases(setting: Setting, leases: int) -> Work:

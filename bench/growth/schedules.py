@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from bench.growth.cost import CONSTANT, Cost, Setting, Work
+from penstock import operations as ops
 from penstock.model_tasks import ScheduleSpec
+from tests.support.operations import run_operation
 
 MINUTE = 60.0
 
@@ -16,14 +18,14 @@ def _spec(number: int) -> ScheduleSpec:
 
 def _scheduled(setting: Setting, schedules: int) -> None:
     for number in range(schedules):
-        setting.session.set_schedule(_spec(number))
+        run_operation(setting.session, ops.SetSchedule(_spec(number)))
 
 
 def set_beside(setting: Setting, schedules: int) -> Work:
     """Change some, when there are many."""
     _scheduled(setting, schedules)
     changed = [msgspec.structs.replace(_spec(number), priority=3) for number in range(20)]
-    return lambda: [setting.session.set_schedule(spec) for spec in changed]
+    return lambda: [run_operation(setting.session, ops.SetSchedule(spec)) for spec in changed]
 
 
 def fire_all(setting: Setting, schedules: int) -> Work:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bench.growth.cost import CONSTANT, Cost, Setting, Work
 from penstock import Message
+from penstock import operations as ops
+from tests.support.operations import run_operation
 
 SEALS = 8
 
@@ -19,7 +21,7 @@ def compact(setting: Setting, extents: int) -> Work:
     """A file of which most rows are gone, and many extents stay."""
     _spread(setting, extents)
     setting.ps.queue("gone").push_many([b"y"] * (3 * extents))
-    setting.session.seal()
+    run_operation(setting.session, ops.Seal())
     setting.ps.delete_queue("gone")
     return setting.session.compact
 
@@ -34,7 +36,7 @@ def seal_beside(setting: Setting, extents: int) -> Work:
     """A few messages, when much is sealed."""
     for _ in range(SEALS):
         _spread(setting, extents // SEALS, "history")
-        setting.session.seal()
+        run_operation(setting.session, ops.Seal())
     setting.ps.queue("mail").push_many([b"x"] * 100)
     return setting.session.seal
 
@@ -52,8 +54,8 @@ def retain_nothing(setting: Setting, extents: int) -> Work:
     """Looking for messages that are old enough, when none is."""
     for _ in range(SEALS):
         _spread(setting, extents // SEALS)
-        setting.session.seal()
-    keeper = setting.session._keeper
+        run_operation(setting.session, ops.Seal())
+    keeper = setting.session.keeper
     assert keeper is not None
     return keeper.retain
 

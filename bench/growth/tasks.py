@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bench.growth.cost import CONSTANT, LINEAR, Cost, Setting, Work
+from penstock import operations as ops
 from penstock.envelopes import new_task_id, tasks_batch
 from penstock.model_tasks import TaskFilter, TaskState, TaskSubmission
+from tests.support.operations import run_operation
 
 BATCH = 100
 
@@ -20,16 +22,16 @@ def _enqueue(setting: Setting, count: int) -> list[str]:
 def status_behind(setting: Setting, tasks: int) -> Work:
     """One that was there before, when many came after it; each in a frame of its own."""
     (old,) = _enqueue(setting, 1)
-    setting.session.tasks(TaskFilter())
+    run_operation(setting.session, ops.ListTasks(TaskFilter()))
     for _ in range(tasks):
         _enqueue(setting, 1)
-    return lambda: setting.session.task(old)
+    return lambda: run_operation(setting.session, ops.FindTask(old))
 
 
 def purge_waiting(setting: Setting, tasks: int) -> Work:
     """All that wait are cancelled and forgotten."""
     _enqueue(setting, tasks)
-    setting.session.tasks(TaskFilter())
+    run_operation(setting.session, ops.ListTasks(TaskFilter()))
     return lambda: setting.session.purge_tasks(TaskFilter(states=(TaskState.PENDING,)))
 
 

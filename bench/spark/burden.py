@@ -20,6 +20,8 @@ from bench.server.process import Running, broker
 from bench.spark.scans import drained, through_source
 from bench.spark.setting import QUEUE, fill, spark
 from bench.workload import BATCH, lists
+from penstock import operations as ops
+from tests.support.operations import run_operation
 
 HISTORY = 2_000_000
 SECONDS = 4
@@ -35,7 +37,7 @@ def pushing_meanwhile(scale: Scale) -> list[Row]:
         with penstock.open(other, durability="os") as nobodys:
             for each in (nobodys, ps):
                 fill(each.queue(QUEUE), scale(HISTORY))
-                each._session.seal()
+                run_operation(each._session, ops.Seal())
         for url in (other, served.url):
             drained(through_source(url))
         asked = asked_by_scans(served)

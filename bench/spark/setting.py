@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 import penstock
 from bench.measure import Scale
 from bench.workload import lists
+from penstock import operations as ops
 from penstock.history import open_history
 from penstock.spark import session
+from tests.support.operations import run_operation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +46,7 @@ def sealed(scale: Scale) -> Path:
     with penstock.open(data, durability="os") as ps:
         queue = ps.create_queue(QUEUE, partitions=PARTITIONS, retention_seconds=None, retention_bytes=None)
         fill(queue, scale(MESSAGES))
-        ps._session.seal()
+        run_operation(ps._session, ops.Seal())
     return data
 
 

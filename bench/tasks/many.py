@@ -9,11 +9,13 @@ from bench.measure import Row, Scale, directory
 from bench.server.process import broker
 from bench.tasks.app import QUEUE, tasks_at
 from bench.tasks.process import TEXT
+from penstock import operations as ops
 from penstock.embedded import Session
 from penstock.envelopes import new_task_id, parse_envelope, tasks_batch
 from penstock.model import Receipt
 from penstock.model_tasks import Finish, TaskFilter, TaskState, TaskSubmission
 from penstock.requests import LeaseRequest
+from tests.support.operations import run_operation
 
 MILLION = 1_000_000
 BATCH = 1_000
@@ -40,7 +42,7 @@ def page(scale: Scale) -> list[Row]:
         for number in range(scale(MILLION) // BATCH):
             _done(session, f"type-{number % 10}")
         caught = perf_counter()
-        session.tasks(TaskFilter(limit=1))
+        run_operation(session, ops.ListTasks(TaskFilter(limit=1)))
         behind = perf_counter() - caught
         seconds = [_page(session) for _ in range(ROUNDS)]
         session.close()
@@ -65,14 +67,14 @@ def _done(session: Session, task_type: str) -> None:
             receipt = Receipt(QUEUE, piece.partition(index), piece.offsets[index], piece.attempt(index), reply.nonce)
             task_id = parse_envelope(payload).task_id
             finishes.append(Finish(receipt=receipt, task_id=task_id, outcome="completed", result=b"1"))
-    accepted, _ = session.finish_tasks(finishes)
+    accepted, _ = run_operation(session, ops.FinishTasks(finishes))
     assert accepted == [None] * BATCH
 
 
 def _page(session: Session) -> float:
     wanted = TaskFilter(states=(TaskState.COMPLETED,), task_type="type-3")
     begun = perf_counter()
-    found, _ = session.tasks(wanted)
+    found, _ = run_operation(session, ops.ListTasks(wanted))
     seconds = perf_counter() - begun
     assert len(found.tasks) == wanted.limit
     return seconds

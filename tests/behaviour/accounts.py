@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from penstock import operations as ops
 from penstock.delivery.group import Group
 from penstock.delivery.inspection import count_phases
 from penstock.delivery.phases import FRESH, LEASED, READY, SETTLED, WAITING
 from penstock.embedded import Session
 from penstock.model import GroupStats
+from tests.support.operations import run_operation
 
 
 def check_accounts(session: Session) -> None:
     """Every queue's statistics add up, and agree with the states counted one by one."""
-    for name in session.queues()[0]:
-        stats, _ = session.stats(name)
+    for name in run_operation(session, ops.Queues())[0]:
+        stats, _ = run_operation(session, ops.Stats(name))
         with session.shard.lock:
             for group in session.shard.core.by_name[name].groups.values():
                 check_group(group, stats.groups[group.name])

@@ -10,11 +10,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock import Penstock
+from penstock import operations as ops
 from penstock.client.sync_delivery import Delivery
 from penstock.envelopes import new_task_id, parse_envelope, tasks_batch
 from penstock.errors import PenstockError
 from penstock.model_tasks import Finish, TaskFilter, TaskSubmission, TaskView
 from tests.behaviour.ways import Way
+from tests.support.operations import run_operation
 
 T = TypeVar("T")
 QUEUE = "mail"
@@ -40,7 +42,9 @@ class Run:
 
     def progress(self, value: Any) -> None:
         session = self._office.session
-        session.confirm(session.note_progress(self.delivery.proof, self.task_id, msgspec.json.encode(value)))
+        session.confirm(
+            run_operation(session, ops.NoteProgress(self.delivery.proof, self.task_id, msgspec.json.encode(value)))
+        )
 
 
 class Office:
@@ -72,25 +76,25 @@ class Office:
 
     def submit(self, *tasks: TaskSubmission) -> list[str]:
         """As those are stored that the queue alone cannot take care of."""
-        return [each.task_id for each in self.told(self.session.submit_tasks(tasks))]
+        return [each.task_id for each in self.told(run_operation(self.session, ops.SubmitTasks(tasks)))]
 
     def task(self, task_id: str) -> TaskView:
-        view: TaskView = self.told(self.session.task(task_id))
+        view: TaskView = self.told(run_operation(self.session, ops.FindTask(task_id)))
         return view
 
     def state(self, task_id: str) -> str:
         return str(self.task(task_id).state)
 
     def wait(self, task_id: str, seconds: float = 0) -> TaskView:
-        view: TaskView = self.told(self.session.wait_task(task_id, seconds))
+        view: TaskView = self.told(run_operation(self.session, ops.WaitTask(task_id, seconds)))
         return view
 
     def cancel(self, task_id: str) -> TaskView:
-        view: TaskView = self.told(self.session.cancel_task(task_id))
+        view: TaskView = self.told(run_operation(self.session, ops.CancelTask(task_id)))
         return view
 
     def retry(self, task_id: str) -> TaskView:
-        view: TaskView = self.told(self.session.retry_task(task_id))
+        view: TaskView = self.told(run_operation(self.session, ops.RetryTask(task_id)))
         return view
 
     def ids(self, **wanted: Any) -> list[str]:
@@ -98,7 +102,7 @@ class Office:
         found: list[str] = []
         cursor = None
         while True:
-            page = self.told(self.session.tasks(TaskFilter(cursor=cursor, **wanted)))
+            page = self.told(run_operation(self.session, ops.ListTasks(TaskFilter(cursor=cursor, **wanted))))
             found += [view.task_id for view in page.tasks]
             cursor = page.cursor
             if cursor is None:
@@ -114,7 +118,7 @@ class Office:
         return run
 
     def finish(self, finishes: list[Finish]) -> list[PenstockError | None]:
-        refusals: list[PenstockError | None] = self.told(self.session.finish_tasks(finishes))
+        refusals: list[PenstockError | None] = self.told(run_operation(self.session, ops.FinishTasks(finishes)))
         return refusals
 
     def work(self, **options: Any) -> list[str]:
@@ -136,7 +140,7 @@ def in_thread(call: Callable[[], T]) -> Future[T]:
 
 def waiting(way: Way, call: Callable[[], T]) -> Future[T]:
     """The same, once the shard knows that somebody waits for a task, or for news."""
-    desk = way.session.desk
+    desk = way.session.tasks
     known = threading.Event()
     add, listen = desk.waiters.add, desk.registry.listen
 

@@ -6,7 +6,7 @@ import errno
 from typing import Any
 
 import penstock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.errors import DirectoryInUse, DiskFull, DiskReadOnly, InvalidField, NotADataDirectory
 from tests.behaviour.steps import drain, lease_one, numbered, refuse, take
 from tests.support.forgetful import ForgetfulDisk
@@ -57,7 +57,7 @@ def test_an_unknown_durability_of_the_whole(tmp_path):
 def test_a_full_disk_refuses_pushes_and_takes_settles(clock):
     disk = ForgetfulDisk(capacity_bytes=1 << 30)
     session = Session(None, disk=disk, clock=clock, background=False, journal_file_bytes=1 << 20)
-    ps = penstock.Penstock(session)
+    ps = penstock.Penstock(BlockingSession(session))
     queue = ps.queue("mail")
     queue.push_many(numbered(3))
     first, second, _ = queue.lease(3)
@@ -82,7 +82,7 @@ def test_a_full_disk_refuses_pushes_and_takes_settles(clock):
 def test_a_full_disk_refuses_a_transaction_that_pushes(clock):
     disk = ForgetfulDisk(capacity_bytes=1 << 30)
     session = Session(None, disk=disk, clock=clock, background=False, journal_file_bytes=1 << 20)
-    ps = penstock.Penstock(session)
+    ps = penstock.Penstock(BlockingSession(session))
     queue = ps.queue("mail")
     queue.push_many(numbered(2))
     delivery = lease_one(queue)

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from penstock import Message
+from penstock import operations as ops
 from penstock.client.sync_delivery import Leased
 from penstock.errors import GroupNotFound, InvalidField, InvalidName, LeaseLost, MemberFenced, QueueNotFound
 from penstock.model import to_micros
 from penstock.requests import LeaseRequest
 from tests.behaviour.steps import refuse
+from tests.support.operations import run_operation
 
 GROUP = "workers"
 SESSION = 10
@@ -28,16 +30,18 @@ class Worker:
         self.join(seconds)
 
     def join(self, seconds=SESSION):
-        self.told, ticket = self.session.join(self.queue, GROUP, self.name, seconds, "earliest")
+        self.told, ticket = run_operation(self.session, ops.Join(self.queue, GROUP, self.name, seconds, "earliest"))
         self.session.confirm(ticket)
 
     def beat(self, *held):
-        self.told, ticket = self.session.heartbeat(self.queue, GROUP, self.name, self.told.generation, list(held))
+        self.told, ticket = run_operation(
+            self.session, ops.Heartbeat(self.queue, GROUP, self.name, self.told.generation, list(held))
+        )
         self.session.confirm(ticket)
         return self.told.assigned
 
     def leave(self):
-        self.session.confirm(self.session.leave(self.queue, GROUP, self.name, self.told.generation))
+        self.session.confirm(run_operation(self.session, ops.Leave(self.queue, GROUP, self.name, self.told.generation)))
 
     def lease(self, max=100, **options):
         request = LeaseRequest(max, consumer=self.name, member=self.name, generation=self.told.generation, **options)
@@ -313,7 +317,7 @@ def test_a_deleted_group_or_queue_has_no_members(ps, queue):
     queue.delete_group(GROUP)
     refuse(GroupNotFound, one.beat, GROUP)
     refuse(GroupNotFound, one.leave, GROUP)
-    refuse(GroupNotFound, lambda: one.session.join("orders", GROUP, "one", SESSION), GROUP)
+    refuse(GroupNotFound, lambda: run_operation(one.session, ops.Join("orders", GROUP, "one", SESSION)), GROUP)
     before = one.told.generation
     one.join()
     assert one.told.generation > before
@@ -333,7 +337,9 @@ def test_wrong_names_and_times_are_refused(ps, queue):
     for seconds in wrong:
         refuse(InvalidField, partial(queue.subscribe, GROUP, session_seconds=seconds), "session_seconds")
     one = Worker(ps, "one")
-    one.told, _ = one.session.heartbeat("orders", GROUP, "one", one.told.generation, ["no such partition"])
+    one.told, _ = run_operation(
+        one.session, ops.Heartbeat("orders", GROUP, "one", one.told.generation, ["no such partition"])
+    )
     refuse(InvalidField, lambda: queue.subscribe(GROUP, batch=0), "max")
     refuse(InvalidName, lambda: queue.subscribe("no good"), "group")
     assert one.told.assigned == FOUR

@@ -75,5 +75,5 @@ def test_options_outlast_the_process(ps, way):
 
     queue = way.crash().queue("mail")
 
-    assert queue.options.lease_seconds == 77
+    assert queue.options().lease_seconds == 77
     assert all(getattr(queue.options, name) == getattr(before, name) == value for name, value in options.items())

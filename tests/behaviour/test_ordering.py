@@ -327,7 +327,7 @@ def test_the_ordering_of_a_queue_cannot_change_under_its_messages(ps):
     drain(queue)
     ps.update_queue("orders", ordering="key")
 
-    assert queue.options.ordering == "key"
+    assert queue.options().ordering == "key"
 
 
 def test_partitions_cannot_be_added_under_messages_in_key_order(ps):

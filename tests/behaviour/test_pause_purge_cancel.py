@@ -236,7 +236,7 @@ def test_a_queue_is_made_once(ps):
         ps.create_queue("mail", max_attempts=3)
     with pytest.raises(QueueExists):
         ps.create_queue("mail", exist_ok=True)
-    assert ps.create_queue("mail", exist_ok=True, max_attempts=3).options.max_attempts == 3
+    assert ps.create_queue("mail", exist_ok=True, max_attempts=3).options().max_attempts == 3
 
 
 def test_options_can_be_changed(ps, clock):
@@ -247,7 +247,7 @@ def test_options_can_be_changed(ps, clock):
     ps.update_queue("mail", lease_seconds=100)
     new = queue.lease(1)
 
-    assert (queue.options.lease_seconds, queue.options.max_attempts) == (100, 3)
+    assert (queue.options().lease_seconds, queue.options().max_attempts) == (100, 3)
     clock.advance(50)
     with pytest.raises(LeaseLost):
         old.ack()

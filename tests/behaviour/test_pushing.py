@@ -198,7 +198,7 @@ def test_partitions_cannot_be_taken_away(ps):
 
     with pytest.raises(InvalidField, match="partitions"):
         ps.update_queue("orders", partitions=2)
-    assert ps.queue("orders").options.partitions == 3
+    assert ps.queue("orders").options().partitions == 3
 
 
 def test_a_refused_push_leaves_no_queue_behind(ps):

@@ -7,11 +7,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
+from penstock import operations as ops
 from penstock.errors import InvalidField, ScheduleNotFound
 from penstock.model import to_datetime
 from penstock.model_tasks import ScheduleSpec
 from tests.behaviour.steps import refuse
 from tests.behaviour.task_steps import Office
+from tests.support.operations import run_operation
 
 HOURLY = ScheduleSpec(name="tidy", cron="0 * * * *", task_type="tidy", queue="mail", args=b"[1]")
 
@@ -20,10 +22,10 @@ class Timetable(Office):
     """An office that works by the clock."""
 
     def set(self, spec: ScheduleSpec = HOURLY, **changes):
-        return self.told(self.session.set_schedule(replace(spec, **changes)))
+        return self.told(run_operation(self.session, ops.SetSchedule(replace(spec, **changes))))
 
     def schedules(self):
-        return self.told(self.session.schedules())
+        return self.told(run_operation(self.session, ops.Schedules()))
 
 
 @pytest.fixture
@@ -85,13 +87,13 @@ def test_a_paused_schedule_makes_nothing_until_it_goes_on(timetable, clock, way)
 def test_a_deleted_schedule_makes_nothing_more(timetable, clock, way):
     timetable.set()
 
-    timetable.session.confirm(timetable.session.delete_schedule("tidy"))
+    timetable.session.confirm(run_operation(timetable.session, ops.DeleteSchedule("tidy")))
 
     clock.advance(7200)
     way.let_time_happen()
     assert timetable.schedules() == []
     assert timetable.ids() == []
-    refuse(ScheduleNotFound, lambda: timetable.session.delete_schedule("tidy"), "tidy")
+    refuse(ScheduleNotFound, lambda: run_operation(timetable.session, ops.DeleteSchedule("tidy")), "tidy")
 
 
 @pytest.mark.parametrize(("missed", "count"), [("skip", 0), ("catch_up", 5)])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from penstock import limits
+from penstock import operations as ops
 from penstock.errors import InvalidField, LeaseLost, TaskConflict, TaskNotFound
 from penstock.model_tasks import TaskFilter, TaskState, WorkerInfo
 from tests.behaviour.steps import TICK, refuse
 from tests.behaviour.task_steps import QUEUE, Office, waiting
+from tests.support.operations import run_operation
 
 
 @pytest.fixture
@@ -45,16 +47,18 @@ def test_a_task_that_waits_for_its_next_attempt_can_be_cancelled(office, clock):
 
 def test_a_task_that_runs_is_cancelled_at_once_and_its_worker_is_told(office, way):
     task_id, other = office.push(office.new(), office.new())
-    office.session.heartbeat_worker(WorkerInfo(worker_id="w1"))
+    run_operation(office.session, ops.HeartbeatWorker(WorkerInfo(worker_id="w1")))
     run, goes_on = office.lease(worker="w1")
-    news = waiting(way, lambda: office.told(office.session.worker_news("w1", 60)))
+    news = waiting(way, lambda: office.told(run_operation(office.session, ops.AwaitNews("w1", 60))))
 
     seen = office.cancel(task_id)
 
     assert (seen.state, seen.worker) == (TaskState.CANCELLED, "w1")
     assert news.result(30).cancelled == (task_id,)
-    assert office.told(office.session.worker_news("w1", 0)).cancelled == ()
-    assert office.told(office.session.heartbeat_worker(WorkerInfo(worker_id="w1"))).cancelled == (task_id,)
+    assert office.told(run_operation(office.session, ops.AwaitNews("w1", 0))).cancelled == ()
+    assert office.told(run_operation(office.session, ops.HeartbeatWorker(WorkerInfo(worker_id="w1")))).cancelled == (
+        task_id,
+    )
     with pytest.raises(LeaseLost):
         run.finish(result="too late")
     goes_on.finish(result="fine")
@@ -100,7 +104,7 @@ def test_a_cancelled_task_can_be_retried(office):
         assert office.retry(task_id).state is TaskState.PENDING
 
     assert sorted(office.work()) == sorted([waits, runs])
-    assert office.told(office.session.worker_news("w1", 0)).cancelled == ()
+    assert office.told(run_operation(office.session, ops.AwaitNews("w1", 0))).cancelled == ()
 
 
 def test_a_failed_task_need_not_wait_for_its_next_attempt(office):
@@ -133,7 +137,7 @@ def test_tasks_are_listed_newest_first_page_by_page(office, clock):
     assert office.ids(limit=3) == ids[::-1]
     assert office.ids(task_type="odd") == [ids[5], ids[3], ids[1]]
     assert office.ids(argument="args.0=4") == [ids[4]]
-    page = office.told(office.session.tasks(TaskFilter(limit=7)))
+    page = office.told(run_operation(office.session, ops.ListTasks(TaskFilter(limit=7))))
     assert (len(page.tasks), page.cursor) == (7, None)
 
 
@@ -154,7 +158,7 @@ def test_a_filter_that_makes_no_sense_is_refused(office):
     with pytest.raises(InvalidField, match="limit"):
         office.ids(limit=limits.task_page_max + 1)
     with pytest.raises(InvalidField, match="cursor"):
-        office.session.tasks(TaskFilter(cursor="rubbish"))
+        run_operation(office.session, ops.ListTasks(TaskFilter(cursor="rubbish")))
 
 
 def test_purging_forgets_what_is_over_and_what_only_waits(office, clock):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from penstock import operations as ops
 from penstock.errors import InvalidField, OperationNotFound, TaskConflict
 from penstock.model_tasks import OperationState, OperationView, TaskFilter, TaskState, WorkerInfo
 from tests.behaviour.steps import refuse
 from tests.behaviour.task_steps import Office
+from tests.support.operations import run_operation
 
 
 @pytest.fixture
@@ -17,9 +19,11 @@ def office(ps):
 
 def begin(office: Office, action: str, operation_id: str = "", **wanted) -> OperationView:
     """Begun, and worked off: whoever looks until it is over sees that it is."""
-    view: OperationView = office.told(office.session.begin_operation(action, TaskFilter(**wanted), operation_id))
+    view: OperationView = office.told(
+        run_operation(office.session, ops.BeginOperation(action, TaskFilter(**wanted), operation_id))
+    )
     while not view.is_over:
-        view = office.told(office.session.operation(view.operation_id))
+        view = office.told(run_operation(office.session, ops.FindOperation(view.operation_id)))
     return view
 
 
@@ -40,7 +44,7 @@ def test_an_operation_tells_what_it_did(office):
 
 
 def test_cancelling_by_a_filter_ends_what_waits_and_what_runs(office, way):
-    office.session.heartbeat_worker(WorkerInfo(worker_id="w1", queues=("mail",)))
+    run_operation(office.session, ops.HeartbeatWorker(WorkerInfo(worker_id="w1", queues=("mail",))))
     ids = office.push(*(office.new("a", delay_seconds=30 * (n % 2)) for n in range(6)))
     parent, child = office.submit(first := office.new("a"), office.new("a", depends_on=(first.task_id,)))
     running = office.lease_one()
@@ -52,7 +56,7 @@ def test_cancelling_by_a_filter_ends_what_waits_and_what_runs(office, way):
     assert office.state(other) == "pending"
     assert view.cancelled in (7, 8)  # the child may have been cancelled with its parent
     assert view.purged == 0
-    assert way.session.desk.registry.news("w1").cancelled == (running.task_id,)
+    assert way.session.tasks.registry.news("w1").cancelled == (running.task_id,)
     with pytest.raises(Exception, match="receipt"):
         running.finish(result=1)
     assert office.work() == [other]
@@ -79,26 +83,40 @@ def test_the_same_id_is_the_same_operation(office):
 
     assert again == first
     assert len(office.ids()) == 1
-    assert [view.operation_id for view in office.told(office.session.operations())] == ["spring-cleaning"]
+    assert [view.operation_id for view in office.told(run_operation(office.session, ops.ListOperations()))] == [
+        "spring-cleaning"
+    ]
 
 
 def test_operations_are_listed_newest_first_and_one_that_is_over_cannot_be_stopped(office):
     office.enqueue()
     first, second = begin(office, "cancel"), begin(office, "purge")
 
-    assert office.told(office.session.operations()) == [second, first]
-    refuse(TaskConflict, lambda: office.session.stop_operation(first.operation_id), "is done")
-    refuse(OperationNotFound, lambda: office.session.operation("none"), "'none'")
-    refuse(OperationNotFound, lambda: office.session.stop_operation("none"), "'none'")
+    assert office.told(run_operation(office.session, ops.ListOperations())) == [second, first]
+    refuse(TaskConflict, lambda: run_operation(office.session, ops.StopOperation(first.operation_id)), "is done")
+    refuse(OperationNotFound, lambda: run_operation(office.session, ops.FindOperation("none")), "'none'")
+    refuse(OperationNotFound, lambda: run_operation(office.session, ops.StopOperation("none")), "'none'")
 
 
 def test_bad_input_names_its_field(office):
-    refuse(InvalidField, lambda: office.session.begin_operation("drop", TaskFilter()), "action")
-    refuse(InvalidField, lambda: office.session.begin_operation("purge", TaskFilter(), "a/b"), "operation_id")
-    refuse(InvalidField, lambda: office.session.begin_operation("purge", TaskFilter(states=("odd",))), "states")  # type: ignore[arg-type]
-    refuse(InvalidField, lambda: office.session.begin_operation("purge", TaskFilter(argument="")), "argument")
-    refuse(InvalidField, lambda: office.session.operation(".."), "operation_id")
-    assert office.told(office.session.operations()) == []
+    refuse(InvalidField, lambda: run_operation(office.session, ops.BeginOperation("drop", TaskFilter())), "action")
+    refuse(
+        InvalidField,
+        lambda: run_operation(office.session, ops.BeginOperation("purge", TaskFilter(), "a/b")),
+        "operation_id",
+    )
+    refuse(
+        InvalidField,
+        lambda: run_operation(office.session, ops.BeginOperation("purge", TaskFilter(states=("odd",)))),
+        "states",
+    )  # type: ignore[arg-type]
+    refuse(
+        InvalidField,
+        lambda: run_operation(office.session, ops.BeginOperation("purge", TaskFilter(argument=""))),
+        "argument",
+    )
+    refuse(InvalidField, lambda: run_operation(office.session, ops.FindOperation("..")), "operation_id")
+    assert office.told(run_operation(office.session, ops.ListOperations())) == []
 
 
 def test_tasks_that_are_submitted_after_it_began_are_not_meant(office, clock):

@@ -6,9 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from penstock import limits
+from penstock import operations as ops
 from penstock.errors import Closed
 from penstock.model_tasks import TaskState
 from tests.behaviour.task_steps import Office, waiting
+from tests.support.operations import run_operation
 
 embedded = pytest.mark.parametrize("way", ["memory", "file"], indirect=True)
 
@@ -56,7 +58,7 @@ def test_many_may_wait_for_one_task(office, way):
     office.work()
 
     assert {future.result(30).result for future in futures} == {b'"result of send"'}
-    assert len(way.session.desk.waiters) == 0
+    assert len(way.session.tasks.waiters) == 0
 
 
 def test_whoever_waits_is_told_of_the_last_failure_and_not_before(office, way, clock):
@@ -133,7 +135,7 @@ def test_the_end_of_patience_comes_by_the_clock(office, way, clock):
 def test_closing_tells_whoever_waits(office, way):
     task_id = office.enqueue()
     result = waiting(way, lambda: office.wait(task_id, 60))
-    news = waiting(way, lambda: office.session.worker_news("w1", 60))
+    news = waiting(way, lambda: run_operation(office.session, ops.AwaitNews("w1", 60)))
 
     office.ps.close()
 

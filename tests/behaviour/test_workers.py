@@ -5,21 +5,25 @@ from __future__ import annotations
 import pytest
 
 from penstock import limits
+from penstock import operations as ops
 from penstock.errors import InvalidName, LeaseLost
 from penstock.model_tasks import WorkerInfo, WorkerNews
 from tests.behaviour.steps import refuse
 from tests.behaviour.task_steps import Office, waiting
+from tests.support.operations import run_operation
 
 
 class Staff(Office):
     """An office that sees its workers."""
 
     def heartbeat(self, worker_id: str, **told) -> WorkerNews:
-        news: WorkerNews = self.told(self.session.heartbeat_worker(WorkerInfo(worker_id=worker_id, **told)))
+        news: WorkerNews = self.told(
+            run_operation(self.session, ops.HeartbeatWorker(WorkerInfo(worker_id=worker_id, **told)))
+        )
         return news
 
     def workers(self) -> dict[str, str]:
-        return {view.info.worker_id: view.state for view in self.told(self.session.workers())}
+        return {view.info.worker_id: view.state for view in self.told(run_operation(self.session, ops.Workers()))}
 
 
 @pytest.fixture
@@ -33,7 +37,7 @@ def test_workers_are_shown_as_they_tell_of_themselves(staff, clock):
     staff.heartbeat("w1", host="box", pid=7, queues=("mail",), concurrency=4, running=2)
     staff.heartbeat("w2", is_stopping=True)
 
-    first, second = staff.told(staff.session.workers())
+    first, second = staff.told(run_operation(staff.session, ops.Workers()))
 
     assert (first.info.host, first.info.queues, first.info.running, first.state) == ("box", ("mail",), 2, "alive")
     assert (first.last_heartbeat_at - first.first_seen_at).total_seconds() == 10
@@ -81,7 +85,7 @@ def test_a_worker_that_says_goodbye_gives_back_what_it_holds(staff):
     staff.heartbeat("w1")
     late = staff.lease_one(worker="w1")
 
-    staff.session.confirm(staff.session.forget_worker("w1"))
+    staff.session.confirm(run_operation(staff.session, ops.ForgetWorker("w1")))
 
     assert staff.workers() == {}
     with pytest.raises(LeaseLost):
@@ -93,10 +97,10 @@ def test_a_worker_that_says_goodbye_gives_back_what_it_holds(staff):
 def test_news_is_for_the_worker_that_runs_the_task(staff, way):
     first, second = staff.push(staff.new(), staff.new())
     one, two = staff.lease_one(worker="w1"), staff.lease_one(worker="w2")
-    waits = waiting(way, lambda: staff.told(staff.session.worker_news("w2", 60)))
+    waits = waiting(way, lambda: staff.told(run_operation(staff.session, ops.AwaitNews("w2", 60))))
 
     staff.cancel(one.task_id)
-    assert staff.told(staff.session.worker_news("w1", 0)) == WorkerNews((one.task_id,))
+    assert staff.told(run_operation(staff.session, ops.AwaitNews("w1", 0))) == WorkerNews((one.task_id,))
     assert not waits.done()
     staff.cancel(two.task_id)
 
@@ -107,5 +111,7 @@ def test_news_is_for_the_worker_that_runs_the_task(staff, way):
 
 def test_a_worker_without_a_name_is_refused(staff):
     refuse(InvalidName, lambda: staff.heartbeat("no spaces"), "worker_id")
-    refuse(InvalidName, lambda: staff.session.worker_news("", 0), "worker_id")
-    refuse(InvalidName, lambda: staff.session.confirm(staff.session.forget_worker("a/b")), "worker_id")
+    refuse(InvalidName, lambda: run_operation(staff.session, ops.AwaitNews("", 0)), "worker_id")
+    refuse(
+        InvalidName, lambda: staff.session.confirm(run_operation(staff.session, ops.ForgetWorker("a/b"))), "worker_id"
+    )

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Penstock, connect, validation
+from penstock import operations as ops
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.model import Outcome, Receipt
 from penstock.storage.disk import Disk
 from tests.behaviour.accounts import check_accounts
 from tests.support.brokers import BrokerThread
 from tests.support.forgetful import ForgetfulDisk
+from tests.support.operations import run_operation
 
 JOURNAL_FILE_BYTES = 1 << 17
 
@@ -37,7 +39,7 @@ class Way:
 
     def start(self) -> Penstock:
         self.opened.append(self.make())
-        return Penstock(self.session)
+        return Penstock(BlockingSession(self.session))
 
     def make(self) -> Session:
         return Session(None, durability="os", **self.arguments())
@@ -67,7 +69,7 @@ class Way:
 
     def seal(self) -> None:
         """Move everything pushed so far into segments."""
-        self.session.seal()
+        run_operation(self.session, ops.Seal())
 
     def let_time_happen(self) -> None:
         """What the timekeeper does while nobody calls."""
@@ -75,8 +77,8 @@ class Way:
 
     def keep_house(self) -> None:
         """What the storekeeper does by itself every few seconds."""
-        assert self.session._keeper is not None
-        self.session._keeper.tick()
+        assert self.session.keeper is not None
+        self.session.keeper.tick()
 
     def settle(self, receipts: Sequence[str], outcome: Outcome = Outcome.ACKED) -> None:
         """Settle with receipts that travelled as text."""

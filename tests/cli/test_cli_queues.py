@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import typer
 
+from penstock import operations as ops
 from penstock.cli.options import DEFAULTS, flag
 
 
@@ -68,7 +69,7 @@ def test_a_queue_is_made_with_any_option_and_changed(ps, run):
     assert (options.retention_bytes, options.dead_letter, options.max_length) == (2**30, False, None)
 
     assert run("queues", "update", "orders", "--ttl-seconds", "2d", "--json").json["options"]["ttl_seconds"] == 172_800
-    assert ps.queue("orders").options.partitions == 8
+    assert ps.queue("orders").options().partitions == 8
     shown = run("queues", "show", "orders").out
     assert "lease_seconds    5m00s" in shown
     assert "8 partitions" in shown
@@ -180,7 +181,7 @@ def test_groups_are_made_listed_moved_and_deleted(shop, run, no_time_passes):
 
 def test_members_of_a_group_are_listed(ps, run, no_time_passes):
     queue = ps.create_queue("orders", partitions=2)
-    ps._session.join("orders", "workers", "w1", 30, "earliest")
+    run_operation(ps._session, ops.Join("orders", "workers", "w1", 30, "earliest"))
     assert lines(run("groups", "members", "orders", "workers").out)[1].split() == ["w1", "12s", "0,", "1"]
     (member,) = run("groups", "members", "orders", "workers", "--json").json
     assert member["partitions"] == ["0", "1"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from penstock import operations as ops
 from penstock.model import Receipt
 from penstock.model_tasks import Finish, WorkerInfo, result_error_json
 from penstock.requests import LeaseRequest
 from penstock.worker.command import load_app
 from tests.cli.test_cli_queues import lines
+from tests.support.operations import run_operation
 
 ID = "0199c0de-5a00-7c1e-8000-7a7e5f3b2a10"
 OTHER = "0199c0de-5a00-7c1e-8000-7a7e5f3b2a11"
@@ -22,7 +24,9 @@ def leased(ps, queue="default"):
 
 
 def finished(ps, id, outcome, **how):
-    accepted, _ = ps.session.finish_tasks([Finish(receipt=leased(ps), task_id=id, outcome=outcome, **how)])
+    accepted, _ = run_operation(
+        ps.session, ops.FinishTasks([Finish(receipt=leased(ps), task_id=id, outcome=outcome, **how)])
+    )
     assert accepted == [None]
 
 
@@ -134,7 +138,7 @@ def test_cancel_retry_and_purge(ps, run):
 def test_workers_are_listed(ps, run, no_time_passes):
     assert run("workers").code == 4
     info = WorkerInfo(worker_id="web-1", queues=("mail",), concurrency=16, running=3, completed=1204, memory_bytes=1)
-    ps.session.heartbeat_worker(info)
+    run_operation(ps.session, ops.HeartbeatWorker(info))
 
     assert lines(run("workers").out) == [
         "worker state queues running abandoned  done failed cpu   memory   heard",
@@ -216,7 +220,7 @@ def test_the_command_line_shows_the_reason(ps, run):
     task_id = run("enqueue", "send", "-q", "mail", "--json").json["task_id"]
     (delivery,) = ps.queue("mail").lease(1)
     finish = Finish(receipt=delivery.proof, task_id=task_id, outcome="completed", result=result_error_json(why))
-    answers, ticket = ps.session.finish_tasks([finish])
+    answers, ticket = run_operation(ps.session, ops.FinishTasks([finish]))
     ps.session.confirm(ticket)
     assert answers == [None]
 

@@ -7,10 +7,12 @@ from urllib.parse import quote
 import pytest
 
 from penstock import connect
+from penstock import operations as ops
 from penstock.errors import InvalidField, InvalidName, PenstockError
 from penstock.model import MessageId
 from penstock.model_tasks import ScheduleSpec, WorkerInfo
 from tests.support.http import request
+from tests.support.operations import run_operation
 
 NAMES = ["..", ".", "", "a/b", "mail/groups/g1", "../mail", "g1/..", "g1/../..", "mail/dlq", "%2E%2E", "a%2Fb", "a\\b",
          "a?exist_ok=1", "a#b", "a b", "a\n", "a;b", "ä", "\x00"]  # fmt: skip
@@ -18,8 +20,11 @@ NAMES = ["..", ".", "", "a/b", "mail/groups/g1", "../mail", "g1/..", "g1/../..",
 
 def picture(server):
     """Everything that a wrong route could change."""
-    names = server.session.queues()[0]
-    return [(name, server.session.stats(name)[0], server.session.groups(name)[0]) for name in names]
+    names = run_operation(server.session, ops.Queues())[0]
+    return [
+        (name, run_operation(server.session, ops.Stats(name))[0], run_operation(server.session, ops.Groups(name))[0])
+        for name in names
+    ]
 
 
 @pytest.fixture
@@ -37,31 +42,31 @@ def calls_of(queue, name):
     """Every call of a client that makes a path of a name."""
     session = queue._session
     return {
-        "update_queue": lambda: session.update_queue(name, {"max_attempts": 3}),
-        "delete_queue": lambda: session.delete_queue(name),
-        "options": lambda: session.options(name),
-        "stats": lambda: session.stats(name),
-        "pause": lambda: session.pause(name, True),
-        "purge": lambda: session.purge(name),
+        "update_queue": lambda: run_operation(session, ops.UpdateQueue(name, {"max_attempts": 3})),
+        "delete_queue": lambda: run_operation(session, ops.DeleteQueue(name)),
+        "options": lambda: run_operation(session, ops.GetOptions(name)),
+        "stats": lambda: run_operation(session, ops.Stats(name)),
+        "pause": lambda: run_operation(session, ops.Pause(name)),
+        "purge": lambda: run_operation(session, ops.Purge(name)),
         "push_bytes": lambda: session.push_bytes(name, b"x"),
-        "peek": lambda: session.peek(name, 1),
-        "cancel": lambda: session.cancel(MessageId(name, "0", 0)),
-        "cancel in a partition": lambda: session.cancel(MessageId("mail", name, 0)),
-        "why": lambda: session.why(MessageId(name, "0", 0)),
-        "delete_group": lambda: session.delete_group("mail", name),
-        "seek": lambda: session.seek("mail", name, "latest", None),
-        "members": lambda: session.members("mail", name),
-        "join": lambda: session.join("mail", name, "me", 10.0),
-        "heartbeat": lambda: session.heartbeat("mail", "g1", name, 1, []),
-        "leave": lambda: session.leave("mail", "g1", name, 1),
-        "purge_dead_letters": lambda: session.purge_dead_letters(name),
-        "task": lambda: session.task(name),
-        "cancel_task": lambda: session.cancel_task(name),
-        "forget_worker": lambda: session.forget_worker(name),
-        "heartbeat_worker": lambda: session.heartbeat_worker(WorkerInfo(worker_id=name)),
-        "delete_schedule": lambda: session.delete_schedule(name),
-        "set_schedule": lambda: session.set_schedule(
-            ScheduleSpec(name=name, cron="* * * * *", task_type="t", queue="mail")
+        "peek": lambda: run_operation(session, ops.Peek(name, 1)),
+        "cancel": lambda: run_operation(session, ops.Cancel(MessageId(name, "0", 0))),
+        "cancel in a partition": lambda: run_operation(session, ops.Cancel(MessageId("mail", name, 0))),
+        "why": lambda: run_operation(session, ops.Why(MessageId(name, "0", 0))),
+        "delete_group": lambda: run_operation(session, ops.DeleteGroup("mail", name)),
+        "seek": lambda: run_operation(session, ops.Seek("mail", name, "latest", None)),
+        "members": lambda: run_operation(session, ops.Members("mail", name)),
+        "join": lambda: run_operation(session, ops.Join("mail", name, "me", 10.0)),
+        "heartbeat": lambda: run_operation(session, ops.Heartbeat("mail", "g1", name, 1, [])),
+        "leave": lambda: run_operation(session, ops.Leave("mail", "g1", name, 1)),
+        "purge_dead_letters": lambda: run_operation(session, ops.PurgeDeadLetters(name)),
+        "task": lambda: run_operation(session, ops.FindTask(name)),
+        "cancel_task": lambda: run_operation(session, ops.CancelTask(name)),
+        "forget_worker": lambda: run_operation(session, ops.ForgetWorker(name)),
+        "heartbeat_worker": lambda: run_operation(session, ops.HeartbeatWorker(WorkerInfo(worker_id=name))),
+        "delete_schedule": lambda: run_operation(session, ops.DeleteSchedule(name)),
+        "set_schedule": lambda: run_operation(
+            session, ops.SetSchedule(ScheduleSpec(name=name, cron="* * * * *", task_type="t", queue="mail"))
         ),
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.client.sync_delivery import Leased
 from penstock.embedded import Session
@@ -20,6 +21,7 @@ from penstock.requests import (
 )
 from tests.simulation.history import OK, Got, Place, Row, Sent, Settle
 from tests.simulation.world import World
+from tests.support.operations import run_operation
 
 QUEUES: dict[str, dict[str, Any]] = {
     "plain": {"retention_messages": 20},
@@ -205,7 +207,7 @@ class Clients:
         self.world.do(
             "operator",
             "seek",
-            lambda session: (None, session.seek(queue, "other", to, None)),
+            lambda session: (None, run_operation(session, ops.Seek(queue, "other", to, None))),
             queue=queue,
             group="other",
             to=to,
@@ -215,22 +217,36 @@ class Clients:
         queue = self.rng.choice(list(QUEUES))
         partition = "0" if queue != "named" else "north"
         place = Place(queue, partition, self.rng.randrange(40))
-        self.world.do("operator", "cancel", lambda session: (None, session.cancel(MessageId(*place))), place=place)
+        self.world.do(
+            "operator",
+            "cancel",
+            lambda session: (None, run_operation(session, ops.Cancel(MessageId(*place)))),
+            place=place,
+        )
 
     def redrive(self) -> None:
         queue, group = self.rng.choice(list(QUEUES)), self.rng.choice(GROUPS)
         wanted = LetterFilter(group=group, limit=self.rng.choice([1, 5, 100]))
         self.world.do(
-            "operator", "redrive", lambda session: session.redrive(queue, wanted, None), queue=queue, group=group
+            "operator",
+            "redrive",
+            lambda session: run_operation(session, ops.Redrive(queue, wanted, None)),
+            queue=queue,
+            group=group,
         )
 
     def purge(self) -> None:
         queue = self.rng.choice(list(QUEUES))
         if self.rng.random() < 0.5:
-            self.world.do("operator", "purge", lambda session: (None, session.purge(queue)), queue=queue)
+            self.world.do(
+                "operator", "purge", lambda session: (None, run_operation(session, ops.Purge(queue))), queue=queue
+            )
         else:
             self.world.do(
-                "operator", "purge_dlq", lambda session: (None, session.purge_dead_letters(queue)), queue=queue
+                "operator",
+                "purge_dlq",
+                lambda session: (None, run_operation(session, ops.PurgeDeadLetters(queue))),
+                queue=queue,
             )
 
     def pause(self) -> None:
@@ -242,10 +258,16 @@ class Clients:
         """A group that comes and goes under one name."""
         queue = self.rng.choice(list(QUEUES))
         self.world.do(
-            "operator", "create_group", lambda session: (None, session.create_group(queue, "extra", "earliest"))
+            "operator",
+            "create_group",
+            lambda session: (None, run_operation(session, ops.CreateGroup(queue, "extra", "earliest"))),
         )
         if self.rng.random() < 0.7:
-            self.world.do("operator", "delete_group", lambda session: (None, session.delete_group(queue, "extra")))
+            self.world.do(
+                "operator",
+                "delete_group",
+                lambda session: (None, run_operation(session, ops.DeleteGroup(queue, "extra"))),
+            )
 
     def visit(self) -> None:
         """A queue that comes and goes; what one incarnation held must never show in the next."""
@@ -279,14 +301,16 @@ def lease(world: World, queue: str, group: str, count: int, seconds: float, *, a
 
 def pause(world: World, queue: str, paused: bool) -> None:
     """Hold a queue back, or let it flow."""
-    world.do("operator", "pause", lambda session: (None, session.pause(queue, paused)), queue=queue, to=paused)
+    world.do(
+        "operator", "pause", lambda session: (None, run_operation(session, ops.Resume(queue))), queue=queue, to=paused
+    )
 
 
 def letters(world: World, queue: str) -> Row:
     """The dead letters of a queue: (their place, origin, group, payload, headers)."""
 
     def act(session: Session) -> tuple[Any, int]:
-        found, ticket = session.dead_letters(queue, LetterFilter())
+        found, ticket = run_operation(session, ops.DeadLetters(queue, LetterFilter()))
         return [_letter(letter) for letter in found], ticket
 
     return world.do("operator", "letters", act, queue=queue)

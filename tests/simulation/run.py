@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import limits
+from penstock import operations as ops
 from penstock.delivery import dedup, snapshot, upkeep
 from penstock.embedded import Session
 from penstock.model import to_micros
@@ -14,6 +15,7 @@ from tests.simulation.checkers import GROUPS, PROMISES
 from tests.simulation.clients import QUEUES, Clients, lease, letters, pause
 from tests.simulation.history import History, Place, Settle
 from tests.simulation.world import World
+from tests.support.operations import run_operation
 
 STEPS = 250
 
@@ -55,15 +57,15 @@ def _step(world: World, clients: Clients) -> None:
 
 
 def _tick(session: Session) -> Any:
-    keeper = session._keeper
+    keeper = session.keeper
     assert keeper is not None
     return keeper.tick()
 
 
 HOUSEWORK = (
-    lambda session: session.seal(),
+    lambda session: run_operation(session, ops.Seal()),
     lambda session: session.checkpoint(),
-    lambda session: session.compact(),
+    lambda session: run_operation(session, ops.Compact()),
     _tick,
 )
 
@@ -98,8 +100,8 @@ def _drain(world: World, clients: Clients) -> None:
 
 def _look(world: World, queue: str) -> None:
     letters(world, queue)
-    world.do("operator", "stats", lambda session: session.stats(queue), queue=queue, drained=True)
-    for partition in world.session.groups(queue)[0]["default"]:
+    world.do("operator", "stats", lambda session: run_operation(session, ops.Stats(queue)), queue=queue, drained=True)
+    for partition in run_operation(world.session, ops.Groups(queue))[0]["default"]:
         _read(world, queue, partition.partition)
     while world.pending:
         world.confirm_one()
@@ -109,7 +111,7 @@ def _look(world: World, queue: str) -> None:
 
 def _read(world: World, queue: str, partition: str) -> None:
     def act(session: Session) -> tuple[Any, int]:
-        messages, ticket = session.read(queue, partition, None, None, 10_000)
+        messages, ticket = run_operation(session, ops.Read(queue, partition, None, None, 10_000))
         found = []
         for message in messages:
             assert message.id is not None

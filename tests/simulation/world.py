@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.clock import ManualClock
 from penstock.embedded import Session
@@ -20,6 +21,7 @@ from penstock.errors import InputError, OutcomeUnknown, StateError, StorageError
 from tests.simulation.history import FAILED, OK, UNKNOWN, History, Row
 from tests.support.accounts import assert_accounts
 from tests.support.forgetful import SHORT, ForgetfulDisk, PowerCut
+from tests.support.operations import run_operation
 from tests.support.steps import limit_steps
 from tests.support.turns import TurnTaking, take_turns
 
@@ -33,7 +35,7 @@ class ProcessGone(BaseException):
 
 
 def _look_ahead(session: Session) -> None:
-    keeper = session._keeper
+    keeper = session.keeper
     assert keeper is not None
     for _ in range(20):  # each round reaches one share of the delays further
         keeper._refill_delays()
@@ -53,8 +55,8 @@ class World:
         self.deaths = 0
         self.session = self.open()
         for name, options in queues.items():
-            self.session.shard.confirm(self.session.create_queue(name, options, exist_ok=False))
-            self.session.shard.confirm(self.session.create_group(name, "other", "earliest"))
+            self.session.shard.confirm(run_operation(self.session, ops.CreateQueue(name, options, exist_ok=False)))
+            self.session.shard.confirm(run_operation(self.session, ops.CreateGroup(name, "other", "earliest")))
 
     # operations of clients
 
@@ -135,7 +137,7 @@ class World:
         self.clock.advance(seconds)
         self.keep(_look_ahead, lambda: None)
         if self.rng.random() < 0.5:
-            self.do("clock", "tick", lambda session: (None, session.queues()[1]))
+            self.do("clock", "tick", lambda session: (None, run_operation(session, ops.Queues())[1]))
 
     # faults
 

@@ -13,14 +13,16 @@ from crc32c import crc32c
 import penstock
 import penstock.spark
 from penstock import Message
+from penstock import operations as ops
 from penstock.client.sync import Penstock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.errors import Damaged, InvalidField, QueueNotFound
 from penstock.spark.pipelines.archive import PIPELINE, ArchiveOptions, read_archive
 from penstock.spark.pipelines.archiving.storing import HOME, MANIFEST, read_manifest
 from penstock.spark.pipelines.running import PipelineRun, execute
 from penstock.spark.pipelines.state import write_state
 from tests.support.brokers import BrokerThread
+from tests.support.operations import run_operation
 
 
 def archive(spark, url, out, *queues, since=None, **options):
@@ -49,7 +51,7 @@ def data(tmp_path):
         ps.create_queue("mail", max_length=100)
         ps.queue("orders").push_many(messages(40))
         ps.queue("mail").push_many(messages(5))
-        ps._session.seal()
+        run_operation(ps._session, ops.Seal())
         ps.queue("orders").push_many(messages(10, first=40))
     return tmp_path / "data"
 
@@ -69,7 +71,7 @@ def test_an_archive_is_the_log_and_retention_waits_for_it(spark, data, tmp_path)
     assert read_archive(spark, out).schema.simpleString() == log.schema.simpleString()
     with penstock.open(data) as ps:
         assert [row.lag for row in ps.queue("orders").groups()["archive"]] == [0, 0]
-        ps._session.seal()
+        run_operation(ps._session, ops.Seal())
         ps.update_queue("orders", retention_seconds=0)
         ps.compact()
         assert ps.queue("orders").read() == []
@@ -112,9 +114,9 @@ def test_a_difference_between_archive_and_log_names_the_message(spark, data, tmp
 
 def test_a_live_broker_is_archived_over_the_wire(spark, tmp_path):
     with closing(Session(tmp_path / "data", durability="os")) as session:
-        queue = Penstock(session).queue("orders")
+        queue = Penstock(BlockingSession(session)).queue("orders")
         queue.push_many(messages(20))
-        session.seal()
+        run_operation(session, ops.Seal())
         queue.push_many(messages(5))
         broker = BrokerThread(session)
         try:

@@ -14,7 +14,7 @@ import pytest
 from penstock import Message
 from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField
 from penstock.spark.pipelines.backtest import (
     PIPELINE,
@@ -167,7 +167,7 @@ def data(tmp_path: Path) -> Path:
     """Every order was acked, but for those divisible by ten, which died."""
     clock = ManualClock()
     session = Session(tmp_path / "data", background=False, clock=clock, durability="os")
-    with Penstock(session) as ps:
+    with Penstock(BlockingSession(session)) as ps:
         orders = ps.create_queue("orders", max_attempts=2, backoff_base_seconds=0)
         orders.push_many([Message(payload={"n": n, "do": WHAT.get(n, "")}) for n in range(40)])
         while leased := orders.lease(40):
@@ -208,7 +208,7 @@ def test_a_handler_is_run_over_history_and_compared(spark: Any, here: Path, data
     assert report.summary == (
         "handlers_under_test:handle is mixed: 4 of 36 that were acknowledged would fail; 3 of 4 that failed would pass"
     )
-    with Penstock(Session(data, background=False)) as ps:
+    with Penstock(BlockingSession(Session(data, background=False))) as ps:
         assert ps.queue("orders").stats().dead == 4
 
 

@@ -6,12 +6,14 @@ import pytest
 
 import penstock
 from penstock import Message
+from penstock import operations as ops
 from penstock.errors import GroupNotFound, InvalidField, QueueNotFound
 from penstock.spark.pipelines.archive import PIPELINE as ARCHIVE
 from penstock.spark.pipelines.archive import ArchiveOptions
 from penstock.spark.pipelines.replay import PIPELINE, ReplayOptions
 from penstock.spark.pipelines.replaying import selecting
 from penstock.spark.pipelines.running import PipelineRun, execute
+from tests.support.operations import run_operation
 
 
 @pytest.fixture
@@ -29,7 +31,7 @@ def data(tmp_path):
             ]
         )
         queue.lease(4).ack()
-        ps._session.seal()
+        run_operation(ps._session, ops.Seal())
     return tmp_path / "data"
 
 

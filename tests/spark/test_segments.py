@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from penstock import Message
+from penstock import operations as ops
 from penstock.client.sync import Penstock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
+from tests.support.operations import run_operation
 
 MESSAGE_TYPES = {
     "queue": "string",
@@ -37,14 +39,14 @@ def segments(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory with sealed messages and the lifecycle of some of them."""
     directory = tmp_path_factory.mktemp("data")
     session = Session(directory, background=False)
-    with Penstock(session) as ps:
+    with Penstock(BlockingSession(session)) as ps:
         orders = ps.queue("orders")
         orders.push_many([Message(payload={"total": n}, key=f"k{n % 3}", headers={"n": str(n)}) for n in range(100)])
         orders.push(b"urgent", priority="high", delay=60, ttl=3600, dedup_key="once", trace="t-1", max_attempts=2)
         leased = orders.lease(40)
         leased[0].reject("broken")
         leased.ack()
-        session.seal()
+        run_operation(session, ops.Seal())
     return directory / "segments"
 
 

@@ -14,13 +14,15 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 import penstock.spark
 from penstock import Message
+from penstock import operations as ops
 from penstock.client.sync import Penstock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField, PenstockError, QueueNotFound
 from penstock.spark.failures import cause
 from penstock.spark.schema import COLUMNS
 from tests.behaviour.task_steps import Office
 from tests.support.brokers import BrokerThread
+from tests.support.operations import run_operation
 from tests.test_docs import python_blocks
 
 SEALED, UNSEALED = 120, 30
@@ -35,7 +37,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> str:
 def broker(directory: str) -> Iterator[BrokerThread]:
     """A live broker whose directory has sealed messages, others, and what became of some."""
     with closing(Session(directory, background=False)) as session:
-        ps = Penstock(session)
+        ps = Penstock(BlockingSession(session))
         orders = ps.create_queue("orders", partitions=2)
         orders.push_many([_message(n) for n in range(SEALED)])
         ps.queue("mail").push_many([b"hello", b"\xff\xfe"])
@@ -44,7 +46,7 @@ def broker(directory: str) -> Iterator[BrokerThread]:
         leased.ack()
         office = Office(ps)
         run_tasks(office)
-        session.seal()
+        run_operation(session, ops.Seal())
         orders.push_many([_message(n) for n in range(SEALED, SEALED + UNSEALED)])
         orders.lease(5).ack()
         run_tasks(office)
@@ -117,15 +119,15 @@ def test_a_table_prunes_columns_and_pushes_filters_into_its_files(spark, directo
 
 def test_a_table_shows_its_moment_whatever_happens_before_it_is_read(spark, tmp_path):
     with closing(Session(tmp_path / "data", background=False)) as session:
-        queue = Penstock(session).create_queue("orders", retention_bytes=1)
+        queue = Penstock(BlockingSession(session)).create_queue("orders", retention_bytes=1)
         queue.push_many([b"a"] * 20)
         queue.lease(20).ack()
-        session.seal()
+        run_operation(session, ops.Seal())
         queue.push_many([b"b"] * 20)
         frame = penstock.spark.table(spark, tmp_path / "data", "orders")
         queue.push_many([b"c"] * 20)
-        session.seal()
-        session.compact()
+        run_operation(session, ops.Seal())
+        run_operation(session, ops.Compact())
 
         payloads = [bytes(row.payload) for row in frame.orderBy("offset").collect()]
         assert payloads == [b"a"] * 20 + [b"b"] * 20
@@ -239,7 +241,7 @@ def test_events_tell_what_became_of_them(spark, broker, directory):
 
     assert dict(events.dtypes) == COLUMNS["events"]
     counted = {row.outcome: row.n for row in events.groupBy("outcome").agg(F.sum("count").alias("n")).collect()}
-    group = Penstock(broker.session).queue("orders").stats().groups["default"]
+    group = Penstock(BlockingSession(broker.session)).queue("orders").stats().groups["default"]
     assert counted == {"rejected": group.dead, "acked": group.acked}
     assert events.where("wait_ms < 0 or processing_ms < 0 or pushed_at is null").count() == 0
     assert rows(penstock.spark.table(spark, directory, "orders", table="events")) == rows(events)
@@ -281,7 +283,7 @@ def test_a_table_of_sql_that_names_its_columns_is_told_what_spark_does_to_it(spa
 def test_the_queue_may_be_named_by_an_option(spark, tmp_path):
     url = str(tmp_path / "data")
     with closing(Session(url, background=False)) as session:
-        Penstock(session).create_queue("orders")
+        Penstock(BlockingSession(session)).create_queue("orders")
     messages = spark.createDataFrame([(bytearray(b"a"),)], "payload binary")
     messages.write.format("penstock").options(url=url, queue="orders").mode("append").save()
 

@@ -12,13 +12,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import Message
+from penstock import operations as ops
 from penstock.cli import output, spark_session
 from penstock.cli.spark_session import hush
 from penstock.client.sync import Penstock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField
 from penstock.spark.views import check_reading, meant, query
 from tests.cli.conftest import Run, nobodys_settings, run  # noqa: F401 - fixtures
+from tests.support.operations import run_operation
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +28,10 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Some queues, half sealed and half not."""
     found = tmp_path_factory.mktemp("sql") / "data"
     session = Session(found, background=False)
-    with Penstock(session) as ps:
+    with Penstock(BlockingSession(session)) as ps:
         ps.queue("orders").push_many([Message(payload={"total": n}, key=f"k{n % 2}") for n in range(6)])
         ps.queue("orders").lease(4).ack()
-        session.seal()
+        run_operation(session, ops.Seal())
         ps.queue("orders").push_many([Message(payload={"total": n}, headers={"a": "b"}) for n in range(6, 10)])
         ps.queue("orders.eu-1").push_many(["grüße", b"\xff\x00"])
     return found

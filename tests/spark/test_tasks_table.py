@@ -6,8 +6,10 @@ import pytest
 
 import penstock
 import penstock.spark
+from penstock import operations as ops
 from penstock.spark.views import query
 from tests.behaviour.task_steps import Office
+from tests.support.operations import run_operation
 
 
 @pytest.fixture
@@ -16,9 +18,9 @@ def data(tmp_path):
     with penstock.open(tmp_path / "data", durability="os") as ps:
         office = Office(ps)
         office.enqueue("mail.send", args=b'["a@b.c"]', max_attempts=3)
-        office.session.seal()
+        run_operation(office.session, ops.Seal())
         office.lease_one(worker="w1").finish("failed", error="boom", delay_seconds=0)
-        office.session.seal()
+        run_operation(office.session, ops.Seal())
         office.lease_one(worker="w2").finish(result={"sent": 1})
         office.enqueue("report.make", queue="reports")
     return str(tmp_path / "data")

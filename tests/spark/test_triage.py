@@ -14,10 +14,11 @@ import pyarrow as pa
 import pytest
 
 from penstock import Message
+from penstock import operations as ops
 from penstock.cli import main
 from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.errors import QueueNotFound
 from penstock.spark.pipelines.running import PipelineRun
 from penstock.spark.pipelines.triage import PIPELINE, TriageOptions
@@ -28,6 +29,7 @@ from penstock.spark.pipelines.triaging.report import Triage
 from penstock.spark.pipelines.triaging.shared_facts import most_telling
 from penstock.spark.pipelines.triaging.signatures import signature
 from penstock.spark.pipelines.typed import typed
+from tests.support.operations import run_operation
 
 TRACEBACK = """Traceback (most recent call last):
   File "/srv/app/workers/orders.py", line {line}, in handle
@@ -166,14 +168,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("triage") / "data"
     clock, rng = ManualClock(), random.Random(7)
     session = Session(directory, background=False, clock=clock, durability="os")
-    with Penstock(session) as ps:
+    with Penstock(BlockingSession(session)) as ps:
         orders = ps.create_queue("orders", max_attempts=2, backoff_base_seconds=0)
         orders.push_many([order(number, rng) for number in range(120)])
         while leased := orders.lease(50, consumer="w1"):
             for delivery in leased:
                 settle(delivery, rng)
             clock.advance(0.1)
-        session.seal()
+        run_operation(session, ops.Seal())
         ps.queue("other").push(b"alone")
     return directory
 

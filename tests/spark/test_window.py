@@ -15,7 +15,7 @@ import pytest
 
 from penstock import Message
 from penstock.client.sync import Penstock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField
 from penstock.spark.pipelines.running import PipelineRun
 from penstock.spark.pipelines.typed import typed
@@ -219,7 +219,7 @@ def test_a_filter_that_cannot_be_is_refused(spark: Any) -> None:
 
 
 def push(data: Path, *seconds: float) -> None:
-    with Penstock(Session(data, background=False)) as ps:
+    with Penstock(BlockingSession(Session(data, background=False))) as ps:
         times = (START + timedelta(seconds=each) for each in seconds)
         ps.queue("clicks").push_many(
             [Message(payload={"at": at.isoformat(), "user": {"country": "DE"}}) for at in times]
@@ -227,7 +227,7 @@ def push(data: Path, *seconds: float) -> None:
 
 
 def popped(data: Path) -> list[tuple[str, int]]:
-    with Penstock(Session(data, background=False)) as ps:
+    with Penstock(BlockingSession(Session(data, background=False))) as ps:
         if "clicks.minutes" not in ps.queues():
             return []
         read = [each.json() for each in ps.queue("clicks.minutes").read(limit=100)]

@@ -6,14 +6,16 @@ import random
 from typing import NamedTuple
 
 from penstock import Message
+from penstock import operations as ops
 from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
 from penstock.delivery.phases import SETTLED
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.model import MessageId
 from tests.support.forgetful import ForgetfulDisk
 from tests.support.inode import Inode
 from tests.support.inside import session_of
+from tests.support.operations import run_operation
 
 FILE_BYTES = 1 << 17
 
@@ -35,7 +37,7 @@ def opened(disk: ForgetfulDisk, now: int | None = None) -> Penstock:
     session = Session(
         None, clock=clock, rng=random.Random(7), background=False, disk=disk, journal_file_bytes=FILE_BYTES
     )
-    return Penstock(session)
+    return Penstock(BlockingSession(session))
 
 
 def make_image(*, is_killed: bool, disk: ForgetfulDisk | None = None) -> Image:
@@ -47,9 +49,9 @@ def make_image(*, is_killed: bool, disk: ForgetfulDisk | None = None) -> Image:
     ps.create_queue("orders", partitions=2, max_attempts=2, backoff_base_seconds=0)
     ps.queue("orders").create_group("audit")
     _work(ps, clock, 0)
-    ps._session.seal()
+    run_operation(ps._session, ops.Seal())
     _work(ps, clock, 1)
-    ps._session.seal()
+    run_operation(ps._session, ops.Seal())
     _work(ps, clock, 2)
     session_of(ps).checkpoint()
     _work(ps, clock, 3)

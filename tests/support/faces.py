@@ -22,7 +22,7 @@ from penstock import aio
 from penstock.client.delivery import BaseLeased
 from penstock.client.pushed import PushResult
 from penstock.clock import ManualClock
-from penstock.embedded import AsyncSession, Session
+from penstock.embedded import AsyncSession, BlockingSession, Session
 from penstock.errors import PenstockError
 from penstock.model import Message, MessageId
 from tests.support.faces_served import Served
@@ -79,7 +79,7 @@ class Face:
         self.open()
 
     def open(self) -> None:
-        self.ps: Any = penstock.Penstock(self.session)
+        self.ps: Any = penstock.Penstock(BlockingSession(self.session))
 
     def close(self) -> None:
         self.session.close()
@@ -175,7 +175,7 @@ class Face:
 
     def picture(self) -> dict[str, Any]:
         """Everything that can be seen from outside, read by the system itself."""
-        ps = penstock.Penstock(self.session)
+        ps = penstock.Penstock(BlockingSession(self.session))
         return {name: _queue_picture(ps.queue(name)) for name in sorted(ps.queues())}
 
 

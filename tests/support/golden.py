@@ -22,13 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Message
+from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.model_tasks import ScheduleSpec, TaskFilter
 from penstock.requests import LetterFilter
 from tests.behaviour.task_steps import Office
+from tests.support.operations import run_operation
 from tests.support.sinks import committed, staged
 
 DATA = Path(__file__).parent.parent / "data"
@@ -46,7 +48,7 @@ def opened(directory: Path, now: int = NOW) -> Session:
 
 def fill(session: Session) -> None:
     """Something of everything a directory can hold, some of it sealed, some of it only in the journal."""
-    ps = Penstock(session)
+    ps = Penstock(BlockingSession(session))
     make_queues(ps)
     for number in range(ROUNDS):
         push(ps, number)
@@ -54,7 +56,7 @@ def fill(session: Session) -> None:
         run_tasks(ps, number)
         write_sink(session, number)
         if number < ROUNDS - 1:
-            session.seal()
+            run_operation(session, ops.Seal())
             session.checkpoint()
     ps.queue("jobs").lease(max=5, lease_seconds=300)
     ps.queue("orders").lease(max=3, lease_seconds=300, group="billing")
@@ -85,7 +87,7 @@ def push(ps: Penstock, number: int) -> None:
     for key in ("a", "b", f"only {number}"):
         ps.queue("unique").push(f"{key} {number}", dedup_key=key)
     ps.queue("fading").push(f"fading {number}")
-    (producer, epoch), ticket = session.init_producer("importer")
+    (producer, epoch), ticket = run_operation(session, ops.InitProducer("importer"))
     session.confirm(ticket)
     for sequence in (0, 1):
         batch = Batch.build([f"import {number} {sequence}".encode()])
@@ -124,7 +126,7 @@ def run_tasks(ps: Penstock, number: int) -> None:
             run.finish(result={"sent": position})
     office.cancel(office.enqueue("unwanted"))
     spec = ScheduleSpec(name=f"nightly-{number}", cron="0 3 * * *", task_type="tidy", queue="mail", args=b"[]")
-    office.told(office.session.set_schedule(spec))
+    office.told(run_operation(office.session, ops.SetSchedule(spec)))
 
 
 def write_sink(session: Session, number: int) -> None:
@@ -134,13 +136,15 @@ def write_sink(session: Session, number: int) -> None:
 
 def contents(session: Session) -> dict[str, Any]:
     """All that users can see of a directory, as JSON: messages, counts, dead letters, tasks, schedules, sinks."""
-    ps = Penstock(session)
-    tasks = session.tasks(TaskFilter(limit=1000))[0].tasks
+    ps = Penstock(BlockingSession(session))
+    tasks = run_operation(session, ops.ListTasks(TaskFilter(limit=1000)))[0].tasks
     return {
         "queues": {name: queue_contents(ps, name) for name in ps.queues()},
         "tasks": {view.task_id: [view.task_type, str(view.state)] for view in tasks},
-        "schedules": {view.spec.name: [view.spec.cron, str(view.next_at)] for view in session.schedules()[0]},
-        "sink": session.sink_state("rows", "daily")[0].batch,
+        "schedules": {
+            view.spec.name: [view.spec.cron, str(view.next_at)] for view in run_operation(session, ops.Schedules())[0]
+        },
+        "sink": run_operation(session, ops.GetSinkState("rows", "daily"))[0].batch,
     }
 
 
@@ -169,7 +173,7 @@ def queue_contents(ps: Penstock, name: str) -> dict[str, Any]:
 
 
 def letters(ps: Penstock, name: str) -> list[list[Any]]:
-    found = ps.session.dead_letters(name, LetterFilter())[0]
+    found = run_operation(ps.session, ops.DeadLetters(name, LetterFilter()))[0]
     return [[str(letter.id), base64.b64encode(as_bytes(letter.payload)).decode(), letter.headers] for letter in found]
 
 

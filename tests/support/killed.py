@@ -12,14 +12,14 @@ from itertools import count
 from typing import Any
 
 from penstock.client.sync import Penstock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 
 QUEUE = "mail"
 
 
 def run(directory: str, cycle: str) -> None:
     """Work until killed."""
-    ps = Penstock(Session(directory, journal_file_bytes=1 << 16))
+    ps = Penstock(BlockingSession(Session(directory, journal_file_bytes=1 << 16)))
     rules: dict[str, Any] = {"max_attempts": 100, "backoff_base_seconds": 0.0, "lease_seconds": 0.05}
     queue = ps.create_queue(QUEUE, exist_ok=True, partitions=3, **rules)
     for number in count():

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from penstock.client.sync import Penstock, Queue
 from penstock.client.sync_delivery import Delivery, Leased
 from penstock.clock import ManualClock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.errors import LeaseLost, MessageNotFound
 from penstock.model import Message, MessageId, Outcome
 from penstock.requests import DEAD_GROUP, DEAD_ORIGIN, Settling
@@ -58,7 +58,7 @@ class QueueMachine(RuleBasedStateMachine):
         limit_steps(self.session)
         options: dict[str, Any] = {"partitions": partitions, "ordering": self.ordering, "max_attempts": MAX_ATTEMPTS}
         backoff: dict[str, Any] = {"backoff_base_seconds": SECOND, "backoff_max_seconds": 1000.0, "backoff_jitter": 0.0}
-        self.penstock = Penstock(self.session)
+        self.penstock = Penstock(BlockingSession(self.session))
         options |= {"service": service, "delay_seconds": gate * SECOND}
         self.penstock.create_queue("q", dedup_seconds=DEDUP_SECONDS, starvation_seconds=0, **options, **backoff)
         names = [str(number) for number in range(partitions)]

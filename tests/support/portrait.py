@@ -6,28 +6,30 @@ from typing import Any
 
 import msgspec
 
+from penstock import operations as ops
 from penstock.client.sync import Penstock
 from penstock.delivery.log import Queue
 from penstock.embedded import Session
 from penstock.requests import LetterFilter
+from tests.support.operations import run_operation
 
 
 def portrait(session: Session) -> dict[str, Any]:
     """The whole shard: every queue, group, message and dead letter."""
-    return {name: _queue(session, name) for name in session.queues()[0]}
+    return {name: _queue(session, name) for name in run_operation(session, ops.Queues())[0]}
 
 
 def _queue(session: Session, name: str) -> dict[str, Any]:
-    stats = session.stats(name)[0]
+    stats = run_operation(session, ops.Stats(name))[0]
     known = session.shard.core.by_name[name]
     return {
         "id": known.id,
-        "options": msgspec.structs.asdict(session.options(name)[0]),
+        "options": msgspec.structs.asdict(run_operation(session, ops.GetOptions(name))[0]),
         "paused": stats.paused,
         "stats": dict(stats.groups),
-        "lags": session.groups(name)[0],
+        "lags": run_operation(session, ops.Groups(name))[0],
         "log": {partition.name: _log(session, name, partition.name) for partition in known.partitions},
-        "delayed": [message.id for message in session.delayed(name, 1000)[0]],
+        "delayed": [message.id for message in run_operation(session, ops.Delayed(name, 1000))[0]],
         "retries": _retries(known),
         "keys": _dedup_keys(known),
         "letters": [] if known.is_dlq else _letters(session, name),
@@ -47,7 +49,7 @@ def _log(session: Session, queue: str, partition: str) -> list[Any]:
             m.expires_at,
             m.max_attempts,
         )
-        for m in session.read(queue, partition, None, None, 10_000)[0]
+        for m in run_operation(session, ops.Read(queue, partition, None, None, 10_000))[0]
     ]
 
 
@@ -75,7 +77,10 @@ def _dedup_keys(queue: Queue) -> set[Any]:
 
 
 def _letters(session: Session, name: str) -> list[Any]:
-    return [(letter.id, letter.payload, letter.headers) for letter in session.dead_letters(name, LetterFilter())[0]]
+    return [
+        (letter.id, letter.payload, letter.headers)
+        for letter in run_operation(session, ops.DeadLetters(name, LetterFilter()))[0]
+    ]
 
 
 def drained(ps: Penstock, queue: str, group: str = "default") -> list[tuple[bytes, int]]:

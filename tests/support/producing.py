@@ -6,12 +6,14 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
+from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.model import MessageId
 from penstock.requests import LeaseRequest, PartitionChoice, Producer
 from tests.support.forgetful import ForgetfulDisk
+from tests.support.operations import run_operation
 
 ME: Final = 7  # a producer
 HOW: Final = ("restart", "power cut", "checkpoint", "seal")  # ways to stop; after all but the first the process is dead
@@ -36,7 +38,7 @@ class System:
         elif how == "checkpoint":
             self.session.checkpoint()
         elif how == "seal":
-            self.session.seal()
+            run_operation(self.session, ops.Seal())
         self.disk = self.disk.crash() if how == "power cut" else self.disk.kill()
         self.open()
 

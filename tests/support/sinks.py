@@ -6,6 +6,9 @@ import random
 from collections import Counter
 from typing import Any
 
+from msgspec import structs
+
+from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.clock import ManualClock, SystemClock
 from penstock.embedded import Session
@@ -14,6 +17,7 @@ from penstock.replies import SinkState
 from penstock.requests import SinkCommit
 from penstock.storage.staging import encode_staged, name_for
 from tests.support.forgetful import ForgetfulDisk
+from tests.support.operations import run_operation
 
 _rng = random.Random(5)
 
@@ -32,10 +36,10 @@ def staged(
         name = name_for(queue, sink, task, made_at, _rng.randbytes(10))
         data = b"".join(encode_staged(Batch.build(each)))
         try:
-            session.stage(queue, name, 0, data)
+            run_operation(session, ops.Stage(queue, name, 0, data))
         except QueueNotFound:
-            session.confirm(session.create_queue(queue, {}, exist_ok=True))
-            session.stage(queue, name, 0, data)
+            session.confirm(run_operation(session, ops.CreateQueue(queue, {}, exist_ok=True)))
+            run_operation(session, ops.Stage(queue, name, 0, data))
         names.append(name)
     return tuple(names)
 
@@ -44,7 +48,7 @@ def committed(session: Any, batch: int, names: tuple[str, ...], **more: Any) -> 
     """Commit until the batch is in."""
     wanted = SinkCommit(**{"queue": "q", "sink": "s", "batch": batch, "staged": names, **more})
     while True:
-        state, ticket = session.commit_sink(wanted)
+        state, ticket = run_operation(session, ops.CommitSink(**structs.asdict(wanted)))
         session.confirm(ticket)
         if state.batch >= batch:
             found: SinkState = state
@@ -53,10 +57,14 @@ def committed(session: Any, batch: int, names: tuple[str, ...], **more: Any) -> 
 
 def payloads(session: Any, queue: str = "q") -> Counter[bytes]:
     """Everything in the queue."""
-    if queue not in session.queues()[0]:
+    if queue not in run_operation(session, ops.Queues())[0]:
         return Counter()
-    partitions = session.groups(queue)[0]["default"]
-    return Counter(m.payload for p in partitions for m in session.read(queue, p.partition, None, None, 10_000)[0])
+    partitions = run_operation(session, ops.Groups(queue))[0]["default"]
+    return Counter(
+        m.payload
+        for p in partitions
+        for m in run_operation(session, ops.Read(queue, p.partition, None, None, 10_000))[0]
+    )
 
 
 def staged_files(session: Session) -> list[str]:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from penstock.client.sync import Penstock
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.spark import consuming, stream_reader
 from tests.support.brokers import BrokerThread
 from tests.support.streams import SCHEMA
@@ -28,7 +28,7 @@ def session(tmp_path):
 
 @pytest.fixture
 def ps(session):
-    return Penstock(session)
+    return Penstock(BlockingSession(session))
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from penstock import operations as ops
 from penstock.clock import ManualClock
 from penstock.model_tasks import TaskView
 from penstock.tasks.app import App
@@ -49,7 +50,7 @@ async def drained(app: App, **options: Any) -> Worker:
 
 
 async def view_of(app: App, job: Any) -> TaskView:
-    return await (await app.open_async_session()).task(job.id)
+    return await (await app.open_async_session()).execute(ops.FindTask(job.id))
 
 
 async def final(app: App, job: Any) -> TaskView:
