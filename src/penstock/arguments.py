@@ -13,7 +13,7 @@ from penstock import limits
 from penstock.batch import encode_one_with, values
 from penstock.errors import InvalidField
 from penstock.model import MessageId, Outcome, Position, check_name, check_seconds, to_micros
-from penstock.requests import LeaseRequest, LetterFilter, Settling, check_start
+from penstock.requests import LeaseRequest, LetterFilter, Settling
 
 PushOptions = tuple[
     str | None,  # key
@@ -72,7 +72,7 @@ def lease_request(
     request = LeaseRequest(
         max, lease_seconds, consumer or "", _some_partitions(partitions), auto_ack, member, generation
     )
-    return request if start is None else msgspec.structs.replace(request, start=check_start(start))
+    return request if start is None else msgspec.structs.replace(request, start=position(start, "start"))
 
 
 def _some_partitions(value: Any) -> tuple[int | str, ...] | None:

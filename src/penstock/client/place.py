@@ -16,7 +16,7 @@ from penstock import arguments
 from penstock.client.delivery import BaseDelivery
 from penstock.model import Position, check_name
 from penstock.replies import Membership
-from penstock.requests import LeaseRequest, check_session_seconds, check_start
+from penstock.requests import LeaseRequest, check_session_seconds
 
 
 class Place:
@@ -37,7 +37,7 @@ class Place:
         self._label = "member" if member is None else check_name(member, "member")
         self.member = self._unique_id()
         self.session_seconds = check_session_seconds(session_seconds)
-        self.start = None if start is None else check_start(start)  # of the group, until it is joined
+        self.start = None if start is None else arguments.position(start, "start")  # of the group, until it is joined
         self.membership: Membership | None = None
         self.seen: Membership | None = None  # the last that the consumer has followed
         self.mine: set[str] = set()

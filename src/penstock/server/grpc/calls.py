@@ -10,7 +10,17 @@ import msgspec
 
 from penstock import limits
 from penstock.errors import InvalidField
-from penstock.model import Message, MessageId, PartitionLag, QueueOptions, QueueStats, Reason, to_datetime, to_micros
+from penstock.model import (
+    Message,
+    MessageId,
+    PartitionLag,
+    QueueOptions,
+    QueueStats,
+    Reason,
+    check_name,
+    to_datetime,
+    to_micros,
+)
 from penstock.replies import Member, Membership
 from penstock.requests import LetterFilter
 from penstock.server.grpc.generated import queues_pb2 as pb
@@ -103,9 +113,10 @@ def _transact(request: pb.TransactRequest) -> calls.Transact:
 
 def _steps(operation: pb.Operation) -> Iterable[calls.PushStep | calls.SettleStep]:
     if operation.WhichOneof("operation") == "push":
+        queue = check_name(operation.push.queue)
         batch = batch_of(operation.push)
         where = partition_of(operation.push, batch)
-        return [calls.PushStep(operation.push.queue, bytes(batch.data), where)]
+        return [calls.PushStep(queue, bytes(batch.data), where)]
     settlement = operation.settle
     if settlement.lease_id or not settlement.receipts:
         raise InvalidField("settle: in a transaction deliveries are named by their receipts")

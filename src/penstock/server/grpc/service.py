@@ -72,13 +72,13 @@ async def _settle(broker: Broker, client: Client, request: pb.SettleRequest) -> 
 
 
 async def _create_queue(broker: Broker, client: Client, request: pb.CreateQueueRequest) -> pb.Queue:
-    given = calls.CreateQueue(request.queue, options_of(request), request.exist_ok)
+    given = calls.CreateQueue(check_name(request.queue), options_of(request), request.exist_ok)
     await broker.call(client, "create_queue", given)
     return await _get_queue(broker, client, request)
 
 
 async def _update_queue(broker: Broker, client: Client, request: pb.UpdateQueueRequest) -> pb.Queue:
-    await broker.call(client, "update_queue", calls.UpdateQueue(request.queue, options_of(request)))
+    await broker.call(client, "update_queue", calls.UpdateQueue(check_name(request.queue), options_of(request)))
     return await _get_queue(broker, client, request)
 
 

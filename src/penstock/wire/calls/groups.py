@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.arguments import partition, position
+from penstock.requests import check_session_seconds
 from penstock.wire.calls.arguments import Arguments
 from penstock.wire.requests import PositionOnWire
 
@@ -58,6 +59,12 @@ class Join(Arguments):
     member: str
     session_seconds: float = 10.0
     start: PositionOnWire | None = None
+
+    def check(self) -> None:
+        super().check()
+        check_session_seconds(self.session_seconds)
+        if self.start is not None:
+            position(self.start, "start")
 
 
 class Heartbeat(Arguments):
