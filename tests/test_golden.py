@@ -13,6 +13,7 @@ import pytest
 
 from penstock.client.sync import Penstock
 from penstock.repair import diagnose
+from penstock.storage.directory import FORMATS
 from penstock.storage.readonly import ReadOnlyDisk
 from penstock.verify import Verification, verify
 from tests.support.accounts import assert_accounts
@@ -41,8 +42,10 @@ def verified(directory: Path) -> Verification:
         disk.close()
 
 
-def test_there_is_one_that_was_closed_and_one_that_was_killed():
-    assert {"clean", "killed"} <= set(NAMES)
+def test_there_is_one_that_was_closed_and_one_that_was_killed_of_each_format():
+    later = {f"{how}-{number}" for how in ("clean", "killed") for number in FORMATS[1:]}
+
+    assert {"clean", "killed"} | later == set(NAMES)
 
 
 def test_a_directory_of_an_earlier_version_is_sound(directory):
