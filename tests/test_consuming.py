@@ -228,7 +228,7 @@ def test_what_an_asyncio_consumer_was_never_handed_is_released_uncounted(kind, w
             if way == "cancel":
                 consumer.cancel()
             await asyncio.gather(consumer, return_exceptions=True)
-            rest = []
+            rest: list[tuple[Any, int]] = []
             while len(rest) < 6:
                 rest += [(each.payload, each.attempt) for each in await queue.lease(8, wait=SECONDS)]
             return rest

@@ -416,15 +416,24 @@ def _options(given: dict[str, Any]) -> Struct:
     """Options as gRPC has them, which are those of HTTP: durations in milliseconds."""
     made = Struct()
     for name, value in given.items():
-        if not (value is None or isinstance(value, bool | int | float) or (isinstance(value, str) and _is_utf8(value))):
-            raise Unsayable
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if is_number and not abs(value) < 2**53:
+        if is_number:
+            made[json_name(name)] = _option_number(name, value)
+        elif value is None or isinstance(value, bool) or (isinstance(value, str) and _is_utf8(value)):
+            made[json_name(name)] = value
+        else:
             raise Unsayable
-        if isinstance(value, float) and value.is_integer() and not name.endswith("_seconds"):
-            raise Unsayable  # it has one kind of numbers only
-        made[json_name(name)] = value * 1000 if is_number and name.endswith("_seconds") else value
     return made
+
+
+def _option_number(name: str, value: Any) -> float:
+    if not abs(value) < 2**53:
+        raise Unsayable
+    if name.endswith("_seconds"):
+        return float(value * 1000)
+    if isinstance(value, float) and value.is_integer():
+        raise Unsayable  # it has one kind of numbers only
+    return float(value)
 
 
 def _assignment(found: Any) -> Membership:
