@@ -202,3 +202,17 @@ def test_of_a_frame_with_many_tasks_only_those_that_are_wanted_are_stored(office
 
     assert look(office, tasks[500].task_id) == "pending"
     assert max(stored) == 1
+
+
+def test_many_are_answered_from_their_rows_and_the_few_that_changed_from_the_journal(office):
+    ids = office.push(*(office.new(priority=255) for _ in range(module.FEW * 2)))
+    caught_up(office)
+    office.lease_one().finish("failed", error="boom", delay_seconds=5)
+    large_backlog(office)
+    before = position(office)
+
+    views = office.session.desk.catalogue.views(ids)
+
+    assert position(office) == before
+    assert sorted(view.task_id for view in views) == sorted(ids)
+    assert [view.error for view in views if view.state != "pending"] == ["boom"]

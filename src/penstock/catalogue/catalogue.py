@@ -36,7 +36,8 @@ logger: Final = logging.getLogger("penstock.catalogue")
 T = TypeVar("T")
 NEAR: Final = 256  # frames: a catalogue that is no further behind catches up …
 NEAR_BYTES: Final = 64 * limits.KIB  # … unless they are large: one frame may hold ten thousand tasks
-FEW: Final = 64  # tasks that are worth looking for in the journal
+SOME: Final = 1_000  # tasks that are worth asking whether they have changed …
+FEW: Final = 64  # … and looking for in the journal
 
 
 class Catalogue:
@@ -214,7 +215,7 @@ class Catalogue:
     def _now(self, ids: Iterable[str], question: Callable[[sqlite3.Connection, Names, Sequence[bytes]], T]) -> T:
         wanted = [found for each in dict.fromkeys(ids) if (found := _id(each))]
         target = self._durable()
-        if 0 < len(wanted) <= FEW and self._is_far(target):
+        if 0 < len(wanted) <= SOME and self._is_far(target):
             try:
                 return self._ahead(self._here(), target, wanted, question)
             except (DatabaseBroken, Damaged, FileNotFoundError, _Unknown):
@@ -254,10 +255,12 @@ class Catalogue:
             found = single.seen(connection, wanted)
         with self._shard.lock:
             self._shard.check()
-            is_unchanged = single.are_unchanged(self._shard, found, wanted)
-        scratch = single.Scratch(found, wanted)
+            changed = single.changed(self._shard, found, wanted)
+        if len(changed) > FEW:
+            raise _Unknown
+        scratch = single.Scratch(found, changed)
         try:
-            if not is_unchanged:
+            if changed:
                 scratch.follow(self._shard.journal.reader().read(found.position, target))
             return scratch.ask(lambda connection: self._complete(connection, found.known, wanted, question))
         finally:

@@ -78,11 +78,12 @@ def seen(connection: sqlite3.Connection, ids: Iterable[bytes]) -> Seen:
 _RUN: Final = ("number", "attempt", "worker", "started_at", "ended_at", "outcome", "error")
 
 
-def are_unchanged(shard: Shard, found: Seen, ids: Collection[bytes]) -> bool:
-    """Whether nothing that is in the journal after it can be about these tasks. The lock is held."""
-    if len(found.rows) < len(ids) or shard.core.swept > found.position:
-        return False
-    return all(_is_unchanged(shard, row) for row in found.rows)
+def changed(shard: Shard, found: Seen, ids: Collection[bytes]) -> list[bytes]:
+    """Of these tasks those that the journal may be about after it. The lock is held."""
+    if shard.core.swept > found.position:
+        return list(ids)
+    unchanged = {row[1] for row in found.rows if _is_unchanged(shard, row)}
+    return [task_id for task_id in ids if task_id not in unchanged]
 
 
 def _is_unchanged(shard: Shard, row: Row) -> bool:
@@ -110,12 +111,14 @@ def _is_known(shard: Shard, row: Row) -> bool:
 
 
 class Scratch:
-    """A database with a few tasks in it, brought up to date by the frames that are about them."""
+    """A database with some tasks in it; those of `ids` are brought up to date by the frames that are about them."""
 
     def __init__(self, found: Seen, ids: Collection[bytes]) -> None:
         self.known = found.known
         self._store = Store(None)
-        self._about = _About(ids, [(row[3], row[4], row[5]) for row in found.rows if row[5] is not None])
+        wanted = set(ids)
+        places = [(row[3], row[4], row[5]) for row in found.rows if row[1] in wanted and row[5] is not None]
+        self._about = _About(wanted, places)
         with self._store.writing() as connection:
             _insert(connection, "tasks", queries.COLUMNS, found.rows)
             _insert(connection, "runs", _RUN, found.runs)
