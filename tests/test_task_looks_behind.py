@@ -196,9 +196,14 @@ def test_of_a_frame_with_many_tasks_only_those_that_are_wanted_are_stored(office
     tasks = [office.new() for _ in range(1000)]
     office.push(*tasks)
     office.push(*(office.new("other") for _ in range(500)))
-    stored = []
+    stored: list[int] = []
     insert = many.execute
-    monkeypatch.setattr(many, "execute", lambda to, sql, rows: stored.append(len(rows)) or insert(to, sql, rows))
+
+    def noted(connection, statement, rows):
+        stored.append(len(rows))
+        insert(connection, statement, rows)
+
+    monkeypatch.setattr(many, "execute", noted)
 
     assert look(office, tasks[500].task_id) == "pending"
     assert max(stored) == 1
