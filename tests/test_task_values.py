@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypedDict
+from typing import Annotated, Any, Generic, NamedTuple, TypedDict, TypeVar
 
 import msgspec
 import numpy as np
@@ -78,6 +78,19 @@ class Priced(Line):
 @dataclass
 class Basket:
     lines: list[Line] = field(default_factory=list)
+
+
+T = TypeVar("T")
+
+
+@dataclass
+class Box(Generic[T]):
+    inside: T
+
+
+@dataclass
+class Crate(Box[T]):
+    weight: int = 0
 
 
 class Spot(msgspec.Struct):
@@ -167,6 +180,8 @@ def test_a_value_comes_back_equal(kind, value):
         (Line, Priced("a", 5), "Priced would come back as Line"),
         (list[Line], [Line("b"), Priced("a")], r"\[1\]: Priced would come back as Line"),
         (Basket, Basket([Priced("a", 5)]), r"\.lines\[0\]: Priced would come back as Line"),
+        (Box[int], Crate(1, 2), "Crate would come back as Box"),
+        (Annotated[list[Line], {"unhashable": []}], [Priced("a")], r"\[0\]: Priced would come back as Line"),
         (Spot, Spot3(1, 2), "Spot3 would come back as Spot"),
         (Flags, {"loud": True, "bright": True}, r"\['bright'\] would be lost"),
         (Line, {"name": "a", "cents": 5}, r"\['cents'\] would be lost"),

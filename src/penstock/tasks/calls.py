@@ -19,7 +19,7 @@ from msgspec import UNSET
 
 from penstock.errors import InvalidField
 from penstock.tasks.json_values import NOT_JSON, decoder, encode, encode_more, readable
-from penstock.tasks.losses import loss_of
+from penstock.tasks.losses import loss_of, may_lose
 
 NO_ARGS: Final = b"[]"
 NO_KWARGS: Final = b"{}"
@@ -86,7 +86,7 @@ class Calls:
             self._refuse_unwritable(args, kwargs)
             raise
         needs_more = kwargs or not self._needs_only_places or len(args) < self._required_positional
-        if needs_more or any(type(value) not in _SIMPLE for value in args):
+        if needs_more or (self._may_lose and any(type(value) not in _SIMPLE for value in args)):
             self._compare(args, kwargs, *self.decode(*data))
         elif args:
             # Enough arguments, all by place: it is for their types alone to be looked at.
@@ -106,6 +106,10 @@ class Calls:
             loss = loss_of(value, back, self._hints.get(name))
             if loss:
                 raise self._invalid(name, f"{loss}; annotate it more closely")
+
+    @cached_property
+    def _may_lose(self) -> bool:
+        return any(may_lose(self._hints.get(each.name, Any)) for each in self.positional)
 
     @cached_property
     def _places_decoder(self) -> msgspec.json.Decoder[Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, is_typeddict
+from typing import Any, Final, Union, get_args, get_origin, is_typeddict
 
 import msgspec
 
@@ -18,6 +18,17 @@ import msgspec
 def loss_of(value: Any, back: Any, kind: Any = None) -> str:
     """What is lost, and where, in words; empty when nothing is. `kind` is the annotation."""
     return "" if value == back else _loss(value, back, "", is_ambiguous=_is_ambiguous(kind))
+
+
+_PLAIN: Final = (str, int, float, bool, bytes, type(None), Any, list, dict, tuple, set, frozenset, ...)
+
+
+def may_lose(kind: Any) -> bool:
+    """Whether an annotation names anything but plain values and what holds them."""
+    origin = get_origin(kind)
+    if origin is None:
+        return not any(kind is plain for plain in _PLAIN)
+    return not (origin in _PLAIN or origin in (Union, UnionType)) or any(map(may_lose, get_args(kind)))
 
 
 def _loss(value: Any, back: Any, where: str, *, is_ambiguous: bool) -> str:
