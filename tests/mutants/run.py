@@ -57,7 +57,7 @@ def run(fault: Fault) -> Outcome:
 
 def caught_by(fault: Fault, code: int, output: str) -> str:
     """The test that failed, or how the tests ended; empty when they passed."""
-    names = FAILED.findall(output)
+    names: list[str] = FAILED.findall(output)
     if code == 0:
         return ""
     if code == 1 and names:
