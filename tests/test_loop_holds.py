@@ -202,3 +202,20 @@ def test_a_request_in_pieces_is_what_it_was(payloads, queue, piece_bytes, rest):
                 large._parsed(pb.PushRequest, data)
         else:
             assert large._parsed(pb.PushRequest, data) == right
+
+
+def test_no_request_to_settle_many_lost_leases_holds_the_loop(broker):
+    body = msgspec.json.encode({"receipts": ["mail:0:1:1:0000000000000001"] * 50_000})
+
+    def send() -> None:
+        with RawClient(broker.http.port) as client:
+            client.send(request("POST", "/api/v1/ack", body))
+            assert client.answer().status == 409
+
+    holds(broker, send)
+
+
+@pytest.mark.parametrize("count", [50_000, 1_000_000])
+def test_no_grpc_request_to_settle_many_lost_leases_holds_the_loop(broker, count):
+    settlement = pb.Settlement(ack=pb.Ack(), receipts=["mail:0:1:1:0000000000000001"] * count)
+    grpc_holds(broker, "Queues/Settle", pb.SettleRequest(settlements=[settlement]).SerializeToString())

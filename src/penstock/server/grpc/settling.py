@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from penstock import limits
 from penstock.broker import Broker, Client
 from penstock.errors import InvalidField, PenstockError
 from penstock.model import Receipt
@@ -30,7 +31,14 @@ def _checked(settlements: Sequence[pb.Settlement]) -> list[tuple[pb.Settlement, 
     for settlement in settlements:
         if bool(settlement.lease_id) == bool(settlement.receipts):
             raise InvalidField("settle: it takes receipts or a lease_id", hint="one of the two")
+    _check_count("settle", sum(len(settlement.receipts) or 1 for settlement in settlements))
     return asked
+
+
+def _check_count(what: str, count: int) -> None:
+    limit = limits.lease_messages_max
+    if count > limit:
+        raise InvalidField(f"{what}: {count:,} receipts is over the limit of {limit:,}", hint="send several requests")
 
 
 async def _one(broker: Broker, client: Client, settlement: pb.Settlement, how: Settling) -> list[pb.SettleResult]:
@@ -73,6 +81,7 @@ async def _lease(broker: Broker, client: Client, lease_id: str, how: Settling) -
 async def extend(broker: Broker, client: Client, request: pb.ExtendRequest) -> pb.ExtendResponse:
     """Hold leases, each by itself."""
     seconds = lease_seconds(request)
+    _check_count("extend", len(request.receipts) + len(request.lease_ids))
     response = pb.ExtendResponse()
     for index, name in enumerate((*request.receipts, *request.lease_ids)):
         if index % TURN_COUNT == TURN_COUNT - 1:
