@@ -29,7 +29,7 @@ from penstock.limits import priority_default
 from penstock.model import ContentType, Message, MessageId, Outcome, Receipt
 from penstock.replies import LeaseReply, Piece, PushReply
 from penstock.requests import LeaseRequest
-from penstock.server.grpc.leasing import lease_response, lease_responses
+from penstock.server.grpc.leasing import lease_response, split_reply
 from penstock.server.grpc.pushing import push_response
 from penstock.spark.lease_offsets import lease_of
 from penstock.wire import answers, json_client
@@ -178,7 +178,7 @@ def check_every_way(reply: LeaseReply) -> None:
     for name, way in WAYS.items():
         assert way(reply) == right, name
     assert over_grpc(iter([lease_response(reply)])) == without_dedup_key(right)
-    assert over_grpc(lease_responses(reply, 100)) == without_dedup_key(right)
+    assert over_grpc(map(lease_response, split_reply(reply, 100))) == without_dedup_key(right)
     assert receipts_in(reply) == [receipt for _, receipt, *_ in right]
     held = {(run[0], offset) for run in lease_of(reply, 1).runs for offset in range(run[1], run[1] + run[2])}
     assert held == {place[1:] for place, *_ in right}

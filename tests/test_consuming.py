@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from contextlib import closing
+from contextlib import aclosing, asynccontextmanager, closing
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from penstock import aio
 from penstock.client.batching import BatchSize
 from penstock.client.sync_delivery import Leased
 from penstock.clock import ManualClock
-from penstock.embedded import BlockingSession, Session
+from penstock.embedded import AsyncSession, BlockingSession, Session
 from penstock.errors import InvalidField
 from penstock.replies import LeaseReply
 from tests.support.brokers import BrokerThread
@@ -190,3 +190,47 @@ def test_asyncio_consumers_adapt_too_and_ask_for_no_options(monkeypatch):
 
     assert asyncio.run(asyncio.wait_for(run(), SECONDS)) == [1] * 20
     assert sizes[:5] == [1, 2, 4, 8, 16]
+
+
+@asynccontextmanager
+async def opened(kind):
+    session = Session(None, durability="os", rng=random.Random(1))
+    broker = None if kind == "embedded" else await asyncio.to_thread(BrokerThread, session, 0, kind)
+    async with aio.Penstock(lambda: AsyncSession(session)) if broker is None else aio.connect(broker.url) as ps:
+        yield ps
+    if broker is not None:
+        await asyncio.to_thread(broker.stop)
+    session.close()
+
+
+async def take_two(queue, way, taken):
+    """Handle two messages, then end in some way."""
+    async with aclosing(queue.consume(batch=8)) as deliveries:
+        for _ in range(2):
+            await (await anext(deliveries)).ack()
+        taken.set()
+        if way == "error":
+            raise RuntimeError("the program failed")
+        if way == "cancel":
+            await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("way", ["close", "cancel", "error"])
+@pytest.mark.parametrize("kind", ["embedded", "penstock", "http"])
+def test_what_an_asyncio_consumer_was_never_handed_is_released_uncounted(kind, way):
+    async def run():
+        async with opened(kind) as ps:
+            queue = await ps.create_queue("jobs", max_attempts=5, backoff_base_seconds=0)
+            await queue.push_many([b"%d" % n for n in range(8)])
+            taken = asyncio.Event()
+            consumer = asyncio.ensure_future(take_two(queue, way, taken))
+            await taken.wait()
+            if way == "cancel":
+                consumer.cancel()
+            await asyncio.gather(consumer, return_exceptions=True)
+            rest: list[tuple[Any, int]] = []
+            while len(rest) < 6:
+                rest += [(each.payload, each.attempt) for each in await queue.lease(8, wait=SECONDS)]
+            return rest
+
+    assert asyncio.run(asyncio.wait_for(run(), SECONDS)) == [(b"%d" % n, 1) for n in range(2, 8)]

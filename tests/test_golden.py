@@ -10,12 +10,13 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from penstock.storage.readonly import ReadOnlyDisk
 
 from penstock import operations as ops
 from penstock.client.sync import Penstock
 from penstock.embedded import BlockingSession
 from penstock.repair import diagnose
-from penstock.storage.disk import ReadOnlyDisk
+from penstock.storage.directory import FORMATS
 from penstock.verify import Verification, verify
 from tests.support.accounts import assert_accounts
 from tests.support.golden import DATA, NOW, contents, opened
@@ -44,8 +45,10 @@ def verified(directory: Path) -> Verification:
         disk.close()
 
 
-def test_there_is_one_that_was_closed_and_one_that_was_killed():
-    assert {"clean", "killed"} <= set(NAMES)
+def test_there_is_one_that_was_closed_and_one_that_was_killed_of_each_format():
+    later = {f"{how}-{number}" for how in ("clean", "killed") for number in FORMATS[1:]}
+
+    assert {"clean", "killed"} | later == set(NAMES)
 
 
 def test_a_directory_of_an_earlier_version_is_sound(directory):

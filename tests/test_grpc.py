@@ -364,7 +364,7 @@ BAD = {
         "Settle", pb.SettleRequest(settlements=[pb.Settlement(ack=pb.Ack())]), WRONG, "invalid_field",
     ),
     "option": (
-        "CreateQueue", pb.CreateQueueRequest(queue="q", options=options(colour=1)), WRONG, "invalid_field",
+        "CreateQueue", pb.CreateQueueRequest(queue="q", options=options(colour=1)), WRONG, "unknown_option",
     ),
     "value": (
         "CreateQueue", pb.CreateQueueRequest(queue="q", options=options(partitions=-1)), WRONG, "invalid_field",

@@ -76,6 +76,28 @@ def test_a_last_file_that_was_cut_anywhere_is_damage_and_not_a_torn_tail(killed,
         shutil.rmtree(copy)
 
 
+@pytest.mark.parametrize("since", ["opening", "reopening", "rotation"])
+def test_a_file_that_was_cut_before_housekeeping_came_is_damage_too(since, tmp_path):
+    session = opened(tmp_path / "data")
+    push(session, 20)
+    if since == "reopening":
+        session.close()
+        session = opened(tmp_path / "data")
+    elif since == "rotation":
+        session.shard.journal.rotate()
+    push(session, 5)
+    end = end_of_frames(tmp_path / "data")
+    for place in (HEADER_BYTES + 8, end - 1, end + 8, FILE_BYTES - 1):
+        copy = tmp_path / f"cut-{place}"
+        shutil.copytree(tmp_path / "data", copy)
+        with last_file(copy).open("r+b") as file:
+            file.truncate(place)
+        assert not examine(RealDisk(copy)).is_sound, place
+        with pytest.raises(Damaged):
+            opened(copy)
+    session.close()
+
+
 def test_frames_that_the_mark_knows_are_missed_even_where_the_file_keeps_its_size(killed):
     with last_file(killed).open("r+b") as file:
         file.seek(HEADER_BYTES + 8)

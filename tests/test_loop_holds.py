@@ -8,21 +8,31 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
+import grpc
 import msgspec
 import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
 from websockets.sync.client import connect
 
 from penstock import limits
 from penstock import operations as ops
 from penstock.embedded import Session
+from penstock.errors import BadRequest
+from penstock.server.grpc import large
+from penstock.server.grpc.generated import queues_pb2
+from penstock.server.grpc.service import METHODS
 from penstock.server.http.routes import ROUTES
 from penstock.wire.frames import BINARY_FROM, PROTOCOL_VERSION, JsonType, Type, frame, json_frame
 from penstock.wire.json_errors import OneOrMany
 from penstock.wire.requests import Hello, encode
 from tests.support.dose import dose
 from tests.support.http import RawClient, request
+from tests.support.protobuf import filled
 from tests.support.watchdog import SECONDS, Watched, watched
 
+pb: Any = queues_pb2
 LIMIT_SECONDS = 0.1
 ATTEMPTS = 3  # the processor has other work: the best of them counts
 BODY_BYTES = limits.frame_bytes_max - 4096
@@ -31,6 +41,15 @@ UNITS = ('"a",', "1,", "{},", '{"payload":1},', '{"payload":1,"headers":{"a":"b"
 JSON = 0  # one of the types of tasks
 SPECIAL = (Type.PUSH_ONE, Type.PUSH_TYPED)
 BINARY = [kind for kind in Type if BINARY_FROM <= kind < Type.OK and kind not in SPECIAL]
+
+# What is repeated until a push is so large.
+LARGE_PUSHES = {
+    "payloads": (pb.PushRequest(payloads=[b"a"]).SerializeToString(), BODY_BYTES),
+    "payloads that are stored": (pb.PushRequest(payloads=[b"a"]).SerializeToString(), 600_000),
+    "keys": (pb.PushRequest(messages=[pb.NewMessage(key="k")]).SerializeToString(), BODY_BYTES),
+    "keys that are stored": (pb.PushRequest(messages=[pb.NewMessage(key="k")]).SerializeToString(), 600_000),
+    "headers": (pb.PushRequest(messages=[pb.NewMessage(headers={"a": "b"})]).SerializeToString(), 2_000_000),
+}
 
 
 @pytest.fixture(scope="module")
@@ -142,3 +161,61 @@ def test_no_tcp_frame_holds_the_loop(broker, seed):
                 pass  # refused while it was sent
 
     holds(broker, send)
+
+
+@pytest.mark.parametrize("seed", range(dose(12, 400)))
+def test_no_grpc_request_holds_the_loop(broker, seed):
+    draw = random.Random(seed)
+    service = draw.choice(sorted(METHODS))
+    methods = METHODS[service].messages.DESCRIPTOR.services_by_name[service].methods
+    method = draw.choice([method for method in methods if not (method.server_streaming or method.client_streaming)])
+    grpc_holds(broker, f"{service}/{method.name}", filled(draw, method.input_type, BODY_BYTES))
+
+
+@pytest.mark.parametrize("name", LARGE_PUSHES)
+def test_no_grpc_push_holds_the_loop(broker, name):
+    unit, length = LARGE_PUSHES[name]
+    grpc_holds(broker, "Queues/Push", pb.PushRequest(queue="mail").SerializeToString() + unit * (length // len(unit)))
+
+
+def grpc_holds(broker: Watched, path: str, data: bytes) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{broker.grpc.port}", [("grpc.max_receive_message_length", -1)]) as channel:
+        call = channel.unary_unary(f"/penstock.v1.{path}")
+
+        def send() -> None:
+            answer = call.future(data, timeout=SECONDS)
+            assert answer.code() not in {grpc.StatusCode.INTERNAL, grpc.StatusCode.DEADLINE_EXCEEDED}, answer.details()
+
+        holds(broker, send)
+
+
+@given(st.lists(st.binary(max_size=20), max_size=60), st.text(max_size=10), st.integers(1, 200), st.binary(max_size=6))
+def test_a_request_in_pieces_is_what_it_was(payloads, queue, piece_bytes, rest):
+    data = pb.PushRequest(queue=queue, payloads=payloads).SerializeToString() + rest
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(large, "LARGE_BYTES", 0)
+        patch.setattr(large, "PIECE_BYTES", piece_bytes)
+        try:
+            right = pb.PushRequest.FromString(data)
+        except DecodeError:
+            with pytest.raises(BadRequest):
+                large._parsed(pb.PushRequest, data)
+        else:
+            assert large._parsed(pb.PushRequest, data) == right
+
+
+def test_no_request_to_settle_many_lost_leases_holds_the_loop(broker):
+    body = msgspec.json.encode({"receipts": ["mail:0:1:1:0000000000000001"] * 50_000})
+
+    def send() -> None:
+        with RawClient(broker.http.port) as client:
+            client.send(request("POST", "/api/v1/ack", body))
+            assert client.answer().status == 409
+
+    holds(broker, send)
+
+
+@pytest.mark.parametrize("count", [50_000, 1_000_000])
+def test_no_grpc_request_to_settle_many_lost_leases_holds_the_loop(broker, count):
+    settlement = pb.Settlement(ack=pb.Ack(), receipts=["mail:0:1:1:0000000000000001"] * count)
+    grpc_holds(broker, "Queues/Settle", pb.SettleRequest(settlements=[settlement]).SerializeToString())

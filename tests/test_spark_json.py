@@ -94,6 +94,12 @@ def test_what_one_payload_lacks_is_not_made_up_by_another():
     assert [row for row, _ in rows] == [None] * 4
 
 
+def test_two_objects_in_one_payload_do_not_make_up_for_one_that_ends_in_the_next():
+    rows = parsed(b'{"id": 1}{"id": 2}', b'{"other":', b'{"id": 3}}')
+
+    assert [row for row, _ in rows] == [None] * 3
+
+
 def test_a_field_of_text_takes_anything():
     rows = parsed(b'{"name": 5}', b'{"name": {"a": [1]}, "id": 2}', b'{"tags": [1, "b", null]}')
 
@@ -119,6 +125,7 @@ payloads = st.one_of(
         msgspec.json.encode
     ),
     st.just(GOOD),
+    st.sampled_from([b'{"id": 1}{"id": 2}', b'{"other":', b'{"id": 3}}', b'{"id":2},"q":2', b"[1]", b"}", b","]),
 )
 
 

@@ -271,6 +271,16 @@ def test_two_processes_of_one_name_are_two_members_and_nothing_comes_twice(queue
     assert (stats.acked, stats.dead) == (200, 0)
 
 
+def test_the_longest_of_names_is_a_label_too(queue):
+    queue.push(b"a")
+    label = "m" * 128
+    with closing(queue.subscribe(GROUP, label)) as deliveries:
+        assert next(deliveries).payload == b"a"
+        (member,) = queue.members(GROUP)
+        assert member.member.startswith("m" * 100)
+        assert len(member.member) == 128
+
+
 class Looking(threading.Event):
     """A stop that nobody sets; whoever waits for it finds that `back` was called."""
 

@@ -11,6 +11,7 @@ from penstock.envelopes import tasks_batch
 from penstock.errors import TaskNotFound
 from penstock.model_tasks import TaskFilter
 from penstock.task_index import index as module
+from penstock.task_index import many
 from penstock.task_index.follower import Follower
 from tests.support.operations import run_operation
 from tests.test_tasks_table import Archive
@@ -163,3 +164,62 @@ def test_a_compressed_batch_is_looked_into(office):
     backlog(office)
 
     assert look(office, tasks[25].task_id) == "pending"
+
+
+def large_backlog(office: Archive) -> None:
+    """Other tasks, many in each of a few frames."""
+    for _ in range(3):
+        office.push(*(office.new("other") for _ in range(500)))
+
+
+def test_a_few_large_frames_are_far_behind_too(office):
+    old = office.enqueue(priority=255)
+    caught_up(office)
+    large_backlog(office)
+    new = office.enqueue()
+    office.push(*(office.new("other") for _ in range(500)))
+
+    assert look(office, old) == "pending"
+    assert look(office, new) == "pending"
+    assert office.lease_one().task_id == old
+    assert look(office, old) == "running"
+
+
+def test_a_catalogue_that_was_never_asked_answers_without_reading_everything(office, monkeypatch):
+    task_id = office.enqueue()
+    large_backlog(office)
+    monkeypatch.setattr(Follower, "follow", lambda *_: pytest.fail("it need not catch up for this"))
+
+    assert office.state(task_id) == "pending"
+
+
+def test_of_a_frame_with_many_tasks_only_those_that_are_wanted_are_stored(office, monkeypatch):
+    caught_up(office)
+    tasks = [office.new() for _ in range(1000)]
+    office.push(*tasks)
+    office.push(*(office.new("other") for _ in range(500)))
+    stored: list[int] = []
+    insert = many.execute
+
+    def noted(connection, statement, rows):
+        stored.append(len(rows))
+        insert(connection, statement, rows)
+
+    monkeypatch.setattr(many, "execute", noted)
+
+    assert look(office, tasks[500].task_id) == "pending"
+    assert max(stored) == 1
+
+
+def test_many_are_answered_from_their_rows_and_the_few_that_changed_from_the_journal(office):
+    ids = office.push(*(office.new(priority=255) for _ in range(module.FEW * 2)))
+    caught_up(office)
+    office.lease_one().finish("failed", error="boom", delay_seconds=5)
+    large_backlog(office)
+    before = position(office)
+
+    views = office.session.tasks.catalogue.views(ids)
+
+    assert position(office) == before
+    assert sorted(view.task_id for view in views) == sorted(ids)
+    assert [view.error for view in views if view.state != "pending"] == ["boom"]

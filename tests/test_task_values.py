@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any, Generic, NamedTuple, TypedDict, TypeVar
 
+import msgspec
 import numpy as np
 import pydantic
 import pytest
@@ -59,6 +61,55 @@ class Hiding(pydantic.BaseModel):
     hidden: int = pydantic.Field(default=0, exclude=True)
 
 
+class Open(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="allow")
+
+
+@dataclass
+class Line:
+    name: str
+
+
+@dataclass
+class Priced(Line):
+    cents: int = 0
+
+
+@dataclass
+class Basket:
+    lines: list[Line] = field(default_factory=list)
+
+
+T = TypeVar("T")
+
+
+@dataclass
+class Box(Generic[T]):
+    inside: T
+
+
+@dataclass
+class Crate(Box[T]):
+    weight: int = 0
+
+
+class Spot(msgspec.Struct):
+    x: int
+
+
+class Spot3(Spot):
+    z: int = 0
+
+
+class Range(NamedTuple):
+    first: int
+    last: int
+
+
+class Flags(TypedDict, total=False):
+    loud: bool
+
+
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
@@ -94,6 +145,15 @@ def returned(kind: Any, value: Any) -> Any:
         (Cat | Dog | None, Cat(lives=9)),
         (list[Cat | Dog], [Cat(lives=9), Dog(tricks=[])]),
         (Dog | int, 5),
+        (pydantic.AnyUrl, pydantic.AnyUrl("https://example.org/a?b=c")),
+        (list[pydantic.AnyUrl], [pydantic.AnyUrl("https://example.org/")]),
+        (list[Line], [Line("a")]),
+        (Basket, Basket([Line("a")])),
+        (Spot | None, Spot(3)),
+        (dict[str, Range], {"a": Range(1, 2)}),
+        (Flags, {"loud": True}),
+        (float, 3),
+        (list[float], [1, 2.5]),
     ],
 )
 def test_a_value_comes_back_equal(kind, value):
@@ -112,11 +172,57 @@ def test_a_value_comes_back_equal(kind, value):
         (Any, np.datetime64("2026-01-01", "ns"), "cannot be written"),
         (Any, np.zeros(2), "cannot be written"),
         (Cat | Dog, 5, "'value'"),
+        (Open, Open.model_validate({"day": NOW.date()}), "what is in day would be lost"),
+        (list[Dog], [Puppy(tricks=[], weeks=3)], r"\[0\]: Puppy would come back as Dog"),
+        (dict[str, Dog], {"rex": Puppy(tricks=[])}, r"\['rex'\]: Puppy would come back as Dog"),
+        (dict[str, int] | Cat, Cat(lives=9), "Cat would come back as dict"),
+        (Cat | dict[str, int], {"lives": 9}, "dict would come back as Cat"),
+        (Line, Priced("a", 5), "Priced would come back as Line"),
+        (list[Line], [Line("b"), Priced("a")], r"\[1\]: Priced would come back as Line"),
+        (Basket, Basket([Priced("a", 5)]), r"\.lines\[0\]: Priced would come back as Line"),
+        (Box[int], Crate(1, 2), "Crate would come back as Box"),
+        (Annotated[list[Line], {"unhashable": []}], [Priced("a")], r"\[0\]: Priced would come back as Line"),
+        (Spot, Spot3(1, 2), "Spot3 would come back as Spot"),
+        (Flags, {"loud": True, "bright": True}, r"\['bright'\] would be lost"),
+        (Line, {"name": "a", "cents": 5}, r"\['cents'\] would be lost"),
+        (pydantic.SecretStr, pydantic.SecretStr("hunter2"), "SecretStr does not come back"),
     ],
 )
 def test_what_would_not_come_back_equal_is_refused_where_it_is_given(kind, value, says):
     with pytest.raises(InvalidField, match=says):
         returned(kind, value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "back"),
+    [
+        (Line, {"name": "a"}, Line("a")),
+        (list[Line], ({"name": "a"},), [Line("a")]),
+        (list[int], (1, 2), [1, 2]),
+        (tuple[int, ...], [1, 2], (1, 2)),
+        (set[int], [1, 2, 2], {1, 2}),
+        (Dog, {"tricks": []}, Dog(tricks=[])),
+        (datetime, "2026-01-02T03:04:05Z", NOW),
+        (str, NOW, "2026-01-02T03:04:05Z"),
+        (Any, (1, {2: NOW}), [1, {"2": "2026-01-02T03:04:05Z"}]),
+        (Any, [Line("a"), Cat(lives=9)], [{"name": "a"}, {"lives": 9}]),
+        (dict[str, Any], {"cat": Cat(lives=9)}, {"cat": {"lives": 9}}),
+    ],
+)
+@pytest.mark.parametrize("by_name", [False, True])
+def test_what_an_annotation_makes_of_plain_values_is_no_loss(kind, value, back, by_name):
+    seen = []
+
+    def work(value: Any) -> None:
+        seen.append(value)
+
+    work.__annotations__ = {"value": kind}
+    with penstock.App.in_memory() as app:
+        task = app.task(name="work")(work)
+        _ = task.enqueue(value=value) if by_name else task.enqueue(value)
+        app.run_pending()
+
+    assert seen == [back]
 
 
 def test_secrets_are_not_in_the_refusal():

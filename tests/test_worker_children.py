@@ -6,14 +6,21 @@ progress, a process that is over is noticed though others hold its descriptors, 
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from penstock.worker.process_watch import end_group, exit_words, watch
 
 from penstock.model_tasks import TaskState
 from tests.support.children import Children, is_gone
 from tests.support.served import QUIET, Served
+from tests.support.worker_process import PATIENCE_SECONDS
 
 FORKS = ("fork_and_return", "fork_and_raise", "fork_and_exit", "echo")
 ENDS_ITS_PROCESS = (
@@ -124,3 +131,37 @@ def test_a_worker_that_is_stopped_leaves_no_process(children):
     assert children.stop() == 0
 
     assert all(is_gone(pid) for pid in (*processes, *children.left_behind()))
+
+
+def test_ctrl_c_reaches_the_programs_of_tasks_and_their_runs_come_to_their_end(children):
+    children.start(processes=1)
+    job = children.enqueue("wait_for_a_program", 1)
+    children.until_noted("listens", 1)
+
+    children.worker.signal(signal.SIGINT)
+
+    assert children.worker.ended() == 0
+    assert (children.result(job), children.view(job).attempt) == (1, 1)
+
+
+@pytest.mark.parametrize("has_waitid", [True, False])
+def test_where_there_is_no_pidfd_a_thread_notices_the_end_though_others_hold_its_descriptors(monkeypatch, has_waitid):
+    monkeypatch.delattr(os, "pidfd_open")
+    if not has_waitid:
+        monkeypatch.delattr(os, "waitid")
+
+    program = "import os, signal; os.fork() or signal.pause()"
+    words = [sys.executable, "-c", program]
+
+    async def until_over(process: subprocess.Popen[bytes]) -> None:
+        over = asyncio.Event()
+        watch(process, over.set)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await over.wait()
+
+    with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            asyncio.run(until_over(process))
+            assert exit_words(process) == "exit code 0"
+        finally:
+            end_group(process.pid)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
 from bench.growth.cost import CONSTANT, LINEAR, Cost, Setting, Work
 from penstock import Message
 from penstock import operations as ops
+from penstock.errors import GroupNotFound
 from penstock.model import to_datetime
 from tests.support.operations import run_operation
 
@@ -150,6 +152,20 @@ def lease_in_order(setting: Setting, retries: int) -> Work:
     return lambda: queue.lease(1)
 
 
+def lease_misspelt(setting: Setting, groups: int) -> Work:
+    """Leases of a group that is not there, beside many that are."""
+    queue = setting.ps.create_queue("mail")
+    for number in range(groups):
+        queue.create_group(f"group-with-a-long-name-{number}")
+
+    def work() -> None:
+        for _ in range(3):
+            with suppress(GroupNotFound):
+                queue.lease(group="group-with-a-long-nime")
+
+    return work
+
+
 COSTS = [
     Cost(
         "leases that run out", "of them, together", end_leases, sizes=(5_000, 20_000, 80_000), steps_at=(1_500, 6_000)
@@ -170,6 +186,14 @@ COSTS = [
         create_groups,
         sizes=(512, 2_048, 8_192),
         steps_at=(50, 400),
+        exponent_max=CONSTANT,
+    ),
+    Cost(
+        "a lease of a group that is not there",
+        "groups",
+        lease_misspelt,
+        sizes=(512, 2_048, 8_192),
+        steps_at=(100, 800),
         exponent_max=CONSTANT,
     ),
     Cost(

@@ -28,6 +28,14 @@ def status_behind(setting: Setting, tasks: int) -> Work:
     return lambda: run_operation(setting.session, ops.FindTask(old))
 
 
+def status_behind_batches(setting: Setting, tasks: int) -> Work:
+    """The same when they came many at a time."""
+    (old,) = _enqueue(setting, 1)
+    setting.session.tasks(TaskFilter())
+    _enqueue(setting, tasks)
+    return lambda: setting.session.task(old)
+
+
 def purge_waiting(setting: Setting, tasks: int) -> Work:
     """All that wait are cancelled and forgotten."""
     _enqueue(setting, tasks)
@@ -42,6 +50,14 @@ COSTS = [
         status_behind,
         sizes=(2_000, 8_000, 32_000),
         steps_at=(400, 3_200),
+        exponent_max=CONSTANT,
+    ),
+    Cost(
+        "tasks: the state of one, behind batches",
+        "tasks that the catalogue has not seen",
+        status_behind_batches,
+        sizes=(10_000, 40_000, 160_000),
+        steps_at=(2_000, 16_000),
         exponent_max=CONSTANT,
     ),
     Cost(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -73,20 +73,6 @@ def check_session_seconds(value: Any) -> float:
     if seconds < limits.session_seconds_min:
         raise InvalidField(f"session_seconds: {value!r} is under {limits.session_seconds_min:g}")
     return seconds
-
-
-def check_start(value: Any) -> Position:
-    """Where a group begins: earliest, latest, an offset, a time, or an offset for each partition."""
-    if isinstance(value, str | datetime):
-        if value not in ("earliest", "begin", "latest", "end"):
-            to_micros(value, "start")
-    else:
-        offsets = list(value.values()) if isinstance(value, Mapping) else [value]
-        if not offsets or any(isinstance(each, bool) or not isinstance(each, int) or each < 0 for each in offsets):
-            hint = "use earliest, latest, an offset, a time, or an offset for each partition"
-            raise InvalidField(f"start: {value!r} is not a position", hint=hint)
-    position: Position = value
-    return position
 
 
 class Settling(msgspec.Struct, frozen=True, gc=False):

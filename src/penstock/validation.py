@@ -37,7 +37,7 @@ from penstock.model_tasks import (
     TaskSubmission,
     WorkerInfo,
 )
-from penstock.requests import LeaseRequest, LetterFilter, Settling, check_start
+from penstock.requests import LeaseRequest, LetterFilter, Settling
 
 PushOptions = tuple[
     str | None,  # key
@@ -96,7 +96,7 @@ def lease_request(
     request = LeaseRequest(
         max, lease_seconds, consumer or "", _some_partitions(partitions), auto_ack, member, generation
     )
-    return request if start is None else msgspec.structs.replace(request, start=check_start(start))
+    return request if start is None else msgspec.structs.replace(request, start=position(start, "start"))
 
 
 def _some_partitions(value: Any) -> tuple[int | str, ...] | None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import uuid
 from urllib.parse import quote
 
+import msgspec
 import pytest
 
 from penstock import connect
 from penstock import operations as ops
 from penstock.errors import InvalidField, InvalidName, PenstockError
-from penstock.model import MessageId
-from penstock.model_tasks import ScheduleSpec, WorkerInfo
+from penstock.model import MessageId, Receipt
+from penstock.model_tasks import ScheduleSpec, TaskFilter, WorkerInfo
+from penstock.remote.http_calls import SHAPES
 from tests.support.http import request
 from tests.support.operations import run_operation
 
@@ -82,6 +85,46 @@ def test_a_client_makes_no_path_of_what_is_no_name(server, queue, name):
     assert picture(server) == before
 
 
+GOOD = {"id": "mail/0/0", "to": "latest", "task_id": str(uuid.UUID(int=1)), "action": "purge"}
+
+
+def requests_of(kind, name):
+    """The arguments of an operation as often as there are texts in them, each time with the name in another one."""
+    texts = [field.name for field in msgspec.structs.fields(kind) if field.required and field.type is str]
+    fields = {field.name: sample(field) for field in msgspec.structs.fields(kind) if field.required}
+    for text in texts:
+        wrong = f"{name}/0/0" if text == "id" else name
+        yield kind(**fields), kind(**fields | {text: wrong})
+    for field, text in (("info", "worker_id"), ("spec", "name")):
+        if field in fields:
+            yield kind(**fields), kind(**{field: msgspec.structs.replace(fields[field], **{text: name})})
+
+
+def sample(field):
+    if field.type is WorkerInfo:
+        return WorkerInfo(worker_id="w1")
+    if field.type is ScheduleSpec:
+        return ScheduleSpec(name="nightly", cron="* * * * *", task_type="t", queue="mail")
+    if field.type is Receipt:
+        return Receipt("mail", "0", 0, 1, 1)
+    if field.name in GOOD:
+        return GOOD[field.name]
+    return {str: "name", int: 1, float: 1.0, bytes: b"{}", TaskFilter: TaskFilter()}.get(field.type, {})
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+@pytest.mark.parametrize("kind", SHAPES, ids=lambda kind: kind.__name__)
+def test_no_operation_makes_a_path_of_what_is_no_name(kind, name):
+    for right, wrong in requests_of(kind, name):
+        path = SHAPES[kind].path(right)
+        try:
+            wrong.check()
+            found = SHAPES[kind].path(wrong)
+        except (InvalidName, InvalidField):
+            continue
+        assert found == path, "the name is not in the path at all"
+
+
 ROUTES = [
     ("DELETE", "/api/v1/queues/{}"),
     ("PATCH", "/api/v1/queues/{}"),
@@ -97,6 +140,11 @@ ROUTES = [
     ("DELETE", "/api/v1/workers/{}"),
     ("DELETE", "/api/v1/schedules/{}"),
     ("DELETE", "/api/v1/tasks/{}"),
+    ("POST", "/api/v1/tasks/{}/retry"),
+    ("GET", "/api/v1/operations/{}"),
+    ("DELETE", "/api/v1/operations/{}"),
+    ("POST", "/api/v1/queues/{}/dlq/redrive"),
+    ("POST", "/api/v1/queues/{}/groups/g1/seek"),
 ]
 
 
@@ -106,7 +154,8 @@ def test_a_name_that_is_decoded_at_the_server_stays_one(server, name):
     before = picture(server)
     with server.connect() as raw:
         for method, path in ROUTES:
-            raw.send(request(method, path.format(quote(name, safe="")), b'{"messages":[{"payload":1}]}'))
+            body = b'{"messages":[{"payload":1}]}' if path.endswith("/messages") else b"{}"
+            raw.send(request(method, path.format(quote(name, safe="")), body))
             answer = raw.answer()
             assert answer.status == 400, (path, answer.body)
             assert answer.code in ("invalid_name", "invalid_field"), path

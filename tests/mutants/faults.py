@@ -320,7 +320,7 @@ FAULTS: Final = (
         "a payload may end in its neighbour",
         "spark/json_payload.py",
         '            if not pc.all(pc.and_(pc.starts_with(lines, "{"), pc.ends_with(lines, "}"))).as_py():\n',
-        "            if not len(lines):\n",
+        '            if not pc.all(pc.starts_with(lines, "{")).as_py():\n',
         ("tests/test_spark_json.py",),
     ),
 )

@@ -52,11 +52,21 @@ def run(fault: Fault) -> Outcome:
             command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
         )
     output = found.stdout + found.stderr
-    assert found.returncode not in (4, 5), f"{fault.name}: there are no such tests: {output}"
-    names = FAILED.findall(output)
-    # Ended by its own time limit, pytest has no line to say which test it was.
-    caught_by = names[0] if names else f"{fault.tests[0]} (hangs)" if found.returncode else ""
-    return Outcome(fault, caught_by, time.monotonic() - begun, output)
+    return Outcome(fault, caught_by(fault, found.returncode, output), time.monotonic() - begun, output)
+
+
+def caught_by(fault: Fault, code: int, output: str) -> str:
+    """The test that failed, or how the tests ended; empty when they passed."""
+    names: list[str] = FAILED.findall(output)
+    if code == 0:
+        return ""
+    if code == 1 and names:
+        return names[0]
+    # Ended by its time limit or by a fault of the interpreter, pytest does not say which test it was.
+    if "+ Timeout +" in output:
+        return f"{fault.tests[0]} (hangs)"
+    assert code < 0, f"{fault.name}: the tests did not run: {output[-2000:]}"
+    return f"{fault.tests[0]} (crashes)"
 
 
 def main(names: list[str]) -> int:

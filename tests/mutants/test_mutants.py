@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.mutants.faults import FAULTS, SAMPLE
-from tests.mutants.run import PACKAGE, ROOT, run
+from tests.mutants.run import PACKAGE, ROOT, caught_by, run
 from tests.support.dose import NIGHTLY
 
 CHOSEN = FAULTS if NIGHTLY else [fault for fault in FAULTS if fault.name in SAMPLE]
@@ -25,6 +25,16 @@ def test_every_fault_fits_the_code_as_it_is():
     assert all((ROOT / test.partition("::")[0]).exists() for fault in FAULTS for test in fault.tests)
     assert len(FAULTS) >= 30
     assert len(CHOSEN) >= 5
+
+
+def test_tests_that_did_not_run_have_caught_nothing():
+    assert caught_by(FAULTS[0], 0, "FAILED a.py::test_a") == ""
+    assert caught_by(FAULTS[0], 1, "FAILED a.py::test_a - it is so\nFAILED b.py::test_b") == "a.py::test_a"
+    assert caught_by(FAULTS[0], 1, "++++ Timeout ++++").endswith("(hangs)")
+    assert caught_by(FAULTS[0], -11, "Fatal Python error").endswith("(crashes)")
+    for code in (2, 3, 4, 5):
+        with pytest.raises(AssertionError, match="did not run"):
+            caught_by(FAULTS[0], code, "ERROR tests/a.py")
 
 
 @pytest.mark.timeout(600)

@@ -163,6 +163,18 @@ def test_a_wrong_query_is_answered_in_one_line(ask, query, messages):
         "update t set a = 1",
         "delete from t",
         "use other",
+        "select transform(payload) using 'tee /tmp/x' from orders",
+        "select transform(payload) row format delimited using\n\"sh -c 'date'\" as (a) from orders",
+        "from orders map key using 'cat'",
+        "from orders reduce key /* as a stream */ using -- a program\n'cat'",
+        "select reflect('java.lang.System', 'exit', 1)",
+        "select `java_method` ('java.lang.System', 'exit', 1)",
+        "select TRY_REFLECT('java.lang.System', 'exit', 1)",
+        "with a as (select reflect('java.util.UUID', 'randomUUID')) select * from a",
+        "create function f as 'a.B' using jar '/tmp/x.jar'",
+        "add jar '/tmp/x.jar'",
+        "truncate table t",
+        "analyze table t compute statistics",
     ],
 )
 def test_statements_that_would_change_something_are_refused(statement):
@@ -176,6 +188,9 @@ def test_statements_that_would_change_something_are_refused(statement):
     [
         "select 'insert into x' from orders",
         "select `insert` from orders -- insert",
+        "select transform(array(1), x -> x + 1) from a join b using (id)",
+        "select reflect, `reflect`, 'reflect(1)', \" using 'x'\" from orders /* reflect( */",
+        "select map('a', 'b') from a join b using (`x`)",
         "with a as (select 1) select * from a",
         "(select 1) union (select 2)",
         "/* insert */ show views",

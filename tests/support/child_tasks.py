@@ -215,6 +215,20 @@ def take_a_while(n: int) -> int:
     return end(n)
 
 
+LISTENS = "import signal; signal.signal(signal.SIGINT, lambda *_: exit(3)); print(flush=True); signal.pause()"
+
+
+@app.task
+def wait_for_a_program(n: int) -> int:
+    """One that ends at Ctrl-C."""
+    begin(n)
+    program = subprocess.Popen([sys.executable, "-c", LISTENS], stdout=subprocess.PIPE, bufsize=0)
+    program.stdout.readline()
+    note("listens", n)
+    assert program.wait() == 3
+    return end(n)
+
+
 @app.task
 def hold(n: int) -> int:
     """Until the test says so."""

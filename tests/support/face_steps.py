@@ -24,6 +24,7 @@ GROUPS = ["default", "audit", "billing"]
 
 # Values that are wrong somewhere, or look as if they were.
 ODD_NAMES = ["ghost", "", "..", "a/b", "a b", "x" * 129, "mail.dlq", "mail/groups/audit", None, 7, NO_TEXT, b"mail"]
+ODD_TEXT = [name for name in ODD_NAMES if isinstance(name, str)]
 ODD: dict[str, list[Any]] = {
     "queue": ODD_NAMES,
     "member": ODD_NAMES,
@@ -66,6 +67,7 @@ ODD: dict[str, list[Any]] = {
     "letters": [[0], [0, 1, 99], [], [5]],
     "ids": ["mail.dlq/0/0", ["mail.dlq/0/0", "orders.dlq/0/0"], MessageId("mail.dlq", "0", 0), 5, [None], ["x"],
             [NO_TEXT], [MessageId("mail.dlq", "0", -1)], {"mail.dlq/0/0"}],
+    "session_seconds": [0, -1, NAN, INFINITE, 1e-9, 43_201, HUGE, 1e12],
     "observes": [True, False, 1, "yes"],
     "exist_ok": [True, False],
 }  # fmt: skip
@@ -199,7 +201,9 @@ class Steps:
 
     def _op_lease(self) -> Step:
         args = {"queue": self._queue(), "max": self.rng.choice([1, 2, 3, 10]), "group": self._group()}
-        names = ("queue", "max", "group", "wait", "lease_seconds", "consumer", "partitions", "auto_ack")
+        if self.rng.random() < 0.1:
+            args |= {"group": self.rng.choice(["audit", "late", "later"]), "start": self.rng.choice(["latest", 1])}
+        names = ("queue", "max", "group", "wait", "lease_seconds", "consumer", "partitions", "auto_ack", "start")
         return Step("lease", self._spoilt(args, *names))
 
     def _op_settle(self) -> Step:
@@ -266,6 +270,28 @@ class Steps:
     def _op_members(self) -> Step:
         return Step("members", self._spoilt({"queue": self._queue(), "group": "audit"}, "queue", "group"))
 
+    # membership
+
+    def _op_join(self) -> Step:
+        args: dict[str, Any] = {"queue": self._queue(), "group": self.rng.choice(["team", "team", "audit", "ghosts"])}
+        args |= {"member": self.rng.choice(["one", "two"]), "session_seconds": self.rng.choice([0.5, 10, 30.0])}
+        if args["group"] == "team":
+            args["start"] = "earliest"
+        args = self._spoilt(args, "session_seconds", "start")
+        if self.rng.random() < self.odd:  # sessions are given text: clients see to that
+            args[self.rng.choice(["queue", "group", "member"])] = self.rng.choice(ODD_TEXT)
+        return Step("join", args)
+
+    def _op_heartbeat(self) -> Step:
+        held = self.rng.choice([[], ["0"], ["0", "1"], ["north"], ["nowhere"]])
+        return Step("heartbeat", {"of": self.rng.randrange(50), "held": held})
+
+    def _op_leave(self) -> Step:
+        return Step("leave", {"of": self.rng.randrange(50)})
+
+    def _op_lease_as_member(self) -> Step:
+        return Step("lease_as_member", {"of": self.rng.randrange(50), "max": self.rng.choice([1, 3])})
+
     # queues
 
     def _op_create_queue(self) -> Step:
@@ -306,5 +332,14 @@ class Steps:
         return Step("seal", {})
 
 
-WEIGHTS = {"push": 14, "push_many": 10, "lease": 14, "settle": 16, "transaction": 6, "advance": 4, "update_queue": 3}
+WEIGHTS = {
+    "join": 2,
+    "push": 14,
+    "push_many": 10,
+    "lease": 14,
+    "settle": 16,
+    "transaction": 6,
+    "advance": 4,
+    "update_queue": 3,
+}
 FIELDS = {"name": "group", "to": "start"}

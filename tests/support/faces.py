@@ -19,12 +19,17 @@ import msgspec
 
 import penstock
 from penstock import aio
+from penstock.client.asynchronous_delivery import Leased as AsyncLeased
 from penstock.client.delivery import BaseLeased
+from penstock.client.place import Place
 from penstock.client.pushed import PushResult
+from penstock.client.sync_delivery import Leased
 from penstock.clock import ManualClock
 from penstock.embedded import AsyncSession, BlockingSession, Session
 from penstock.errors import PenstockError
-from penstock.model import Message, MessageId
+from penstock.model import Message, MessageId, check_name
+from penstock.replies import Membership
+from penstock.requests import LeaseRequest
 from tests.support.faces_served import Served
 from tests.support.forgetful import ForgetfulDisk
 
@@ -33,6 +38,7 @@ _UNITS = re.compile(r"_(ms|seconds)\Z")
 _RENAMED = {"payload_base64": "payload", "to": "start", "name": "queue", "seconds": "lease"}
 QUIET: dict[str, Any] = {"rate_limit_seconds": 0}
 SECONDS = 60.0
+TICKS_MAX = 100
 
 
 class Step(NamedTuple):
@@ -76,6 +82,7 @@ class Face:
             journal_file_bytes=1 << 15,
         )
         self.leases: list[Any] = []
+        self.joined: list[tuple[str, str, str, int]] = []  # queue, group, member and generation
         self.open()
 
     def open(self) -> None:
@@ -94,6 +101,8 @@ class Face:
             return Outcome("refused", (error.code, field_of(error)))
         except Exception as error:  # noqa: BLE001 - whatever else it is, it is a fault
             return Outcome("crashed", f"{type(error).__name__}: {error}")
+        finally:
+            self._keep_time()
 
     def _ran(self, step: Step) -> Any:
         own = getattr(self, f"do_{step.op}", None)
@@ -151,6 +160,45 @@ class Face:
                 leased = self.leases[args["lease"] % len(self.leases)]
                 getattr(tx, what)(leased[args["row"] % len(leased)])
 
+    # membership, which the clients have no methods for: a subscription uses their sessions
+
+    def do_join(self, queue: str, group: str, member: str, session_seconds: Any, start: Any = None) -> Any:
+        check_name(queue)
+        place = Place(queue, group, member, start, 1, None, session_seconds)  # checks what a subscription is given
+        told = self._of_session("join", queue, group, member, session_seconds, place.start)
+        self.joined.append((queue, group, member, told.generation))
+        return told
+
+    def do_heartbeat(self, of: int, held: Sequence[str]) -> Any:
+        """By the assignment that some join was told, which may be an old one."""
+        return self._of_session("heartbeat", *self.joined[of % len(self.joined)], held) if self.joined else None
+
+    def do_leave(self, of: int) -> None:
+        if self.joined:
+            self._of_session("leave", *self.joined[of % len(self.joined)])
+
+    def do_lease_as_member(self, of: int, max: int) -> Any:
+        if not self.joined:
+            return None
+        queue, group, member, generation = self.joined[of % len(self.joined)]
+        leased = self._leased_by(queue, group, LeaseRequest(max, 60.0, member=member, generation=generation))
+        if leased:
+            self.leases.append(leased)
+        return leased
+
+    def _of_session(self, op: str, *args: Any) -> Any:
+        """What the session of the client answers, once it is confirmed."""
+        told = getattr(self.ps._session, op)(*args)
+        result, ticket = told if isinstance(told, tuple) else (None, told)
+        self.ps._session.confirm(ticket)
+        return result
+
+    def _leased_by(self, queue: str, group: str, request: LeaseRequest) -> Any:
+        session = self.ps._session
+        reply, ticket = session.lease(queue, group, request)
+        session.confirm(ticket)
+        return Leased(session, reply)
+
     def do_letters(self, queue: Any, **args: Any) -> Any:
         return self.wait(self.ps.queue(queue).dlq.list(**args))
 
@@ -169,7 +217,13 @@ class Face:
 
     def do_advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
-        self.session.timekeeper.tick()
+
+    def _keep_time(self) -> None:
+        """What is due by now is done, as the thread of a session would: in slices, as many as it takes."""
+        for _ in range(TICKS_MAX):
+            if self.session.timekeeper.tick() != 0:
+                return
+        raise AssertionError("something is due for ever")
 
     # what is left in the end
 
@@ -214,6 +268,12 @@ class AsyncFace(Face):
         self._gather(tx, parts)
         self.wait(tx.__aexit__(None, None, None))
         return tx.ids
+
+    def _of_session(self, op: str, *args: Any) -> Any:
+        return self.wait(getattr(self.ps._session, op)(*args))
+
+    def _leased_by(self, queue: str, group: str, request: LeaseRequest) -> Any:
+        return AsyncLeased(self.ps._session, self.wait(self.ps._session.lease(queue, group, request, 0.0)))
 
 
 class RemoteFace(Face):
@@ -273,6 +333,8 @@ def plain(value: Any) -> Any:
         return [[str(id) for id in value.ids], value.duplicates]
     if isinstance(value, MessageId):
         return str(value)
+    if isinstance(value, Membership):  # gRPC knows no part of a millisecond
+        value = msgspec.structs.replace(value, heartbeat_seconds=round(value.heartbeat_seconds, 3))
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if isinstance(value, msgspec.Struct):

@@ -10,15 +10,19 @@ from typing import Any
 
 import grpc
 import msgspec
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 from websockets.sync.client import connect as connect_socket
 
 from penstock.batch import Batch
 from penstock.errors import InputError, PenstockError
-from penstock.model import ContentType, Message, MessageId, Receipt, to_datetime, to_micros
+from penstock.model import ContentType, Message, MessageId, QueueOptions, Receipt, to_datetime, to_micros
+from penstock.replies import Member, Membership
 from penstock.server.grpc.generated import queues_pb2
 from penstock.wire.errors import CLASSES, ErrorReply, to_error
 from penstock.wire.json_client import messages_of
+from penstock.wire.json_options import OptionsChange, changes_of, json_name
 from tests.support.faces import FACES, Face, HttpFace, RemoteFace
 
 pb: Any = queues_pb2
@@ -141,11 +145,11 @@ class GrpcFace(RemoteFace):
     def say_push_many(self, queue: Any, items: Any, durability: Any = None) -> Any:
         if durability is not None or not isinstance(items, list):
             raise Unsayable
-        request = pb.PushRequest(queue=_word(queue))
-        for item in items:
-            request.messages.append(self._message(item))
-        response = self.stub.Push(request)
+        response = self.stub.Push(self._push_request(queue, items))
         return list(response.ids), list(response.duplicates)
+
+    def _push_request(self, queue: Any, items: Any) -> Any:
+        return pb.PushRequest(queue=_word(queue), messages=map(self._message, items))
 
     def say_push(self, queue: Any, payload: Any, durability: Any = None, **options: Any) -> Any:
         if durability is not None:
@@ -190,6 +194,8 @@ class GrpcFace(RemoteFace):
 
     def say_lease(self, queue: Any, max: Any = 1, group: Any = "default", **args: Any) -> Any:
         request = pb.LeaseRequest(queue=_word(queue), max=_number(max), group=_word(group))
+        if args.get("start") is not None:
+            request.start.CopyFrom(_position(args["start"]))
         if args.get("wait", 0) != 0 or not isinstance(args.get("auto_ack", False), bool):
             raise Unsayable
         request.auto_ack = args.get("auto_ack", False)
@@ -284,7 +290,81 @@ class GrpcFace(RemoteFace):
     def say_cancel(self, queue: Any, id: Any) -> None:
         self.stub.Cancel(pb.CancelRequest(id=_id(id)))
 
-    # groups and queues
+    # queues
+
+    def say_create_queue(self, queue: Any, exist_ok: Any = True, **options: Any) -> None:
+        if not isinstance(exist_ok, bool):
+            raise Unsayable
+        self.stub.CreateQueue(pb.CreateQueueRequest(queue=_word(queue), options=_options(options), exist_ok=exist_ok))
+
+    def say_update_queue(self, queue: Any, **changes: Any) -> None:
+        self.stub.UpdateQueue(pb.UpdateQueueRequest(queue=_word(queue), options=_options(changes)))
+
+    def say_options(self, queue: Any) -> Any:
+        found = self.stub.GetQueue(pb.GetQueueRequest(queue=_word(queue)))
+        return QueueOptions(**changes_of(msgspec.convert(MessageToDict(found.options), OptionsChange, strict=False)))
+
+    def say_queues(self) -> Any:
+        return list(self.stub.ListQueues(pb.ListQueuesRequest()).queues)
+
+    def say_resume(self, queue: Any) -> None:
+        self.stub.Resume(pb.ResumeRequest(queue=_word(queue)))
+
+    def say_transaction(self, parts: Any) -> Any:
+        request = pb.TransactRequest()
+        for what, args in parts:
+            if what in ("push", "push_many"):
+                items = args["items"] if what == "push_many" else [Message(**_without(args, "queue"))]
+                if not items:
+                    raise Unsayable  # which is no step of a transaction
+                request.operations.add().push.CopyFrom(self._push_request(args["queue"], items))
+            elif self.leases:
+                leased = self.leases[args["lease"] % len(self.leases)]
+                settlement = pb.Settlement(receipts=[str(leased[args["row"] % len(leased)].proof)])
+                getattr(settlement, what).SetInParent()
+                request.operations.add().settle.CopyFrom(settlement)
+        answer = self.stub.Transact(request)
+        return [list(each.ids) for each in answer.pushes]
+
+    # groups
+
+    def say_groups(self, queue: Any) -> Any:
+        found = self.stub.ListGroups(pb.ListGroupsRequest(queue=_word(queue))).groups
+        names = ("partition", "start_offset", "committed_offset", "end_offset", "lag")
+        return {group.name: [[getattr(lag, name) for name in names] for lag in group.partitions] for group in found}
+
+    def say_members(self, queue: Any, group: Any) -> Any:
+        found = self.stub.ListMembers(pb.ListMembersRequest(queue=_word(queue), group=_word(group))).members
+        return [Member(e.member, e.generation, list(e.partitions), _moment(e.last_heartbeat_at)) for e in found]
+
+    def say_join(self, queue: Any, group: Any, member: Any, session_seconds: Any, start: Any = None) -> Any:
+        request = pb.JoinRequest(queue=_word(queue), group=_word(group), member=_word(member))
+        request.session_ms = _millis(session_seconds)
+        if start is not None:
+            request.start.CopyFrom(_position(start))
+        told = _assignment(self.stub.Join(request))
+        self.joined.append((queue, group, member, told.generation))
+        return told
+
+    def say_heartbeat(self, of: int, held: Any) -> Any:
+        if not self.joined:
+            return None
+        queue, group, member, generation = self.joined[of % len(self.joined)]
+        about = {"queue": queue, "group": group, "member": member, "generation": generation}
+        return _assignment(self.stub.Heartbeat(pb.HeartbeatRequest(**about, held=held)))
+
+    def say_leave(self, of: int) -> None:
+        if self.joined:
+            queue, group, member, generation = self.joined[of % len(self.joined)]
+            about = {"queue": queue, "group": group, "member": member, "generation": generation}
+            self.stub.Leave(pb.LeaveRequest(**about))
+
+    def say_lease_as_member(self, of: int, max: int) -> Any:
+        if not self.joined:
+            return None
+        queue, group, member, generation = self.joined[of % len(self.joined)]
+        about = {"queue": queue, "group": group, "member": member, "generation": generation}
+        return self._leased(self.stub.Lease(pb.LeaseRequest(**about, max=max, lease_ms=60_000)))
 
     def say_create_group(self, queue: Any, name: Any, start: Any = "earliest", observes: Any = False) -> None:
         if not isinstance(observes, bool):
@@ -314,9 +394,56 @@ class GrpcFace(RemoteFace):
     def say_purge_letters(self, queue: Any) -> None:
         self.stub.PurgeDeadLetters(pb.PurgeDeadLettersRequest(queue=_word(queue)))
 
+    def say_redrive(self, queue: Any, limit: Any = None, rate: Any = None, letters: Any = None, **filters: Any) -> Any:
+        if filters.get("ids") is not None or letters == []:
+            raise Unsayable
+        request = pb.RedriveRequest(queue=_word(queue), filter=_filter(filters))
+        request.filter.ids.extend(f"{queue}.dlq/0/{offset}" for offset in letters or ())
+        if limit is not None:
+            request.limit = _number(limit, 2**64)
+        if rate is not None:
+            if isinstance(rate, bool) or not isinstance(rate, int | float):
+                raise Unsayable
+            request.per_second = rate
+        return self.stub.Redrive(request).count
+
     def say_letters(self, queue: Any, limit: Any = 100, **filters: Any) -> Any:
         request = pb.ListDeadLettersRequest(queue=_word(queue), filter=_filter(filters), limit=_number(limit))
         return _messages(self.stub.ListDeadLetters(request))
+
+
+def _options(given: dict[str, Any]) -> Struct:
+    """Options as gRPC has them, which are those of HTTP: durations in milliseconds."""
+    made = Struct()
+    for name, value in given.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number:
+            made[json_name(name)] = _option_number(name, value)
+        elif value is None or isinstance(value, bool) or (isinstance(value, str) and _is_utf8(value)):
+            made[json_name(name)] = value
+        else:
+            raise Unsayable
+    return made
+
+
+def _option_number(name: str, value: Any) -> float:
+    if not abs(value) < 2**53:
+        raise Unsayable
+    if name.endswith("_seconds"):
+        return float(value * 1000)
+    if isinstance(value, float) and value.is_integer():
+        raise Unsayable  # it has one kind of numbers only
+    return float(value)
+
+
+def _assignment(found: Any) -> Membership:
+    return Membership(
+        found.member, found.generation, list(found.assigned), list(found.revoking), found.heartbeat_ms / 1000
+    )
+
+
+def _without(args: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in args.items() if name not in names}
 
 
 def _filter(given: dict[str, Any]) -> Any:

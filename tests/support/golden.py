@@ -3,8 +3,10 @@
     python -m tests.support.golden NAME        writes tests/data/NAME.tar.xz and NAME.json
 
 `clean` is closed in order. `killed` is ended by kill -9 with open leases, tasks, producers, sinks, dead letters and
-segments. The JSON file says what the version that wrote it found when it opened the directory again: see `contents`.
-A directory is never written again under the same name: a new format gets a new one.
+segments. Those whose names end in -2 are of format 2, and hold what came with it too: purges and operations, attempts
+that were lost, a mark of how far the journal was durable. The JSON file says what the version that wrote it found when
+it opened the directory again: see `contents`. A directory is never written again under the same name: a new format gets
+a new one.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from tests.support.sinks import committed, staged
 DATA = Path(__file__).parent.parent / "data"
 NOW = 1_790_000_000_000_000  # µs; leases, delays and retention of the directories are counted from here
 ROUNDS = 3
+ROUND_SECONDS = 100  # by then a worker's lease has ended
 JOURNAL_FILE_BYTES = 1 << 16
 
 
@@ -46,7 +49,7 @@ def opened(directory: Path, now: int = NOW) -> Session:
     return Session(directory, clock=clock, rng=rng, background=False, journal_file_bytes=JOURNAL_FILE_BYTES)
 
 
-def fill(session: Session) -> None:
+def fill(session: Session, clock: ManualClock) -> None:
     """Something of everything a directory can hold, some of it sealed, some of it only in the journal."""
     ps = Penstock(BlockingSession(session))
     make_queues(ps)
@@ -54,10 +57,13 @@ def fill(session: Session) -> None:
         push(ps, number)
         consume(ps)
         run_tasks(ps, number)
+        forget_and_lose(ps, clock, number)
         write_sink(session, number)
         if number < ROUNDS - 1:
             run_operation(session, ops.Seal())
             session.checkpoint()
+    assert session.keeper is not None
+    session.keeper.tick()
     ps.queue("jobs").lease(max=5, lease_seconds=300)
     ps.queue("orders").lease(max=3, lease_seconds=300, group="billing")
 
@@ -129,6 +135,23 @@ def run_tasks(ps: Penstock, number: int) -> None:
     office.told(run_operation(office.session, ops.SetSchedule(spec)))
 
 
+def forget_and_lose(ps: Penstock, clock: ManualClock, number: int) -> None:
+    """Tasks that were purged by an operation, one that goes on, and attempts that ended with the lease of a worker."""
+    office = Office(ps)
+    office.push(*(office.new("purged", queue="old") for _ in range(4)))
+    for run in office.lease(max=2, queue="old"):
+        run.finish(result="kept no longer")
+    begun = office.told(
+        run_operation(office.session, ops.BeginOperation("purge", TaskFilter(task_type="purged"), f"purge-{number}"))
+    )
+    while not begun.is_over:
+        begun = office.told(run_operation(office.session, ops.FindOperation(begun.operation_id)))
+    office.push(*(office.new("lost", queue="frail", max_attempts=1) for _ in range(2)))
+    office.lease(max=1, queue="frail")
+    clock.advance(ROUND_SECONDS)
+    ps.queues()
+
+
 def write_sink(session: Session, number: int) -> None:
     names = staged(session, [f"row {number} {item}".encode() for item in range(4)], sink="daily", at=NOW, queue="rows")
     committed(session, number, names, sink="daily", queue="rows")
@@ -138,13 +161,28 @@ def contents(session: Session) -> dict[str, Any]:
     """All that users can see of a directory, as JSON: messages, counts, dead letters, tasks, schedules, sinks."""
     ps = Penstock(BlockingSession(session))
     tasks = run_operation(session, ops.ListTasks(TaskFilter(limit=1000)))[0].tasks
+    operations = run_operation(session, ops.ListOperations())[0]
     return {
+        **({"operations": [[o.operation_id, str(o.state), o.purged] for o in operations]} if operations else {}),
+        **({"lost": lost} if (lost := attempts_lost(session)) else {}),
         "queues": {name: queue_contents(ps, name) for name in ps.queues()},
         "tasks": {view.task_id: [view.task_type, str(view.state)] for view in tasks},
         "schedules": {
             view.spec.name: [view.spec.cron, str(view.next_at)] for view in run_operation(session, ops.Schedules())[0]
         },
         "sink": run_operation(session, ops.GetSinkState("rows", "daily"))[0].batch,
+    }
+
+
+def attempts_lost(session: Session) -> dict[str, int]:
+    """Which messages had attempts that were lost with a worker, and how many."""
+    return {
+        f"{queue.name}/{progress.partition.name}/{offset}": tried.lost
+        for queue in session.shard.core.queues.values()
+        for group in queue.groups.values()
+        for progress in group.progress
+        for offset, tried in (progress.attempts or {}).items()
+        if tried.lost
     }
 
 
@@ -188,7 +226,7 @@ def main(name: str) -> None:
         directory = Path(place) / "data"
         command = [sys.executable, "-m", "tests.support.golden", name, str(directory)]
         code = subprocess.run(command, check=False).returncode
-        assert code == (-signal.SIGKILL if name == "killed" else 0), code
+        assert code == (-signal.SIGKILL if name.startswith("killed") else 0), code
         with tarfile.open(DATA / f"{name}.tar.xz", "w:xz") as packed:
             packed.add(directory, "data")
         session = opened(directory)
@@ -197,9 +235,11 @@ def main(name: str) -> None:
 
 
 def write(name: str, directory: Path) -> None:
-    session = opened(directory)
-    fill(session)
-    if name == "killed":
+    session = opened(directory, NOW - ROUNDS * ROUND_SECONDS * 1_000_000)
+    clock = session.shard.clock
+    assert isinstance(clock, ManualClock)
+    fill(session, clock)
+    if name.startswith("killed"):
         os.kill(os.getpid(), signal.SIGKILL)
     session.close()
 

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 from penstock.broker import Broker
 from penstock.embedded import Session
+from penstock.server.grpc import start_grpc
+from penstock.server.grpc.service import GrpcServer
 from penstock.server.http.serve import HttpServer, start_http
 from penstock.server.http.site import HttpSettings
 from penstock.server.tcp import start_tcp
@@ -24,11 +26,12 @@ SECONDS = 100  # nothing here takes that long
 
 
 class Watched:
-    """A broker on every port but that of gRPC, on a loop in a thread of its own, each of whose callbacks is timed."""
+    """A broker on every port, on a loop in a thread of its own, each of whose callbacks is timed."""
 
     broker: Broker
     http: HttpServer
     tcp: TcpServer
+    grpc: GrpcServer
 
     def __init__(self, session: Session, **settings: Any) -> None:
         self.session = session
@@ -72,6 +75,7 @@ class Watched:
             self.broker, HttpSettings(port=0, **settings), metrics=metrics, stream=sockets.serve
         )
         self.tcp = await start_tcp(self.broker, "127.0.0.1", 0)
+        self.grpc = await start_grpc(self.broker, "127.0.0.1", 0)
 
     def stop(self) -> None:
         self.run(self._stop())
@@ -80,6 +84,7 @@ class Watched:
         self.loop.close()
 
     async def _stop(self) -> None:
+        await self.grpc.close()
         await self.http.close()
         await self.tcp.close()
         await self.broker.drain()

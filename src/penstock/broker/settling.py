@@ -46,6 +46,9 @@ class SettleEach:
             self._broker.loop.call_soon(self._together, end)
 
     def _settled(self, first: int, end: int, answer: Any) -> None:
+        if isinstance(answer, PenstockError):
+            # Its traceback would hold frames, and the collector looks through those of every receipt again and again.
+            answer.__traceback__ = answer.__context__ = answer.__cause__ = None
         if answer is None or end - first <= 1:
             self._answer(first, [answer] * (end - first))
         else:

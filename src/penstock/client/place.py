@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -17,6 +18,8 @@ from penstock.client.delivery import BaseDelivery
 from penstock.model import Position, check_name
 from penstock.replies import Membership
 from penstock.requests import LeaseRequest, check_session_seconds
+
+LABEL_LENGTH_MAX: Final = 115  # so that the whole of an id is a name, of up to 128
 
 
 class Place:
@@ -51,7 +54,7 @@ class Place:
 
     def _unique_id(self) -> str:
         # Two processes of one name must not be one member: each would take over from the other for ever.
-        return check_name(f"{self._label}-{uuid.uuid4().hex[:12]}", "member")
+        return check_name(f"{self._label[:LABEL_LENGTH_MAX]}-{uuid.uuid4().hex[:12]}", "member")
 
     def request(self) -> LeaseRequest:
         """A lease of what the consumer has taken on. Of what was told since, it hears between two deliveries."""

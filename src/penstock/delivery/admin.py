@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, Literal
+from itertools import islice
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -36,6 +37,7 @@ from penstock.errors import (
 from penstock.model import (
     DEFAULT_GROUP,
     DLQ_SUFFIX,
+    SUGGESTION_LENGTH_MAX,
     MessageId,
     Outcome,
     Position,
@@ -45,6 +47,7 @@ from penstock.model import (
     to_micros,
 )
 
+GROUPS_COMPARED_MAX: Final = 100  # with a name that no group has
 Start = Literal["earliest", "latest"] | Mapping[int, int]
 
 
@@ -65,7 +68,9 @@ def group_named(queue: Queue, name: str) -> Group:
 
 
 def _group_hint(queue: Queue, name: str) -> str:
-    close = difflib.get_close_matches(name, queue.group_ids, n=1)
+    # Comparing names costs far more than the call that is refused, so only some are compared, and no long ones.
+    is_cheap = len(name) <= SUGGESTION_LENGTH_MAX
+    close = difflib.get_close_matches(name, islice(queue.group_ids, GROUPS_COMPARED_MAX), n=1) if is_cheap else []
     suggestion = f"did you mean {close[0]!r}? " if close else ""
     return f"{suggestion}create_group makes it, and so does start= in lease, consume or subscribe"
 

@@ -185,6 +185,9 @@ class FileJournal:
     def mark(self) -> None:
         with self._writing:
             mark = Mark(self.durable_sequence, self._first_sequence, self._allocated)
+        self._mark(mark)
+
+    def _mark(self, mark: Mark) -> None:
         if mark != self._marked:
             write_mark(self._disk, mark)
             self._marked = mark
@@ -209,6 +212,7 @@ class FileJournal:
         else:
             self._start(1)
         self.sequence = self.written_sequence = self.durable_sequence = self._first_sequence + self._frames - 1
+        self._mark(Mark(self.durable_sequence, self._first_sequence, self._allocated))
         journal_files.make_reserve(self._disk, self._file_bytes)  # even when space is short: this is what it is for
         self.check_space()
 
@@ -342,6 +346,8 @@ class FileJournal:
             self.written_sequence += count
 
     def _rotate(self) -> None:
+        # Before its end is cut: a file that a power cut leaves shorter than its mark says must end with a whole frame.
+        self._file.sync()
         self._file.truncate(self._position)
         self._file.sync()
         self.durable_sequence = self.written_sequence
@@ -350,6 +356,8 @@ class FileJournal:
         full = JournalFile(name, self._first_sequence, self.written_sequence + 1, self._position)
         self._start(self.written_sequence + 1)
         self._full.append(full)
+        # At once: housekeeping may be busy for long, and of a file without a mark nobody knows how long it was.
+        self._mark(Mark(self.durable_sequence, self._first_sequence, self._allocated))
         self.on_rotate()
         self.disk_full = self.disk_full or is_short_of_space(self._disk)
 

@@ -16,7 +16,7 @@ from penstock.delivery.membership import Roster
 from penstock.errors import InvalidField, MemberFenced
 from penstock.model import Outcome, Position, check_name, to_datetime
 from penstock.replies import Member, Membership
-from penstock.requests import Settling, check_session_seconds, check_start
+from penstock.requests import Settling, check_session_seconds
 from penstock.shard.engine import Ticket
 from penstock.shard.shard import Shard
 
@@ -31,8 +31,6 @@ def join(
     """
     check_name(member, "member")
     session_us = round(check_session_seconds(session_seconds) * 1_000_000)
-    if start is not None:
-        check_start(start)
 
     def question(now: int) -> Membership:
         found = shard.group_of_use(admin.queue_named(shard.core, queue), check_name(group, "group"), start, now)

@@ -33,6 +33,9 @@ _QUOTED: Final = re.compile(
 _READS: Final = ("select", "with", "from", "values", "table", "show", "desc", "describe", "explain", "set")
 _TEMPORARY: Final = re.compile(r"create\s+(or\s+replace\s+)?temp(orary)?\s+view\b", re.IGNORECASE)
 _INSERT: Final = re.compile(r"\binsert\b", re.IGNORECASE)
+# A program that rows are sent through, and functions that call any method of Java.
+_PROGRAM: Final = re.compile(r"\busing\s*''", re.IGNORECASE)
+_JAVA: Final = re.compile(r"\b(?:java_method|(?:try_)?reflect)`?\s*\(", re.IGNORECASE)
 
 
 def query(
@@ -63,13 +66,26 @@ def query(
 
 def check_reading(text: str) -> None:
     """Refuse a statement that does anything but read: an insert may stand after a WITH or a FROM too."""
-    plain = _QUOTED.sub(" ", text).lstrip(" \t\r\n(;")
+    plain = _QUOTED.sub(_without_words, text).lstrip(" \t\r\n(;")
     first = next(iter(_WORDS.findall(plain)), "").lower()
     is_reading = first in ("", *_READS) or _TEMPORARY.match(plain)
     if not is_reading or _INSERT.search(plain):
         hint = suggestion(first, _READS) if not is_reading else ""
         hint = hint or "docs/spark-sink.md writes the rows of a query to a queue; 'penstock push' needs no Spark"
         raise InvalidField(f"{first if not is_reading else 'insert'}: queues are only read here", hint=hint)
+    if _PROGRAM.search(plain) or _JAVA.search(_QUOTED.sub(_without_texts, text)):
+        hint = "read the rows with penstock.spark.table, in a program of your own"
+        raise InvalidField("a query runs no other program: queues are only read here", hint=hint)
+
+
+def _without_words(quoted: re.Match[str]) -> str:
+    """What stands for something quoted; of a text it is seen that it is one."""
+    return " " if quoted[0][0] in "`-/" else "''"
+
+
+def _without_texts(quoted: re.Match[str]) -> str:
+    """The same, with names that are quoted: those of functions may be."""
+    return quoted[0] if quoted[0][0] == "`" else _without_words(quoted)
 
 
 def queue_names(url: str) -> list[str]:

@@ -25,7 +25,7 @@ from penstock.errors import Damaged, NotADataDirectory, StorageError
 from penstock.storage.disk import TEMPORARY_SUFFIX, Disk, ReadableDisk
 
 MARKER: Final = "PENSTOCK"
-FORMAT: Final = 2  # 2: the journal may hold entries of the kinds 22 and 23
+FORMAT: Final = 2  # 2: the journal may hold entries of the kinds 22 to 24
 FORMATS: Final = (1, FORMAT)  # those that can be opened
 SHARD_ID_BYTES: Final = 16
 DIRECTORIES: Final = ("journal", "checkpoints", "segments")

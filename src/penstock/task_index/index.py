@@ -33,8 +33,10 @@ from penstock.task_index.store import DatabaseBroken, Store
 logger: Final = logging.getLogger("penstock.task_index")
 
 T = TypeVar("T")
-NEAR: Final = 256  # frames: a catalogue that is no further behind catches up
-FEW: Final = 64  # tasks that are worth looking for in the journal
+NEAR: Final = 256  # frames: a catalogue that is no further behind catches up …
+NEAR_BYTES: Final = 64 * limits.KIB  # … unless they are large: one frame may hold ten thousand tasks
+SOME: Final = 1_000  # tasks that are worth asking whether they have changed …
+FEW: Final = 64  # … and looking for in the journal
 
 
 class Catalogue:
@@ -50,6 +52,7 @@ class Catalogue:
         self._reader = shard.journal.reader()
         # With its store: whoever asks takes both at once, since it may be let go meanwhile.
         self._follower: Follower | None = None
+        self._followed_bytes = 0  # of the journal, by the last look at all of it
         self._listeners = Listeners()
         self._is_closed = False
 
@@ -76,9 +79,10 @@ class Catalogue:
         follower = self._follower
         if sequence is not None and follower is not None and follower.position >= sequence:
             return follower.position
-        target = self._durable()
+        size, target = self._shard.journal.size_bytes(), self._durable()
         with self._following:
             changed = self._follow(target, between)
+        self._followed_bytes = size
         try:
             if (asked := self._follower) is not None:
                 self._listeners.tell(changed, lambda ids: self._views(asked, ids))
@@ -209,10 +213,10 @@ class Catalogue:
 
     def _now(self, ids: Iterable[str], question: Callable[[sqlite3.Connection, Names, Sequence[bytes]], T]) -> T:
         wanted = [found for each in dict.fromkeys(ids) if (found := _id(each))]
-        target, follower = self._durable(), self._follower
-        if follower is not None and target - follower.position > NEAR and 0 < len(wanted) <= FEW:
+        target = self._durable()
+        if 0 < len(wanted) <= SOME and self._is_far(target):
             try:
-                return self._ahead(follower, target, wanted, question)
+                return self._ahead(self._here(), target, wanted, question)
             except (DatabaseBroken, Damaged, FileNotFoundError, _Unknown):
                 pass  # a look at everything finds out
         self.catch_up(target)
@@ -222,6 +226,21 @@ class Catalogue:
                 return question(connection, self._names(asked.known), wanted)
 
         return self._ask(ask)
+
+    def _is_far(self, target: int) -> bool:
+        """Whether catching up would take longer than looking for a few tasks."""
+        position = 0 if self._follower is None else self._follower.position
+        # Fewer bytes than before: files were sealed and removed, and nobody knows how much is new.
+        new = self._shard.journal.size_bytes() - self._followed_bytes
+        return target > position and (target - position > NEAR or not 0 <= new <= NEAR_BYTES)
+
+    def _here(self) -> Follower:
+        """The follower wherever it is; opened if need be."""
+        follower = self._follower
+        if follower is None:
+            with self._following:
+                follower = self._opened()
+        return follower
 
     def _ahead(
         self,
@@ -235,10 +254,12 @@ class Catalogue:
             found = single.seen(connection, wanted)
         with self._shard.lock:
             self._shard.check()
-            is_unchanged = single.are_unchanged(self._shard, found, wanted)
-        scratch = single.Scratch(found, wanted)
+            changed = single.changed(self._shard, found, wanted)
+        if len(changed) > FEW:
+            raise _Unknown
+        scratch = single.Scratch(found, changed)
         try:
-            if not is_unchanged:
+            if changed:
                 scratch.follow(self._shard.journal.reader().read(found.position, target))
             return scratch.ask(lambda connection: self._complete(connection, found.known, wanted, question))
         finally:

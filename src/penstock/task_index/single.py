@@ -80,11 +80,12 @@ def seen(connection: sqlite3.Connection, ids: Iterable[bytes]) -> Seen:
 _RUN: Final = ("number", "attempt", "worker", "started_at", "ended_at", "outcome", "error")
 
 
-def are_unchanged(shard: Shard, found: Seen, ids: Collection[bytes]) -> bool:
-    """Whether nothing that is in the journal after it can be about these tasks. The lock is held."""
-    if len(found.rows) < len(ids) or shard.core.swept > found.position:
-        return False
-    return all(_is_unchanged(shard, row) for row in found.rows)
+def changed(shard: Shard, found: Seen, ids: Collection[bytes]) -> list[bytes]:
+    """Of these tasks those that the journal may be about after it. The lock is held."""
+    if shard.core.swept > found.position:
+        return list(ids)
+    unchanged = {row[1] for row in found.rows if _is_unchanged(shard, row)}
+    return [task_id for task_id in ids if task_id not in unchanged]
 
 
 def _is_unchanged(shard: Shard, row: Row) -> bool:
@@ -112,12 +113,14 @@ def _is_known(shard: Shard, row: Row) -> bool:
 
 
 class Scratch:
-    """A database with a few tasks in it, brought up to date by the frames that are about them."""
+    """A database with some tasks in it; those of `ids` are brought up to date by the frames that are about them."""
 
     def __init__(self, found: Seen, ids: Collection[bytes]) -> None:
         self.known = found.known
         self._store = Store(None)
-        self._about = _About(ids, [(row[3], row[4], row[5]) for row in found.rows if row[5] is not None])
+        wanted = set(ids)
+        places = [(row[3], row[4], row[5]) for row in found.rows if row[1] in wanted and row[5] is not None]
+        self._about = _About(wanted, places)
         with self._store.writing() as connection:
             _insert(connection, "tasks", queries.COLUMNS, found.rows)
             _insert(connection, "runs", _RUN, found.runs)
@@ -131,6 +134,7 @@ class Scratch:
                 if self._about.is_in(frame):
                     take_frame(fold, sequence, frame, sink)
                     self._about.learn(fold.changes.values())
+                    fold.changes = {place: change for place, change in fold.changes.items() if self._about.has(place)}
             sink.store(fold)
 
     def ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
@@ -161,16 +165,32 @@ class _About:
                 queue, partition, position = change[QUEUE : POSITION + 1]
                 self._places.add((queue, partition, position))
 
+    def has(self, place: tuple[int, int, int]) -> bool:
+        """Whether one of its tasks is there."""
+        return place in self._places
+
     def is_in(self, frame: memoryview) -> bool:
         data = bytes(frame)
         return any(word in data for word in self._words) or any(self._is_about(*entry) for entry in split(frame))
 
     def _is_about(self, kind: int, body: memoryview) -> bool:
         if kind == PUSH:
-            return _is_compressed(body)  # an id cannot be seen in it
+            return self._is_within(body)
         if kind in (LEASED, SETTLED):
             return self._touches(decode_record(body))
         return kind in SWEEPING or kind == PURGED
+
+    def _is_within(self, body: memoryview) -> bool:
+        """Whether a compressed batch, in which no id can be seen, names one of its tasks."""
+        _, rows, _, _, _, _, parts = PUSH_HEAD.unpack_from(body)
+        data = body[PUSH_HEAD.size + parts * PUSH_PART.size + 4 * rows + rows % 2 * 4 :]
+        if not layout.flags_of(data[:8]) & layout.CONTENT_TYPE:
+            return False
+        batch = Batch(data)
+        if not batch.compressed:
+            return False
+        payloads = b"".join(batch.payloads())
+        return any(word in payloads for word in self._words)
 
     def _touches(self, record: Record) -> bool:
         assert isinstance(record, Leased | Settled)
@@ -183,9 +203,3 @@ def _holds(span: Span, place: tuple[int, int, int]) -> bool:
     if span.partition != partition:
         return False
     return offset in span.offset_array() if span.offsets else span.first <= offset < span.first + span.count
-
-
-def _is_compressed(body: memoryview) -> bool:
-    _, rows, _, _, _, _, parts = PUSH_HEAD.unpack_from(body)
-    batch = body[PUSH_HEAD.size + parts * PUSH_PART.size + 4 * rows + rows % 2 * 4 :]
-    return bool(layout.flags_of(batch[:8]) & layout.CONTENT_TYPE) and Batch(batch).compressed

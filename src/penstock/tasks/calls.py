@@ -19,11 +19,13 @@ from msgspec import UNSET
 
 from penstock.errors import InvalidField
 from penstock.tasks.json_values import NOT_JSON, decoder, encode, encode_more, readable
+from penstock.tasks.losses import loss_of, may_lose
 
 NO_ARGS: Final = b"[]"
 NO_KWARGS: Final = b"{}"
 
 _POSITIONAL: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_SIMPLE: Final = frozenset({str, int, float, bool, bytes, type(None)})  # come back as they are, or are refused
 _NAMED: Final = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 _PLACE: Final = re.compile(r"(?P<what>.*) - at `\$(?:\[(?P<index>\d+)\]|\.(?P<name>\w+))?(?P<rest>.*)`", re.DOTALL)
 
@@ -84,7 +86,7 @@ class Calls:
             self._refuse_unwritable(args, kwargs)
             raise
         needs_more = kwargs or not self._needs_only_places or len(args) < self._required_positional
-        if needs_more or any(hasattr(value, "model_dump") for value in args):
+        if needs_more or (self._may_lose and any(type(value) not in _SIMPLE for value in args)):
             self._compare(args, kwargs, *self.decode(*data))
         elif args:
             # Enough arguments, all by place: it is for their types alone to be looked at.
@@ -97,13 +99,17 @@ class Calls:
     def _compare(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], places: list[Any], named: Mapping[str, Any]
     ) -> None:
-        """Refuse models that the function would get as others: of a base class, or another member of a union."""
+        """Refuse what the function would get as something else, or without some of its fields."""
         pairs = [(self._name_of(index), value, places[index]) for index, value in enumerate(args)]
         pairs += [(name, value, named[name]) for name, value in kwargs.items()]
         for name, value, back in pairs:
-            if hasattr(value, "model_dump") and hasattr(back, "model_dump") and back != value:
-                kinds = f"{type(value).__name__} would come back as {type(back).__name__} {back!r}"
-                raise self._invalid(name, f"{kinds}, which is not equal; annotate it more closely")
+            loss = loss_of(value, back, self._hints.get(name))
+            if loss:
+                raise self._invalid(name, f"{loss}; annotate it more closely")
+
+    @cached_property
+    def _may_lose(self) -> bool:
+        return any(may_lose(self._hints.get(each.name, Any)) for each in self.positional)
 
     @cached_property
     def _places_decoder(self) -> msgspec.json.Decoder[Any]:

@@ -2,8 +2,8 @@
 
 Whatever msgspec can write and read may travel: numbers, text, lists, dicts, dataclasses, Structs, datetime, UUID,
 Decimal, Enum, paths, bytes (as base64), NumPy's scalars, subclasses of text and numbers, and models that know
-`model_validate` and `model_dump`; unions of pydantic's models too. A model that would not come back equal, because a
-field is secret or excluded, is refused where it is written.
+`model_validate` and `model_dump`; unions of pydantic's models, and its own types, too. A model that would not come back
+equal, because a field is secret or excluded, is refused where it is written.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from penstock.errors import InvalidField
 from penstock.tasks.endings import EarlyEnd
 
 # What the encoder raises for values that have no JSON.
+_PYDANTIC: Final = "__get_pydantic_core_schema__"
 NOT_JSON: Final = (TypeError, ValueError, OverflowError, RecursionError)
 
 
@@ -28,6 +29,11 @@ def encode_more(value: Any) -> Any:
     """What msgspec does not know by itself."""
     if hasattr(value, "model_dump"):
         return _dumped(value)
+    if (adapter := _adapter_of(type(value))) is not None:
+        data = adapter.dump_python(value, mode="json")
+        if adapter.validate_python(data) == value:
+            return data
+        raise TypeError(f"{type(value).__name__} does not come back from JSON as it is")
     for plain in (str, int, float):
         if isinstance(value, plain):
             return plain.__str__(value) if plain is str else plain(value)
@@ -55,7 +61,8 @@ def _dumped(value: Any) -> Any:
             continue
         if back == value:
             return data
-        changed = [name for name in kind.model_fields if getattr(back, name, None) != getattr(value, name, None)]
+        names = [*kind.model_fields, *(value.model_extra or ())]
+        changed = [name for name in names if getattr(back, name, None) != getattr(value, name, None)]
         problem = f"what is in {', '.join(changed) or 'its private attributes'} would be lost"
     raise TypeError(
         f"{kind.__name__} does not come back from JSON as it is: {problem}; pass what is secret or excluded by itself"
@@ -71,7 +78,15 @@ def _decode_more(kind: type, value: Any) -> Any:
         return kind.model_validate(value)
     if issubclass(kind, PurePath) and isinstance(value, str):
         return kind(value)
+    if (adapter := _adapter_of(kind)) is not None:
+        return adapter.validate_json(msgspec.json.encode(value))
     raise TypeError(f"{kind.__name__} cannot be made from JSON")
+
+
+def _adapter_of(kind: type) -> Any:
+    """What reads and writes a type that only pydantic knows: a URL, say."""
+    pydantic = sys.modules.get("pydantic")
+    return pydantic.TypeAdapter(kind) if pydantic is not None and hasattr(kind, _PYDANTIC) else None
 
 
 class _AnyInstance(type):

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 from msgspec import inspect
 
-from penstock.errors import BadRequest, InputError, InvalidField
+from penstock.errors import BadRequest, InputError, InvalidField, UnknownOption
 from penstock.model import suggestion
 from penstock.wire import json_pieces
 
@@ -32,6 +32,7 @@ class Reader(Generic[T]):
     def __init__(self, kind: type[T]) -> None:
         self.kind = kind
         self._decode_whole = msgspec.json.Decoder(kind).decode
+        self._holds_options = getattr(kind, "holds_queue_options", False)  # and nothing else that could be unknown
         self._names = tuple(dict.fromkeys(_field_names(inspect.type_info(kind), set())))
 
     def read(self, body: bytes) -> T:
@@ -69,6 +70,8 @@ class Reader(Generic[T]):
             name = unknown["name"]
             # Python's names for durations are the likeliest mistake.
             meant = name.removesuffix("_seconds") + "_ms" if name.endswith("_seconds") else name
+            if self._holds_options:
+                return UnknownOption(f"{name!r} is not a queue option", hint=suggestion(meant, self._names))
             return InvalidField(f"{_joined(place, name)}: there is no such field", hint=suggestion(meant, self._names))
         if missing := _MISSING.fullmatch(what):
             return InvalidField(f"{_joined(place, missing['name'])}: it is required")

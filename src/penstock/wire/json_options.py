@@ -45,6 +45,7 @@ OptionsChange: Any = msgspec.defstruct(
     [(name, kind | msgspec.UnsetType, UNSET) for name, kind in _TYPES.items()],
     kw_only=True,
     forbid_unknown_fields=True,
+    namespace={"holds_queue_options": True},  # so that an unknown one is called an option
 )
 OptionsChange.__doc__ = "Options of a queue to set (docs/options.md); durations in milliseconds."
 

@@ -117,9 +117,10 @@ async def transact(broker: Broker, client: Client, request: pb.TransactRequest) 
 
 def _steps(operation: pb.Operation) -> Iterable[Operation]:
     if operation.WhichOneof("operation") == "push":
+        queue = check_name(operation.push.queue)
         batch = batch_of(operation.push)
         where = partition_of(operation.push, batch)
-        return [PushOperation(check_name(operation.push.queue), batch, where)]
+        return [PushOperation(queue, batch, where)]
     settlement = operation.settle
     if settlement.lease_id or not settlement.receipts:
         raise InvalidField("settle: in a transaction deliveries are named by their receipts")

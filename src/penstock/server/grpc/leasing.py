@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -49,9 +49,9 @@ def stream_request(opening: pb.StreamOpen) -> StreamRequest:
     )
 
 
-def lease_responses(reply: LeaseReply, bytes_max: int = RESPONSE_BYTES) -> Iterator[pb.LeaseResponse]:
-    """A lease in answers of about so many bytes."""
-    return map(lease_response, split(reply, bytes_max))
+def split_reply(reply: LeaseReply, bytes_max: int = RESPONSE_BYTES) -> Iterable[LeaseReply]:
+    """A lease in parts for answers of about the given number of bytes."""
+    return split(reply, bytes_max)
 
 
 def lease_response(reply: LeaseReply) -> pb.LeaseResponse:

@@ -16,6 +16,8 @@ from penstock.replies import PushReply
 from penstock.server.grpc.generated import queues_pb2 as pb
 from penstock.server.grpc.values import micros
 
+TOGETHER: Final = 2000  # messages that are looked at in one go
+
 
 def batch_of(request: pb.PushRequest) -> Batch:
     """The messages of a push, however they came."""
@@ -33,6 +35,13 @@ def batch_of(request: pb.PushRequest) -> Batch:
     return Batch.build(payloads) if _are_plain(request, payloads) else _with_fields(messages, payloads)
 
 
+def check_count(request: pb.PushRequest) -> None:
+    """Refuse more messages than a batch may have before anything is made of them."""
+    count = len(request.messages) + len(request.payloads)
+    if count > limits.batch_messages_max:
+        raise InvalidField(f"batch: {count:,} messages is over the limit of {limits.batch_messages_max:,}")
+
+
 def carry_trace(request: pb.PushRequest, trace: str) -> None:
     """Give the trace of a call to the messages that bring none of their own; a batch is taken as it is."""
     for payload in request.payloads:
@@ -44,9 +53,7 @@ def carry_trace(request: pb.PushRequest, trace: str) -> None:
 
 def _with_fields(messages: list[pb.NewMessage], contents: list[bytes]) -> Batch:
     """Messages with more than a payload. A column that nobody set is known by its being empty throughout."""
-    priorities, delays, ttls, attempts, kinds, keys, dedup_keys, traces, partitions, headers = map(
-        list, zip(*map(_FIELDS, messages), strict=True)
-    )
+    priorities, delays, ttls, attempts, kinds, keys, dedup_keys, traces, partitions, headers = _columns(messages)
     columns = [
         fields.priorities([value or _zero(m) for value, m in zip(priorities, messages, strict=True)]),
         fields.delays([value / 1000 for value in delays]) if any(delays) else fields.ABSENT,
@@ -75,6 +82,16 @@ _FIELDS: Final = attrgetter(
     "partition",
     "headers",
 )
+
+
+def _columns(messages: list[pb.NewMessage]) -> list[list[Any]]:
+    """The fields of messages, some messages at a time: no other thread runs meanwhile."""
+    columns: list[list[Any]] = [[] for _ in range(10)]
+    for first in range(0, len(messages), TOGETHER):
+        rows = zip(*map(_FIELDS, messages[first : first + TOGETHER]), strict=True)
+        for column, values in zip(columns, rows, strict=True):
+            column.extend(values)
+    return columns
 
 
 def _texts(flag: int, values: list[str]) -> fields.Field:

@@ -19,6 +19,7 @@ from grpc_reflection.v1alpha import reflection
 
 from penstock import operations as ops
 from penstock import validation
+from penstock.batch import Batch
 from penstock.broker import Broker, Client, Principal
 from penstock.broker.fitting import receipts_in, split
 from penstock.errors import Internal, PenstockError, Unavailable
@@ -28,8 +29,9 @@ from penstock.server.grpc import settling, streams, tasks
 from penstock.server.grpc.calls import SIMPLE, options_of, queue_of, transact
 from penstock.server.grpc.generated import queues_pb2 as pb
 from penstock.server.grpc.generated import tasks_pb2
+from penstock.server.grpc.large import convert, convert_many, parse
 from penstock.server.grpc.leasing import RESPONSE_BYTES, lease_request, lease_response
-from penstock.server.grpc.pushing import batch_of, carry_trace, partition_of, push_response
+from penstock.server.grpc.pushing import batch_of, carry_trace, check_count, partition_of, push_response
 from penstock.server.grpc.values import durability_of, group_of
 from penstock.wire import trace
 from penstock.wire.errors import grpc_status, to_reply
@@ -44,24 +46,31 @@ Unary = Callable[[Broker, Client, Any], Awaitable[Any]]
 
 
 async def _push(broker: Broker, client: Client, request: pb.PushRequest, parent: str | None) -> pb.PushResponse:
+    level = durability_of(request.durability)
+    batch, where = await convert(_batch, request, parent)
+    reply = await broker.pushed(client, request.queue, batch, where, level)
+    return await convert_many(reply.count, push_response, reply)
+
+
+def _batch(request: pb.PushRequest, parent: str | None) -> tuple[Batch, Any]:
+    check_count(request)
     if parent is not None:
         carry_trace(request, parent)
     batch = batch_of(request)
-    where, level = partition_of(request, batch), durability_of(request.durability)
-    return push_response(await broker.pushed(client, request.queue, batch, where, level))
+    return batch, partition_of(request, batch)
 
 
 async def _lease(broker: Broker, client: Client, request: pb.LeaseRequest) -> pb.LeaseResponse:
-    asked = lease_request(request, client.identity)
+    asked = await convert(lease_request, request, client.identity)
     wait = validation.wait_seconds(request.wait_ms / 1000)
     group = check_name(group_of(request), "group")
     reply = await broker.leased(client, request.queue, group, asked, wait)
     if request.auto_ack or not reply.count:  # what is settled already must go, all of it
-        return lease_response(reply)
+        return await convert_many(reply.count, lease_response, reply)
     first, *more = split(reply, request.max_bytes or RESPONSE_BYTES)
     for part in more:
         broker.settle_each(client, receipts_in(part), RELEASE, _nobody)
-    return lease_response(first)
+    return await convert_many(first.count, lease_response, first)
 
 
 def _nobody(answer: Any) -> None:
@@ -73,13 +82,15 @@ async def _settle(broker: Broker, client: Client, request: pb.SettleRequest) -> 
 
 
 async def _create_queue(broker: Broker, client: Client, request: pb.CreateQueueRequest) -> pb.Queue:
-    given = ops.CreateQueue(request.queue, options_of(request), request.exist_ok)
+    name = check_name(request.queue)
+    given = ops.CreateQueue(name, await convert(options_of, request), request.exist_ok)
     await broker.execute(client, given)
     return await _get_queue(broker, client, request)
 
 
 async def _update_queue(broker: Broker, client: Client, request: pb.UpdateQueueRequest) -> pb.Queue:
-    await broker.execute(client, ops.UpdateQueue(request.queue, options_of(request)))
+    name = check_name(request.queue)
+    await broker.execute(client, ops.UpdateQueue(name, await convert(options_of, request)))
     return await _get_queue(broker, client, request)
 
 
@@ -88,8 +99,9 @@ async def _get_queue(broker: Broker, client: Client, request: Any) -> pb.Queue:
 
 
 async def _simple(name: str, broker: Broker, client: Client, request: Any) -> Any:
-    given = SIMPLE[name].arguments(request)
-    return SIMPLE[name].answer(await broker.execute(client, given))
+    given = await convert(SIMPLE[name].arguments, request)
+    found = await broker.execute(client, given)
+    return await convert_many(len(found) if isinstance(found, list) else 1, SIMPLE[name].answer, found)
 
 
 UNARY: Final[Mapping[str, Unary]] = {
@@ -147,7 +159,7 @@ class Handlers:
 
     async def _unary(self, name: str, kind: Any, data: bytes, context: Any) -> Any:
         try:
-            request, client = streams.parse(kind, data), _client_of(context)
+            request, client = await parse(kind, data), _client_of(context)
             traced = self._methods.traced.get(name)
             if traced is not None:
                 return await traced(self._broker, client, request, trace.carried(_metadata(context).get("traceparent")))
@@ -157,7 +169,8 @@ class Handlers:
 
     async def _stream(self, name: str, kind: Any, data: bytes, context: Any) -> None:
         try:
-            await self._methods.streamed[name](self._broker, _client_of(context), streams.parse(kind, data), context)
+            request = await parse(kind, data)
+            await self._methods.streamed[name](self._broker, _client_of(context), request, context)
         except Exception as error:  # noqa: BLE001
             await _abort(context, name, error)
 

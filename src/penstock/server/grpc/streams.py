@@ -16,7 +16,8 @@ from penstock.model import to_micros
 from penstock.replies import LeaseReply
 from penstock.server.grpc.calls import stats_of
 from penstock.server.grpc.generated import queues_pb2 as pb
-from penstock.server.grpc.leasing import lease_responses, stream_request
+from penstock.server.grpc.large import convert_many, parse
+from penstock.server.grpc.leasing import lease_response, split_reply, stream_request
 from penstock.server.grpc.settling import extend, settle
 from penstock.server.grpc.values import error_of, timestamp
 from penstock.server.outbox import Outbox
@@ -50,8 +51,8 @@ class Delivering:
             self.over.set_result(None)
 
     async def _send(self, reply: Any) -> None:
-        for response in lease_responses(reply):
-            await self._context.write(response)
+        for part in split_reply(reply):
+            await self._context.write(await convert_many(part.count, lease_response, part))
 
 
 class Consumption(Delivering):
@@ -94,7 +95,7 @@ class Conversation(Delivering):
             data = await self._context.read()
             if data is grpc.aio.EOF:
                 break
-            self._take(parse(pb.StreamRequest, data))
+            self._take(await parse(pb.StreamRequest, data))
             if len(self._answering) >= ANSWERING_MAX:
                 await asyncio.wait(self._answering, return_when=asyncio.FIRST_COMPLETED)
         if self._answering:
@@ -135,22 +136,15 @@ class Conversation(Delivering):
         if isinstance(item, pb.StreamResponse):
             await self._context.write(item)
             return
-        for response in lease_responses(item):
+        for part in split_reply(item):
+            response = await convert_many(part.count, lease_response, part)
             await self._context.write(pb.StreamResponse(lease=response))
-
-
-def parse(kind: Any, data: bytes) -> Any:
-    """A message from outside."""
-    try:
-        return kind.FromString(data)
-    except Exception as error:
-        raise BadRequest(f"{kind.DESCRIPTOR.name}: these bytes are no such message") from error
 
 
 async def converse(broker: Broker, client: Client, context: Any) -> None:
     """The Stream call."""
     data = await context.read()
-    first = pb.StreamRequest() if data is grpc.aio.EOF else parse(pb.StreamRequest, data)
+    first = pb.StreamRequest() if data is grpc.aio.EOF else await parse(pb.StreamRequest, data)
     if first.WhichOneof("request") != "open":
         raise BadRequest("stream: the first request must open it", hint="send `open` with the queue")
     talk = Conversation(broker, client, context, first.open)

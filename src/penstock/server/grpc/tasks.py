@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from penstock import limits
@@ -15,8 +15,10 @@ from penstock.broker.listening import Event, TasksWanted
 from penstock.broker.task_events import light
 from penstock.errors import PenstockError, QueueNotFound, TaskNotFound
 from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX
+from penstock.model_tasks import Finish, Submitted, TaskSubmission
 from penstock.server import claiming, tasks
 from penstock.server.grpc.generated import tasks_pb2 as pb
+from penstock.server.grpc.large import TURN_COUNT, convert, convert_many
 from penstock.server.grpc.task_values import (
     claimed_of,
     filter_of,
@@ -50,11 +52,17 @@ async def submit_tasks(
     broker: Broker, client: Client, request: pb.SubmitTasksRequest, trace: str | None
 ) -> pb.SubmitTasksResponse:
     """Many, all or none."""
-    wanted = [
-        submission_of(task, broker.clock.now(), trace, f"tasks[{index}].") for index, task in enumerate(request.tasks)
-    ]
+    wanted = await convert(_submissions, request, broker.clock.now(), trace)
     found = await broker.execute(client, ops.SubmitTasks(wanted))
-    return pb.SubmitTasksResponse(tasks=[pb.SubmittedTask(task_id=e.task_id, is_new=e.is_new) for e in found])
+    return await convert_many(len(found), _submitted, found)
+
+
+def _submissions(request: pb.SubmitTasksRequest, now_us: int, trace: str | None) -> list[TaskSubmission]:
+    return [submission_of(task, now_us, trace, f"tasks[{index}].") for index, task in enumerate(request.tasks)]
+
+
+def _submitted(found: Sequence[Submitted]) -> pb.SubmitTasksResponse:
+    return pb.SubmitTasksResponse(tasks=[pb.SubmittedTask(task_id=task.task_id, is_new=task.is_new) for task in found])
 
 
 # looking
@@ -65,7 +73,7 @@ async def _get_task_status(broker: Broker, client: Client, request: pb.GetTaskSt
 
 
 async def _list_tasks(broker: Broker, client: Client, request: pb.ListTasksRequest) -> pb.ListTasksResponse:
-    wanted = filter_of(request.filter, request.limit, request.cursor)
+    wanted = await convert(filter_of, request.filter, request.limit, request.cursor)
     page = await broker.execute(client, ops.ListTasks(wanted))
     return pb.ListTasksResponse(tasks=map(task_of, page.tasks), cursor=page.cursor or "")
 
@@ -114,7 +122,7 @@ async def _retry_task(broker: Broker, client: Client, request: pb.RetryTaskReque
 
 
 async def _purge_tasks(broker: Broker, client: Client, request: pb.PurgeTasksRequest) -> pb.PurgeTasksResponse:
-    view = await tasks.purge(broker, client, filter_of(request.filter))
+    view = await tasks.purge(broker, client, await convert(filter_of, request.filter))
     return pb.PurgeTasksResponse(count=view.purged, operation_id=view.operation_id, is_done=view.is_over)
 
 
@@ -122,7 +130,8 @@ async def _purge_tasks(broker: Broker, client: Client, request: pb.PurgeTasksReq
 
 
 async def _begin_operation(broker: Broker, client: Client, request: pb.BeginOperationRequest) -> pb.TaskOperation:
-    given = ops.BeginOperation(request.action, filter_of(request.filter), request.operation_id)
+    wanted = await convert(filter_of, request.filter)
+    given = ops.BeginOperation(request.action, wanted, request.operation_id)
     return operation_of(await broker.execute(client, given))
 
 
@@ -147,7 +156,7 @@ async def _stop_operation(broker: Broker, client: Client, request: pb.StopOperat
 async def _claim_tasks(broker: Broker, client: Client, request: pb.ClaimTasksRequest) -> pb.ClaimTasksResponse:
     wanted = Claim(
         worker_id=request.worker_id,
-        queues=tuple(request.queues),
+        queues=await convert(_distinct, request.queues),
         max=request.max or 1,
         wait_ms=request.wait_ms,
         lease_ms=maybe(request, "lease_ms"),
@@ -155,9 +164,21 @@ async def _claim_tasks(broker: Broker, client: Client, request: pb.ClaimTasksReq
     return pb.ClaimTasksResponse(tasks=map(claimed_of, (await claiming.claim(broker, client, wanted)).tasks))
 
 
+def _distinct(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
 async def _finish_tasks(broker: Broker, client: Client, request: pb.FinishTasksRequest) -> pb.FinishTasksResponse:
-    runs = [finish_of(run, f"finishes[{index}].") for index, run in enumerate(request.finishes)]
+    runs = await convert(_runs, request)
     errors = await broker.execute(client, ops.FinishTasks(runs, request.is_again))
+    return await convert_many(len(runs), _finished, runs, errors)
+
+
+def _runs(request: pb.FinishTasksRequest) -> list[Finish]:
+    return [finish_of(run, f"finishes[{index}].") for index, run in enumerate(request.finishes)]
+
+
+def _finished(runs: list[Finish], errors: Sequence[PenstockError | None]) -> pb.FinishTasksResponse:
     response = pb.FinishTasksResponse()
     for run, error in zip(runs, errors, strict=True):
         response.results.add(
@@ -168,7 +189,11 @@ async def _finish_tasks(broker: Broker, client: Client, request: pb.FinishTasksR
 
 async def _heartbeat(broker: Broker, client: Client, request: pb.HeartbeatWorkerRequest) -> pb.HeartbeatWorkerResponse:
     hold = (seconds(request, "lease_ms") or limits.lease_seconds_default) * 1000
-    held = {receipt: await claiming.hold(broker, client, receipt, hold) for receipt in request.receipts}
+    held = {}
+    for index, receipt in enumerate(request.receipts):
+        held[receipt] = await claiming.hold(broker, client, receipt, hold)
+        if index % TURN_COUNT == TURN_COUNT - 1:
+            await asyncio.sleep(0)  # others have their turn
     for index, run in enumerate(request.progress):
         proof = receipt_of(run.receipt, f"progress[{index}].")
         given = ops.NoteProgress(proof, run.task_id, run.progress.encode())

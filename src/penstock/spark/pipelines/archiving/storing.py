@@ -3,7 +3,7 @@
     _penstock/archive.json         the manifest, replaced as a whole
     _penstock/stage/               files that tasks have written
     _penstock/replaced/            files that compaction has joined into others, for a while
-    queue=<name>/date=<day>/…      the files themselves
+    queue=<name>/date=<day>/…      the files themselves, and all that end in `.parquet`
 
 Stage, rename, replace the manifest: a run that dies anywhere leaves at most files of the generation that never came to
 be, and the next run removes those. Compaction moves the old files out of sight before the new one is put in their
@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,7 @@ HOME: Final = "_penstock"
 MANIFEST: Final = "archive.json"
 STAGE: Final = "stage"
 REPLACED: Final = "replaced"
+SUFFIX: Final = ".replaced"  # whoever looks for *.parquet in all directories does not find them
 GRACE: Final = 3_600_000_000  # µs that replaced files stay
 
 
@@ -52,8 +54,9 @@ class Archive:
         self._restore()
         manifest, old = manifests.forgotten(self.manifest, now - GRACE)
         if old:
-            # An archive that was compacted by an earlier version has them in their old places.
-            self._remove(place for path in old for place in (self.out / path, self._hidden(path)))
+            # An archive that was compacted by an earlier version has them in their old places, or without the suffix.
+            places = ((self.out / path, hidden(self.out, path), hidden(self.out, path).with_suffix("")) for path in old)
+            self._remove(chain.from_iterable(places))
             self._swap(manifest)
         return left
 
@@ -97,16 +100,13 @@ class Archive:
         for path in paths:
             path.unlink(missing_ok=True)
 
-    def _hidden(self, path: str) -> Path:
-        return self.out / HOME / REPLACED / path
-
     def _hide(self, files: Sequence[File]) -> None:
-        self._move([(self.out / file.path, self._hidden(file.path)) for file in files])
+        self._move([(self.out / file.path, hidden(self.out, file.path)) for file in files])
 
     def _restore(self) -> None:
         """Files that a run has moved out of sight and did not live to replace."""
-        hidden = [(self._hidden(file.path), self.out / file.path) for file in self.manifest.files]
-        self._move([(source, target) for source, target in hidden if source.exists()])
+        files = [(hidden(self.out, file.path), self.out / file.path) for file in self.manifest.files]
+        self._move([(source, target) for source, target in files if source.exists()])
 
     def _move(self, moves: Sequence[tuple[Path, Path]]) -> None:
         for source, target in moves:
@@ -141,7 +141,12 @@ class Archive:
 def located(out: Path, file: File) -> Path:
     """Where a file that the manifest names is: in its place, or out of sight while it is being replaced."""
     public = out / file.path
-    return public if public.exists() else out / HOME / REPLACED / file.path
+    return public if public.exists() else hidden(out, file.path)
+
+
+def hidden(out: Path, path: str) -> Path:
+    """Where a file is while it is out of sight."""
+    return out / HOME / REPLACED / (path + SUFFIX)
 
 
 def read_manifest(out: Path) -> Manifest | None:

@@ -66,7 +66,7 @@ def write_file(table: pa.Table, stage: Path) -> File:
     """One file with all rows of a table, which are of one queue and one day."""
     table = in_order(table)
     data = _encoded(table)
-    name = f"{uuid.uuid4().hex}.parquet"
+    name = f"{uuid.uuid4().hex}.staged"  # it is no file of the archive until it is in its place
     stage.mkdir(parents=True, exist_ok=True)
     with (stage / name).open("xb") as file:
         file.write(data)
