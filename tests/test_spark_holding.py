@@ -13,7 +13,7 @@ from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.errors import InvalidField
 from penstock.history import open_history
-from penstock.spark.holding import HOLD_SECONDS, Holder
+from penstock.spark.pins import HOLD_SECONDS, Holder
 from penstock.spark.ranges import chosen
 from penstock.spark.tables import SealedMessages, table
 
