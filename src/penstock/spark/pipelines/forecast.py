@@ -326,20 +326,18 @@ def run(run: Run) -> Report:
 
 def histories(run: Run, now: Seen) -> list[History]:
     """What is known of each queue and group."""
-    from penstock.spark.pipelines.forecasting import rates
-
     messages = run.messages(columns=_COLUMNS)
     events = run.events()
     now_us = SystemClock().now() if run.until is None else round(run.until.timestamp() * 1_000_000)
     pushed: dict[str, dict[int, int]] = {}
-    for row in rates.arrivals(messages).collect():
+    for row in arrivals(messages).collect():
         pushed.setdefault(row["queue"], {})[row["hour"]] = row["pushed"]
-    work: dict[tuple[str, str], list[Any]] = {}
-    for row in rates.work(events).collect():
-        work.setdefault((row["queue"], row["group"]), []).append(row)
-    open_now = rates.open_messages(messages, events).collect()
+    hours: dict[tuple[str, str], list[Any]] = {}
+    for row in work(events).collect():
+        hours.setdefault((row["queue"], row["group"]), []).append(row)
+    open_now = open_messages(messages, events).collect()
     return [
-        _history(row, pushed.get(row["queue"], {}), work.get((row["queue"], row["group"]), []), now.last_us, now_us)
+        _history(row, pushed.get(row["queue"], {}), hours.get((row["queue"], row["group"]), []), now.last_us, now_us)
         for row in sorted(open_now, key=lambda row: (row["queue"], row["group"]))
     ]
 
