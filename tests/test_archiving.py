@@ -18,12 +18,16 @@ from penstock import Message
 from penstock import operations as ops
 from penstock.clock import ManualClock
 from penstock.errors import Damaged, InvalidField, QueueNotFound, StorageError
-from penstock.history import Wanted, open_history
+from penstock.history import OffsetRange, open_history
 from penstock.model import to_datetime
-from penstock.spark.pipelines.archiving import joining, progress, proving, reading, writing
-from penstock.spark.pipelines.archiving.copying import Copier, new_messages, rounds
-from penstock.spark.pipelines.archiving.manifest import (
+from penstock.spark.pipelines import archive, archive_files, archive_store, archive_verify
+from penstock.spark.pipelines.archive import Copier, new_messages, rounds
+from penstock.spark.pipelines.archive_store import (
     DAY,
+    GRACE,
+    HOME,
+    MANIFEST,
+    Archive,
     File,
     Manifest,
     Part,
@@ -31,8 +35,8 @@ from penstock.spark.pipelines.archiving.manifest import (
     generation_of,
     path_of,
     ranges_of,
+    read_manifest,
 )
-from penstock.spark.pipelines.archiving.storing import GRACE, HOME, MANIFEST, Archive, hidden, read_manifest
 from penstock.storage.schema import MESSAGES, SCHEMAS
 from tests.support.operations import run_operation
 
@@ -94,16 +98,16 @@ class World:
         new = new_messages(moment, archive.manifest, sorted(moment.queues))
         for share in rounds(new.wanted, round_messages):
             copier.copy(moment, share)
-        if compact and (lots := joining.small_files(archive.manifest)):
-            joining.join(archive, lots, at_once, NOW)
+        if compact and (lots := archive_files.small_files(archive.manifest)):
+            archive_files.join(archive, lots, at_once, NOW)
         history.close()
         return archive
 
     def archived(self):
         rows: Counter[Any] = Counter()
         for file in self.manifest().files:
-            table = joining.read_whole(self.out, file)
-            assert writing.parts_of(table) == file.parts
+            table = archive_files.read_whole(self.out, file)
+            assert archive_files.parts_of(table) == file.parts
             for row in table.select(["queue", "partition", "offset", "payload"]).to_pylist():
                 rows[f"{row['queue']}/{row['partition']}/{row['offset']}", row["payload"]] += 1
         return rows
@@ -200,7 +204,7 @@ def test_joined_files_hold_the_same_in_order_and_the_old_ones_go_later(world):
     for count in (9, 6, 7):
         world.push(count, seal=True)
         world.archive()
-    small = joining.small_files(world.archive().manifest)
+    small = archive_files.small_files(world.archive().manifest)
     archive = world.archive(compact=True)
 
     assert len(small) == 2
@@ -253,9 +257,9 @@ def test_progress_is_noted_as_a_group_or_it_is_said_why_not(world):
     moment = looked_at(world)
 
     with penstock.open(world.data):
-        (why,) = progress.commit(str(world.data), moment, manifest, ["orders"])
+        (why,) = archive.commit(str(world.data), moment, manifest, ["orders"])
     assert "progress is not noted" in why
-    assert progress.commit(str(world.data), moment, manifest, ["orders", "short"]) == []
+    assert archive.commit(str(world.data), moment, manifest, ["orders", "short"]) == []
 
     with penstock.open(world.data) as ps:
         assert [row.committed_offset for row in ps.queue("orders").groups()["archive"]] == [2, 2]
@@ -325,41 +329,41 @@ def test_a_damaged_file_is_found(world):
     data = bytearray((world.out / first.path).read_bytes())
     data[len(data) // 2] ^= 1
     (world.out / first.path).write_bytes(data)
-    assert proving.check_files(world.out, others, at_once) == []
+    assert archive_verify.check_files(world.out, others, at_once) == []
 
-    (found,) = proving.check_files(world.out, archive.manifest.files, at_once)
+    (found,) = archive_verify.check_files(world.out, archive.manifest.files, at_once)
 
     assert first.path in found
     with pytest.raises(Damaged, match=r"parquet.*checksum"):
-        joining.read_whole(world.out, first)
+        archive_files.read_whole(world.out, first)
 
 
 def test_more_rows_than_offsets_contradict_each_other(world):
     world.push(4)
     manifest = world.archive().manifest
-    assert proving.contradictions(manifest) == []
+    assert archive_verify.contradictions(manifest) == []
 
     doubled = extended(manifest, manifest.files, {})
 
-    assert len(proving.contradictions(doubled)) == 2
+    assert len(archive_verify.contradictions(doubled)) == 2
 
 
 def test_rounds_take_every_offset_once_in_order():
-    wanted = [Wanted("a", "0", 5, 12), Wanted("a", "1", 0, 2), Wanted("b", "0", 0, 4)]
+    wanted = [OffsetRange("a", "0", 5, 12), OffsetRange("a", "1", 0, 2), OffsetRange("b", "0", 0, 4)]
 
     shares = list(rounds(wanted, 4))
 
     assert [sum(each.end - each.first for each in share) for share in shares] == [4, 4, 4, 1]
-    assert shares[1] == [Wanted("a", "0", 9, 12), Wanted("a", "1", 0, 1)]
+    assert shares[1] == [OffsetRange("a", "0", 9, 12), OffsetRange("a", "1", 0, 1)]
     assert list(rounds([], 4)) == []
 
 
 @pytest.mark.parametrize("run_rows", [1, 256])
 def test_a_file_is_sorted_whatever_order_its_rows_came_in(tmp_path, monkeypatch, run_rows):
-    monkeypatch.setattr(writing, "RUN_ROWS_MIN", run_rows)
+    monkeypatch.setattr(archive_files, "RUN_ROWS_MIN", run_rows)
     batches = [batch(1, 0, 3), batch(0, 5, 3), batch(0, 0, 5)]
 
-    (file,) = writing.write_files(batches, tmp_path)
+    (file,) = archive_files.write_files(batches, tmp_path)
 
     table = pq.read_table(tmp_path / file.path)
     assert file.parts == [Part("0", 0, 8, 8), Part("1", 0, 3, 3)]
@@ -370,14 +374,14 @@ def test_a_file_is_sorted_whatever_order_its_rows_came_in(tmp_path, monkeypatch,
 def test_files_are_written_when_the_memory_is_used_up(tmp_path):
     batches = [batch(0, 10 * n, 10) for n in range(10)]
 
-    files = list(writing.write_files(batches, tmp_path, bytes_max=7 * batches[0].nbytes // 2))
+    files = list(archive_files.write_files(batches, tmp_path, bytes_max=7 * batches[0].nbytes // 2))
 
     assert [file.rows for file in files] == [40, 40, 20]
 
 
 def test_an_offset_that_was_read_twice_is_refused(tmp_path):
     with pytest.raises(StorageError, match="twice"):
-        list(writing.write_files([batch(0, 0, 3), batch(0, 2, 3)], tmp_path))
+        list(archive_files.write_files([batch(0, 0, 3), batch(0, 2, 3)], tmp_path))
 
 
 def test_names_of_files_tell_their_generation():
@@ -397,7 +401,7 @@ def test_only_days_that_are_wanted_are_opened():
     manifest = Manifest(files=files, covered={"q": {}})
 
     def days(since, until, queues=None):
-        return [file.date[-2:] for file in reading.chosen(manifest, queues, since, until)]
+        return [file.date[-2:] for file in archive_store.chosen(manifest, queues, since, until)]
 
     noon = to_datetime(NOW)  # 2027-01-15 08:00
     assert days(None, None) == ["14", "15", "16"]

@@ -31,7 +31,7 @@ from penstock.replies import LeaseReply, Piece, PushReply
 from penstock.requests import LeaseRequest
 from penstock.server.grpc.leasing import lease_response, split_reply
 from penstock.server.grpc.pushing import push_response
-from penstock.spark.lease_offsets import lease_of
+from penstock.spark.consume import lease_of
 from penstock.wire import answers, json_client
 from penstock.wire.json_replies import lease_reply, push_reply
 from penstock.wire.json_views import MessagesView, message_view

@@ -17,8 +17,8 @@ from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import Damaged, HistoryLost, NotADataDirectory, QueueNotFound
-from penstock.history import History, Limits, Moment, Wanted, lost, open_history, pack
-from penstock.history import events as history_events
+from penstock.history import History, Limits, Moment, OffsetRange, lost, open_history, pack
+from penstock.history import change_rows as history_events
 from penstock.storage.schema import MESSAGES, SCHEMAS
 from tests.support.dose import dose
 from tests.support.operations import run_operation
@@ -162,12 +162,12 @@ def test_offsets_and_times_bound_what_is_read(session, ps, data, clock):
     history = open_history(data)
     moment = history.look()
 
-    def payloads(wanted: list[Wanted], limits: Limits) -> list[bytes]:
+    def payloads(wanted: list[OffsetRange], limits: Limits) -> list[bytes]:
         slices = history.plan(moment, wanted, limits)
         return [each for batch in history.read(slices, ["payload"]) for each in batch["payload"].to_pylist()]
 
     begun = 1_750_000_000_000_000
-    some = [Wanted("orders", "0", 15, 45)]
+    some = [OffsetRange("orders", "0", 15, 45)]
     assert payloads(some, Limits()) == [b"1"] * 5 + [b"2"] * 10 + [b"3"] * 10 + [b"4"] * 5
     hours = Limits(since=begun + 2 * 3_600_000_000, until=begun + 4 * 3_600_000_000)
     assert payloads(some, hours) == [b"2"] * 10 + [b"3"] * 10
@@ -204,10 +204,10 @@ def test_what_retention_removes_after_planning_is_an_error_or_is_listed(session,
 
     with pytest.raises(HistoryLost, match=r"offsets 0 to 19 of queue 'orders', partition '0' were removed"):
         list(history.read(slices, ["offset"]))
-    assert lost(history.look(), [Wanted("orders", "0", 0, 20)]) == [Wanted("orders", "0", 0, 20)]
+    assert lost(history.look(), [OffsetRange("orders", "0", 0, 20)]) == [OffsetRange("orders", "0", 0, 20)]
     history.skips_lost = True
     assert list(history.read(slices, ["offset"])) == []
-    assert history.lost == [Wanted("orders", "0", 0, 20)]
+    assert history.lost == [OffsetRange("orders", "0", 0, 20)]
 
 
 def test_a_queue_that_is_deleted_and_made_again_is_another_queue(session, ps, data):
@@ -236,9 +236,9 @@ def test_events_with_their_waits(session, ps, data, clock):
 
     def events() -> list[dict[str, Any]]:
         slices = history.plan_events(history.look(), ["orders"])
-        names = history_events.SCHEMA.names
+        names = history_events.EVENTS_SCHEMA.names
         found: list[dict[str, Any]] = pa.Table.from_batches(
-            list(history.read(slices, names)), history_events.SCHEMA
+            list(history.read(slices, names)), history_events.EVENTS_SCHEMA
         ).to_pylist()
         return found
 
@@ -340,7 +340,7 @@ def test_messages_of_a_file_that_was_compacted_are_all_found_again(session, ps, 
 
 @pytest.mark.parametrize("kept", [1, 3])
 def test_events_of_a_file_that_was_sealed_meanwhile_come_once(session, ps, data, clock, monkeypatch, kept):
-    monkeypatch.setattr("penstock.history.planning.SLICE_BYTES", kept)  # many slices
+    monkeypatch.setattr("penstock.history.plan.SLICE_BYTES", kept)  # many slices
     queue = ps.queue("orders")
     queue.push_many([b"a"] * 40)
 
@@ -368,7 +368,7 @@ def test_several_ranges_of_a_partition_are_read_once_each(session, ps, data):
     ps.queue("orders").push_many([b"%d" % n for n in range(100, 200)])
     history = open_history(data)
     ranges = [(150, 160), (5, 10), (8, 12), (90, 110), (12, 14)]
-    wanted = [Wanted("orders", "0", first, end) for first, end in ranges]
+    wanted = [OffsetRange("orders", "0", first, end) for first, end in ranges]
     found = [
         offset
         for batch in history.read(history.plan(history.look(), wanted), ["offset"])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.spark.pipelines.own import OwnOptions
-from penstock.spark.pipelines.registry import shipped
-from penstock.spark.pipelines.typed import Option, described, typed
+from penstock.spark.pipelines.custom import CustomOptions
+from penstock.spark.pipelines.flags import Option, described, typed
+from penstock.spark.pipelines.runner import shipped
 
-KINDS = {each.name: each.options for each in shipped()} | {"own": OwnOptions}
+KINDS = {each.name: each.options for each in shipped()} | {"custom": CustomOptions}
 OPTIONS = [(name, option) for name, kind in KINDS.items() for option in described(kind)]
 
 

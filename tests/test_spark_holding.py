@@ -14,7 +14,7 @@ from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField
 from penstock.history import open_history
-from penstock.spark.holding import HOLD_SECONDS, Holder
+from penstock.spark.pins import HOLD_SECONDS, Holder
 from penstock.spark.ranges import chosen
 from penstock.spark.tables import SealedMessages, table
 from tests.support.operations import run_operation

@@ -13,9 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidField
-from penstock.spark.json_payload import Parser, texts
-from penstock.spark.json_schema import given as as_given
-from penstock.spark.json_schema import inferred
+from penstock.spark.json_payload import Parser, inferred, texts
+from penstock.spark.json_payload import given as as_given
 
 KIND = pa.struct(
     [

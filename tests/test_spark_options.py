@@ -17,8 +17,8 @@ from penstock import units
 from penstock.clock import SystemClock
 from penstock.errors import InvalidField, QueueNotFound, SparkMissing
 from penstock.spark import failures, sessions
-from penstock.spark.java import require_java
 from penstock.spark.options import option_names, sink_options, source_options
+from penstock.spark.sessions import require_java
 
 BASE = {"url": "penstock://localhost:7710", "path": "orders"}
 

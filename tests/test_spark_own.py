@@ -15,8 +15,8 @@ from penstock.errors import InvalidField
 from penstock.history import PartitionView, QueueView
 from penstock.model import QueueOptions
 from penstock.spark.failures import query_error
-from penstock.spark.pipelines.owning.batch import following, offsets
-from penstock.spark.pipelines.registry import find
+from penstock.spark.pipelines.custom import following, offsets
+from penstock.spark.pipelines.runner import find
 
 RUN: Any = SimpleNamespace(url="data", since=None, out=Path("out"))
 

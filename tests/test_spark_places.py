@@ -11,8 +11,8 @@ import penstock
 from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.errors import DirectoryInUse, InvalidField, InvalidName, NotADataDirectory, Unavailable
-from penstock.spark import places
-from penstock.spark.places import DIRECTORY_SECONDS, Place
+from penstock.spark import location
+from penstock.spark.location import DIRECTORY_SECONDS, Place
 from tests.support.brokers import BrokerThread
 
 
@@ -44,7 +44,7 @@ def lag_in(data, group="spark-a"):
 
 
 def warnings(caplog):
-    return [record.message for record in caplog.records if record.name == places.__name__]
+    return [record.message for record in caplog.records if record.name == location.__name__]
 
 
 def test_a_broker_shows_how_far_a_job_is(broker):
@@ -125,7 +125,7 @@ def test_progress_that_cannot_be_noted_fails_nobody(broker, caplog):
 
 
 def test_a_broker_that_is_away_is_told_later(broker, caplog, monkeypatch):
-    monkeypatch.setattr(places, "BROKER_SECONDS", 0.01)
+    monkeypatch.setattr(location, "BROKER_SECONDS", 0.01)
     place = Place(broker.url)
     place.commit_progress("mail", "spark-a", {"0": 1})
     port = broker.server.port
@@ -136,7 +136,7 @@ def test_a_broker_that_is_away_is_told_later(broker, caplog, monkeypatch):
 
     again = BrokerThread(broker.session, port)
     try:
-        monkeypatch.setattr(places, "BROKER_SECONDS", 20)
+        monkeypatch.setattr(location, "BROKER_SECONDS", 20)
         place.finish()
         place.commit_progress("mail", "spark-a", {})
         with place.handle() as ps:

@@ -21,7 +21,7 @@ from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import HistoryLost, InvalidField, NotADataDirectory, QueueNotFound
 from penstock.history import History, open_history
-from penstock.spark import batch_reader, tasks
+from penstock.spark import batch_reader, location
 from penstock.spark.batch_reader import BatchReader, lots
 from penstock.spark.options import source_options
 from penstock.spark.schema import COLUMNS, HEADERS_TYPES, ddl
@@ -107,7 +107,7 @@ def opened(monkeypatch):
         return history
 
     monkeypatch.setattr(batch_reader, "open_history", watched)
-    monkeypatch.setattr(tasks, "open_history", watched)
+    monkeypatch.setattr(location, "open_history", watched)
     return files
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
-from penstock.spark import consuming, stream_reader
+from penstock.spark import consume, stream_reader
 from penstock.spark.stream_reader import stream_reader as make
 from tests.support.brokers import BrokerThread
 from tests.support.streams import SCHEMA
@@ -31,7 +31,7 @@ Row = tuple[str, str, int, bytes]
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch):
     monkeypatch.setattr(stream_reader, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(consuming, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(consume, "PAUSE_SECONDS", 0.0)
 
 
 class World:

@@ -11,8 +11,8 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 import penstock
 from penstock.errors import NotADataDirectory, Unavailable
 from penstock.spark.batch_reader import reader
+from penstock.spark.location import open_planned
 from penstock.spark.stream_reader import stream_reader
-from penstock.spark.tasks import open_planned
 from penstock.spark.writer import batch_writer
 
 OFFSETS = StructType([StructField("offset", LongType())])

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import HistoryLost, InvalidField
-from penstock.history import PartitionView, QueueView, Wanted
+from penstock.history import OffsetRange, PartitionView, QueueView
 from penstock.model import QueueOptions
 from penstock.replies import LeaseReply, Piece
-from penstock.spark import lease_offsets, stream_offsets
+from penstock.spark import consume, stream_offsets
 from penstock.spark.stream_offsets import QueueOffset, StreamOffset, advance, losses, offset_of, shared
 
 
@@ -58,8 +58,8 @@ def test_new_partitions_and_queues_are_read_from_their_beginning():
 
     assert end == offset(a={"p0": 5, "p1": 4}, b={"p0": 9})
     assert list(stream_offsets.wanted(offset(a={"p0": 5}), end, queues)) == [
-        Wanted("a", "p1", 3, 4),
-        Wanted("b", "p0", 7, 9),
+        OffsetRange("a", "p1", 3, 4),
+        OffsetRange("b", "p0", 7, 9),
     ]
 
 
@@ -126,12 +126,12 @@ def test_a_queue_made_again_is_read_from_its_beginning_by_who_can_do_without_the
     end = moved(start, queues)
 
     assert end.queues == {"a": QueueOffset(2, {"p0": 3})}
-    assert list(stream_offsets.wanted(start, end, queues)) == [Wanted("a", "p0", 0, 3)]
+    assert list(stream_offsets.wanted(start, end, queues)) == [OffsetRange("a", "p0", 0, 3)]
 
 
 def test_a_batch_that_is_planned_again_misses_what_went_meanwhile():
     end = offset(a={"p0": 8}, b={"p0": 4})
-    wanted = [Wanted("a", "p0", 2, 8), Wanted("b", "p0", 1, 4)]
+    wanted = [OffsetRange("a", "p0", 2, 8), OffsetRange("b", "p0", 1, 4)]
 
     assert stream_offsets.missing(wanted, end, {"a": queue("a", p0=(0, 9)), "b": queue("b", p0=(1, 4))}) == []
     lost = stream_offsets.missing(wanted, end, {"a": queue("a", p0=(20, 30)), "b": queue("b", 2, p0=(1, 4))})
@@ -148,7 +148,7 @@ def test_checkpoints_of_others_are_recognised():
         with pytest.raises(InvalidField, match="checkpointLocation"):
             offset_of(given_offset)
     with pytest.raises(InvalidField, match="checkpointLocation"):
-        lease_offsets.offset_of(offset(a={}).as_dict())
+        consume.offset_of(offset(a={}).as_dict())
 
 
 def test_with_targets_nothing_that_came_later_is_seen():
@@ -174,35 +174,35 @@ def test_a_lease_becomes_runs_in_order():
         Piece(None, [0, 1, 2], ["1", "0", "1"], [4, 10, 6], 1, 0),
     ]
 
-    lease = lease_offsets.lease_of(LeaseReply("mail", "default", 255, 0, pieces, 6), 4)
+    lease = consume.lease_of(LeaseReply("mail", "default", 255, 0, pieces, 6), 4)
 
     assert lease.runs == [("0", 7, 4), ("1", 4, 1), ("1", 6, 1)]
     assert (lease.nonce, lease.count, lease.lease) == (255, 6, "00000000000000ff")
 
 
 def test_an_offset_of_leases_survives_spark():
-    lease = lease_offsets.Lease("mail", 4, "ff", [("0", 7, 4)])
-    end = lease_offsets.LeaseOffset("ab", "q", 3, [lease])
+    lease = consume.Lease("mail", 4, "ff", [("0", 7, 4)])
+    end = consume.LeaseOffset("ab", "q", 3, [lease])
 
-    assert lease_offsets.offset_of(json.loads(json.dumps(end.as_dict()))) == end
+    assert consume.offset_of(json.loads(json.dumps(end.as_dict()))) == end
 
 
 @given(st.lists(st.integers(0, 20_000), min_size=1, max_size=60, unique=True))
 def test_planned_ranges_cover_all_that_is_held_and_only_that_is_kept(offsets):
-    runs = {"0": list(lease_offsets.runs_in(offsets))}
-    planned = lease_offsets.wanted("mail", runs)
+    runs = {"0": list(consume.runs_in(offsets))}
+    planned = consume.wanted("mail", runs)
     covered = [offset for each in planned for offset in range(each.first, each.end)]
     rows = pa.record_batch({"partition": ["0"] * len(covered), "offset": covered})
 
-    assert len(planned) <= lease_offsets.CLUSTERS_MAX
+    assert len(planned) <= consume.CLUSTERS_MAX
     assert len(covered) == len(set(covered))
-    assert lease_offsets.held(rows, runs).column("offset").to_pylist() == sorted(offsets)
+    assert consume.held(rows, runs).column("offset").to_pylist() == sorted(offsets)
 
 
 def test_rows_of_several_partitions_are_told_apart():
     rows = pa.record_batch({"partition": ["0", "1", "2"] * 10, "offset": np.repeat(np.arange(10), 3)})
     runs = {"0": [(2, 2), (7, 1)], "1": [(0, 1)]}
 
-    kept = lease_offsets.held(rows, runs).to_pylist()
+    kept = consume.held(rows, runs).to_pylist()
 
     assert {(row["partition"], row["offset"]) for row in kept} == {("0", 2), ("0", 3), ("0", 7), ("1", 0)}

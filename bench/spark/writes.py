@@ -6,8 +6,7 @@ import penstock
 from bench.measure import Row, Scale, directory, per_second
 from bench.server.process import broker
 from bench.spark.setting import MESSAGES, sealed, spark
-from penstock.spark.pipelines.registry import find
-from penstock.spark.pipelines.running import PipelineRun, execute
+from penstock.spark.pipelines.runner import PipelineRun, execute, find
 
 ROWS = 2_000_000
 

@@ -23,8 +23,7 @@ import penstock
 import penstock.spark
 from examples.clickstream.clicks import produce_and_consume, windows
 from penstock.spark.pipelines.base import Report
-from penstock.spark.pipelines.registry import find
-from penstock.spark.pipelines.running import PipelineRun, execute
+from penstock.spark.pipelines.runner import PipelineRun, execute, find
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from penstock.client.sync_delivery import Delivery, Leased
     from penstock.clock import Clock
     from penstock.model_tasks import TaskState, TaskView
-    from penstock.spark.pipelines.own import pipeline
+    from penstock.spark.pipelines.custom import pipeline
     from penstock.tasks.app import App
     from penstock.tasks.context import TaskContext, current_task
     from penstock.tasks.endings import Cancel, Retry, Snooze
@@ -115,7 +115,7 @@ _HOMES: Final = {
     "current_task": "penstock.tasks.context",
     "graph": "penstock.tasks.workflows",
     "group": "penstock.tasks.workflows",
-    "pipeline": "penstock.spark.pipelines.own",
+    "pipeline": "penstock.spark.pipelines.custom",
 }
 
 

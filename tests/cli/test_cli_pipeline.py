@@ -19,13 +19,12 @@ from msgspec import Meta
 from penstock.cli import output, spark_session
 from penstock.cli.pipeline import blocks
 from penstock.errors import InvalidField
-from penstock.spark.pipelines import registry
+from penstock.spark.pipelines import runner
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Table
-from penstock.spark.pipelines.records import Record, keep, records
+from penstock.spark.pipelines.flags import described, typed
 from penstock.spark.pipelines.replay import ReplayOptions
-from penstock.spark.pipelines.running import PipelineRun, execute
-from penstock.spark.pipelines.state import locked, read_state, write_state
-from penstock.spark.pipelines.typed import described, typed
+from penstock.spark.pipelines.runner import PipelineRun, execute
+from penstock.spark.pipelines.state import Record, keep, locked, read_state, records, write_state
 
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
 
@@ -68,7 +67,7 @@ def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     module.__spec__ = json.__spec__
     module.PIPELINE = TOY  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(registry.MODULES, "toy", "toy")
+    monkeypatch.setitem(runner.MODULES, "toy", "toy")
     monkeypatch.setattr(spark_session, "started", started)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
@@ -111,7 +110,7 @@ def test_a_wrong_value_is_refused_with_the_name_of_its_option(given, message):
 
 def test_every_shipped_pipeline_is_complete_and_hides_no_flag_of_the_command():
     common = {"--queue", "--since", "--until", "--out", "--master", "--conf", "--url", "--context", "--json", "--help"}
-    for name, pipeline in zip(registry.names(), registry.shipped(), strict=True):
+    for name, pipeline in zip(runner.names(), runner.shipped(), strict=True):
         options = described(pipeline.options)
         assert pipeline.name == name
         assert pipeline.summary

@@ -7,6 +7,7 @@ import typer
 
 from penstock import operations as ops
 from penstock.cli.options import DEFAULTS, flag
+from tests.support.operations import run_operation
 
 
 def lines(text: str) -> list[str]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.spark.pipelines.base import Options, Progress
-from penstock.spark.pipelines.running import Silent
+from penstock.spark.pipelines.runner import Silent
 
 START = datetime(2026, 11, 16, 9, 0, tzinfo=UTC)  # a Monday
 

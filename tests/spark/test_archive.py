@@ -18,8 +18,8 @@ from penstock.client.sync import Penstock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import Damaged, InvalidField, QueueNotFound
 from penstock.spark.pipelines.archive import PIPELINE, ArchiveOptions, read_archive
-from penstock.spark.pipelines.archiving.storing import HOME, MANIFEST, read_manifest
-from penstock.spark.pipelines.running import PipelineRun, execute
+from penstock.spark.pipelines.archive_store import HOME, MANIFEST, read_manifest
+from penstock.spark.pipelines.runner import PipelineRun, execute
 from penstock.spark.pipelines.state import write_state
 from tests.support.brokers import BrokerThread
 from tests.support.operations import run_operation

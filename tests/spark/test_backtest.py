@@ -21,13 +21,12 @@ from penstock.spark.pipelines.backtest import (
     BacktestOptions,
     check_handler,
     compared,
+    verdict,
     what_happened,
 )
-from penstock.spark.pipelines.backtesting.handler_child import Call, Result, Setup
-from penstock.spark.pipelines.backtesting.handler_process import LOST_IN_A_ROW_MAX, HandlerProcess
-from penstock.spark.pipelines.backtesting.report import verdict
-from penstock.spark.pipelines.running import PipelineRun
-from penstock.spark.pipelines.typed import typed
+from penstock.spark.pipelines.flags import typed
+from penstock.spark.pipelines.handler_process import LOST_IN_A_ROW_MAX, Call, HandlerProcess, Result, Setup
+from penstock.spark.pipelines.runner import PipelineRun
 
 HANDLERS = """
 import asyncio, os, signal, sys, threading

@@ -8,9 +8,8 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from penstock.spark.pipelines import forecast
+from penstock.spark.pipelines import forecast, forecast_waits
 from penstock.spark.pipelines.forecast import ForecastOptions, History
-from penstock.spark.pipelines.forecasting import queueing, rates
 from tests.spark.made import EVENTS, MESSAGES, START, MadeRun, event, frame, message
 
 HOUR_US = 3_600_000_000
@@ -40,7 +39,7 @@ def known(counts: np.ndarray, **more) -> History:
 
 
 def test_the_same_hour_of_the_week_is_expected_again():
-    found = queueing.profile(MONDAY, week(336, h9=3600))
+    found = forecast_waits.profile(MONDAY, week(336, h9=3600))
 
     assert found.basis == "hour of week"
     assert list(found.rates(MONDAY + 336 + 8, 3)) == [0.1, 1.0, 0.1]
@@ -48,7 +47,7 @@ def test_the_same_hour_of_the_week_is_expected_again():
 
 @pytest.mark.parametrize(("hours", "basis"), [(168, "hour of week"), (48, "hour of day"), (47, "mean"), (1, "mean")])
 def test_with_less_history_less_is_told_apart(hours, basis):
-    found = queueing.profile(MONDAY, week(hours, h9=3600) if hours > 9 else week(hours))
+    found = forecast_waits.profile(MONDAY, week(hours, h9=3600) if hours > 9 else week(hours))
 
     assert found.basis == basis
     assert found.per_hour.mean() == pytest.approx(
@@ -90,17 +89,17 @@ def test_nobody_at_work_is_no_forecast():
 
 def test_the_chance_to_wait_is_that_of_erlang():
     # One server: the chance is the utilisation. Two servers at a load of 1: one third.
-    assert queueing.waiting_chance(1, np.array([0.3, 0.9])) == pytest.approx([0.3, 0.9])
-    assert queueing.waiting_chance(2, np.array([1.0])) == pytest.approx([1 / 3])
+    assert forecast_waits.waiting_chance(1, np.array([0.3, 0.9])) == pytest.approx([0.3, 0.9])
+    assert forecast_waits.waiting_chance(2, np.array([1.0])) == pytest.approx([1 / 3])
 
 
 def test_a_store_cannot_fall_below_nothing():
-    rates = np.array([0.0, 3.0, 0.0, 0.0, 2.0])
+    forecast = np.array([0.0, 3.0, 0.0, 0.0, 2.0])
 
-    found = queueing.waits(rates, 1, 1.0, 0.0, 10.0)
+    found = forecast_waits.waits(forecast, 1, 1.0, 0.0, 10.0)
 
     level, expected = 0.0, []
-    for rate in rates:
+    for rate in forecast:
         expected.append(level)
         level = max(0.0, level + (rate - 1.0) * 10.0)
     assert list(found.backlog) == expected == [0.0, 0.0, 20.0, 10.0, 0.0]
@@ -111,7 +110,7 @@ def test_work_that_overlaps_counts_once(spark):
     events = [event("q", n, n, "acked", 0, 10, 12 + 2 * n, consumer="a") for n in range(4)]
     events += [event("q", 4, 4, "retried", 0, 10, 13, consumer="b"), event("q", 5, 9, "expired", 0, None, 14)]
 
-    (row,) = rates.work(frame(spark, events, EVENTS)).collect()
+    (row,) = forecast.work(frame(spark, events, EVENTS)).collect()
 
     assert (row["finished"], row["deliveries"], row["workers"]) == (4, 5, 2)
     assert row["busy_seconds"] == pytest.approx(8 + 3)
@@ -122,7 +121,7 @@ def test_what_a_group_has_not_finished_is_open(spark):
     events = [event("q", 0, 2, "acked", 0, 1, 2), event("q", 3, 3, "retried", 3, 4, 5)]
     events += [event("q", 3, 3, "dead", 3, 6, 7), event("q", 0, 0, "acked", 0, 1, 2, group="audit")]
 
-    found = rates.open_messages(frame(spark, messages, MESSAGES), frame(spark, events, EVENTS)).collect()
+    found = forecast.open_messages(frame(spark, messages, MESSAGES), frame(spark, events, EVENTS)).collect()
 
     assert {(row["queue"], row["group"]): row["open"] for row in found} == {
         ("q", "default"): 2,
@@ -215,6 +214,6 @@ def test_a_forecast_of_something_open_is_made_again_and_knows_who_worked_last(sp
 def test_a_message_that_is_not_due_yet_does_not_wait(spark):
     later = {**message("q", 0, 0), "available_at": START + timedelta(hours=1)}
 
-    (row,) = rates.open_messages(frame(spark, [later], MESSAGES), frame(spark, [], EVENTS)).collect()
+    (row,) = forecast.open_messages(frame(spark, [later], MESSAGES), frame(spark, [], EVENTS)).collect()
 
     assert row["oldest_us"] == round((START + timedelta(hours=1)).timestamp() * 1_000_000)

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import penstock
 from penstock.cli import spark_session
 from penstock.cli.spark_session import hush
-from penstock.spark.pipelines.owning.batch import State
+from penstock.spark.pipelines.custom import State
 from penstock.spark.pipelines.state import read_state, write_state
 from tests.cli.conftest import Run, nobodys_settings, run  # noqa: F401 - fixtures
 from tests.support.served import QUIET, Served

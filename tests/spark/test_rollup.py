@@ -12,10 +12,9 @@ import pytest
 
 from penstock.errors import InvalidField
 from penstock.spark.pipelines import rollup
-from penstock.spark.pipelines.rolling import frames as rolling
-from penstock.spark.pipelines.rolling.files import RollupFiles, State
-from penstock.spark.pipelines.rolling.sketch import ERROR_MAX
-from penstock.spark.pipelines.rollup import RollupOptions
+from penstock.spark.pipelines import rollup_frames as rolling
+from penstock.spark.pipelines.rollup import RollupFiles, RollupOptions, State
+from penstock.spark.pipelines.rollup_frames import ERROR_MAX
 from penstock.spark.pipelines.state import write_state
 from tests.spark.made import EVENTS, MESSAGES, MadeRun, at, event, frame, message
 

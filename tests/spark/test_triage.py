@@ -20,15 +20,12 @@ from penstock.client.sync import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import QueueNotFound
-from penstock.spark.pipelines.running import PipelineRun
-from penstock.spark.pipelines.triage import PIPELINE, TriageOptions
-from penstock.spark.pipelines.triaging.facts import ALL, facts_of, in_words, key_prefix
-from penstock.spark.pipelines.triaging.letters import open_only
-from penstock.spark.pipelines.triaging.redrive import Filter, Taken, command, steady_text
-from penstock.spark.pipelines.triaging.report import Triage
-from penstock.spark.pipelines.triaging.shared_facts import most_telling
-from penstock.spark.pipelines.triaging.signatures import signature
-from penstock.spark.pipelines.typed import typed
+from penstock.spark.pipelines.error_signatures import signature
+from penstock.spark.pipelines.flags import typed
+from penstock.spark.pipelines.runner import PipelineRun
+from penstock.spark.pipelines.triage import PIPELINE, TriageOptions, open_only
+from penstock.spark.pipelines.triage_facts import ALL, facts_of, in_words, key_prefix, most_telling
+from penstock.spark.pipelines.triage_report import Filter, Taken, Triage, command, steady_text
 from tests.support.operations import run_operation
 
 TRACEBACK = """Traceback (most recent call last):

@@ -17,11 +17,10 @@ from penstock import Message
 from penstock.client.sync import Penstock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField
-from penstock.spark.pipelines.running import PipelineRun
-from penstock.spark.pipelines.typed import typed
-from penstock.spark.pipelines.window import PIPELINE, Counted, WindowOptions, find_spec
-from penstock.spark.pipelines.windowing.frames import windowed
-from penstock.spark.pipelines.windowing.spec import Aggregate, Shape, WindowSpec, made, types_of
+from penstock.spark.pipelines.flags import typed
+from penstock.spark.pipelines.runner import PipelineRun
+from penstock.spark.pipelines.window import PIPELINE, StreamCounts, WindowOptions, find_spec, windowed
+from penstock.spark.pipelines.window_spec import Aggregate, Shape, WindowSpec, made, types_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -298,7 +297,7 @@ def test_options_are_given_as_text() -> None:
 
 
 def test_what_a_query_tells_is_added_up_once() -> None:
-    counted = Counted()
+    counts = StreamCounts()
     batch = {
         "batchId": 0,
         "numInputRows": 5,
@@ -309,10 +308,10 @@ def test_what_a_query_tells_is_added_up_once() -> None:
     idle = {"batchId": 0, "numInputRows": 0, "stateOperators": [{"numRowsDroppedByWatermark": 0}]}
 
     for progress in (batch, batch, idle):
-        counted.learn(progress)
+        counts.add(progress)
 
-    assert counted.figures == {"messages": 5, "unwanted": 1, "untimed": 0, "late": 2, "windows": 3}
-    assert counted.watermark == "2026-01-01T00:00:00.000Z"
+    assert counts.figures == {"messages": 5, "unwanted": 1, "untimed": 0, "late": 2, "windows": 3}
+    assert counts.watermark == "2026-01-01T00:00:00.000Z"
 
 
 def test_an_aggregate_has_a_name() -> None:

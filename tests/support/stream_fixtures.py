@@ -8,7 +8,7 @@ import pytest
 
 from penstock.client.sync import Penstock
 from penstock.embedded import BlockingSession, Session
-from penstock.spark import consuming, stream_reader
+from penstock.spark import consume, stream_reader
 from tests.support.brokers import BrokerThread
 from tests.support.streams import SCHEMA
 
@@ -16,7 +16,7 @@ from tests.support.streams import SCHEMA
 @pytest.fixture
 def no_pause(monkeypatch):
     monkeypatch.setattr(stream_reader, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(consuming, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(consume, "PAUSE_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -24,13 +24,13 @@ from penstock.cli.exits import nothing_there
 from penstock.cli.options import AsJson, ContextOption, Since, Until, Url
 from penstock.cli.spark_session import Bar, Conf, Master, parsed_conf, readable
 from penstock.spark.pipelines.base import Options, Pipeline, Report
+from penstock.spark.pipelines.flags import Option, described
 from penstock.spark.pipelines.state import plain
-from penstock.spark.pipelines.typed import Option, described
 from penstock.units import plural
 
 if TYPE_CHECKING:
-    from penstock.spark.pipelines.records import Record
-    from penstock.spark.pipelines.running import PipelineRun
+    from penstock.spark.pipelines.runner import PipelineRun
+    from penstock.spark.pipelines.state import Record
 
 
 PANEL: Final = "Options of"
@@ -44,7 +44,7 @@ class PipelineCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Find the pipeline, then parse."""
-        from penstock.spark.pipelines.registry import find
+        from penstock.spark.pipelines.runner import find
 
         name = first_word(args, self.params)
         ctx.meta[_NAMED] = find(name) if name is not None and not ctx.resilient_parsing else None
@@ -73,7 +73,7 @@ def named(ctx: typer.Context) -> Pipeline:
 
 def chosen(ctx: typer.Context) -> Options:
     """Its options, parsed."""
-    from penstock.spark.pipelines.typed import typed
+    from penstock.spark.pipelines.flags import typed
 
     return typed(named(ctx).options, ctx.meta[_GIVEN])
 
@@ -269,7 +269,7 @@ app = typer.Typer(help="Spark jobs over history: list, explain, run, status.", n
 
 def complete_pipeline(incomplete: str) -> list[str]:
     """Pipelines that begin like this."""
-    from penstock.spark.pipelines.registry import names
+    from penstock.spark.pipelines.runner import names
 
     return sorted(name for name in names() if name.startswith(incomplete))
 
@@ -285,7 +285,7 @@ Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="It
 @app.command(name="list")
 def list_(as_json: AsJson = False) -> None:
     """The pipelines that ship with Penstock."""
-    from penstock.spark.pipelines.registry import shipped
+    from penstock.spark.pipelines.runner import shipped
 
     found = shipped()
     if as_json:
@@ -300,7 +300,7 @@ def list_(as_json: AsJson = False) -> None:
 @app.command()
 def explain(name: Name, as_json: AsJson = False) -> None:
     """What a pipeline reads, does and writes, and its options."""
-    from penstock.spark.pipelines.registry import find
+    from penstock.spark.pipelines.runner import find
 
     write_explanation(find(name), as_json=as_json)
 
@@ -326,7 +326,7 @@ def run(
 
     Each pipeline has options of its own: `penstock pipeline run rollup --help`
     """
-    from penstock.spark.pipelines.running import PipelineRun, default_out, execute
+    from penstock.spark.pipelines.runner import PipelineRun, default_out, execute
 
     where, options, place = readable(url, context), chosen(ctx), out or default_out(name)
     settings = parsed_conf(conf)
@@ -345,8 +345,8 @@ def run(
 @app.command()
 def status(name: NameOrAll = None, out: Out = None, as_json: AsJson = False) -> None:
     """What earlier runs left behind: when, what, how far."""
-    from penstock.spark.pipelines.records import records
-    from penstock.spark.pipelines.running import default_out
+    from penstock.spark.pipelines.runner import default_out
+    from penstock.spark.pipelines.state import records
 
     if name is None:
         home = out or default_out("")

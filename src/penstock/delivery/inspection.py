@@ -21,7 +21,7 @@ from penstock.delivery.keys import key_of, recall
 from penstock.delivery.lease import serve
 from penstock.delivery.log import DUE, Extent, Partition, Queue, ask_each, dues_of
 from penstock.delivery.membership import State
-from penstock.delivery.phases import AFTER, FRESH, LEASED, READY, SETTLED, WAITING
+from penstock.delivery.phases import AFTER, FRESH, LEASABLE, LEASED, READY, SETTLED, WAITING
 from penstock.delivery.progress import Progress
 from penstock.delivery.rate_limits import QUEUE
 from penstock.delivery.selection import Selection, cursor_of
@@ -299,7 +299,7 @@ def _in_line(group: Group, progress: Progress, offset: int, state: int) -> tuple
     priority = priority_of(progress.partition, offset)
     cursor = cursor_of(progress, priority)
     ahead = int(progress.fresh_mask(cursor, offset).sum()) if state == FRESH and offset > cursor else 0
-    assert state in (FRESH, READY)
+    assert state in LEASABLE
     return "in_line", f"it is ready at priority {priority}; {ahead} messages of its partition stand before it"
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from penstock import limits
 from penstock.delivery.entries import Span
 from penstock.delivery.log import Partition, ask_each
-from penstock.delivery.phases import FRESH, LEASED, READY, SETTLED
+from penstock.delivery.phases import FRESH, LEASABLE, LEASED, SETTLED
 from penstock.delivery.progress import Progress
 from penstock.delivery.rate_limits import Buckets
 
@@ -61,7 +61,7 @@ def is_its_turn(progress: Progress, offset: int) -> bool:
     keys, parked = progress.keys, progress.parked
     assert keys is not None
     assert parked is not None
-    if offset in keys or progress.state_of(offset) not in (FRESH, READY):
+    if offset in keys or progress.state_of(offset) not in LEASABLE:
         return True
     key = key_of(progress.partition, offset)
     if key and key in parked:

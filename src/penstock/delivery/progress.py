@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from penstock.delivery.entries import Int64s, Span
-from penstock.delivery.phases import AFTER, COUNTED, DEAD, FRESH, LEASED, READY, SETTLED, WAITING
+from penstock.delivery.phases import AFTER, COUNTED, DEAD, DROPPABLE, FRESH, LEASABLE, LEASED, READY, SETTLED, WAITING
 from penstock.model import Outcome
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 ACKED: Final = int(Outcome.ACKED)
 _SETTLED_RUN: Final = re.compile(rb"\x04*")
 _FRESH_RUN: Final = re.compile(rb"\x00*")
-HELD: Final = (SETTLED, LEASED)  # there is nothing to be done about these
 _BYTE: Final = tuple(bytes([n]) for n in range(5))
 
 
@@ -154,7 +153,7 @@ class Progress:
         known = int(np.searchsorted(offsets, self.base + len(self.states)))
         sparse = self.sparse or {}
         under = (
-            [offset for offset in offsets[:low].tolist() if sparse.get(offset, SETTLED) not in HELD] if sparse else []
+            [offset for offset in offsets[:low].tolist() if sparse.get(offset, SETTLED) in DROPPABLE] if sparse else []
         )
         inside = offsets[low:known]
         if len(inside):
@@ -283,7 +282,7 @@ class Progress:
         while behind:
             following = behind.popleft()
             self.parked_count -= 1
-            if self.state_of(following) in (FRESH, READY):
+            if self.state_of(following) in LEASABLE:
                 self.keys[following] = key
                 return following
         del self.parked[key]

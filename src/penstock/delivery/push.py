@@ -21,7 +21,7 @@ from penstock.delivery.dedup import digests
 from penstock.delivery.entries import Entry, Int32s, PartitionsAdded, Produced, Push, Settled, Span
 from penstock.delivery.group import Group
 from penstock.delivery.log import DUE, Queue
-from penstock.delivery.phases import FRESH, READY, WAITING
+from penstock.delivery.phases import DROPPABLE
 from penstock.delivery.producers import NOBODY
 from penstock.delivery.progress import Progress, span_of
 from penstock.delivery.repeats import check_same, used_otherwise
@@ -30,7 +30,6 @@ from penstock.model import DEFAULT_PARTITION, ContentType, MessageId, Outcome, c
 from penstock.requests import PartitionChoice, Producer
 
 OVERFLOWED: Final = int(Outcome.OVERFLOWED)
-UNHELD: Final = (FRESH, READY, WAITING)
 Aged = tuple[int, int, int]  # pushed at, partition, offset
 
 
@@ -307,11 +306,11 @@ def _oldest_unheld(group: Group) -> Iterator[Aged]:
 def _unheld(progress: Progress) -> Iterator[Aged]:
     partition = progress.partition
     for offset in sorted(progress.sparse or ()):
-        if progress.state_of(offset) in UNHELD:
+        if progress.state_of(offset) in DROPPABLE:
             yield partition.extent_at(offset).pushed_at, partition.id, offset
     for extent in partition.extents_from(progress.base):
         for offset in range(max(extent.first, progress.base), extent.end):
-            if progress.state_of(offset) in UNHELD:
+            if progress.state_of(offset) in DROPPABLE:
                 yield extent.pushed_at, partition.id, offset
 
 

@@ -23,7 +23,7 @@ from penstock.delivery.entries import Int64s
 from penstock.delivery.group import DEFAULT, Group, Lane, Take
 from penstock.delivery.keys import KeyGate, is_its_turn, key_of, recall
 from penstock.delivery.log import SPECIAL, ColumnNotLoaded, Extent, Queue
-from penstock.delivery.phases import FRESH, READY, SETTLED
+from penstock.delivery.phases import FRESH, LEASABLE, SETTLED
 from penstock.delivery.progress import Progress
 from penstock.model import as_run
 
@@ -46,9 +46,9 @@ class Selection(msgspec.Struct):
         self.takes.append(take)
         self.count += take.open
 
-    def claim(self, progress: Progress, offset: int, phases: tuple[int, ...]) -> bool:
+    def claim(self, progress: Progress, offset: int) -> bool:
         """Whether a returned message is still to be had; an index may name it twice."""
-        if progress.state_of(offset) not in phases:
+        if progress.state_of(offset) not in LEASABLE:
             return False
         self._claimed = set() if self._claimed is None else self._claimed
         mark = (progress.partition.id, offset)
@@ -57,10 +57,10 @@ class Selection(msgspec.Struct):
         self._claimed.add(mark)
         return True
 
-    def is_free(self, progress: Progress, offset: int, phases: tuple[int, ...]) -> bool:
+    def is_free(self, progress: Progress, offset: int) -> bool:
         """Whether `claim` would say yes."""
         is_claimed = self._claimed is not None and (progress.partition.id, offset) in self._claimed
-        return not is_claimed and progress.state_of(offset) in phases
+        return not is_claimed and progress.state_of(offset) in LEASABLE
 
     def without_expired(self, progress: Progress, offsets: list[int]) -> list[int]:
         """Those that have not expired; the others are noted."""
@@ -213,14 +213,14 @@ def take_in_order(selection: Selection, progress: Progress, priority: int, room:
     # Between the mark and the highest touched offset there are only retries here; what was brought back is under it.
     for offset in chain(sorted(progress.sparse or ()), range(progress.base, min(known, end))):
         state = progress.state_of(offset)
-        if state in (READY, FRESH) and len(offsets) < room:
+        if state in LEASABLE and len(offsets) < room:
             offsets.append(offset)
         elif state != SETTLED:
             break
     else:
         if len(offsets) < room:
             offsets.extend(range(known, min(end, known + room - len(offsets))))
-    offsets = [offset for offset in offsets if selection.claim(progress, offset, (READY, FRESH))]
+    offsets = [offset for offset in offsets if selection.claim(progress, offset)]
     if progress.partition.flags & SPECIAL:
         offsets = selection.without_expired(progress, offsets)
     if offsets:
@@ -359,7 +359,7 @@ def _take_limited_retry(selection: Selection, lane: Lane, gate: KeyGate, *, by_k
 def _may_go(
     selection: Selection, priority: int, gate: KeyGate, progress: Progress, offset: int, *, by_key: bool
 ) -> bool:
-    if not selection.is_free(progress, offset, (READY, FRESH)):
+    if not selection.is_free(progress, offset):
         gate.dismiss(progress, offset, selection.now)
         return False
     if not by_key:
@@ -371,7 +371,7 @@ def _may_go(
 
 def _take_returned(selection: Selection, progress: Progress, offsets: list[int]) -> None:
     """Lease those of `offsets` that are still to be had; the index may be behind the state."""
-    offsets = [offset for offset in offsets if selection.claim(progress, offset, (READY, FRESH))]
+    offsets = [offset for offset in offsets if selection.claim(progress, offset)]
     if progress.partition.flags:
         offsets = selection.without_expired(progress, offsets)
     if offsets:

@@ -1,10 +1,9 @@
-"""What a data directory holds, read from outside without touching it: by Spark, by SQL, by whoever wants history."""
+"""What a data directory holds, read from outside without changing it: by Spark, by SQL, by tools."""
 
-from penstock.history.history import History
-from penstock.history.moments import Moment, PartitionView, QueueView
-from penstock.history.opening import absolute_url, is_directory, open_history
-from penstock.history.planning import lost
-from penstock.history.slices import BYTES_TARGET, NO_LIMITS, Limits, Slice, Wanted, pack
+from penstock.history.history import History, absolute_url, is_directory, open_history
+from penstock.history.moment import Moment, PartitionView, QueueView
+from penstock.history.plan import lost
+from penstock.history.slices import BYTES_TARGET, NO_LIMITS, Limits, OffsetRange, Slice, pack
 
 __all__ = [
     "BYTES_TARGET",
@@ -12,10 +11,10 @@ __all__ = [
     "History",
     "Limits",
     "Moment",
+    "OffsetRange",
     "PartitionView",
     "QueueView",
     "Slice",
-    "Wanted",
     "absolute_url",
     "is_directory",
     "lost",

@@ -1,8 +1,8 @@
-"""The files of a broker's data directory, fetched from the broker, or read from the disk where that is this machine's.
+"""The files of a broker's data directory, fetched from the broker, or read from the disk when it is on this machine.
 
-A broker that goes away is waited for, up to `patience_seconds` for each call: readers go on where they were. It must be
-the same one that comes back: the shard's id says so. What is durable only the broker can say, wherever the files are
-read. Files of segments never change once they are there, so that their sizes are remembered.
+Each call waits up to `patience_seconds` for a broker that went away; readers then continue where they were. The shard's
+id tells whether the same broker came back. Only the broker knows what is durable, wherever the files are read. Files of
+segments never change once they exist, so their sizes are remembered.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SEALED: Final = DIRECTORIES
 
 
 class BrokerFiles:
-    """See the module's rules. With `local`, a directory that can be seen from here is read without the broker."""
+    """`Files` of a broker. With `local`, a directory that is visible from this machine is read without the broker."""
 
     def __init__(
         self,
@@ -46,33 +46,33 @@ class BrokerFiles:
         clock: Clock | None = None,
         **options: Any,
     ) -> None:
-        wanted = settings(url, timeout=patience_seconds, clock=clock, **options)
-        if wanted.addresses[0].scheme != "penstock":
+        connection = settings(url, timeout=patience_seconds, clock=clock, **options)
+        if connection.addresses[0].scheme != "penstock":
             raise InvalidField(f"url: history is not read over HTTP: {url!r}", hint="give the broker's penstock:// url")
         self._url = url
-        self._session = session(wanted)
+        self._session = session(connection)
         self._sizes: dict[str, int] = {}
-        self._info = self._ask_history()
-        self.local = self._seen_from_here() if local else None
-        address = wanted.addresses[0]
+        self._info = self._fetch_info()
+        self.local = self._visible_files() if local else None
+        address = connection.addresses[0]
         self.root = Path(f"{address.host}:{address.port}") if self.local is None else self.local.root
 
     def read(self, name: str, position: int = 0, length: int | None = None) -> bytes:
         if self.local is not None:
             return self.local.read(name, position, length)
-        pieces = []
+        chunks = []
         left = length if length is not None else 1 << 62
         while left > 0:
-            wanted = min(left, limits.fetch_bytes_max)
-            piece = self._session.execute(ops.Fetch(name, position, wanted))
-            if piece is None:
+            size = min(left, limits.fetch_bytes_max)
+            chunk = self._session.execute(ops.Fetch(name, position, size))
+            if chunk is None:
                 raise FileNotFoundError(f"{self.root / name} is not there")
-            pieces.append(piece)
-            position += len(piece)
-            left -= len(piece)
-            if len(piece) < wanted:
+            chunks.append(chunk)
+            position += len(chunk)
+            left -= len(chunk)
+            if len(chunk) < size:
                 break
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def exists(self, name: str) -> bool:
         if self.local is not None:
@@ -81,7 +81,7 @@ class BrokerFiles:
         return (
             name == MARKER
             if not directory
-            else any(each == last for each, _ in self._session.execute(ops.ListFiles(directory)))
+            else any(file == last for file, _ in self._session.execute(ops.ListFiles(directory)))
         )
 
     def size(self, name: str) -> int:
@@ -92,7 +92,7 @@ class BrokerFiles:
             return known
         directory = name.rpartition("/")[0]
         sizes: dict[str, int] = {
-            f"{directory}/{each}": size for each, size in self._session.execute(ops.ListFiles(directory))
+            f"{directory}/{file}": size for file, size in self._session.execute(ops.ListFiles(directory))
         }
         if name not in sizes:
             raise FileNotFoundError(f"{self.root / name} is not there")
@@ -111,13 +111,13 @@ class BrokerFiles:
         return pa.PythonFile(_Fetched(self, name), mode="r")
 
     def durable_sequence(self) -> int | None:
-        return self._ask_history().durable_sequence
+        return self._fetch_info().durable_sequence
 
     def make_durable(self, name: str) -> None:
-        """What the broker calls durable is."""
+        """Nothing to do: the broker reports only what is durable."""
 
     def pin(self, name: str, now: int, files: Iterable[str] | None) -> None:
-        with suppress(PenstockError):  # a courtesy: without it a reader looks again for what it needs
+        with suppress(PenstockError):  # optional: without it a reader looks up again what it needs
             self._session.execute(ops.Pin(name, None if files is None else sorted(files)))
 
     def unpin(self, name: str) -> None:
@@ -127,31 +127,31 @@ class BrokerFiles:
     def close(self) -> None:
         self._session.close()
 
-    def _seen_from_here(self) -> LocalFiles | None:
-        """The directory, if it can be read without the broker: not a copy of it, and not another one of its name."""
-        found = local_files(self._info)
-        if found is None or self._info.host == socket.gethostname():
-            return found
+    def _visible_files(self) -> LocalFiles | None:
+        """The directory, if it can be read without the broker: not a copy of it, and not another one of that path."""
+        files = local_files(self._info)
+        if files is None or self._info.host == socket.gethostname():
+            return files
         # On another machine, or in another container, the same path may be the same directory or an old copy of it.
         name = f"probe-{secrets.token_hex(8)}"
         self._session.execute(ops.Pin(name, []))
         try:
-            return found if found.exists(f"{pins.DIRECTORY}/{name}.json") else None
+            return files if files.exists(f"{pins.DIRECTORY}/{name}.json") else None
         finally:
             self._session.execute(ops.Unpin(name))
 
-    def _ask_history(self) -> HistoryInfo:
+    def _fetch_info(self) -> HistoryInfo:
         try:
-            told: HistoryInfo = self._session.execute(ops.History())
+            info: HistoryInfo = self._session.execute(ops.History())
         except Unavailable as error:
             raise Unavailable(error.message, hint=_HINT) from None
-        known = getattr(self, "_info", told)
-        if told.shard_id != known.shard_id:
+        known = getattr(self, "_info", info)
+        if info.shard_id != known.shard_id:
             raise StorageError(
-                f"{self._url} is another broker now, with other data: {told.directory} on {told.host}",
+                f"{self._url} is another broker now, with other data: {info.directory} on {info.host}",
                 hint="start the job again, with the url of the broker that it began with",
             )
-        return told
+        return info
 
 
 class _Fetched(io.RawIOBase):
@@ -191,9 +191,9 @@ class _Fetched(io.RawIOBase):
 
 
 def local_files(info: HistoryInfo) -> LocalFiles | None:
-    """The directory that a broker speaks of, if there is one of that path here with the same shard's id."""
+    """The directory of a broker, if there is one of that path on this machine with the same shard's id."""
     try:
-        found = LocalFiles(info.directory)
-        return found if read_marker(found).hex() == info.shard_id else None
+        files = LocalFiles(info.directory)
+        return files if read_marker(files).hex() == info.shard_id else None
     except (PenstockError, OSError):
         return None

@@ -1,7 +1,7 @@
-"""Where history is read from: the files of a data directory, here or behind a broker. Nothing of it is changed.
+"""The files that history is read from: a data directory on this machine or behind a broker. Only pins are written.
 
-What counts is what is durable. A broker says how far that is; for a directory on this machine the reader makes
-durable what it has read, whoever wrote it, before it believes it.
+Only what is durable is read. A broker says how far that is; in a directory on this machine the reader makes durable
+what it has read before it uses it.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from penstock.storage.disk import ReadableDisk, RealDisk
 
 
 class Files(ReadableDisk, Protocol):
-    """The files, and what else a reader needs to know or say."""
+    """The files, what is durable, and pins."""
 
     def durable_sequence(self) -> int | None:
-        """The last journal frame that is durable; None when nobody can say: then `make_durable` decides."""
+        """The last journal frame that is durable; None when unknown: then the reader calls `make_durable`."""
 
     def make_durable(self, name: str) -> None:
         """Return when what was read of a file survives a power cut."""
 
     def pin(self, name: str, now: int, files: Iterable[str] | None) -> None:
-        """Keep segment files from going for a while; where that is not allowed, nothing happens."""
+        """Keep segment files from being removed for a while; where that is not allowed, nothing happens."""
 
     def unpin(self, name: str) -> None:
-        """Let them go."""
+        """Release them."""
 
     def close(self) -> None: ...
 
 
 class LocalFiles:
-    """A directory on this machine, whether anybody holds it or not."""
+    """A directory on this machine, whether a process has it open or not."""
 
     def __init__(self, root: Path | str) -> None:
         self._disk = RealDisk(root)  # only read from, but for pins
@@ -71,7 +71,7 @@ class LocalFiles:
         try:
             pins.hold(self._disk, name, now, files)
         except (PenstockError, FileNotFoundError):
-            return  # a directory that we may only read: whoever needs a file that goes finds the messages again
+            return  # a read-only directory: a reader whose file is removed looks up the messages again
 
     def unpin(self, name: str) -> None:
         try:

@@ -1,54 +1,91 @@
 """The history of a data directory: looking at it, planning what to read, reading it.
 
     look     the manifest of the segments, the last checkpoint, and the journal after them: one consistent moment
-    plan     which slices of which files hold what is wanted; nothing is read but what `look` knows
+    plan     which slices of which files hold the requested rows, from what `look` knows
     read     slices as Arrow record batches, whole columns at a time, never a message at a time
 
-The directory belongs to somebody else, who may be writing, sealing, compacting and removing meanwhile. Each look starts
-from where the last one was; if files went that it had not read, it starts over from the checkpoint that replaced them.
+The directory belongs to another process, which may be writing, sealing, compacting and removing meanwhile. Each look
+continues where the last one ended; when files are gone that it had not read, it starts over from the checkpoint that
+replaced them. Segments are read through the checksums in the manifest, frames of the journal through their own. When a
+file that a slice names was sealed, rewritten or removed meanwhile, the rows are looked up where they are now.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 
+from penstock import limits as bounds
 from penstock.clock import Clock, SystemClock
-from penstock.errors import Damaged, StorageError
-from penstock.history import planning, reading, tasks
-from penstock.history.catalogue import Catalogue
-from penstock.history.files import Files
-from penstock.history.moments import Moment, TailView
-from penstock.history.push_times import PushTimes
-from penstock.history.slices import NO_LIMITS, Limits, Slice, Wanted
-from penstock.history.tail import Tail
+from penstock.errors import Damaged, HistoryLost, StorageError
+from penstock.history import plan
+from penstock.history.change_rows import PushTimes, read_changes
+from penstock.history.files import Files, LocalFiles
+from penstock.history.message_rows import read_journal, read_segment
+from penstock.history.moment import Moment, QueueIndex, Tail, TailView
+from penstock.history.slices import NO_LIMITS, Limits, OffsetRange, Slice
 from penstock.storage import checkpoint as checkpoints
 from penstock.storage import manifest as manifests
 from penstock.storage.directory import read_marker
 from penstock.storage.manifest import Layer, Manifest, Part, SegmentFile
 from penstock.storage.parquet import SegmentReader
+from penstock.storage.schema import EVENTS, MESSAGES, TASKS
 
-TRIES = 8
+CONNECT_SECONDS: Final = 5.0
+LOOK_TRIES: Final = 8
+READ_TRIES: Final = 3
+PIN_SECONDS: Final = bounds.segment_pin_seconds / 4  # between renewals
+
+
+def open_history(
+    url: str | Path, *, local: bool = True, clock: Clock | None = None, connect_seconds: float = CONNECT_SECONDS
+) -> History:
+    """The history at a url: a data directory, or a broker at `penstock://host:port`.
+
+    The files of a broker are read directly when its directory is on this machine, unless `local` is False. A broker
+    that does not answer is tried for `connect_seconds`; one that goes away later is waited for longer.
+    """
+    return History(_files(str(url), local, connect_seconds), clock)
+
+
+def is_directory(url: str) -> bool:
+    """Whether a url names a directory and no broker."""
+    return "://" not in url or url.startswith("file:")
+
+
+def absolute_url(url: str) -> str:
+    """The url of a directory as it is understood everywhere on this machine; any other as it is."""
+    return url if "://" in url else str(Path(url).expanduser().absolute())
+
+
+def _files(url: str, local: bool, connect_seconds: float) -> Files:
+    if is_directory(url):
+        return LocalFiles(url.removeprefix("file://"))
+    from penstock.history.broker_files import BrokerFiles
+
+    return BrokerFiles(url, local=local, connect_seconds=connect_seconds)
 
 
 class History:
-    """One data directory, from outside. Belongs to one thread, and to one process."""
+    """One data directory, read by one thread of one process."""
 
     def __init__(self, files: Files, clock: Clock | None = None) -> None:
         self.files = files
         self.clock = clock or SystemClock()
         self.shard_id = read_marker(files)
         self.segments = SegmentReader(files, checks_pages=False)
-        self.opened: set[str] = set()  # files that were read from, for those who want to know
+        self.opened: set[str] = set()  # files that were read from, for tests and statistics
         self.pin_name = f"reader-{secrets.token_hex(8)}"
-        self.skips_lost = False  # go on when retention has removed what a slice wanted, and list it in `lost`
-        self.lost: list[Wanted] = []
+        self.skips_lost = False  # go on when retention has removed rows of a slice, and list them in `lost`
+        self.lost: list[OffsetRange] = []
         self.push_times: PushTimes | None = None
         self._recent: Moment | None = None
         self._tail: Tail | None = None
-        self._catalogue = Catalogue()
+        self._queue_index = QueueIndex()
         self._manifest = Manifest()
         self._manifest_parts: dict[Part, Layer] = {}
         self._starts: list[int] = []
@@ -58,12 +95,12 @@ class History:
         if fresh:
             self._tail = None
         trouble: Exception | None = None
-        for _ in range(TRIES):
+        for _ in range(LOOK_TRIES):
             try:
                 self._recent = self._look()
                 return self._recent
             except (FileNotFoundError, Damaged) as error:
-                # Most likely a file went between two of our reads; damage that stays is told in the end.
+                # Most likely a file went between two of our reads; damage that stays is raised in the end.
                 trouble, self._tail = error, None
         if isinstance(trouble, Damaged):
             raise trouble
@@ -83,21 +120,33 @@ class History:
             raise FileNotFoundError(name)
         return file
 
-    def plan(self, moment: Moment, wanted: Sequence[Wanted], limits: Limits = NO_LIMITS) -> list[Slice]:
-        """Where the wanted messages lie: segments first, then the journal, in the order of their offsets."""
-        return planning.plan(moment, wanted, limits)
+    def plan(self, moment: Moment, ranges: Sequence[OffsetRange], limits: Limits = NO_LIMITS) -> list[Slice]:
+        """Slices that hold these messages: segments first, then the journal, in the order of their offsets."""
+        return plan.plan(moment, ranges, limits)
 
     def plan_events(self, moment: Moment, queues: Sequence[str], limits: Limits = NO_LIMITS) -> list[Slice]:
-        """Where the lifecycle of messages of some queues lies."""
-        return planning.plan_events(moment, queues, limits)
+        """Slices that may hold events of these queues."""
+        return plan.plan_changes(moment, EVENTS, queues, limits)
 
     def plan_tasks(self, moment: Moment, queues: Sequence[str], limits: Limits = NO_LIMITS) -> list[Slice]:
-        """Where the lives of tasks of some queues lie."""
-        return tasks.plan(moment, queues, limits)
+        """Slices that may hold changes of tasks of these queues."""
+        return plan.plan_changes(moment, TASKS, queues, limits)
 
     def read(self, slices: Sequence[Slice], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The rows of some slices: only these columns, in this order."""
-        return reading.read(self, slices, columns)
+        """The rows of some slices, only these columns, in this order. Their files are pinned meanwhile."""
+        files = [part.file for part in slices if not part.is_tail]
+        renewed = -1.0
+        try:
+            for part in slices:
+                for batch in self._read(part, columns, READ_TRIES):
+                    now = self.clock.monotonic() / 1e6
+                    if files and (renewed < 0 or now - renewed > PIN_SECONDS):
+                        self.files.pin(self.pin_name, self.clock.now(), files)
+                        renewed = now
+                    yield batch
+        finally:
+            if renewed >= 0:
+                self.files.unpin(self.pin_name)
 
     def close(self) -> None:
         self.files.close()
@@ -119,7 +168,7 @@ class History:
         views = tuple(
             TailView(file.name, file.pushes.rows(), file.settles.rows(), file.notes.rows()) for file in tail.files
         )
-        return Moment(tail.sequence, self._catalogue.seen(), self._manifest, views, self._catalogue.names())
+        return Moment(tail.sequence, self._queue_index.snapshot(), self._manifest, views, self._queue_index.names())
 
     def _read_manifest(self) -> Manifest:
         return manifests.read(self.files, self._manifest_parts) or Manifest()
@@ -128,6 +177,50 @@ class History:
         self._manifest = self._read_manifest()
         self._starts = []
         checkpoint = checkpoints.read(self.files)
-        self._catalogue = Catalogue(checkpoint)
-        sealed = min(self._manifest.sealed_sequence, self._catalogue.sequence)
-        self._tail = Tail(self.files, self.shard_id, self._catalogue, sealed)
+        self._queue_index = QueueIndex(checkpoint)
+        sealed = min(self._manifest.sealed_sequence, self._queue_index.sequence)
+        self._tail = Tail(self.files, self.shard_id, self._queue_index, sealed)
+
+    def _read(self, part: Slice, columns: Sequence[str], tries: int) -> Iterator[pa.RecordBatch]:
+        rows_read = 0
+        try:
+            for table in self._tables(part, columns):
+                rows_read += len(table)
+                yield from table.to_batches()
+        except FileNotFoundError:
+            if rows_read or tries == 0:
+                raise Damaged(f"{part.file} went away while it was read") from None
+            for moved in self._plan_again(part):
+                yield from self._read(moved, columns, tries - 1)
+
+    def _tables(self, part: Slice, columns: Sequence[str]) -> Iterator[pa.Table]:
+        self.opened.add(part.file)
+        if part.table != MESSAGES:
+            return read_changes(self, part, columns)
+        return (read_journal if part.is_tail else read_segment)(self, part, columns)
+
+    def _plan_again(self, part: Slice) -> list[Slice]:
+        """Slices that hold the rows of a slice whose file is gone."""
+        moment = self.look(fresh=True)
+        if part.table != MESSAGES:
+            return plan.changes_again(moment, part)
+        ((incarnation, queue),) = part.queues.items()
+        view = moment.queues.get(queue)
+        if view is None or view.incarnation != incarnation:
+            raise HistoryLost(f"queue {queue!r} was deleted while it was read")
+        ranges = [OffsetRange(queue, name, first, end) for name, first, end in _offsets(part)]
+        removed = plan.lost(moment, ranges)
+        if removed and not self.skips_lost:
+            raise HistoryLost(
+                f"offsets {removed[0].first} to {removed[0].end - 1} of queue {queue!r}, "
+                f"partition {removed[0].partition!r} were removed"
+            )
+        self.lost += removed
+        return plan.plan(moment, ranges, part.limits)
+
+
+def _offsets(part: Slice) -> list[tuple[str, int, int]]:
+    """The offsets of a slice; those of a segment may have gaps, where rows of another slice are."""
+    if part.is_tail:
+        return list(part.partitions.values())
+    return [(part.partitions[run.partition][0], run.first, run.first + run.count) for run in part.runs]

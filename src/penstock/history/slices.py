@@ -1,7 +1,7 @@
-"""What is wanted of the history, and the pieces of work that reading it falls into.
+"""What to read of the history, and the slices that the work of reading is divided into.
 
 All of these are small values that can be sent to another process. A slice says where its rows are and, beside that,
-which rows they are: files may be sealed or rewritten before somebody comes to read them.
+which rows they are: files may be sealed or rewritten before they are read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock import limits
 BYTES_TARGET: Final = 128 * limits.MIB
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class OffsetRange(msgspec.Struct, frozen=True):
     """Messages of one partition: the offsets [first, end)."""
 
     queue: str
@@ -93,16 +93,16 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
 
 def pack(slices: Sequence[Slice], bytes_target: int = BYTES_TARGET, count_max: int | None = None) -> list[list[Slice]]:
     """Slices in as many lots as make about `bytes_target` each, in order; at most `count_max` lots."""
-    total = sum(each.bytes for each in slices)
+    total = sum(part.bytes for part in slices)
     if count_max is not None:
         bytes_target = max(bytes_target, -(-total // count_max))
     lots: list[list[Slice]] = []
     filled = bytes_target
-    for each in slices:
+    for part in slices:
         # A slice goes to the next lot when more than half of it would be over.
-        if filled + each.bytes // 2 >= bytes_target and not (count_max is not None and len(lots) >= count_max):
+        if filled + part.bytes // 2 >= bytes_target and not (count_max is not None and len(lots) >= count_max):
             lots.append([])
             filled = 0
-        lots[-1].append(each)
-        filled += each.bytes
+        lots[-1].append(part)
+        filled += part.bytes
     return lots

@@ -13,8 +13,8 @@ from penstock import limits
 from penstock.delivery import admin
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry
-from penstock.delivery.inspection import group_stats, lags, preview, why
 from penstock.delivery.group import Lease
+from penstock.delivery.inspection import group_stats, lags, preview, why
 from penstock.delivery.log import DUE, Partition, ask_each
 from penstock.delivery.phases import SETTLED
 from penstock.delivery.progress import Progress

@@ -9,23 +9,23 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.spark.java import require_pyspark
+from penstock.spark.sessions import require_pyspark
 
 if TYPE_CHECKING:
     from penstock.spark.sessions import register, session
     from penstock.spark.source import PenstockSource
     from penstock.spark.tables import table
-    from penstock.spark.writing import each_batch, stream_to
+    from penstock.spark.writer import each_batch, stream_to
 
 __all__ = ["PenstockSource", "each_batch", "register", "session", "stream_to", "table"]
 
 # None of these may have a module of its own name in here: whoever imports that first would have it in the name's place.
 _HOMES: Final = {
     "PenstockSource": "penstock.spark.source",
-    "each_batch": "penstock.spark.writing",
+    "each_batch": "penstock.spark.writer",
     "register": "penstock.spark.sessions",
     "session": "penstock.spark.sessions",
-    "stream_to": "penstock.spark.writing",
+    "stream_to": "penstock.spark.writer",
     "table": "penstock.spark.tables",
 }
 

@@ -1,8 +1,9 @@
 """Reading a table in one go: planned in the driver, read by tasks as Arrow batches.
 
-Planning looks at one moment of the history and opens no file of messages. A task gets slices, a few large lots of
-them: each task costs Spark some 50 ms, whatever it reads. Readers are pickled to the tasks, so they hold plain values
-only and open the history where they read.
+Planning looks at one moment of the history and opens no file of messages. A task gets slices, a few large lots of them:
+each task costs Spark some 50 ms, whatever it reads. Readers are pickled to the tasks, so they hold plain values only
+and open the history where they read. Spark refuses a batch whose schema differs from its own, even if it is only wider,
+so `Shaper` gives batches exactly the types of the schema.
 """
 
 from __future__ import annotations
@@ -19,13 +20,50 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.history import History, Limits, Slice, open_history, pack
 from penstock.spark import failures, ranges
+from penstock.spark.json_payload import Parser, texts
+from penstock.spark.location import open_planned
 from penstock.spark.options import SourceOptions, source_options
-from penstock.spark.schema import Layout, layout
-from penstock.spark.shaping import Shaper
-from penstock.spark.tasks import open_planned
+from penstock.spark.schema import CORRUPT, Layout, layout
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+
+class Shaper:
+    """Turns batches of `needed` columns into batches of a schema."""
+
+    def __init__(self, shape: Layout, schema: StructType) -> None:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._shape = shape
+        self._parser = self._json_parser()
+        stored = ("payload" if name == CORRUPT else name for name in shape.names)
+        self.needed = list(dict.fromkeys(stored))
+
+    def shaped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = {name: batch.column(name) for name in self.needed}
+        if self._parser is not None:
+            columns["payload"], columns[CORRUPT] = self._parser.parse(columns["payload"])
+        elif "payload" in columns and self._shape.payload == "string":
+            columns["payload"] = texts(columns["payload"])
+        arrays = [_typed(columns[field.name], field.type) for field in self._schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _json_parser(self) -> Parser | None:
+        names = self._shape.names
+        if self._shape.table != "messages" or self._shape.payload != "json":
+            return None
+        if "payload" in names:
+            return Parser(self._schema.field("payload").type)
+        # Without the payload there is still the question whether it is JSON at all.
+        return Parser(pa.struct([])) if CORRUPT in names else None
+
+
+def _typed(array: Any, kind: pa.DataType) -> Any:
+    """As this type. A map is stored as a list of pairs, and becomes one without being touched."""
+    return array if array.type.equals(kind) else array.cast(kind)
+
 
 LOT_BYTES_MIN: Final = 8 * 2**20  # less is not worth a task of its own
 

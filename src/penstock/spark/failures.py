@@ -1,7 +1,8 @@
-"""Errors of ours that happen inside Spark's Python processes, and reach people through Java.
+"""Penstock errors that are raised inside Spark's Python processes, and reach users through Java.
 
-Spark shows them as a traceback inside an exception of its own. In those processes `shown_plainly` has Spark leave the
-traceback out of errors that are meant for the user; in the driver `cause` finds ours again in what Spark raised.
+Spark shows them as a traceback inside an exception of its own. In those processes `shown_plainly` makes Spark leave the
+traceback out of errors that are meant for the user; in the driver `cause` finds the Penstock error in what Spark
+raised.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Options of the source and of the sink: texts from Spark, in any case, made into typed values once.
+"""Options of the source and of the sink: text from Spark, parsed once into typed values.
 
-Spark hands over every option as text. Names are camelCase as Spark's own are; what is not known is refused with the
-closest name that is, since an option that is silently ignored is a filter that silently does not hold.
+Spark passes every option as text. Names are camelCase as Spark's own are, in any case; an unknown one is refused with
+the closest known name, since an option that is silently ignored is a filter that silently does not apply.
 """
 
 from __future__ import annotations

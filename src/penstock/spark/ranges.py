@@ -1,7 +1,6 @@
 """Which messages a read is about: queues by name and pattern, offsets by partition, within one moment of the history.
 
-Offsets that retention has removed are an error, unless the read says that it can do without them; then what is skipped
-is told in the log.
+Offsets that retention has removed are an error, unless the read allows to skip them; then what is skipped is logged.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from penstock.errors import HistoryLost, InvalidField, QueueNotFound
-from penstock.history import Moment, PartitionView, QueueView, Wanted, lost
+from penstock.history import Moment, OffsetRange, PartitionView, QueueView, lost
 from penstock.model import suggestion
 from penstock.spark.options import Offsets, SourceOptions
 
@@ -36,7 +35,7 @@ def chosen(moment: Moment, names: Sequence[str]) -> tuple[QueueView, ...]:
     return tuple(found.values())
 
 
-def wanted(moment: Moment, options: SourceOptions) -> list[Wanted]:
+def wanted(moment: Moment, options: SourceOptions) -> list[OffsetRange]:
     """The offsets to read of each partition."""
     views = chosen(moment, options.queues)
     _check_names("startingOffsets", options.starting_offsets, views)
@@ -47,7 +46,7 @@ def wanted(moment: Moment, options: SourceOptions) -> list[Wanted]:
             first = offset_at(options.starting_offsets, queue, partition, partition.start)
             end = min(offset_at(options.ending_offsets, queue, partition, partition.end), partition.end)
             if first < end:
-                found.append(Wanted(queue.name, partition.name, first, end))
+                found.append(OffsetRange(queue.name, partition.name, first, end))
     _check_kept(moment, found, options)
     return found
 
@@ -76,7 +75,7 @@ def _check_names(option: str, offsets: Offsets, views: Sequence[QueueView]) -> N
                 raise InvalidField(f"{option}: there is no partition {partition!r}", hint=suggestion(partition, known))
 
 
-def _check_kept(moment: Moment, found: Sequence[Wanted], options: SourceOptions) -> None:
+def _check_kept(moment: Moment, found: Sequence[OffsetRange], options: SourceOptions) -> None:
     for gone in lost(moment, found):
         what = f"offsets {gone.first} to {gone.end - 1} of {gone.queue}/{gone.partition} were removed by retention"
         if options.fail_on_data_loss:

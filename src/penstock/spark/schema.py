@@ -2,7 +2,7 @@
 
 Columns are chosen by name, in any order: by the option `columns`, or by `.schema(…)`, which may also say that a payload
 is text or a struct (then it is read as JSON) and that headers are a list. A type that a column does not have is
-refused; nothing is cast behind anybody's back.
+refused; nothing is cast silently.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def ddl(options: SourceOptions, comment: str = "") -> str:
     types = _types(options)
     never_null = _NEVER_NULL.get(options.table, frozenset())
     if options.payload == "json":
-        from penstock.spark.json_schema import payload_type
+        from penstock.spark.json_payload import payload_type
 
         types["payload"] = payload_type(options)
         never_null -= {"payload"}  # null is what does not fit

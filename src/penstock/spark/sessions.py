@@ -1,22 +1,159 @@
 """A Spark session with the settings that Penstock wants, and the source registered in any other session.
 
-Whoever has a session already calls `register(spark)`; nothing else is needed. `session()` is for those who have none:
-it checks for Java first, has Python workers run this same Python, keeps to this machine's loopback when Spark is
-local, and counts time in UTC.
+`register(spark)` is enough for a session that exists already. `session()` starts one: it checks for PySpark and Java
+first, has Python workers run this same Python, keeps to the loopback of this machine when Spark is local, and counts
+time in UTC.
+
+Registering also wraps `load` of Spark's reader. Spark does not tell a source written in Python which columns a query
+needs, and keeps the filters that it does tell for the next query of the same DataFrame, which is wrong. Its own Parquet
+reader knows both. So reads that the files alone can answer are handed to `tables.frame`, all others to Spark as before.
+Streams, Spark Connect and tables of SQL are not touched.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
 import re
+import shutil
+import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.spark.java import require_pyspark, require_spark
+from penstock.errors import SparkMissing
+from penstock.spark.failures import is_worker
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.readwriter import DataFrameReader
+
+
+JAVA_VERSION_MIN: Final = 17
+INSTALL_PYSPARK: Final = "pip install 'penstock[spark]'"
+INSTALL_JAVA: Final = "apt install openjdk-17-jre-headless"
+
+_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
+_ANSWER_SECONDS: Final = 60.0
+
+
+def require_spark() -> None:
+    """`SparkMissing` when there is no PySpark, or no Java for it."""
+    require_pyspark()
+    require_java(os.environ)
+
+
+def require_pyspark() -> None:
+    """`SparkMissing` when PySpark is not installed."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise SparkMissing("PySpark is not installed", hint=f"type: {INSTALL_PYSPARK}")
+
+
+def require_java(environment: Mapping[str, str]) -> str:
+    """The path of the Java that Spark will start: that of JAVA_HOME, or else the first in PATH."""
+    java = _find(environment)
+    version = _version(java)
+    if version < JAVA_VERSION_MIN:
+        hint = f"type: {INSTALL_JAVA}, or set JAVA_HOME to where a newer one is"
+        raise SparkMissing(f"Spark needs Java {JAVA_VERSION_MIN} or newer, and {java} is Java {version}", hint=hint)
+    return java
+
+
+def _find(environment: Mapping[str, str]) -> str:
+    home = environment.get("JAVA_HOME")
+    if home:
+        java = os.path.join(home, "bin", "java")
+        if not os.access(java, os.X_OK):
+            hint = "set JAVA_HOME to where Java is, or unset it"
+            raise SparkMissing(f"JAVA_HOME is {home}, where there is no bin/java", hint=hint)
+        return java
+    found = shutil.which("java", path=environment.get("PATH", ""))
+    if found is None:
+        raise SparkMissing("Spark needs Java, and there is none", hint=f"type: {INSTALL_JAVA}")
+    return found
+
+
+def _version(java: str) -> int:
+    try:
+        asked = subprocess.run(  # noqa: S603 - the Java that Spark would start anyway
+            [java, "-version"], capture_output=True, text=True, check=False, timeout=_ANSWER_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SparkMissing(f"{java} does not start: {error}", hint=f"type: {INSTALL_JAVA}") from None
+    found = _VERSION.search(asked.stderr + asked.stdout)
+    if found is None:
+        hint = f"type: {INSTALL_JAVA}, or set JAVA_HOME to where a sound one is"
+        raise SparkMissing(f"{java} does not say which version it is", hint=hint)
+    return int(found[1])
+
+
+SOURCE: Final = "penstock"
+
+# Options that mean the same to both; with any other it is the source that reads.
+_SHARED: Final = frozenset(("url", "path", "paths", "queue", "table", "startingtime", "endingtime", "columns"))
+_MARK: Final = "_load_by_source"
+
+Load = Callable[..., "DataFrame"]
+
+
+def plan_ahead() -> None:
+    """Wrap `load`, once for all sessions of this process."""
+    from pyspark.sql.readwriter import DataFrameReader
+
+    if not hasattr(DataFrameReader, _MARK) and not is_worker():
+        setattr(DataFrameReader, _MARK, DataFrameReader.load)
+        DataFrameReader.load = _wrapped(DataFrameReader.load)  # type: ignore[method-assign]
+
+
+def load_by_source(reader: DataFrameReader) -> DataFrame:
+    """What `load` does without us."""
+    load: Load = getattr(reader, _MARK, reader.load)
+    return load()
+
+
+def _wrapped(load: Load) -> Load:
+    @functools.wraps(load)
+    def load_planned(self: DataFrameReader, path: Any = None, *args: Any, **options: Any) -> DataFrame:
+        given = None if args else _shared_options(self.options(**_apart(self, options)), path)
+        if given is None:
+            return load(self, path, *args)
+        from penstock.spark.tables import frame
+
+        return frame(self._spark, given)
+
+    return load_planned
+
+
+def _apart(reader: DataFrameReader, options: dict[str, Any]) -> dict[str, Any]:
+    """The options among the keywords of `load`; the others are said to the reader."""
+    for name in ("format", "schema"):
+        value = options.pop(name, None)
+        if value is not None:
+            getattr(reader, name)(value)
+    return options
+
+
+def _shared_options(reader: DataFrameReader, path: Any) -> dict[str, str] | None:
+    """The options of a read that the files can answer; None for any other read."""
+    java: Any = reader._jreader
+    if java.source() != SOURCE or java.userSpecifiedSchema().isDefined():
+        return None
+    given = dict(_pairs(java.extraOptions()))
+    if path is not None:
+        given["path"] = path if isinstance(path, str) else ",".join(path)
+    return given if _SHARED.issuperset(name.lower() for name in given) else None
+
+
+def _pairs(options: Any) -> list[tuple[str, str]]:
+    found = []
+    pairs = options.originalMap().iterator()
+    while pairs.hasNext():
+        pair = pairs.next()
+        found.append((pair._1(), pair._2()))
+    return found
+
 
 LOOPBACK: Final = "127.0.0.1"
 
@@ -66,12 +203,11 @@ def session(app: str = "penstock", master: str = "local[*]", **conf: Any) -> Spa
 
 def register(spark: SparkSession) -> SparkSession:
     """Make `format("penstock")` known in a session, planned as `table()` is where it can be."""
-    from penstock.spark import reads
     from penstock.spark.source import PenstockSource
 
     _show_archive(spark)
     spark.dataSource.register(PenstockSource)
-    reads.plan_ahead()
+    plan_ahead()
     return spark
 
 

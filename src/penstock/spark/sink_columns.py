@@ -1,8 +1,8 @@
 """The columns of a frame that is written to a queue: checked once on the driver, made into batches by the tasks.
 
-Columns are found by name; what is not known is refused before anything is written, with the type that was found and the
-one that is expected. The columns that the source adds when messages are read are passed over, so that what was read can
-be written to another queue. Nothing here makes an object per message but for payloads that become JSON.
+Columns are found by name; an unknown one is refused before anything is written, with the type that was found and the
+one that is expected. The columns that the source adds when messages are read are ignored, so that what was read can be
+written to another queue. Nothing here creates an object per message but for payloads that become JSON.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The data source `penstock`: what Spark asks for, handed to whoever does it.
+"""The data source `penstock`: each request of Spark, passed on to the module that serves it.
 
-Spark pickles an instance of this class to and fro between its processes, so it holds the options as they were given
-and nothing else; readers and writers parse them where they are used, and are imported there too.
+Spark pickles an instance of this class between its processes, so it holds the options as they were given and nothing
+else; readers and writers parse them where they are used, and are imported there too.
 """
 
 from __future__ import annotations

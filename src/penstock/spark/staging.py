@@ -1,8 +1,8 @@
 """Staging and committing for the sink: the same steps against a data directory and against a broker.
 
-Tasks stage: into the directory, the broker's too if it is on this machine, or over the wire. The driver commits: it
-opens the directory for as long as that takes, or asks the broker. A directory that somebody holds for a moment, such as
-another query, is waited for; one that a broker holds is committed to by the broker alone.
+Tasks stage: into the directory, also the broker's if it is on this machine, or over the wire. The driver commits: it
+opens the directory for as long as that takes, or asks the broker. A directory that another process, such as another
+query, holds for a moment is waited for; one that a broker holds is committed to by the broker alone.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from penstock.batch import Batch
 from penstock.clock import Clock, SystemClock
 from penstock.errors import DirectoryInUse, PenstockError, QueueNotFound, RateLimited, Unavailable
 from penstock.requests import SinkCommit
-from penstock.spark.places import CLIENT, Place
-from penstock.spark.tasks import check_directory, not_here
+from penstock.spark.location import CLIENT, Place, check_directory, not_here
 from penstock.storage.access import DirectoryLock
 from penstock.storage.directory import MARKER, read_marker
 from penstock.storage.disk import RealDisk

@@ -1,11 +1,11 @@
 """How far a streaming query has read: the offset that Spark keeps in the query's checkpoint, and its arithmetic.
 
-Nothing here reads anything. Spark compares offsets as texts: where nothing is new, the very offset that was given is
-given back. The first offset of a query draws a name for the query and every later one carries it on, as it does the
-shard's id and the incarnation of every queue: so a checkpoint that belongs to other data is recognised.
+Nothing here reads anything. Spark compares offsets as text: where nothing is new, the very offset that was passed in is
+returned. The first offset of a query draws a random name for the query, and every later one carries it on, as it does
+the shard's id and the incarnation of every queue: so a checkpoint that belongs to other data is recognised.
 
-Only what has something to read is taken into an offset: a partition or a queue that is new appears with its first
-message, and is read from its beginning.
+An offset contains only partitions with something to read: a new partition or queue appears with its first message, and
+is read from its beginning.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.errors import HistoryLost, InvalidField
-from penstock.history import PartitionView, QueueView, Wanted
+from penstock.history import OffsetRange, PartitionView, QueueView
 
 CHECKPOINT_HINT: Final = "give this query a checkpointLocation of its own, or name the queues that the checkpoint is of"
 
@@ -167,7 +167,7 @@ def shared(backlog: Mapping[Place, int], count_max: int | None, turn: int) -> di
     return {place: count for place, count in taken.items() if count}
 
 
-def wanted(start: StreamOffset, end: StreamOffset, queues: Queues) -> Iterator[Wanted]:
+def wanted(start: StreamOffset, end: StreamOffset, queues: Queues) -> Iterator[OffsetRange]:
     """What lies between two offsets; what is new since the first one is wanted from its beginning."""
     for queue, known in end.queues.items():
         before = start.queues.get(queue)
@@ -178,10 +178,10 @@ def wanted(start: StreamOffset, end: StreamOffset, queues: Queues) -> Iterator[W
             beginning = partition.start if partition is not None else 0
             first = before.next.get(name, beginning) if before is not None and is_same else beginning
             if first < offset:
-                yield Wanted(queue, name, first, offset)
+                yield OffsetRange(queue, name, first, offset)
 
 
-def missing(wanted: Sequence[Wanted], end: StreamOffset, queues: Queues) -> list[Loss]:
+def missing(wanted: Sequence[OffsetRange], end: StreamOffset, queues: Queues) -> list[Loss]:
     """What of it is not there: removed, or never written as far as this log knows."""
     lost: list[Loss] = []
     for each in wanted:

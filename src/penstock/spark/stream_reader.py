@@ -1,11 +1,11 @@
-"""Reading queues as a stream: what both modes share. `observing` reads the log, `consuming` takes messages from it.
+"""Reading queues as a stream: what both modes share. `observe.py` reads the log, `consume.py` takes messages from it.
 
-Spark keeps one process per query that plans (`initialOffset`, `latestOffset`, `partitions`, `commit`) and hands what
-`partitions` gave to tasks (`read`), pickled along with the reader: so a reader is pickled as the options it was made
-of, and opens what it needs where it runs.
+Spark keeps one process per query that plans (`initialOffset`, `latestOffset`, `partitions`, `commit`) and hands the
+result of `partitions` to tasks (`read`), pickled along with the reader: so a reader is pickled as its options, and
+opens what it needs where it runs.
 
-Spark asks for the next offset only when everything up to `start` is done with. So `start` counts as processed, and with
-it the last batch before a pause, for which Spark makes no `commit`.
+Spark asks for the next offset only when everything up to `start` is done. So `start` counts as processed, and with it
+the last batch before a pause, for which Spark makes no `commit`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from penstock.errors import InvalidField
 from penstock.history import History, Moment, QueueView, Slice, open_history
 from penstock.spark import failures
-from penstock.spark.batch_reader import Lot
+from penstock.spark.batch_reader import Lot, Shaper
+from penstock.spark.location import open_planned
 from penstock.spark.options import SourceOptions, source_options
 from penstock.spark.schema import layout
-from penstock.spark.shaping import Shaper
-from penstock.spark.tasks import open_planned
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -55,10 +54,10 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceS
     parsed = source_options(options)
     _check(parsed)
     if parsed.mode == "consume":
-        from penstock.spark.consuming import ConsumingReader
+        from penstock.spark.consume import ConsumingReader
 
         return ConsumingReader(parsed, schema)
-    from penstock.spark.observing import ObservingReader
+    from penstock.spark.observe import ObservingReader
 
     return ObservingReader(parsed, schema)
 

@@ -1,39 +1,84 @@
 """A table of one moment, planned so that Spark reads what it can by itself.
 
 Sealed history is Parquet: Spark's own reader takes only the columns and row groups that a query needs, which no source
-written in Python is told. So where the files can be seen from here, they are read by Spark, and the source adds what
-was not sealed at that moment. Of messages it is asked for offsets, of events and tasks for frames of the journal: what
-is sealed between now and the query is read from wherever it is by then. Nothing comes twice, nothing is missed, and
+written in Python is told. So where the files are visible from here, Spark reads them, and the source adds what was not
+sealed at that moment. Of messages it is asked for offsets, of events and tasks for frames of the journal: what is
+sealed between now and the query is read from wherever it is by then. Nothing comes twice, nothing is missed, and
 nothing newer than the moment is seen.
 
-A broker on another machine and a cluster have the source alone.
+For a broker on another machine and on a cluster the source reads everything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
+import pyarrow as pa
 
 from penstock.errors import InvalidField
 from penstock.history import History, Limits, Moment, QueueView, open_history
+from penstock.history.change_rows import PushTimes
 from penstock.model import suggestion
+from penstock.spark import functions as f
 from penstock.spark import ranges
-from penstock.spark.holding import HOLDER
 from penstock.spark.options import SourceOptions, source_options, spelt_slices
-from penstock.spark.push_times import can_look_up, with_push_times
-from penstock.spark.reads import SOURCE, load_by_source
+from penstock.spark.pins import HOLDER
 from penstock.spark.schema import COLUMNS
-from penstock.spark.sessions import register
+from penstock.spark.sessions import SOURCE, load_by_source, register
 from penstock.storage.directory import MARKER
 from penstock.storage.schema import EVENTS, MESSAGES, SCHEMAS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+
+def can_look_up() -> bool:
+    """Whether Spark has functions of Arrow columns: since 4.1."""
+    return hasattr(f, "arrow_udf")
+
+
+def with_push_times(events: DataFrame, url: str) -> DataFrame:
+    """Events with `pushed_at`, `wait_ms` and `processing_ms`.
+
+    The events in a file lack them. They come from a function of Spark's, which a query without these columns never
+    calls.
+    """
+    functions: Any = f  # its stubs know nothing of Arrow yet
+    pushed = functions.arrow_udf(_lookup(url), "bigint")("incarnation", "partition", "first_offset")
+    leased = f.unix_micros("leased_at")
+    return events.withColumns(
+        {
+            "pushed_at": f.timestamp_micros(pushed),
+            "wait_ms": (leased - pushed) / f.lit(1000.0),
+            "processing_ms": (f.unix_micros("settled_at") - leased) / f.lit(1000.0),
+        }
+    )
+
+
+def _lookup(url: str) -> Any:
+    """A function of columns that Spark calls in its own processes, once for all batches of a task."""
+
+    def look_up(batches: Iterator[tuple[pa.Array, pa.Array, pa.Array]]) -> Iterator[pa.Array]:
+        from penstock.spark.location import open_planned
+
+        with closing(open_planned(url)) as history:
+            history.look()
+            for incarnation, partition, first_offset in batches:
+                columns = {"incarnation": incarnation, "partition": partition, "first_offset": first_offset}
+                yield PushTimes.of_moment(history).of_table(pa.table(columns))
+
+    # Spark reads the types to see how it is to be called, and they are not written out here.
+    look_up.__annotations__ = {
+        "batches": Iterator[tuple[pa.Array, pa.Array, pa.Array]],
+        "return": Iterator[pa.Array],
+    }
+    return look_up
+
 
 _OFFSET_MAX: Final = 2**63 - 1
 _PLACE: Final = "incarnation * 4294967296 + partition_id"  # a partition, as one number
@@ -220,40 +265,32 @@ def _from_source(spark: SparkSession, given: Mapping[str, str], columns: Sequenc
 def _parquet(
     spark: SparkSession, root: Path, files: Sequence[str], types: Mapping[str, str], queues: Iterable[int]
 ) -> DataFrame:
-    from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
-
     schema = ", ".join(f"`{name}` {kind}" for name, kind in types.items())
     found = spark.read.schema(schema).parquet(*(str(root / name) for name in files))
-    return found.where(F.col("incarnation").isin(list(queues)))
+    return found.where(f.col("incarnation").isin(list(queues)))
 
 
 def _timed(found: DataFrame, column: str, since: int | None, until: int | None) -> DataFrame:
-    from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
-
     if since is not None:
-        found = found.where(F.col(column) >= F.timestamp_micros(F.lit(since)))
+        found = found.where(f.col(column) >= f.timestamp_micros(f.lit(since)))
     if until is not None:
-        found = found.where(F.col(column) < F.timestamp_micros(F.lit(until)))
+        found = found.where(f.col(column) < f.timestamp_micros(f.lit(until)))
     return found
 
 
 def _kept(starts: Places, ends: Places) -> Iterable[Column]:
-    from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
-
     if starts:
-        yield F.col("offset") >= F.coalesce(_looked_up(starts), F.lit(0))
+        yield f.col("offset") >= f.coalesce(_looked_up(starts), f.lit(0))
     if ends:
-        yield F.col("offset") < F.coalesce(_looked_up(ends), F.lit(_OFFSET_MAX))
+        yield f.col("offset") < f.coalesce(_looked_up(ends), f.lit(_OFFSET_MAX))
 
 
 def _looked_up(places: Places) -> Column:
     """The offset of a row's partition; null for a partition that is not among these."""
-    from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
-
     pairs: list[Any] = []
     for (queue, partition), offset in places.items():
-        pairs += [F.lit(queue * 2**32 + partition), F.lit(offset)]
-    return F.try_element_at(F.create_map(*pairs), F.expr(_PLACE))
+        pairs += [f.lit(queue * 2**32 + partition), f.lit(offset)]
+    return f.try_element_at(f.create_map(*pairs), f.expr(_PLACE))
 
 
 def _known(columns: Sequence[str] | None, table: str) -> Sequence[str]:

@@ -1,15 +1,18 @@
 """The sink: batches and streams written to a queue, exactly once.
 
-Tasks make batches of what they are given and stage them; nothing is in the queue until the driver commits, and a batch
-that is committed again, after a crash or by a task that ran twice, is known by its number. A streaming query is known
-by the id in its checkpoint unless `sinkId` names it; a batch write by its `jobId`, or by `sinkId` and `batchId` as one
-of many; one without is a job of its own.
+Tasks build batches of their rows and stage them; nothing is in the queue until the driver commits, and a batch that is
+committed again, after a crash or by a task that ran twice, is recognised by its number. A streaming query is known by
+the id in its checkpoint unless `sinkId` names it; a batch write by its `jobId`, or by `sinkId` and `batchId` as one of
+many; one without any is a job of its own.
+
+Spark gives a sink written in Python only what the output mode `append` emits. For the other modes `stream_to` writes
+each micro-batch by itself, under the query's id and the batch's number, with the same result.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +34,10 @@ from penstock.spark.sink_columns import batches_of, check_columns
 from penstock.spark.staging import Target
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import Row, StructType
+
 
 ROWS: Final = 10_000  # that are made into one record batch where Spark gives rows
 
@@ -213,3 +219,33 @@ def _text(value: str, option: str) -> str:
 def _names(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
     # Of tasks that failed there is no message.
     return [name for each in messages if isinstance(each, StagedMessages) for name in each.names]
+
+
+def stream_to(
+    frame: DataFrame, url: str, queue: str, *, checkpoint: Path | str, mode: str = "append", sink_id: str | None = None
+) -> DataStreamWriter:
+    """A writer of `frame` to a queue, to be given a trigger and started."""
+    writer = frame.writeStream.outputMode(mode).option("checkpointLocation", str(checkpoint))
+    if mode != "append":
+        return writer.foreachBatch(each_batch(url, queue, sink_id=sink_id, checkpoint=checkpoint))
+    if sink_id is not None:
+        writer = writer.option("sinkId", sink_id)
+    return writer.format("penstock").option("url", url).option("path", queue)
+
+
+def each_batch(
+    url: str, queue: str, *, sink_id: str | None = None, checkpoint: Path | str | None = None
+) -> Callable[[DataFrame, int], None]:
+    """For `foreachBatch`: writes every batch once, known by the query's checkpoint or by a name of its own."""
+    if sink_id is None and checkpoint is None:
+        raise InvalidField("sink_id: it is not given", hint="name the sink, or give the query's checkpoint")
+    options = {"url": url}
+    if sink_id is not None:
+        options["sinkId"] = sink_id
+    if checkpoint is not None:
+        options["checkpointLocation"] = str(checkpoint)
+
+    def write(frame: DataFrame, batch: int) -> None:
+        frame.write.format("penstock").options(**options, batchId=str(batch)).mode("append").save(queue)
+
+    return write

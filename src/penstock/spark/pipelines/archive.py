@@ -3,32 +3,168 @@
     <out>/queue=<name>/date=<YYYY-MM-DD>/….parquet     all columns of messages, sorted by partition and offset
     <out>/_penstock/archive.json                       which files count, and which offsets they cover
 
-A run copies what is new since the last one. It may die at any moment: the next one neither leaves a gap nor copies
-anything twice (`archiving/storing.py` says why). `read_archive` gives what an archive holds as a DataFrame.
+A run copies what is new since the last one, in rounds. In a round the executors write the messages of some new offsets
+to the stage, and the archive takes the files in one step. A run may die at any moment: the next one continues after the
+last round, without a gap and without copying anything twice (`archive_store.py` says why). Progress is also committed
+as the group `archive` of each queue: for people to see, and for retention to wait for.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
+from penstock import limits
 from penstock.clock import SystemClock
-from penstock.errors import InvalidField
-from penstock.history import Moment, absolute_url, open_history
-from penstock.spark.pipelines.archiving import joining, progress, proving
-from penstock.spark.pipelines.archiving.copying import Copier, New, new_messages
-from penstock.spark.pipelines.archiving.manifest import File
-from penstock.spark.pipelines.archiving.reading import names_like, read_archive
-from penstock.spark.pipelines.archiving.spread import at_once, over
-from penstock.spark.pipelines.archiving.storing import Archive
+from penstock.errors import InvalidField, PenstockError, StorageError
+from penstock.history import History, Moment, OffsetRange, QueueView, Slice, absolute_url, open_history, pack
+from penstock.model import ARCHIVE_GROUP, DLQ_SUFFIX
+from penstock.spark.location import Place, move_group, open_planned
+from penstock.spark.pipelines import archive_files, archive_verify
+from penstock.spark.pipelines import archive_store as manifests
+from penstock.spark.pipelines.archive_files import COLUMNS, Spread, at_once, over, write_files
+from penstock.spark.pipelines.archive_store import Archive, File, Manifest, Part, Range, names_like, read_archive
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
 from penstock.units import plural
 
-if TYPE_CHECKING:
-    from penstock.history import Wanted
-
 __all__ = ["PIPELINE", "ArchiveOptions", "read_archive", "run"]
+
+
+def commit(url: str, moment: Moment, manifest: Manifest, queues: Sequence[str]) -> list[str]:
+    """Move the group of each queue to where the archive ends; what could not be done, in words."""
+    offsets = {name: ends(moment.queue(name), manifest) for name in queues if not name.endswith(DLQ_SUFFIX)}
+    try:
+        with Place(url).handle() as handle:
+            for name, each in offsets.items():
+                if each:
+                    move_group(handle, name, ARCHIVE_GROUP, each)
+    except PenstockError as error:
+        return [f"progress is not noted: {error}"]
+    return []
+
+
+def ends(queue: QueueView, manifest: Manifest) -> dict[str, int]:
+    """Where the archive ends in each partition that it covers."""
+    found = {name: manifests.end_of(manifest, queue.name, queue.incarnation, name) for name in queue.partitions}
+    return {name: end for name, end in found.items() if end}
+
+
+ROUND_BYTES: Final = 4 * limits.GIB
+LOT_BYTES: Final = 128 * limits.MIB  # of a task
+LOT_BYTES_MIN: Final = 8 * limits.MIB  # smaller lots would make small files
+
+
+class New(NamedTuple):
+    """What is to be archived."""
+
+    wanted: list[OffsetRange]
+    lost: list[OffsetRange]  # removed by retention before it could be
+
+    @property
+    def messages(self) -> int:
+        return sum(each.end - each.first for each in self.wanted)
+
+
+def new_messages(moment: Moment, manifest: Manifest, queues: Sequence[str]) -> New:
+    """The offsets of some queues that the log has and the archive has not."""
+    found = New([], [])
+    for name in queues:
+        queue = moment.queue(name)
+        for partition in queue.partitions.values():
+            end = manifests.end_of(manifest, name, queue.incarnation, partition.name)
+            if end and end < partition.start:
+                found.lost.append(OffsetRange(name, partition.name, end, partition.start))
+            first = max(end, partition.start)
+            if first < partition.end:
+                found.wanted.append(OffsetRange(name, partition.name, first, partition.end))
+    return found
+
+
+def rounds(wanted: Sequence[OffsetRange], messages_max: int) -> Iterator[list[OffsetRange]]:
+    """Shares of what is wanted, in order, each of at most so many messages."""
+    share: list[OffsetRange] = []
+    room = messages_max
+    for each in wanted:
+        first = each.first
+        while first < each.end:
+            if room == 0:
+                yield share
+                share, room = [], messages_max
+            end = min(each.end, first + room)
+            share.append(OffsetRange(each.queue, each.partition, first, end))
+            room -= end - first
+            first = end
+    if share:
+        yield share
+
+
+class Copier:
+    """Copies messages of one place to an archive."""
+
+    def __init__(
+        self, archive: Archive, url: str, history: History, spread: Spread[Sequence[Slice]], tasks: int
+    ) -> None:
+        self._archive = archive
+        self._url = url
+        self._history = history
+        self._spread = spread
+        self._tasks = tasks  # that run at once
+
+    def rounds(self, moment: Moment, wanted: Sequence[OffsetRange]) -> Iterator[list[OffsetRange]]:
+        """How the work is divided: by bytes, as far as the log tells them."""
+        slices = self._history.plan(moment, wanted)
+        bytes_each = max(1, sum(each.bytes for each in slices)) / max(1, sum(each.rows for each in slices))
+        return rounds(wanted, max(1, int(ROUND_BYTES / bytes_each)))
+
+    def copy(self, moment: Moment, share: Sequence[OffsetRange]) -> list[File]:
+        """Archive one share."""
+        slices = self._history.plan(moment, share)
+        size = sum(each.bytes for each in slices) // self._tasks
+        lots = pack(slices, max(LOT_BYTES_MIN, min(LOT_BYTES, size)))
+        url, stage = self._url, self._archive.stage
+        staged = self._spread(lots, lambda lot: stage_messages(url, lot, stage))
+        files = [msgspec.json.decode(each, type=File) for each in staged]
+        covered = {(each.queue, moment.queue(each.queue).incarnation, each.partition): _range(each) for each in share}
+        _check(files, sum(each.rows for each in slices), covered)
+        return self._archive.add(sorted(files, key=_order), covered)
+
+
+def stage_messages(url: str, slices: Sequence[Slice], stage: Path) -> Iterator[bytes]:
+    """On an executor: write the messages of some slices to the stage; an account of each file."""
+    history = open_planned(url)
+    try:
+        for file in write_files(history.read(slices, COLUMNS), stage):
+            yield msgspec.json.encode(file)
+    finally:
+        history.close()
+
+
+def _range(each: OffsetRange) -> Range:
+    return each.first, each.end
+
+
+def _order(file: File) -> tuple[str, str, list[tuple[str, int]]]:
+    return file.queue, file.date, [(part.partition, part.first) for part in file.parts]
+
+
+def _check(files: Sequence[File], rows: int, covered: Mapping[tuple[str, int, str], Range]) -> None:
+    """Exactly what was planned is in the files: as many rows, and no offset that was not asked for."""
+    stray = [
+        (file.queue, part)
+        for file in files
+        for part in file.parts
+        if not _within(part, covered.get((file.queue, file.incarnation, part.partition), (0, 0)))
+    ]
+    if stray or sum(file.rows for file in files) != rows:
+        hint = "nothing of this round was archived: run it again, and `penstock verify` if it happens again"
+        raise StorageError(f"the log gave other messages than planned ({rows}) {stray[:1] or ''}".strip(), hint=hint)
+
+
+def _within(part: Part, bounds: Range) -> bool:
+    return bounds[0] <= part.first and part.end <= bounds[1]
 
 
 class ArchiveOptions(Options, frozen=True, kw_only=True):
@@ -80,12 +216,12 @@ def run(run: Run) -> Report:
             _join(run, archive, done, clock.now())
         if run.options.verify:
             run.progress.step("comparing with the log")
-            done.proved = proving.prove(run, moment, archive, queues)
+            done.proved = archive_verify.prove(run, moment, archive, queues)
     finally:
         history.close()
     if run.options.commit:
         run.progress.step("noting progress")
-        done.notes += progress.commit(url, moment, archive.manifest, queues)
+        done.notes += commit(url, moment, archive.manifest, queues)
     return _report(run, archive, done)
 
 
@@ -98,10 +234,10 @@ def _copy(run: Run, copier: Copier, moment: Moment, done: _Done) -> None:
 
 
 def _join(run: Run, archive: Archive, done: _Done, now: int) -> None:
-    lots = joining.small_files(archive.manifest)
+    lots = archive_files.small_files(archive.manifest)
     if lots:
         run.progress.step("joining small files")
-        done.joined = joining.join(archive, lots, over(run.spark), now)
+        done.joined = archive_files.join(archive, lots, over(run.spark), now)
         count = sum(map(len, lots))
         done.notes.append(
             f"joined {plural(count, 'file')} into {len(done.joined)}; "
@@ -145,7 +281,7 @@ def _by_queue(archive: Archive) -> Table:
     return Table("the archive", ("queue", "messages", "files", "bytes", "from", "to"), rows)
 
 
-def _lost(each: Wanted) -> str:
+def _lost(each: OffsetRange) -> str:
     return (
         f"queue {each.queue!r}, partition {each.partition!r}: retention removed the offsets {each.first} to "
         f"{each.end - 1} before they were archived; retention_until_archived=True prevents that"

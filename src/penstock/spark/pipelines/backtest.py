@@ -1,13 +1,15 @@
 """`backtest`: what would this handler have done? A Python function is run over history and compared with what happened.
 
-Nothing is settled or pushed: the handler is given messages that only look like deliveries. Each worker of Spark's runs
-it in a process of its own, with a limit of time for every message. What it did goes to a Parquet table first, so that
-it is called once for every message however often the results are read.
+Nothing is settled or pushed: the handler receives messages that only look like deliveries. Each Spark worker runs it in
+a process of its own, with a time limit for every message. The results are written to a Parquet table first, so that the
+handler is called once for every message however often the results are read.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -16,16 +18,128 @@ from msgspec import Meta
 from penstock.clock import SystemClock
 from penstock.errors import InvalidField
 from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX
+from penstock.spark import functions as f
 from penstock.spark.failures import cause, shown_plainly
-from penstock.spark.pipelines.backtesting import report as backtest_report
-from penstock.spark.pipelines.backtesting.handler_child import Call, Setup
-from penstock.spark.pipelines.backtesting.handler_process import HandlerProcess
-from penstock.spark.pipelines.base import Options, Pipeline, Report, Run
-from penstock.spark.pipelines.triaging.matching import match, sampled
-from penstock.spark.pipelines.triaging.signatures import signature
+from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
+from penstock.spark.pipelines.error_signatures import signature
+from penstock.spark.pipelines.frames import match, sampled
+from penstock.spark.pipelines.handler_process import Call, HandlerProcess, Setup
+from penstock.spark.pipelines.state import write_state
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+
+FILE: Final = "backtest.json"
+PERCENTILES: Final = (0.5, 0.95, 0.99)
+VERDICTS: Final = ("same", "broken", "fixed", "failing", "other")
+ERRORS_SHOWN: Final = 20
+ERROR_CHARS_SHOWN: Final = 100
+
+
+def report(table: DataFrame, out: Path, handler: str, samples: int) -> Report:
+    """The report of a table as `compared` gives it, with a signature."""
+    counts = table.groupBy("before", "outcome", "verdict").count().collect()
+    by_verdict = {verdict: sum(row["count"] for row in counts if row.verdict == verdict) for verdict in VERDICTS}
+    times = latency(table)
+    figures: dict[str, Any] = {"messages": sum(by_verdict.values()), **by_verdict, **_by_name(times)}
+    tables = [
+        confusion(counts),
+        _latency_table(times),
+        errors(table),
+        _samples(table, "broken", "Newly failing", "outcome", "error", samples),
+        _samples(table, "fixed", "Newly passing", "before", "was_error", samples),
+    ]
+    tables = [each for each in tables if each.rows]
+    notes = _notes(counts)
+    write_state(out / FILE, {"handler": handler, **figures, "notes": notes, "tables": tables})
+    return Report(
+        summary=verdict(handler, figures),
+        figures=figures,
+        tables=tables,
+        files=[str(out / FILE), str(out / "results")],
+        notes=notes,
+    )
+
+
+def verdict(handler: str, figures: dict[str, Any]) -> str:
+    """One line: would it be better?"""
+    if not figures["messages"]:
+        return "there are no messages to run"
+    broken, fixed = figures["broken"], figures["fixed"]
+    worked, failed = figures["same"] + broken, figures["failing"] + fixed
+    parts = [f"{broken:,} of {worked:,} that were acknowledged would fail" if worked else ""]
+    parts += [f"{fixed:,} of {failed:,} that failed would pass" if failed else ""]
+    parts += [f"{figures['other']:,} have nothing to compare with" if figures["other"] else ""]
+    # However many it mends: what worked and would not is never called better.
+    word = {(0, 0): "the same", (1, 0): "worse", (0, 1): "better", (1, 1): "mixed"}[bool(broken), bool(fixed)]
+    return f"{handler} is {word}: " + "; ".join(filter(None, parts))
+
+
+def confusion(counts: Sequence[Any]) -> Table:
+    """What happened in rows, what would happen now in columns."""
+    now = sorted({row.outcome for row in counts})
+    found = {(row.before, row.outcome): row["count"] for row in counts}
+    rows = [(was, *(found.get((was, each), 0) for each in now)) for was in sorted({row.before for row in counts})]
+    return Table("What happened, and what would now", ("it was", *(f"now {each}" for each in now)), rows)
+
+
+def latency(table: DataFrame) -> dict[str, list[float] | None]:
+    """p50, p95 and p99 in ms of the messages that were acknowledged then and would be now."""
+    shares = f.array(*map(f.lit, PERCENTILES))
+    found = (
+        table.where("verdict = 'same'")
+        .agg(f.percentile("was_ms", shares).alias("before"), f.percentile("ms", shares).alias("after"))
+        .collect()[0]
+    )
+    return found.asDict()
+
+
+def _by_name(times: dict[str, list[float] | None]) -> dict[str, float]:
+    return {
+        f"p{share * 100:g}_ms_{when}": ms
+        for when, values in times.items()
+        for share, ms in zip(PERCENTILES, values or (), strict=False)
+    }
+
+
+def _latency_table(found: dict[str, list[float] | None]) -> Table:
+    rows = [(when, *(round(ms, 3) for ms in values)) for when, values in found.items() if values]
+    return Table("Latency of what was and would be acknowledged, ms", ("", "p50", "p95", "p99"), rows)
+
+
+def errors(table: DataFrame) -> Table:
+    """The errors of the handler by signature, the most frequent first."""
+    found = (
+        table.where("error is not null")
+        .groupBy("outcome", "signature")
+        .agg(f.count("*").alias("n"), f.count_if(f.col("verdict") == "broken").alias("broken"), f.min("id").alias("id"))
+        .orderBy(f.desc("broken"), f.desc("n"), "signature")
+        .limit(ERRORS_SHOWN)
+    )
+    rows = [(_cut(row.signature), row.outcome, row.id, row.n, row.broken) for row in found.collect()]
+    return Table("Errors of the handler", ("error", "now", "for example", "messages", "newly failing"), rows)
+
+
+def _samples(table: DataFrame, verdict: str, title: str, state: str, error: str, count: int) -> Table:
+    chosen = table.where(table.verdict == verdict).select("id", state, error).orderBy("id").limit(count)
+    rows = [(row[0], row[1], _cut(_last_line(row[2] or ""))) for row in chosen.collect()]
+    return Table(title, ("id", "now" if state == "outcome" else "it was", "error"), rows)
+
+
+def _notes(counts: Sequence[Any]) -> list[str]:
+    skipped = sum(row["count"] for row in counts if row.outcome == "skipped")
+    told = "the time before runs from the lease to the settlement: messages leased together share it"
+    return [told, *([f"{skipped:,} messages were not run: the handler hung or died too often"] if skipped else [])]
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rsplit("\n", 1)[-1]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= ERROR_CHARS_SHOWN else text[: ERROR_CHARS_SHOWN - 1] + "…"
+
 
 RESULTS: Final = "results"
 PLACE: Final = ("queue", "partition", "offset")
@@ -78,8 +192,6 @@ class Handling(msgspec.Struct, frozen=True, kw_only=True):
 
 def called(messages: DataFrame, handling: Handling) -> DataFrame:
     """Every message handed to the handler: queue, partition, offset, outcome, error, ms. Write it down at once."""
-    from pyspark.sql import functions as f
-
     # Not Arrow's kind of function: those ask for pandas.
     handle = f.udf(handling, _RESULT, useArrow=False).asNondeterministic()
     columns = [f.unix_micros("pushed_at") if name == "pushed_at" else f.col(name) for name in COLUMNS]
@@ -88,8 +200,6 @@ def called(messages: DataFrame, handling: Handling) -> DataFrame:
 
 def what_happened(messages: DataFrame, events: DataFrame) -> DataFrame:
     """How deliveries of each message ended in one group: was, was_error, was_ms, attempts. Only of those delivered."""
-    from pyspark.sql import functions as f
-
     found = match(
         messages.select(*PLACE), events, "inner", ["outcome", "attempt", "settled_at", "error", "processing_ms"]
     )
@@ -104,8 +214,6 @@ def what_happened(messages: DataFrame, events: DataFrame) -> DataFrame:
 
 def compared(results: DataFrame, happened: DataFrame) -> DataFrame:
     """Results beside what happened, with a verdict: same, broken, fixed, failing, or other (nothing to compare)."""
-    from pyspark.sql import functions as f
-
     worked, works = f.col("was") == "acked", f.col("outcome") == "acked"
     failed, fails = f.col("was").isin(*FAILED), f.col("outcome").isin(*FAILED)
     verdict = (
@@ -122,8 +230,6 @@ def compared(results: DataFrame, happened: DataFrame) -> DataFrame:
 
 
 def _was_in_words() -> Column:
-    from pyspark.sql import functions as f
-
     was = f.col("was")
     retried = was.isin("acked", "dead") & (f.col("attempts") > 1)
     return f.when(was.isNull(), "never delivered").otherwise(
@@ -141,13 +247,11 @@ def run(run: Run) -> Report:
     run.progress.step("running the handler")
     results = _written(run, messages, Handling(setup=setup, timeout_seconds=options.timeout_seconds, run_id=_now()))
     run.progress.step("comparing")
-    from pyspark.sql import functions as f
-
     events = run.events(queues=queues, columns=_EVENTS).where(f.col("group") == options.group)
     table = compared(results, what_happened(results, events)).withColumn("signature", signature(f.col("error")))
     table.persist()
     try:
-        return backtest_report.report(table, run.out, options.handler, options.samples)
+        return report(table, run.out, options.handler, options.samples)
     finally:
         table.unpersist()
 

@@ -2,7 +2,7 @@
 
 A pipeline reads tables (`Run.messages`, `Run.events`), never the live broker, and writes files below `Run.out` or
 messages to a queue. What it computes is in functions from DataFrame to DataFrame, so that others can use them; `run`
-only puts them together. A run can be repeated: what is done already is found and left alone.
+only combines them. A run can be repeated: what is done already is found and left alone.
 """
 
 from __future__ import annotations

@@ -1,37 +1,193 @@
 """The pipeline `forecast`: when a queue will let messages wait too long, and how many workers would prevent it.
 
-Spark adds up hours; what follows from them is in `queueing.py`, which explains the method. The forecast begins where
-history ends.
+Spark adds up hours; `forecast_waits.py` computes what follows from them and explains the method. The forecast begins
+where history ends. A worker is a consumer name; consumers without one count as one worker. A worker is busy while it
+holds a lease; overlapping times count once, so leasing a hundred messages to work on one after the other is not a
+hundred times the work.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from msgspec import Meta
 
 from penstock.clock import SystemClock
+from penstock.model import DEFAULT_GROUP
+from penstock.spark import functions as f
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
-from penstock.spark.pipelines.forecasting.queueing import (
-    Floats,
-    Profile,
-    Waits,
-    breach_step,
-    profile,
-    waits,
-    workers_enough,
+from penstock.spark.pipelines.charts import Outlook, outlook_chart
+from penstock.spark.pipelines.forecast_waits import Floats, Profile, Waits, breach_step, profile, waits, workers_enough
+from penstock.spark.pipelines.pages import page, picture, section, table_section
+from penstock.spark.pipelines.state import Seen, as_before, remember, seen
+from penstock.spark.pipelines.trace_hops import AGAIN
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def arrivals(messages: DataFrame) -> DataFrame:
+    """Messages pushed per queue and hour; `hour` counts from 1970."""
+    hour = f.floor(f.unix_seconds("pushed_at") / 3600).alias("hour")
+    return messages.groupBy("queue", hour).agg(f.count("*").alias("pushed"))
+
+
+def work(events: DataFrame) -> DataFrame:
+    """Per queue, group and hour: messages finished, deliveries, seconds that workers were busy, how many there were."""
+    from pyspark.sql import Window
+
+    group = f.coalesce("group", f.lit(DEFAULT_GROUP)).alias("group")
+    worker = f.coalesce("consumer", f.lit("")).alias("worker")
+    held = events.where(f.col("leased_at").isNotNull()).select(
+        "queue",
+        group,
+        worker,
+        "count",
+        "outcome",
+        f.unix_micros("leased_at").alias("leased_us"),
+        f.unix_micros("settled_at").alias("settled_us"),
+    )
+    before = Window.partitionBy("queue", "group", "worker").orderBy("leased_us", "settled_us")
+    known = f.max("settled_us").over(before.rowsBetween(Window.unboundedPreceding, -1))
+    begun = f.greatest("leased_us", f.coalesce(known, f.col("leased_us")))
+    busy = f.greatest(f.col("settled_us") - begun, f.lit(0)) / f.lit(1e6)
+    finished = f.when(~f.col("outcome").isin(*AGAIN), f.col("count")).otherwise(0)
+    hour = f.floor(f.col("settled_us") / 3_600_000_000).alias("hour")
+    return (
+        held.withColumn("busy", busy)
+        .groupBy("queue", "group", hour)
+        .agg(
+            f.sum(finished).alias("finished"),
+            f.sum("count").alias("deliveries"),
+            f.sum("busy").alias("busy_seconds"),
+            f.count_distinct("worker").cast("int").alias("workers"),
+            f.max("settled_us").alias("last_us"),
+        )
+    )
+
+
+def open_messages(messages: DataFrame, events: DataFrame) -> DataFrame:
+    """Messages that a group has not finished, and since when the oldest of them could have been worked on.
+
+    A group is one that ever settled anything.
+    """
+    known = events.select("queue", f.coalesce("group", f.lit(DEFAULT_GROUP)).alias("group")).distinct()
+    idle = messages.select("queue").distinct().join(known, "queue", "left_anti")
+    groups = known.unionByName(idle.withColumn("group", f.lit(DEFAULT_GROUP)))
+    ended = events.where(~f.col("outcome").isin(*AGAIN)).select(
+        "queue",
+        f.coalesce("group", f.lit(DEFAULT_GROUP)).alias("group"),
+        "partition",
+        f.explode(f.sequence("first_offset", "last_offset")).alias("offset"),
+    )
+    due = f.greatest("pushed_at", f.coalesce("available_at", "pushed_at")).alias("due_at")
+    expected = messages.select("queue", "partition", "offset", due).join(f.broadcast(groups), "queue")
+    left = expected.join(ended, ["queue", "group", "partition", "offset"], "left_anti")
+    counts = left.groupBy("queue", "group").agg(
+        f.count("*").alias("open"), f.unix_micros(f.min("due_at")).alias("oldest_us")
+    )
+    return groups.join(counts, ["queue", "group"], "left").fillna({"open": 0})
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME = pa.timestamp("us", tz="UTC")
+_METHOD = (
+    "Expected of every hour: the mean of the same hour before. The wait is what has piled up, divided by what the "
+    "workers finish, plus what chance adds (M/M/c, 95th percentile, at most what an hour can build up). Shaded: if "
+    "every hour is as busy as one in ten."
 )
-from penstock.spark.pipelines.seen import Seen, as_before, remember, seen
+
+
+def write_report(out: Path, found: Sequence[Forecast], shown: Sequence[Table], options: ForecastOptions) -> list[Path]:
+    """Write everything; the files that were written."""
+    for old in out.glob("*.png"):
+        old.unlink()
+    sections = [table_section(table, _METHOD) for table in shown]
+    written = [_write(out / "hours.parquet", _hours(found)), _write(out / "forecast.parquet", _minutes(found))]
+    for each in [each for each in found if each.expected is not None][: options.charts]:
+        name = f"{each.history.queue} · {each.history.group}"
+        png = outlook_chart(name, _outlook(each, options))
+        written.append(out / f"{each.history.queue}.{each.history.group}.png")
+        written[-1].write_bytes(png)
+        sections.append(section("", picture(png, f"Forecast of {name}")))
+    report = out / "report.html"
+    lead = (
+        f"The next {options.horizon_hours} hours; a message may wait {options.target_age_seconds:g} s. Times are UTC."
+    )
+    report.write_text(page("Forecast of queues", lead, sections), encoding="utf-8")
+    return [report, *written]
+
+
+def _times(each: Forecast) -> list[datetime]:
+    start = _EPOCH + timedelta(microseconds=each.history.last_us)
+    return [start + timedelta(minutes=step) for step in range(len(each.rates))]
+
+
+def _outlook(each: Forecast, options: ForecastOptions) -> Outlook:
+    assert each.expected is not None
+    assert each.busy is not None
+    return Outlook(
+        times=_times(each),
+        arrivals=each.rates.tolist(),
+        capacity=each.workers * each.history.per_worker,
+        wait_seconds=each.expected.seconds.tolist(),
+        wait_high_seconds=each.busy.seconds.tolist(),
+        wait_enough_seconds=None if each.with_enough is None else each.with_enough.seconds.tolist(),
+        target_seconds=options.target_age_seconds,
+        workers=each.workers,
+        workers_enough=each.enough,
+    )
+
+
+def _hours(found: Sequence[Forecast]) -> pa.Table:
+    rows = [
+        (each.history.queue, each.history.group, _EPOCH + timedelta(hours=each.history.first_hour + place), int(count))
+        for each in found
+        for place, count in enumerate(each.history.pushed)
+    ]
+    kinds = [("queue", pa.string()), ("group", pa.string()), ("hour", _TIME), ("pushed", pa.int64())]
+    return _arrow_table(rows, kinds)
+
+
+def _minutes(found: Sequence[Forecast]) -> pa.Table:
+    rows = [
+        (each.history.queue, each.history.group, time, *values)
+        for each in found
+        if each.expected is not None and each.busy is not None
+        for time, *values in zip(
+            _times(each),
+            each.rates.tolist(),
+            each.expected.backlog.tolist(),
+            each.expected.seconds.tolist(),
+            each.busy.seconds.tolist(),
+            strict=True,
+        )
+    ]
+    names = ("arrivals_per_second", "backlog", "wait_seconds", "wait_busy_seconds")
+    kinds = [("queue", pa.string()), ("group", pa.string()), ("at", _TIME), *((name, pa.float64()) for name in names)]
+    return _arrow_table(rows, kinds)
+
+
+def _arrow_table(rows: Sequence[Sequence[object]], kinds: Sequence[tuple[str, pa.DataType]]) -> pa.Table:
+    columns = [pa.array([row[place] for row in rows], kind) for place, (_, kind) in enumerate(kinds)]
+    return pa.Table.from_arrays(columns, schema=pa.schema(kinds))
+
+
+def _write(path: Path, table: pa.Table) -> Path:
+    pq.write_table(table, path, compression="zstd")
+    return path
+
 
 STEP_SECONDS: Final = 60.0
 _STEPS_PER_HOUR: Final = 60
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 FILE: Final = "forecast.json"
 _COLUMNS: Final = ("queue", "partition", "offset", "pushed_at", "available_at")
 
@@ -148,8 +304,6 @@ def _look_ahead(found: Forecast, options: ForecastOptions) -> None:
 
 def run(run: Run) -> Report:
     """Forecast every queue and group."""
-    from penstock.spark.pipelines.forecasting.report import write_report
-
     run.progress.step("looking for what is new")
     messages = run.messages(columns=_COLUMNS)
     events = run.events()
@@ -172,20 +326,18 @@ def run(run: Run) -> Report:
 
 def histories(run: Run, now: Seen) -> list[History]:
     """What is known of each queue and group."""
-    from penstock.spark.pipelines.forecasting import rates
-
     messages = run.messages(columns=_COLUMNS)
     events = run.events()
     now_us = SystemClock().now() if run.until is None else round(run.until.timestamp() * 1_000_000)
     pushed: dict[str, dict[int, int]] = {}
-    for row in rates.arrivals(messages).collect():
+    for row in arrivals(messages).collect():
         pushed.setdefault(row["queue"], {})[row["hour"]] = row["pushed"]
-    work: dict[tuple[str, str], list[Any]] = {}
-    for row in rates.work(events).collect():
-        work.setdefault((row["queue"], row["group"]), []).append(row)
-    open_now = rates.open_messages(messages, events).collect()
+    hours: dict[tuple[str, str], list[Any]] = {}
+    for row in work(events).collect():
+        hours.setdefault((row["queue"], row["group"]), []).append(row)
+    open_now = open_messages(messages, events).collect()
     return [
-        _history(row, pushed.get(row["queue"], {}), work.get((row["queue"], row["group"]), []), now.last_us, now_us)
+        _history(row, pushed.get(row["queue"], {}), hours.get((row["queue"], row["group"]), []), now.last_us, now_us)
         for row in sorted(open_now, key=lambda row: (row["queue"], row["group"]))
     ]
 

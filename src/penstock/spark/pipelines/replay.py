@@ -1,13 +1,19 @@
 """The pipeline `replay`: messages of the past, pushed to a queue again.
 
-Nothing is pushed without `--go`: a run only says what it would push. Every message goes in once, whatever a run dies of
-(`replaying/pushing.py`), and tells by a header where it came from.
+Nothing is pushed without `--go`: a run only says what it would push. Every message is pushed once, even when a run dies
+(`replay_messages.py`), and a header names the message it came from.
+
+A replay is known by its id, which is derived from the options unless it is given. Its plan is kept in its directory: a
+replay that did not end continues, and one that did is not repeated. The options are fixed when it begins, above all the
+time up to which messages count.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -17,16 +23,97 @@ from penstock.clock import SystemClock
 from penstock.errors import GroupNotFound, InvalidField, QueueNotFound, StorageError
 from penstock.history import Moment, absolute_url, open_history
 from penstock.model import check_name, suggestion, to_datetime
-from penstock.spark.pipelines.archiving.manifest import Manifest, end_of
-from penstock.spark.pipelines.archiving.reading import archive_of, names_like, read_archive
+from penstock.spark import functions as f
+from penstock.spark.pipelines import replay_messages
+from penstock.spark.pipelines.archive_store import Manifest, archive_of, end_of, names_like, read_archive
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
-from penstock.spark.pipelines.replaying import plans, pushing, selecting
-from penstock.spark.pipelines.replaying.plans import Plan
+from penstock.spark.pipelines.state import read_state, write_state
 from penstock.spark.staging import Target
 from penstock.units import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+
+FOLDER: Final = "replays"
+FILE: Final = "replay.json"
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A replay."""
+
+    id: str
+    url: str
+    to: str
+    queues: tuple[str, ...]
+    since: datetime | None = None
+    until: datetime | None = None
+    where: str | None = None
+    keys: tuple[str, ...] = ()
+    archive: str | None = None
+    skip_acked_by: str | None = None
+    keep_partition: bool = False
+    portion: int | None = None  # messages pushed together, once they are all in files, in order
+    messages: int | None = None  # that were pushed; None until it has ended
+
+    @property
+    def is_prepared(self) -> bool:
+        return self.portion is not None
+
+    @property
+    def is_done(self) -> bool:
+        return self.messages is not None
+
+
+_WHAT: Final = ("url", "to", "queues", "where", "keys", "archive", "skip_acked_by", "keep_partition")
+_WHEN: Final = ("since", "until")
+
+
+def id_for(plan: Plan) -> str:
+    """An id that is the same whenever the same is asked for."""
+    asked = msgspec.json.encode([getattr(plan, name) for name in (*_WHAT, *_WHEN)])
+    return hashlib.blake2b(asked, digest_size=6).hexdigest()
+
+
+def folder_of(out: Path, id: str) -> Path:
+    """Where a replay keeps its files."""
+    return out / FOLDER / id
+
+
+def begun(out: Path, wanted: Plan, *, is_named: bool) -> Plan:
+    """The replay to go on with: the one that began as this, or this one. Refuses what would be done twice."""
+    found = read_state(folder_of(out, wanted.id) / FILE, Plan)
+    if found is not None:
+        _check_same(found, wanted)
+        return found
+    if not is_named:
+        _check_none_open(out, wanted)
+    return wanted
+
+
+def keep(out: Path, plan: Plan) -> None:
+    """Write down how far a replay is."""
+    write_state(folder_of(out, plan.id) / FILE, plan)
+
+
+def _check_same(found: Plan, wanted: Plan) -> None:
+    # Times are those of the beginning: "an hour ago" is another time when it is said again.
+    for name in _WHAT:
+        if getattr(found, name) != getattr(wanted, name):
+            raise InvalidField(
+                f"{name}: replay {found.id!r} began with {getattr(found, name)!r}, not {getattr(wanted, name)!r}",
+                hint="ask for the same as then, or give another --id",
+            )
+
+
+def _check_none_open(out: Path, wanted: Plan) -> None:
+    for path in sorted((out / FOLDER).glob(f"*/{FILE}")):
+        other = read_state(path, Plan)
+        if other is None or other.is_done or any(getattr(other, name) != getattr(wanted, name) for name in _WHAT):
+            continue
+        hint = f"go on with it: --id {other.id}; or give an --id of your own for a new one"
+        raise InvalidField(f"id: the replay {other.id!r} of the same messages has not ended", hint=hint)
+
 
 SAMPLE: Final = 5
 PAYLOAD_SHOWN: Final = 60
@@ -99,19 +186,19 @@ def selection(run: Run, plan: Plan) -> tuple[DataFrame, list[str]]:
     parts = []
     if live:
         log = table(run.spark, plan.url, live, since=plan.since, until=plan.until)
-        parts.append(selecting.after(log, {} if is_other else _ends(moment, manifest, live)))
+        parts.append(replay_messages.after(log, {} if is_other else _ends(moment, manifest, live)))
     archived = [name for name in queues if name in manifest.covered]
     if plan.archive is not None and archived:
         parts.append(read_archive(run.spark, plan.archive, archived, plan.since, plan.until))
     found = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
-    found = selecting.matching(found, plan.where, plan.keys)
+    found = replay_messages.matching(found, plan.where, plan.keys)
     if plan.skip_acked_by is None:
         return found, []
     _check_group(moment, live, plan.skip_acked_by)
     events = table(run.spark, plan.url, live, "events", plan.since)
     starts = _starts(moment, live) if archived else {}
     notes = [f"what is only in the archive counts as acknowledged by {plan.skip_acked_by!r}"] if archived else []
-    return selecting.unacked(found, events, plan.skip_acked_by, starts), notes
+    return replay_messages.unacked(found, events, plan.skip_acked_by, starts), notes
 
 
 def _plan(run: Run) -> Plan:
@@ -130,37 +217,37 @@ def _plan(run: Run) -> Plan:
         skip_acked_by=asked.skip_acked_by,
         keep_partition=asked.keep_partition,
     )
-    plan = msgspec.structs.replace(plan, id=plan.id or plans.id_for(plan))
+    plan = msgspec.structs.replace(plan, id=plan.id or id_for(plan))
     # A replay into a queue that it reads from would never end.
     plan = msgspec.structs.replace(plan, until=plan.until or to_datetime(SystemClock().now()))
-    return plans.begun(run.out, plan, is_named=asked.id is not None) if asked.go else plan
+    return begun(run.out, plan, is_named=asked.id is not None) if asked.go else plan
 
 
 def _push(run: Run, plan: Plan, selected: DataFrame, count: int) -> None:
-    plans.keep(run.out, plan)
+    keep(run.out, plan)
     if run.options.per_second is not None:
         run.progress.step("putting messages in order")
-        folder = plans.folder_of(run.out, plan.id)
-        pushing.prepare(selected, folder, keep_partition=plan.keep_partition)
-        if not pushing.prepared_count(folder):
+        folder = folder_of(run.out, plan.id)
+        replay_messages.prepare(selected, folder, keep_partition=plan.keep_partition)
+        if not replay_messages.prepared_count(folder):
             hint = "--out must be a directory that all hosts of the cluster share"
             raise StorageError(f"the messages that tasks have put in order are not in {folder}", hint=hint)
-        plan = msgspec.structs.replace(plan, portion=pushing.portion_rows(run.options.per_second))
-        plans.keep(run.out, plan)
+        plan = msgspec.structs.replace(plan, portion=replay_messages.portion_rows(run.options.per_second))
+        keep(run.out, plan)
         _push_slowly(run, plan)
         return
     run.progress.step("pushing")
-    messages = selecting.replayed(selected, keep_partition=plan.keep_partition)
-    pushing.push_at_once(messages, plan.url, plan.to, plan.id)
-    plans.keep(run.out, msgspec.structs.replace(plan, messages=count))
+    messages = replay_messages.replayed(selected, keep_partition=plan.keep_partition)
+    replay_messages.push_at_once(messages, plan.url, plan.to, plan.id)
+    keep(run.out, msgspec.structs.replace(plan, messages=count))
 
 
 def _push_slowly(run: Run, plan: Plan) -> int:
     assert plan.portion is not None
-    folder = plans.folder_of(run.out, plan.id)
-    total = pushing.prepared_count(folder)
-    pacer = pushing.Pacer(run.options.per_second or math.inf, SystemClock())
-    count = pushing.push_in_portions(
+    folder = folder_of(run.out, plan.id)
+    total = replay_messages.prepared_count(folder)
+    pacer = replay_messages.Pacer(run.options.per_second or math.inf, SystemClock())
+    count = replay_messages.push_in_portions(
         folder,
         Target(plan.url, plan.to),
         plan.id,
@@ -168,15 +255,13 @@ def _push_slowly(run: Run, plan: Plan) -> int:
         pacer,
         told=lambda done: run.progress.step("pushing", done, total),
     )
-    plans.keep(run.out, msgspec.structs.replace(plan, messages=count))
-    pushing.forget(folder)
+    keep(run.out, msgspec.structs.replace(plan, messages=count))
+    replay_messages.forget(folder)
     return count
 
 
 def _overview(selected: DataFrame) -> Table:
     """How many messages there are, and from when to when, in each partition."""
-    from pyspark.sql import functions as f
-
     rows = (
         selected.groupBy("queue", "partition")
         .agg(
@@ -195,17 +280,13 @@ def _overview(selected: DataFrame) -> Table:
 
 def _sample(selected: DataFrame) -> Table:
     """The first few messages."""
-    from pyspark.sql import functions as f
-
     payload = f.substring(f.make_valid_utf8(f.col("payload").cast("string")), 1, PAYLOAD_SHOWN)
-    first = selected.orderBy(*selecting.PLACE).limit(SAMPLE)
-    rows = first.select(selecting.id_of(), _shown(f.col("pushed_at")), "key", payload).collect()
+    first = selected.orderBy(*replay_messages.PLACE).limit(SAMPLE)
+    rows = first.select(replay_messages.id_of(), _shown(f.col("pushed_at")), "key", payload).collect()
     return Table("the first of them", ("message", "pushed at", "key", "payload"), [tuple(row) for row in rows])
 
 
 def _shown(time: Column) -> Column:
-    from pyspark.sql import functions as f
-
     return f.date_format(time, "yyyy-MM-dd HH:mm:ss")
 
 
@@ -218,7 +299,7 @@ def _look(url: str) -> tuple[Moment, str]:
         history.close()
 
 
-def _ends(moment: Moment, manifest: Manifest, queues: Sequence[str]) -> selecting.Places:
+def _ends(moment: Moment, manifest: Manifest, queues: Sequence[str]) -> replay_messages.Places:
     """Where the archive ends in each partition of queues that are the same in both."""
     return {
         (name, partition): end
@@ -228,7 +309,7 @@ def _ends(moment: Moment, manifest: Manifest, queues: Sequence[str]) -> selectin
     }
 
 
-def _starts(moment: Moment, queues: Sequence[str]) -> selecting.Places:
+def _starts(moment: Moment, queues: Sequence[str]) -> replay_messages.Places:
     return {
         (name, partition.name): partition.start
         for name in queues

@@ -1,26 +1,290 @@
 """The pipeline `rollup`: tables of what happened per minute, hour and day, kept up to date, with charts.
 
-A run adds what is new. Messages are new when their offset lies beyond the cursor of their partition, however late they
-came; they are added to the minutes in which they were pushed. Events have no number, so their minutes are compared:
-one that holds more events now than its rows say is computed again. Every run looks back over `lateness_seconds` for
-that. What retention has removed since stays counted.
+    rollup.json                                            the state; replaced as a whole, so a run counts or does not
+    tables/grain=minute/date=2026-11-16/00000007.parquet   one file per grain and date, named by the run that wrote it
+    report.html, <queue>.png                               the report and its charts
+
+A run adds what is new. Messages are new when their offset is beyond the cursor of their partition, however late they
+came; they are added to the minutes in which they were pushed. Events have no number, so their minutes are compared: one
+that holds more events now than its rows say is computed again. Every run looks back over `lateness_seconds` for that.
+What retention has removed since stays counted. A date that a run touches is rewritten as a whole; files of a run that
+died are removed by the next one.
 """
 
 from __future__ import annotations
 
+import math
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Final
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
 from penstock.errors import InvalidField
+from penstock.spark import functions as f
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
-from penstock.spark.pipelines.rolling.files import Cursor, RollupFiles, State
+from penstock.spark.pipelines.charts import Flow, flow_chart
+from penstock.spark.pipelines.pages import page, picture, section, table_section
+from penstock.spark.pipelines.rollup_frames import (
+    COUNTS,
+    GRAINS,
+    OUTCOMES,
+    ROW,
+    SHARES,
+    SKETCHES,
+    TYPE,
+    fold,
+    rows_of_events,
+    rows_of_messages,
+    table_schema,
+    value_of,
+    with_keys,
+    with_percentiles,
+)
+from penstock.spark.pipelines.state import read_state, write_state
 from penstock.units import plural
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+
+FORMAT: Final = 1
+
+
+class Cursor(msgspec.Struct, frozen=True, array_like=True):
+    """How far a partition has been counted."""
+
+    end_offset: int
+    pushed_last_us: int
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tables hold."""
+
+    format: int = FORMAT
+    url: str
+    key_prefix: str | None = None
+    queues: tuple[str, ...] = ()
+    generation: int = 0  # runs that have written something
+    dates: dict[str, int] = {}  # the run that wrote each date last
+    cursors: dict[str, dict[str, Cursor]] = {}  # by queue and partition
+    settled_last_us: int = 0
+
+
+class RollupFiles:
+    """The files of one roll-up."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out.absolute()  # Spark's own directory may be another
+        self.folder = self.out / "tables"
+        self._path = self.out / "rollup.json"
+
+    def open(self, url: str, key_prefix: str | None, *, is_rebuild: bool) -> State:
+        """The state to go on from. What a run that died has left is removed."""
+        source = url if "://" in url else str(Path(url).resolve())
+        found = read_state(self._path, State)
+        state = State(url=source, key_prefix=key_prefix, generation=found.generation if found else 0)
+        state = found if found and not is_rebuild else state
+        for name, was, wanted in (("url", state.url, source), ("key-prefix", state.key_prefix, key_prefix)):
+            if was != wanted:
+                hint = "give another directory with --out, or begin again with --rebuild"
+                raise InvalidField(f"--{name}: {self.out} was made with {was}, not {wanted}", hint=hint)
+        shutil.rmtree(self._staged, ignore_errors=True)
+        if not is_rebuild:
+            self._sweep(state)
+        return state
+
+    def replace(self, before: State, after: State, fresh: DataFrame, recounted: DataFrame) -> State:
+        """Put fresh rows to those that are there; minutes (queue, minute_us) that were recounted replace theirs."""
+        touched = [date for date, generation in after.dates.items() if generation == after.generation]
+        stored = self.minutes(fresh.sparkSession, before, touched).withColumn("minute_us", f.unix_micros("bucket"))
+        pushes = stored.where(f.col("group").isNull())
+        kept = stored.where(f.col("group").isNotNull()).join(recounted, ["queue", "minute_us"], "left_anti")
+        self._stage(pushes.unionByName(kept).drop("minute_us").unionByName(fresh))
+        self._move(after.generation)
+        write_state(self._path, after)
+        self._sweep(after)
+        return after
+
+    def minutes(self, spark: SparkSession, state: State, dates: Sequence[str] | None = None) -> DataFrame:
+        """Stored rows of minutes, without percentiles; of all dates or of these."""
+        return self.tables(spark, state, dates).where("grain = 'minute'").select(*ROW)
+
+    def tables(self, spark: SparkSession, state: State, dates: Sequence[str] | None = None) -> DataFrame:
+        """Everything that counts, with the columns `grain` and `date`."""
+        wanted = state.dates if dates is None else {date: state.dates[date] for date in dates if date in state.dates}
+        names = [f"grain=*/date={date}/{_name(generation)}" for date, generation in wanted.items()]
+        found = [str(path) for name in names for path in self.folder.glob(name)]
+        if not found:
+            return spark.createDataFrame([], table_schema(spark))
+        return spark.read.option("basePath", str(self.folder)).parquet(*found)
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the report is as new as the tables: a run may have died between the two."""
+        report = self.out / "report.html"
+        return report.exists() and report.stat().st_mtime_ns >= self._path.stat().st_mtime_ns
+
+    @property
+    def _staged(self) -> Path:
+        return self.out / ".staged"
+
+    def _stage(self, minutes: DataFrame) -> None:
+        date = f.date_format("bucket", "yyyy-MM-dd").alias("date")
+        whole = with_percentiles(fold(minutes, *GRAINS)).select("*", date).repartition("grain", "date")
+        ordered = whole.sortWithinPartitions("grain", "date", "bucket", "queue", "group", "key_prefix")
+        ordered.write.partitionBy("grain", "date").parquet(str(self._staged))
+
+    def _move(self, generation: int) -> None:
+        staged = sorted(self._staged.glob("grain=*/date=*/*.parquet"))
+        if not staged:
+            hint = "with workers on other machines, --out must be a directory that all of them share"
+            raise InvalidField(f"--out: what Spark has written to {self.out} is not to be seen here", hint=hint)
+        for path in staged:
+            place = self.folder / path.relative_to(self._staged).parent / _name(generation)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(place)
+        shutil.rmtree(self._staged, ignore_errors=True)
+
+    def _sweep(self, state: State) -> None:
+        for path in self.folder.glob("grain=*/date=*/*.parquet"):
+            date = path.parent.name.removeprefix("date=")
+            if state.dates.get(date) is None or path.name != _name(state.dates[date]):
+                path.unlink()
+
+
+def _name(generation: int) -> str:
+    return f"{generation:08d}.parquet"
+
+
+# The finest grain that does not make more points than a chart can show, by how many dates there are.
+DATES_MAX: Final = {"minute": 1, "hour": 21, "day": math.inf}
+SECONDS: Final = {"minute": 60, "hour": 3600, "day": 86400}
+FINISHED: Final = ("acked", "dead", "dropped")
+
+
+class Sum(msgspec.Struct):
+    """Rows of a roll-up added up."""
+
+    counts: Counter[str] = msgspec.field(default_factory=Counter)
+    sketches: dict[str, Counter[int]] = msgspec.field(default_factory=lambda: {name: Counter() for name in SKETCHES})
+
+    def add(self, row: dict[str, Any]) -> None:
+        """One more row."""
+        self.counts.update({name: row[name] for name in COUNTS})
+        for name, bins in self.sketches.items():
+            bins.update(dict(row[f"{name}_sketch"]))
+
+    def percentile(self, name: str, share: float) -> float | None:
+        """As `sketch.percentile`; None without values."""
+        bins = self.sketches[name]
+        rank, seen = math.ceil(bins.total() * share), 0
+        for place in sorted(bins):
+            seen += bins[place]
+            if seen >= rank:
+                return round(value_of(place), 3)
+        return None
+
+
+class Known(msgspec.Struct):
+    """What there is to show."""
+
+    grain: str
+    rows: list[dict[str, Any]]  # of that grain
+
+
+def read(tables: DataFrame, dates: int) -> Known:
+    """The rows of the grain that suits so many dates."""
+    grain = next(grain for grain, most in DATES_MAX.items() if dates <= most)
+    wanted = ["bucket", "queue", "group", *COUNTS, *(f"{name}_sketch" for name in SKETCHES)]
+    return Known(grain, tables.where(f.col("grain") == grain).select(*wanted).toArrow().to_pylist())
+
+
+def summary(known: Known) -> list[Table]:
+    """One row per queue and group, over everything."""
+    sums: dict[tuple[str, str | None], Sum] = {}
+    for row in known.rows:
+        sums.setdefault((row["queue"], row["group"]), Sum()).add(row)
+    groups = {name for name in sums if name[1] is not None}
+    silent = {name for name in sums if name[1] is None} - {(queue, None) for queue, _ in groups}
+    columns = ["queue", "group", "pushed", "bytes", "delivered", *OUTCOMES]
+    columns += [f"{name} {label} ms" for name in SKETCHES for label in ("p50", "p99")]
+    rows = []
+    for queue, group in sorted(groups | silent, key=lambda name: (name[0], name[1] or "")):
+        push, own = sums.get((queue, None), Sum()).counts, sums[queue, group]
+        times = [own.percentile(name, SHARES[label]) for name in SKETCHES for label in ("p50", "p99")]
+        rows.append(
+            [queue, group, push["pushed"], push["bytes"], *(own.counts[n] for n in ("delivered", *OUTCOMES)), *times]
+        )
+    return [Table("Queues", columns, rows)]
+
+
+def write_report(out: Path, known: Known, shown: Sequence[Table], *, queues_max: int) -> list[Path]:
+    """Draw the busiest queues and write the page; the files that were written."""
+    traffic: Counter[str] = Counter()
+    for row in known.rows:
+        traffic[row["queue"]] += row["pushed"] + row["delivered"]
+    times = _times(known)
+    written, sections = [], [table_section(table) for table in shown]
+    for path in out.glob("*.png"):
+        path.unlink()
+    for queue, _ in traffic.most_common(queues_max):
+        flow = _flow(times, SECONDS[known.grain], [row for row in known.rows if row["queue"] == queue])
+        png = flow_chart(queue, flow)
+        sections.append(section("", picture(png, f"Throughput, backlog and times of {queue}")))
+        written.append(out / f"{queue}.png")
+        written[-1].write_bytes(png)
+    left = len(traffic) - len(written)
+    lead = f"{times[0]:%Y-%m-%d %H:%M} to {times[-1]:%Y-%m-%d %H:%M} UTC, by {known.grain}."
+    lead += f" {left} quieter queues are not drawn." if left else ""
+    report = out / "report.html"
+    report.write_text(page("Roll-up of queues", lead, sections), encoding="utf-8")
+    return [report, *written]
+
+
+def _times(known: Known) -> list[datetime]:
+    """Every bucket from the first to the last."""
+    seconds = SECONDS[known.grain]
+    ends = [int(each(row["bucket"].timestamp() for row in known.rows)) for each in (min, max)]
+    return [datetime.fromtimestamp(second, UTC) for second in range(ends[0], ends[1] + 1, seconds)]
+
+
+def _flow(times: list[datetime], seconds: int, rows: list[dict[str, Any]]) -> Flow:
+    sums = {time: Sum() for time in times}
+    for row in rows:
+        sums[row["bucket"]].add(row)
+    values = list(sums.values())
+    pushed = [each.counts["pushed"] for each in values]
+    groups = sorted({row["group"] for row in rows if row["group"] is not None})
+    return Flow(
+        times=times,
+        seconds=seconds,
+        counts={name: [each.counts[name] for each in values] for name in ("pushed", *OUTCOMES)},
+        backlog={group: _backlog(times, pushed, (row for row in rows if row["group"] == group)) for group in groups},
+        wait_ms=_percentiles(values, "wait"),
+        processing_ms=_percentiles(values, "processing"),
+    )
+
+
+def _percentiles(sums: list[Sum], name: str) -> dict[str, list[float]]:
+    found = {label: [each.percentile(name, share) for each in sums] for label, share in SHARES.items()}
+    return {label: [math.nan if value is None else value for value in values] for label, values in found.items()}
+
+
+def _backlog(times: list[datetime], pushed: list[int], rows: Iterable[dict[str, Any]]) -> list[float]:
+    went: Counter[datetime] = Counter()
+    for row in rows:
+        went[row["bucket"]] += sum(row[name] for name in FINISHED)
+    levels = list(accumulate(came - went[time] for time, came in zip(times, pushed, strict=True)))
+    # What was there before the tables begin is not known; it was at least what went out without having come in.
+    lowest = min(0, *levels)
+    return [level - lowest for level in levels]
+
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -72,10 +336,6 @@ def _look_from(run: Run, state: State) -> datetime | None:
 
 def _new_pushes(run: Run, state: State, since: datetime | None) -> DataFrame:
     """Minutes of messages beyond the cursors, still apart by partition, with the last of each."""
-    from pyspark.sql import functions as f
-
-    from penstock.spark.pipelines.rolling.frames import COUNTS, rows_of_messages
-
     wanted = ["queue", "partition", "offset", "pushed_at"]
     wanted += ["key"] if run.options.key_prefix else []
     messages = run.messages(columns=wanted + (["payload"] if run.options.sizes else []))
@@ -99,10 +359,6 @@ def _new_pushes(run: Run, state: State, since: datetime | None) -> DataFrame:
 
 def _changed_minutes(run: Run, files: RollupFiles, state: State, since: datetime | None) -> DataFrame:
     """Minutes of a queue that hold more events than were counted, and how many more."""
-    from pyspark.sql import functions as f
-
-    from penstock.spark.pipelines.rolling.frames import OUTCOMES
-
     minute = f.unix_micros(f.date_trunc("minute", "settled_at")).alias("minute_us")
     sums = f.sum("count").alias("now"), f.unix_micros(f.max("settled_at")).alias("last_us")
     now = (
@@ -119,8 +375,6 @@ def _changed_minutes(run: Run, files: RollupFiles, state: State, since: datetime
 
 def _advance(run: Run, state: State, pushes: DataFrame, minutes: DataFrame) -> tuple[State, int, int]:
     """The state after this run, and how much is new; the same state when nothing is."""
-    from pyspark.sql import functions as f
-
     dates = f.collect_set(f.date_format("bucket", "yyyy-MM-dd")).alias("dates")
     sums = f.max("offset_last").alias("last"), f.max("pushed_last_us").alias("at"), f.sum("pushed").alias("pushed")
     found = pushes.groupBy("queue", "partition").agg(*sums, dates).collect()
@@ -148,8 +402,6 @@ def _advance(run: Run, state: State, pushes: DataFrame, minutes: DataFrame) -> t
 
 def _settled_since(events: DataFrame, since: datetime | None) -> DataFrame:
     """Events from the minute on in which `since` lies."""
-    from pyspark.sql import functions as f
-
     return (
         events if since is None else events.where(f.col("settled_at") >= f.lit(since.replace(second=0, microsecond=0)))
     )
@@ -157,11 +409,6 @@ def _settled_since(events: DataFrame, since: datetime | None) -> DataFrame:
 
 def _fresh(run: Run, pushes: DataFrame, minutes: DataFrame, since: datetime | None) -> DataFrame:
     """Rows of new pushes, and rows of all events in the minutes that have changed."""
-    from pyspark.sql import functions as f
-
-    from penstock.spark.pipelines.rolling.frames import ROW, SKETCHES, rows_of_events, with_keys
-    from penstock.spark.pipelines.rolling.sketch import TYPE
-
     minute_us = f.unix_micros(f.date_trunc("minute", "settled_at"))
     events = _settled_since(run.events(), since).withColumn("minute_us", minute_us)
     events = events.join(minutes, ["queue", "minute_us"], "left_semi")
@@ -180,8 +427,6 @@ def _nothing_new(run: Run, state: State) -> Report:
 
 
 def _report(run: Run, files: RollupFiles, state: State, pushed: int, settled: int) -> Report:
-    from penstock.spark.pipelines.rolling.report import read, summary, write_report
-
     run.progress.step("drawing")
     known = read(files.tables(run.spark, state), len(state.dates))
     shown: list[Table] = summary(known)

@@ -1,14 +1,17 @@
 """The pipeline `traces`: journeys of messages across queues by the trace that they carry.
 
-A run computes the traces of its time range anew, as a whole: a trace may go on for as long as it likes. When messages
-and events are what they were at the last run, nothing is done. `tracing.hops` holds the functions from DataFrame to
-DataFrame.
+A run computes the traces of its time range as a whole: a trace may go on for as long as it likes. When messages and
+events are unchanged since the last run, nothing is done. `trace_hops.py` has the functions from DataFrame to DataFrame;
+here they are run, and drawn as tables and as timelines in SVG.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from html import escape
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -16,11 +19,174 @@ from msgspec import Meta
 
 from penstock.clock import SystemClock
 from penstock.errors import InvalidField
+from penstock.spark import functions as f
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
-from penstock.spark.pipelines.seen import as_before, remember, seen
+from penstock.spark.pipelines.pages import page, section, table_section
+from penstock.spark.pipelines.state import as_before, remember, seen
+from penstock.spark.pipelines.trace_hops import FAILED, by_queue
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+Row = Mapping[str, Any]  # of the table of journeys
+
+WIDTH, LABEL, ROW, TOP = 1060, 250, 22, 24
+WAIT_COLOUR, WORK_COLOUR, FAILED_COLOUR, OPEN_COLOUR = "#e0a030", "#1f6f8b", "#c8413b", "#9aa5b1"
+_MARK: Final = "#c8413b"
+
+LEGEND: Final = (
+    "<p class='note'>"
+    f"<b style='color:{WAIT_COLOUR}'>■</b> waiting &nbsp; "
+    f"<b style='color:{WORK_COLOUR}'>■</b> from first lease to end &nbsp; "
+    f"<b style='color:{FAILED_COLOUR}'>■</b> the same, failed &nbsp; "
+    f"<b style='color:{OPEN_COLOUR}'>■</b> not ended yet &nbsp; "
+    f"<b style='color:{_MARK}'>│</b> on the critical path</p>"
+)
+
+
+def gantt(rows: Sequence[Row], failed: Sequence[str]) -> str:
+    """The hops of one trace, in the order in which they were pushed."""
+    start = min(row["pushed_at"] for row in rows)
+    end = max(time for row in rows for time in (row["pushed_at"], row["leased_at"], row["settled_at"]) if time)
+    span_ms = max(_ms_between(start, end), 0.001)
+    height = TOP + ROW * len(rows) + 8
+    parts = [f'<svg viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" font-size="11.5">']
+    parts += [_tick(share, span_ms, height) for share in (0, 0.25, 0.5, 0.75, 1)]
+    parts += [_hop(row, place, start, span_ms, failed) for place, row in enumerate(rows)]
+    return "".join(parts) + "</svg>"
+
+
+def duration(ms: float) -> str:
+    """A length of time as people say it."""
+    for unit, size in (("h", 3_600_000), ("min", 60_000), ("s", 1000)):
+        if ms >= size:
+            return f"{ms / size:.3g} {unit}" if ms / size < 1000 else f"{ms / size:,.0f} {unit}"
+    return f"{ms:.3g} ms"
+
+
+def _tick(share: float, span_ms: float, height: int) -> str:
+    x = LABEL + share * (WIDTH - LABEL - 10)
+    anchor = {0.0: "start", 1.0: "end"}.get(share, "middle")
+    line = f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 6}" y2="{height - 6}" stroke="currentColor" opacity=".15"/>'
+    text = f'<text x="{x:.1f}" y="12" text-anchor="{anchor}" fill="currentColor" opacity=".7">'
+    return f"{line}{text}+{duration(share * span_ms)}</text>"
+
+
+def _hop(row: Row, place: int, start: datetime, span_ms: float, failed: Sequence[str]) -> str:
+    y = TOP + place * ROW
+    pushed = _ms_between(start, row["pushed_at"])
+    end = span_ms if row["is_open"] else _ms_between(start, row["settled_at"])
+    leased = _ms_between(start, row["leased_at"]) if row["leased_at"] else end
+    work = OPEN_COLOUR if row["is_open"] else FAILED_COLOUR if row["outcome"] in failed else WORK_COLOUR
+    wait = OPEN_COLOUR if row["is_open"] and not row["leased_at"] else WAIT_COLOUR
+    group = "" if row["group"] in (None, "default") else f" · {row['group']}"
+    label = escape(_short(f"{row['queue']}/{row['partition']}/{row['offset']}{group}"))
+    mark = f'<rect x="0" y="{y + 3}" width="3" height="{ROW - 6}" fill="{_MARK}"/>' if row["is_critical"] else ""
+    return (
+        f"<g><title>{escape(_told(row))}</title>{mark}"
+        f'<text x="8" y="{y + 15}" fill="currentColor">{label}</text>'
+        f"{_bar(y, pushed, leased, span_ms, wait)}{_bar(y, leased, end, span_ms, work)}</g>"
+    )
+
+
+def _bar(y: int, first_ms: float, last_ms: float, span_ms: float, colour: str) -> str:
+    scale = (WIDTH - LABEL - 10) / span_ms
+    width = (last_ms - first_ms) * scale
+    if width <= 0:
+        return ""
+    return (
+        f'<rect x="{LABEL + first_ms * scale:.1f}" y="{y + 4}" width="{max(width, 1):.1f}" height="{ROW - 8}" '
+        f'rx="2" fill="{colour}"/>'
+    )
+
+
+def _told(row: Row) -> str:
+    facts = [f"{row['id']} ({row['group'] or 'no group yet'})", f"{row['outcome'] or 'not delivered yet'}"]
+    facts += [f"deliveries {row['deliveries']}"]
+    facts += [f"waited {duration(row['wait_ms'])}"] if row["wait_ms"] is not None else []
+    facts += [f"processing {duration(row['processing_ms'])}"] if row["processing_ms"] is not None else []
+    facts += [f"from {row['parent']}"] if row["parent"] else []
+    return "\n".join([*facts, *([row["error"]] if row["error"] else [])])
+
+
+def _short(text: str, length: int = 36) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _ms_between(first: datetime, last: datetime) -> float:
+    return (last - first).total_seconds() * 1000
+
+
+HOPS_DRAWN_MAX = 200
+
+
+def stuck_of(traces: DataFrame, now: datetime, seconds: float) -> DataFrame:
+    """Open traces to whose open messages nothing has happened for so long."""
+    idle = (f.unix_micros(f.lit(now)) - f.unix_micros("open_since")) / f.lit(1e6)
+    return traces.where(f.col("open") > 0).withColumn("idle_seconds", idle).where(f.col("idle_seconds") >= seconds)
+
+
+def tables(journeys: DataFrame, traces: DataFrame, stuck: DataFrame, now: datetime, top: int) -> list[Table]:
+    """The tables of the report."""
+    slow = _rows(traces.orderBy(f.desc("duration_ms"), "trace").limit(top))
+    slowest = [
+        [row["trace"], f"{row['started_at']:%Y-%m-%d %H:%M:%S}", _ms(row["duration_ms"]), row["status"],
+         row["messages"], _ms(row["path_wait_ms"]), _ms(row["path_work_ms"]), row["path"]]
+        for row in slow
+    ]  # fmt: skip
+    queues = [
+        [row["queue"], row["group"], row["hops"], *(_ms(row[name]) for name in _TIMES), _percent(row["waiting_share"]),
+         _percent(row["path_share"])]
+        for row in _rows(by_queue(journeys.where("group is not null")).orderBy(f.desc("path_ms"), "queue", "group"))
+    ]  # fmt: skip
+    waiting = [
+        [row["trace"], row["open"], round(row["idle_seconds"], 1), row["path"]]
+        for row in _rows(stuck.orderBy(f.desc("idle_seconds"), "trace").limit(top))
+    ]
+    path = "wait", "work", "critical path"
+    return [
+        Table(
+            "Slowest traces",
+            ["trace", "started", "ms", "status", "messages", *(f"{path[0]} ms", f"{path[1]} ms"), path[2]],
+            slowest,
+        ),
+        Table(
+            "Where the time goes",
+            ["queue", "group", "hops", *(name.replace("_", " ") for name in _TIMES), "waiting %", "of all paths %"],
+            queues,
+        ),
+        Table("Stuck traces", ["trace", "open messages", "idle s", "critical path"], waiting),
+    ]
+
+
+_TIMES = ("wait_p50_ms", "wait_p95_ms", "processing_p50_ms", "processing_p95_ms", "between_ms", "path_ms")
+
+
+def drawn(journeys: DataFrame, traces: DataFrame, shown: Sequence[Table], top: int) -> str:
+    """A page with the tables and a timeline of every slow trace."""
+    slow = traces.orderBy(f.desc("duration_ms"), "trace").limit(top).select("trace", "duration_ms", "status")
+    rows = _rows(journeys.join(f.broadcast(slow), "trace").orderBy(f.desc("duration_ms"), "trace", "pushed_at", "id"))
+    sections = [*(table_section(table) for table in shown), section("Timelines", LEGEND)]
+    for trace, own in groupby(rows, key=lambda row: row["trace"]):
+        hops = list(own)
+        note = f"{len(hops) - HOPS_DRAWN_MAX} more hops are not drawn." if len(hops) > HOPS_DRAWN_MAX else ""
+        body = gantt(hops[:HOPS_DRAWN_MAX], FAILED)
+        sections.append(section(f"{trace} · {duration(hops[0]['duration_ms'])} · {hops[0]['status']}", body, note))
+    return page("Journeys of messages", f"The {len({row['trace'] for row in rows})} slowest traces.", sections)
+
+
+def _rows(frame: DataFrame) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = frame.toArrow().to_pylist()
+    return found
+
+
+def _ms(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else round(100 * value, 1)
+
 
 FILE: Final = "traces.json"
 _MESSAGES: Final = ["queue", "partition", "offset", "headers", "pushed_at", "trace_id"]
@@ -40,7 +206,7 @@ class TracesOptions(Options, frozen=True, kw_only=True):
 
 def run(run: Run) -> Report:
     """Write hops and traces, draw the slowest."""
-    from penstock.spark.pipelines.tracing import hops
+    from penstock.spark.pipelines import trace_hops
 
     options: TracesOptions = run.options
     run.progress.step("looking for what is new")
@@ -56,9 +222,9 @@ def run(run: Run) -> Report:
         return before
     run.progress.step("following traces")
     out = run.out.absolute()  # Spark's own directory may be another
-    _write(hops.journeys(hops.hops(messages, events)), out / "hops")
+    _write(trace_hops.journeys(trace_hops.hops(messages, events)), out / "hops")
     journeys = run.spark.read.parquet(str(out / "hops"))
-    _write(hops.traces(journeys), out / "traces")
+    _write(trace_hops.traces(journeys), out / "traces")
     found = run.spark.read.parquet(str(out / "traces"))
     return remember(run.out / FILE, now, _report(run, journeys, found))
 
@@ -71,8 +237,6 @@ def check(run: Run) -> None:
 
 def _only(messages: DataFrame, text: str) -> DataFrame:
     """The messages of one trace, of whatever was given for it."""
-    from pyspark.sql import functions as f
-
     from penstock.wire import trace
 
     context = trace.parse(text)
@@ -96,8 +260,6 @@ def _files(out: Path) -> list[str]:
 
 
 def _report(run: Run, journeys: DataFrame, found: DataFrame) -> Report:
-    from penstock.spark.pipelines.tracing.report import drawn, stuck_of, tables
-
     run.progress.step("drawing")
     until = run.until or datetime.fromtimestamp(SystemClock().now() / 1e6, UTC)
     stuck = stuck_of(found, until, run.options.stuck_seconds)

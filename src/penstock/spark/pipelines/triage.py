@@ -1,8 +1,8 @@
 """`dlq-triage`: why did these die? Dead letters grouped by error, with what the messages of each group share.
 
-The functions here take and give DataFrames; `run` puts them together. Letters come from the dead-letter queues, their
-fate from the events of those queues, and what healthy messages look like from a sample of what was acknowledged in the
-queues where they died. Nothing is settled, redriven or pushed: the report holds the commands that would do it.
+Dead letters come from the dead-letter queues, their later fate from the events of those queues, and what healthy
+messages look like from a sample of what was acknowledged in the queues where they died. Nothing is settled, redriven or
+pushed: the report holds the commands that would do it.
 """
 
 from __future__ import annotations
@@ -15,20 +15,64 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from penstock.history import open_history
-from penstock.model import DLQ_SUFFIX
+from penstock.model import DLQ_SUFFIX, Outcome
+from penstock.requests import DEAD_ATTEMPTS, DEAD_CONSUMER, DEAD_ERROR, DEAD_GROUP, DEAD_ORIGIN, DEAD_REASON
+from penstock.spark import functions as f
 from penstock.spark import ranges
+from penstock.spark.pipelines import triage_report
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run
+from penstock.spark.pipelines.error_signatures import signature, signature_id, with_value
+from penstock.spark.pipelines.frames import match, sampled
 from penstock.spark.pipelines.state import read_state, write_state
-from penstock.spark.pipelines.triaging import letters as letters_of
-from penstock.spark.pipelines.triaging import redrive
-from penstock.spark.pipelines.triaging import report as triage_report
-from penstock.spark.pipelines.triaging.facts import INPUT, count_facts
-from penstock.spark.pipelines.triaging.matching import match, sampled
-from penstock.spark.pipelines.triaging.report import Found, Triage
-from penstock.spark.pipelines.triaging.shared_facts import HEALTHY, most_telling, telling_facts
+from penstock.spark.pipelines.triage_facts import HEALTHY, INPUT, count_facts, most_telling, telling_facts
+from penstock.spark.pipelines.triage_report import LetterGroup, Triage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+COLUMNS: Final = ("queue", "partition", "offset", "key", "payload", "headers", "pushed_at")
+
+# Deliveries that end like this leave the letter where it is.
+_STILL_THERE: Final = (
+    Outcome.RETRIED, Outcome.RELEASED, Outcome.SNOOZED, Outcome.TIMED_OUT, Outcome.INTERRUPTED,
+)  # fmt: skip
+
+
+def dead_letters(messages: DataFrame) -> DataFrame:
+    """Letters from the messages of dead-letter queues.
+
+    `id` is their own; `queue`, `partition` and `offset` are those of the message that died; `who` names the letters
+    that died in the same queue and consumer group with the same signature.
+    """
+    header = f.col("headers").__getitem__
+    origin = header(DEAD_ORIGIN)
+    letters = messages.where(f.col("queue").endswith(DLQ_SUFFIX) & origin.isNotNull()).select(
+        f.regexp_extract(origin, "^[^/]+", 0).alias("queue"),
+        f.concat_ws("/", "queue", "partition", "offset").alias("id"),
+        f.split_part(origin, f.lit("/"), f.lit(2)).alias("partition"),
+        f.split_part(origin, f.lit("/"), f.lit(3)).try_cast("bigint").alias("offset"),
+        f.coalesce(header(DEAD_GROUP), f.lit("")).alias("group"),
+        f.coalesce(header(DEAD_REASON), f.lit("")).alias("reason"),
+        f.coalesce(header(DEAD_ERROR), f.lit("")).alias("error"),
+        header(DEAD_ATTEMPTS).try_cast("int").alias("attempts"),
+        header(DEAD_CONSUMER).alias("consumer"),
+        f.col("pushed_at").alias("died_at"),
+        "key", "payload", "headers",
+    )  # fmt: skip
+    # Who died without an error, of waiting too long or of a lost lease, is told apart by the reason.
+    no_error = f.concat(f.lit("("), f.col("reason"), f.lit(", no error given)"))
+    named = letters.withColumn(
+        "signature", with_value(signature(f.col("error")), lambda found: f.when(found != "", found).otherwise(no_error))
+    )
+    return named.withColumn("who", signature_id(f.concat_ws("\n", "queue", "group", "signature")))
+
+
+def open_only(messages: DataFrame, events: DataFrame) -> DataFrame:
+    """Messages of dead-letter queues that nobody has dealt with, by the events of those queues."""
+    still_there = [outcome.name.lower() for outcome in _STILL_THERE]
+    return match(messages, events.where(~f.col("outcome").isin(still_there)), "left_anti")
+
 
 FILE: Final = "dlq-triage.json"
 LETTERS_PER_GROUP: Final = 5_000  # whose payloads are looked at
@@ -53,8 +97,6 @@ class TriageOptions(Options, frozen=True, kw_only=True):
 
 def letter_groups(letters: DataFrame) -> DataFrame:
     """One row per group of letters: how many, since when, how often tried, and the latest of them as a sample."""
-    from pyspark.sql import functions as f
-
     payload = f.substring(f.try_validate_utf8(f.col("payload").cast("string")), 1, EXCERPT_CHARS)
     sample = f.struct("id", "queue", "partition", "offset", "key", "error", payload.alias("payload"))
     return letters.groupBy("who", "queue", "group", "signature").agg(
@@ -72,8 +114,6 @@ def letter_groups(letters: DataFrame) -> DataFrame:
 
 def healthy_messages(messages: DataFrame, acked: DataFrame, letters: DataFrame, count: int) -> DataFrame:
     """About `count` messages of each queue that `acked` is about and that are no dead letters, with their consumer."""
-    from pyspark.sql import functions as f
-
     shares = acked.groupBy("queue").agg((f.lit(float(count)) / f.sum("count")).alias("_share"))
     chosen = sampled(messages.join(f.broadcast(shares), "queue"), f.col("_share")).drop("_share")
     found = match(chosen, acked, "inner", ["consumer"]).dropDuplicates(list(PLACE))
@@ -82,8 +122,6 @@ def healthy_messages(messages: DataFrame, acked: DataFrame, letters: DataFrame, 
 
 def comparable(letters: DataFrame, origins: DataFrame, groups: Sequence[Any]) -> DataFrame:
     """Letters as `count_facts` wants them: a sample of large groups, with what only the original message knows."""
-    from pyspark.sql import functions as f
-
     shares = [(f.lit(each.who), f.lit(LETTERS_PER_GROUP / each.letters)) for each in groups]
     large = [pair for pair, each in zip(shares, groups, strict=True) if each.letters > LETTERS_PER_GROUP]
     chosen = letters
@@ -123,10 +161,10 @@ def run(run: Run) -> Report:
 
 
 def _letters(run: Run, options: TriageOptions, queues: Sequence[str]) -> DataFrame:
-    messages = run.messages(queues=queues, columns=letters_of.COLUMNS)
+    messages = run.messages(queues=queues, columns=COLUMNS)
     if not options.all:
-        messages = letters_of.open_only(messages, run.events(queues=queues, columns=_EVENTS))
-    letters = letters_of.dead_letters(messages)
+        messages = open_only(messages, run.events(queues=queues, columns=_EVENTS))
+    letters = dead_letters(messages)
     return letters if options.group is None else letters.where(letters["group"] == options.group)
 
 
@@ -154,36 +192,32 @@ def kept(table: DataFrame) -> Iterator[DataFrame]:
 
 def _mark(letters: DataFrame, options: TriageOptions) -> str:
     """Which letters these are, and what is asked of them: the same mark, the same answer."""
-    from pyspark.sql import functions as f
-
     row = letters.agg(f.count("*"), f.coalesce(f.bit_xor(f.xxhash64("id")), f.lit(0))).collect()[0]
     return f"{row[0]} {row[1]} {options.group} {options.limit} {options.share} {options.healthy} {options.all}"
 
 
 def _looked_into(
     run: Run, options: TriageOptions, letters: DataFrame, groups: Sequence[Any], queues: set[str]
-) -> Iterator[Found]:
+) -> Iterator[LetterGroup]:
     run.progress.step("comparing payloads")
     # A queue that was deleted has left its dead letters, and nothing to compare them with.
     facts = _facts(run, options, letters, groups, sorted({group.queue for group in groups} & queues))
     run.progress.step("looking for filters")
-    filters = {group.who: redrive.filter_of(group) for group in groups}
-    taken = redrive.taken_by(letters, list(filters.values()))
-    small = [group.who for group in groups if redrive.needs_ids(filters[group.who], taken, group.letters)]
-    ids = redrive.ids_of(letters, small) if small else {}
-    nothing = redrive.Taken(own=0, others=0, others_in_time=0)
+    filters = {group.who: triage_report.filter_of(group) for group in groups}
+    taken = triage_report.taken_by(letters, list(filters.values()))
+    small = [group.who for group in groups if triage_report.needs_ids(filters[group.who], taken, group.letters)]
+    ids = triage_report.ids_of(letters, small) if small else {}
+    nothing = triage_report.Taken(own=0, others=0, others_in_time=0)
     for group in groups:
         who = group.who
-        command = redrive.command(filters[who], taken.get(who, nothing), ids.get(who, ()), run.url)
+        command = triage_report.command(filters[who], taken.get(who, nothing), ids.get(who, ()), run.url)
         others = 0 if who in ids else taken.get(who, nothing).others_in_time
-        yield triage_report.found(group, most_telling(facts[who]), command, others)
+        yield triage_report.letter_group(group, most_telling(facts[who]), command, others)
 
 
 def _facts(
     run: Run, options: TriageOptions, letters: DataFrame, groups: Sequence[Any], origins: Sequence[str]
 ) -> dict[str, list[Any]]:
-    from pyspark.sql import functions as f
-
     by_group: dict[str, list[Any]] = {group.who: [] for group in groups}
     if not origins:
         return by_group

@@ -1,7 +1,8 @@
-"""`window`: a stream from one queue to another, window by window, declared by a spec.
+"""`window`: a stream from one queue to another, window by window, declared by a spec (`window_spec.py`).
 
-`windowing` has the functions from DataFrame to DataFrame, `window_spec` the spec. Here they are run: as a stream that
-goes on where it was stopped, its state in RocksDB; or over history, to look at what would come out.
+It runs as a stream that continues where it was stopped, its state in RocksDB; or over history, to preview the windows.
+On a stream a window is emitted once, when the watermark (the latest event time seen, less the lateness) has passed its
+end; events that come later than that are dropped. In a batch nothing is late and every window is emitted.
 """
 
 from __future__ import annotations
@@ -19,22 +20,171 @@ from msgspec import Meta
 
 from penstock import limits
 from penstock.errors import InvalidField
-from penstock.spark import stream_to
-from penstock.spark.failures import cause
+from penstock.model import CONTENT_TYPE_NAMES, ContentType
+from penstock.spark import functions as f
+from penstock.spark.failures import query_error
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
 from penstock.spark.pipelines.state import read_state, write_state
-from penstock.spark.pipelines.windowing.frames import EVENT_AT, WANTED, as_messages, events_of, windowed, windows
-from penstock.spark.pipelines.windowing.spec import WindowSpec, checked, load_spec
+from penstock.spark.pipelines.streams import follow, start_stream, stream_reader
+from penstock.spark.pipelines.window_spec import (
+    END,
+    MESSAGE,
+    MESSAGE_COLUMNS,
+    PUSHED_AT,
+    START,
+    Aggregate,
+    WindowSpec,
+    checked,
+    load_spec,
+    seconds_of,
+    types_of,
+)
 from penstock.units import plural
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 __all__ = ["PIPELINE", "WindowSpec", "windowed"]
 
+
+EVENT_AT: Final = "_event_at"
+WANTED: Final = "_wanted"
+TYPES: Final = {"text": "string", "int": "bigint", "float": "double", "bool": "boolean", "time": "timestamp"}
+TIMES: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
+COLLECTED_MAX: Final = 1_000  # values in one list
+
+_NUMBER: Final = r"^\s*-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\s*$"
+
+
+def windowed(messages: DataFrame, spec: WindowSpec) -> DataFrame:
+    """Messages of the source in, messages for the sink out: `key`, and `payload` as JSON text."""
+    return as_messages(windows(events_of(messages, spec), spec), spec)
+
+
+def events_of(messages: DataFrame, spec: WindowSpec) -> DataFrame:
+    """The fields that a spec needs, the event time (null when a message has none) and whether the filter wants it."""
+    needed = types_of(spec)
+    schema = _schema(needed)
+    columns = [f.struct(*(name for name in MESSAGE_COLUMNS if name in messages.columns)).alias(MESSAGE[:-1])]
+    if schema:
+        columns.append(f.from_json(f.col("payload").cast("string"), schema).alias("_json"))
+    fields = messages.select(*columns)
+    if schema:
+        fields = fields.select(MESSAGE[:-1], "_json.*")
+    at = f.col(f"{MESSAGE}{PUSHED_AT}") if spec.event_time == PUSHED_AT else _time(_field(spec.event_time))
+    return fields.select("*", at.alias(EVENT_AT), _wanted(fields, spec).alias(WANTED))
+
+
+def _schema(types: dict[str, Any]) -> str:
+    """The fields as a type of Spark's, nested by their dots; "" when there are none."""
+    tree: dict[str, Any] = {}
+    for name, kind in sorted(types.items()):
+        *above, last = name.split(".")
+        place = tree
+        for part in above:
+            place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                raise InvalidField(f"fields: {name!r} is inside a field that is used as a value itself")
+        place[last] = TYPES[kind]
+    return _ddl(tree) if tree else ""
+
+
+def _ddl(tree: dict[str, Any]) -> str:
+    parts = ((name, _ddl(kind) if isinstance(kind, dict) else kind) for name, kind in tree.items())
+    return f"struct<{', '.join(f'`{name}`: {kind}' for name, kind in parts)}>"
+
+
+def _field(name: str) -> Column:
+    return f.col(".".join(f"`{part}`" for part in name.split(".")))
+
+
+def _time(text: Column) -> Column:
+    """RFC 3339 text, or seconds, milliseconds or microseconds since 1970, told apart by their size."""
+    number = f.when(text.rlike(_NUMBER), text.try_cast("double"))
+    size = f.abs(number)
+    micros = f.when(size < 1e11, number * 1e6).when(size < 1e14, number * 1e3).otherwise(number)
+    return f.coalesce(f.timestamp_micros(f.round(micros).cast("bigint")), text.try_cast("timestamp"))
+
+
+def _wanted(fields: DataFrame, spec: WindowSpec) -> Column:
+    from pyspark.errors import AnalysisException, ParseException
+
+    if spec.filter is None:
+        return f.lit(True)
+    try:
+        wanted = f.expr(spec.filter)
+        kind = fields.select(wanted).schema[0].dataType.simpleString()
+    except (AnalysisException, ParseException) as error:
+        hint = (
+            'say what the fields are that it names: [fields] total = "float"; columns of the message are message.key …'
+        )
+        raise InvalidField(f"filter: {query_error(str(error))}", hint=hint) from None
+    if kind != "boolean":
+        raise InvalidField(f"filter: it gives {kind}, not true or false")
+    return f.coalesce(wanted, f.lit(False))
+
+
+def windows(events: DataFrame, spec: WindowSpec) -> DataFrame:
+    """One row per window and key: window_start, window_end, the keys, the aggregates."""
+    lateness = f"{round(seconds_of(spec.lateness, 'lateness', is_zero_allowed=True) * 1000)} milliseconds"
+    timed = events.where(f.col(WANTED) & f.col(EVENT_AT).isNotNull()).withWatermark(EVENT_AT, lateness)
+    keys = [_field(name).alias(f"_key{number}") for number, name in enumerate(spec.keys)]
+    figures = [_figure(each).alias(f"_figure{number}") for number, each in enumerate(spec.aggregates)]
+    grouped = timed.groupBy(_window(spec).alias("_window"), *keys, *_no_key(spec)).agg(*figures)
+    named = [f.col(f"_key{number}").alias(name) for number, name in enumerate(spec.keys)]
+    named += [f.col(f"_figure{number}").alias(each.shown) for number, each in enumerate(spec.aggregates)]
+    return grouped.select(f.col("_window.start").alias(START), f.col("_window.end").alias(END), *named)
+
+
+def _window(spec: WindowSpec) -> Column:
+    def interval(name: str) -> str:
+        return f"{round(seconds_of(getattr(spec.window, name), f'window.{name}') * 1000)} milliseconds"
+
+    if spec.window.type == "session":
+        return f.session_window(EVENT_AT, interval("gap"))
+    if spec.window.type == "sliding":
+        return f.window(EVENT_AT, interval("size"), interval("slide"))
+    return f.window(EVENT_AT, interval("size"))
+
+
+def _no_key(spec: WindowSpec) -> list[Column]:
+    """Spark has no sessions over a stream without a key: one that is always the same, and that it cannot fold away."""
+    if spec.keys or spec.window.type != "session":
+        return []
+    return [(f.unix_micros(EVENT_AT) * 0).alias("_no_key")]
+
+
+def _figure(aggregate: Aggregate) -> Column:
+    if aggregate.field is None:
+        return f.count("*")
+    field, at = _field(aggregate.field), f.col(EVENT_AT)
+    if aggregate.percentile is not None:
+        return f.percentile_approx(field, aggregate.percentile)
+    match aggregate.function:
+        case "first":
+            return f.min_by(field, at)
+        case "last":
+            return f.max_by(field, at)
+        case "collect":
+            return f.slice(f.sort_array(f.collect_list(field)), 1, COLLECTED_MAX)
+        case "approx_distinct":
+            return f.approx_count_distinct(field)
+        case name:
+            plain = {"count": f.count, "sum": f.sum, "avg": f.avg, "min": f.min, "max": f.max, "stddev": f.stddev}
+            return plain[name](field)
+
+
+def as_messages(found: DataFrame, spec: WindowSpec) -> DataFrame:
+    """Windows as messages: the key is that of the group, the payload a JSON object."""
+    payload = f.to_json(f.struct("*"), {"ignoreNullFields": "false", "timestampFormat": TIMES})
+    keys = [f.col(f"`{name}`").cast("string") for name in spec.keys]
+    key = f.concat_ws("/", *(f.coalesce(each, f.lit("null")) for each in keys))
+    key = key if len(keys) > 1 else keys[0] if keys else f.lit(None).cast("string")
+    content_type = f.lit(CONTENT_TYPE_NAMES[ContentType.JSON])
+    return found.select(key.alias("key"), payload.alias("payload"), content_type.alias("content_type"))
+
+
 FILE: Final = "window.json"
-LOOK_SECONDS: Final = 1
 _STATE: Final = "spark.sql.streaming.stateStore."
 STATE_SETTINGS: Final = {
     f"{_STATE}providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
@@ -61,26 +211,21 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     spec: WindowSpec
 
 
-class Counted:
-    """What a query has done so far, from what it says of its micro-batches."""
+class StreamCounts:
+    """What a query has done so far, added up over its micro-batches."""
 
     def __init__(self) -> None:
         self._batches: dict[int, dict[str, int]] = {}
         self.watermark: str | None = None
 
-    def look(self, query: StreamingQuery) -> None:
-        """Learn from its last micro-batches."""
-        for each in query.recentProgress:
-            self.learn(msgspec.json.decode(each.json))
-
-    def learn(self, progress: Mapping[str, Any]) -> None:
-        """Add one micro-batch; one that is known already is not added again."""
-        found = {"late": sum(state["numRowsDroppedByWatermark"] for state in progress["stateOperators"])}
+    def add(self, progress: Mapping[str, Any]) -> None:
+        """Add one micro-batch, unless it is known already."""
+        counts = {"late": sum(state["numRowsDroppedByWatermark"] for state in progress["stateOperators"])}
         for observed in progress.get("observedMetrics", {}).values():
-            found |= {name: int(value or 0) for name, value in observed.items()}
+            counts |= {name: int(value or 0) for name, value in observed.items()}
         # Spark repeats the last batch, with nothing in it, while it waits.
         if progress["batchId"] not in self._batches or progress["numInputRows"]:
-            self._batches[progress["batchId"]] = found
+            self._batches[progress["batchId"]] = counts
         self.watermark = progress.get("eventTime", {}).get("watermark") or self.watermark
 
     @property
@@ -98,7 +243,7 @@ def run(run: Run) -> Report:
         return _preview(run, spec, options.preview)
     _keep(run, spec)
     with _settings(run.spark):
-        return _streamed(run, spec, options)
+        return _stream(run, spec)
 
 
 def check(run: Run) -> None:
@@ -155,8 +300,6 @@ def _settings(spark: SparkSession) -> Iterator[None]:
 
 def stream_of(messages: DataFrame, spec: WindowSpec) -> DataFrame:
     """`windowed`, with what is counted on the way."""
-    from pyspark.sql import functions as f
-
     events = events_of(messages, spec).observe(
         "events",
         f.count("*").alias("messages"),
@@ -171,62 +314,33 @@ def group_of(spec: WindowSpec) -> str:
     return f"window.{spec.sink}"[: limits.name_length_max]
 
 
-def _streamed(run: Run, spec: WindowSpec, options: WindowOptions) -> Report:
-    reader = run.spark.readStream.format("penstock").option("url", run.url).option("group", group_of(spec))
-    if run.since is not None:
-        reader = reader.option("startingTime", run.since.isoformat())
-    if options.messages_max is not None:
-        reader = reader.option("maxMessagesPerTrigger", str(options.messages_max))
-    frame = stream_of(reader.load(spec.source), spec)
-    checkpoint = (run.out / "checkpoint").absolute()
-    writer = stream_to(frame, run.url, spec.sink, checkpoint=checkpoint, mode=spec.mode)
-    writer = writer.queryName(f"window {spec.source} to {spec.sink}")
-    if options.available_now:
-        writer = writer.trigger(availableNow=True)
-    else:
-        writer = writer.trigger(processingTime=f"{round(options.trigger_seconds * 1000)} milliseconds")
-    return _report(run, spec, _watched(run, writer.start()))
+def _stream(run: Run, spec: WindowSpec) -> Report:
+    frame = stream_of(stream_reader(run, group_of(spec)).load(spec.source), spec)
+    name, checkpoint = f"window {spec.source} to {spec.sink}", (run.out / "checkpoint").absolute()
+    query = start_stream(run, frame, spec.sink, name=name, mode=spec.mode, checkpoint=checkpoint)
+    counts = StreamCounts()
+    follow(run, query, counts.add, lambda: "{messages:,} messages, {windows:,} windows".format(**counts.figures))
+    return _report(run, spec, counts)
 
 
-def _watched(run: Run, query: StreamingQuery) -> Counted:
-    """Follow a query to its end, or to Ctrl-C."""
-    from pyspark.errors import StreamingQueryException
-
-    counted = Counted()
-    try:
-        while not query.awaitTermination(LOOK_SECONDS):
-            counted.look(query)
-            figures = counted.figures
-            run.progress.step(f"{figures['messages']:,} messages, {figures['windows']:,} windows")
-    except KeyboardInterrupt:
-        # How a stream ends.
-        pass
-    except StreamingQueryException as error:
-        raise cause(error) or error from None
-    finally:
-        counted.look(query)
-        query.stop()
-    return counted
-
-
-def _report(run: Run, spec: WindowSpec, counted: Counted) -> Report:
-    figures = counted.figures
+def _report(run: Run, spec: WindowSpec, counts: StreamCounts) -> Report:
+    figures = counts.figures
     notes = [f"it goes on from {run.out} when it is run again"]
-    if spec.mode == "append" and counted.watermark:
-        notes.append(f"windows that end after {counted.watermark} are still open")
+    if spec.mode == "append" and counts.watermark:
+        notes.append(f"windows that end after {counts.watermark} are still open")
     if figures["late"]:
         notes.append(f"{figures['late']:,} came too late for their window and were dropped: allow more lateness?")
     if figures["untimed"]:
         notes.append(f"{figures['untimed']:,} messages have no time in {spec.event_time!r} and are in no window")
     came = f"{plural(figures['messages'], 'message')} of {spec.source} became"
-    has_news = figures["messages"] or figures["windows"]
+    has_new = figures["messages"] or figures["windows"]
     return Report(
         summary=(
             f"{came} {plural(figures['windows'], 'window')} in {spec.sink}"
-            if has_news
+            if has_new
             else f"nothing new in {spec.source}"
         ),
-        figures={**figures, "watermark": counted.watermark},
+        figures={**figures, "watermark": counts.watermark},
         files=[str(run.out / FILE)],
         notes=notes,
     )
@@ -251,7 +365,7 @@ PIPELINE: Final = Pipeline(
         "A spec in TOML or Python says what to read, by which fields to group, how to cut time and what to compute. "
         "Runs as a stream: a window becomes one message of the sink, JSON with its start, end, keys and figures, when "
         "the watermark (the latest event time less the lateness) has passed its end; in mode update whenever it "
-        "changes. Events that come later are dropped and counted. Each window is pushed exactly once, also when the "
+        "changes. Events that come later are dropped and counts. Each window is pushed exactly once, also when the "
         "run is killed: the checkpoint in the directory of the run (--out) knows what was done.\n\n"
         "--available-now takes what is there and stops; run it again to go on. --preview 20 shows windows over history "
         "and pushes nothing: a good way to write a spec."

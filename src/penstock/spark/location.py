@@ -1,0 +1,206 @@
+"""The data directory or the broker that a url names: opening it, in the driver and in tasks, and committing progress.
+
+A url means what it means on the machine where it is used: a path may be missing there, or be another directory; a
+broker named by loopback is not there, or is another one. So a task gets the shard's id along with its work, and an
+error names the machine on which the url did not hold.
+
+The progress of a job is a consumer group that is moved as far as the job has come: so its lag can be seen, and
+retention waits for it. The job's own checkpoint stays the truth, so a failure here never fails a job: it is logged
+once, and tried again later. A broker is notified at once. A directory that no process holds is opened for a moment, at
+most every `DIRECTORY_SECONDS` and at the end; one that another process holds is left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import penstock
+from penstock.client.sync import Penstock
+from penstock.clock import Clock, SystemClock
+from penstock.embedded import BlockingSession, Session
+from penstock.errors import (
+    DirectoryInUse,
+    GroupExists,
+    GroupNotFound,
+    InvalidField,
+    NotADataDirectory,
+    PenstockError,
+    Unavailable,
+)
+from penstock.history import History, is_directory, open_history
+from penstock.history.history import CONNECT_SECONDS
+from penstock.model import check_name
+from penstock.storage.directory import MARKER
+
+
+def open_planned(url: str, shard: str = "", *, local: bool = True, connect_seconds: float = CONNECT_SECONDS) -> History:
+    """The history at a url as a task sees it; it must be that of the shard, when one is named."""
+    try:
+        history = open_history(url, local=local, connect_seconds=connect_seconds)
+    except (NotADataDirectory, Unavailable) as error:
+        raise not_here(url, error) from None
+    if shard and history.shard_id.hex() != shard:
+        history.close()
+        raise not_here(url, NotADataDirectory("it is another one, with other data, than the job was planned on"))
+    return history
+
+
+def check_directory(directory: str) -> None:
+    """Refuse a directory that is not a data directory on this machine."""
+    if not (Path(directory) / MARKER).is_file():
+        raise not_here(directory, NotADataDirectory(f"{directory} holds no data of Penstock"))
+
+
+def not_here(url: str, error: PenstockError) -> PenstockError:
+    """The error of a task that cannot use a url, with what to do about it."""
+    hint = "give a broker's url that holds on every node of the cluster: penstock://host:port, not localhost"
+    if is_directory(url):
+        hint = "give the url of a broker, penstock://host:port, or a directory that every node has mounted at that path"
+    message = f"url: {url} cannot be used on {socket.gethostname()}, where a task of Spark runs: {error.message}"
+    return type(error)(message, hint=hint)
+
+
+DIRECTORY_SECONDS: Final = 10.0
+BROKER_SECONDS: Final = 5.0  # noting progress must not hold a job up for longer
+CLIENT: Final = "spark"
+_UNREACHED: Final = ("unavailable", "closed", "not_authenticated")  # codes of errors that are not about the queue
+
+Offsets = Mapping[str, int]  # by partition: the next one to be read
+
+_log = logging.getLogger(__name__)
+
+
+class Place:
+    """See the module's rules."""
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        if not isinstance(url, str) or not url.strip():
+            raise InvalidField("url: there is none", hint="give a data directory, or a broker: penstock://host:port")
+        self.url = _directory_of(url.strip())
+        self.is_broker = "://" in self.url
+        self._clock = clock or SystemClock()
+        self._handle: Penstock | None = None  # of a broker, kept for the next time
+        self._pending: dict[tuple[str, str], dict[str, int]] = {}  # (queue, group): what is not noted yet
+        self._noted: dict[tuple[str, str], dict[str, int]] = {}
+        self._next_at = 0  # monotonic µs: when a directory may be opened again
+        self._said: set[str] = set()  # what the log has already
+
+    def handle(self, *, client: str = CLIENT) -> Penstock:
+        """The directory opened, or a connection to the broker; the caller closes it."""
+        if self.is_broker:
+            return penstock.connect(self.url, client=client)
+        self.check()
+        try:
+            return penstock.open(self.url)
+        except DirectoryInUse as error:
+            raise DirectoryInUse(
+                error.message, hint="if that is a broker, give its url (penstock://host:port) instead of the directory"
+            ) from None
+
+    def check(self) -> None:
+        """Refuse a directory that holds no data; it would be made by opening it."""
+        if not self.is_broker and not (Path(self.url) / MARKER).is_file():
+            raise NotADataDirectory(
+                f"{self.url} holds no data of Penstock",
+                hint="give the directory that `penstock serve --data` or `penstock.open` uses, or a broker's url",
+            )
+
+    # progress
+
+    def commit_progress(self, queue: str, group: str, offsets: Offsets) -> None:
+        """Note that everything before these offsets is done with; the group is made if it is not there."""
+        check_name(group, "group")
+        if offsets:
+            pending = self._pending.setdefault((queue, group), {})
+            pending.update(offsets)
+        self._note_pending(now=False)
+
+    def flush(self) -> None:
+        """Note what is still to be noted, directory or not."""
+        self._note_pending(now=True)
+
+    def finish(self) -> None:
+        """The same, and let go of the broker."""
+        self.flush()
+        if self._handle is not None:
+            with suppress(PenstockError):
+                self._handle.close()
+            self._handle = None
+
+    def _note_pending(self, *, now: bool) -> None:
+        for place, offsets in list(self._pending.items()):
+            if self._noted.get(place, {}).items() >= offsets.items():
+                del self._pending[place]
+        if not self._pending:
+            return
+        if self.is_broker:
+            self._tell_broker()
+        elif now or self._clock.monotonic() >= self._next_at:
+            self._open_directory()
+
+    def _tell_broker(self) -> None:
+        try:
+            if self._handle is None:
+                self._handle = penstock.connect(self.url, client=CLIENT, timeout=BROKER_SECONDS)
+            self._note(self._handle)
+        except PenstockError as error:
+            self._say(f"progress is not noted at {self.url} for now: {error}")
+
+    def _open_directory(self) -> None:
+        self._next_at = self._clock.monotonic() + round(DIRECTORY_SECONDS * 1_000_000)
+        try:
+            self.check()
+            with Penstock(BlockingSession(Session(self.url, background=False))) as handle:
+                self._note(handle)
+        except DirectoryInUse as error:
+            self._say(
+                f"progress is not noted: {error.message}. If that is a broker, give its url (penstock://host:port): "
+                "then the lag of this job can be seen, and retention waits for it"
+            )
+        except PenstockError as error:
+            self._say(f"progress is not noted in {self.url} for now: {error}")
+
+    def _note(self, handle: Penstock) -> None:
+        for place, offsets in list(self._pending.items()):
+            queue, group = place
+            try:
+                move_group(handle, queue, group, offsets)
+            except PenstockError as error:
+                if error.code in _UNREACHED:
+                    raise
+                self._say(f"progress in queue {queue!r} is not noted: {error}")
+            else:
+                self._noted.setdefault(place, {}).update(offsets)
+            del self._pending[place]
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            _log.warning("%s", text)
+
+
+def move_group(handle: Penstock, queue: str, group: str, offsets: Offsets) -> None:
+    """Have a group stand at these offsets, whether it is there already or not."""
+    place = handle.queue(queue)
+    try:
+        place.seek(group, dict(offsets))
+    except GroupNotFound:
+        with suppress(GroupExists):
+            place.create_group(group, dict(offsets), observes=True)
+
+
+def _directory_of(url: str) -> str:
+    """`file:` urls are paths; a scheme that is none of ours is refused by name."""
+    scheme = urlsplit(url).scheme if "://" in url else ""
+    if scheme == "file":
+        return urlsplit(url).path
+    if scheme and scheme not in ("penstock", "http"):
+        hint = "give a data directory, or a broker: penstock://host:port"
+        raise InvalidField(f"url: {url!r} is neither a directory nor a broker", hint=hint)
+    return url

@@ -1,1 +1,0 @@
-"""Backtests: the handler in a process of its own, and the report."""

@@ -1,0 +1,154 @@
+"""Options of pipelines as flags of a command line: what there is, and values from text.
+
+A field of `Options` is a flag. Its name ends with its unit: `_seconds` takes `5m`, `_bytes` takes `64MiB`. A boolean is
+a switch, a tuple may be given several times, `none` is None where that is allowed. Every error names the flag as it is
+written: `--gap-seconds`.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+import msgspec
+
+from penstock.clock import SystemClock
+from penstock.errors import InvalidField
+from penstock.model import suggestion
+from penstock.spark.pipelines.base import Options
+from penstock.units import instant, seconds, size_bytes
+
+Given = str | bool | Sequence[str]
+Kind = TypeVar("Kind", bound=Options)
+
+
+class Option(msgspec.Struct, frozen=True, kw_only=True):
+    """One option of a pipeline, as a command line shows it."""
+
+    name: str
+    flag: str
+    metavar: str
+    about: str
+    default: Any
+    type: Any  # what a value must be
+    is_required: bool
+    is_switch: bool
+    is_repeated: bool
+    choices: tuple[str, ...]
+
+    @property
+    def default_shown(self) -> str:
+        """The default as one would write it; nothing if there is none."""
+        if self.is_required or self.default in (None, (), "") or (self.is_switch and not self.default):
+            return ""
+        if self.is_repeated:
+            return ", ".join(map(str, self.default))
+        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default).lower()
+
+
+def flag(name: str) -> str:
+    """How an option is written on a command line."""
+    return f"--{name.replace('_', '-')}"
+
+
+def described(kind: type[Options]) -> list[Option]:
+    """The options of a pipeline, in their order."""
+    return [_option(field) for field in msgspec.structs.fields(kind)]
+
+
+def typed(kind: type[Kind], given: Mapping[str, Given], now: datetime | None = None) -> Kind:
+    """Options from text; those that are not given have their defaults."""
+    known = {option.name: option for option in described(kind)}
+    for name in given:
+        if name not in known:
+            raise InvalidField(f"{flag(name)}: there is no such option", hint=suggestion(name, tuple(known)))
+    for option in known.values():
+        if option.is_required and option.name not in given:
+            raise InvalidField(f"{option.flag} is missing", hint=option.about)
+    now = now or datetime.fromtimestamp(SystemClock().now() / 1e6, UTC)
+    values = {name: _value(known[name], value, now) for name, value in given.items()}
+    try:
+        return kind(**values)
+    except (TypeError, ValueError) as error:
+        raise InvalidField(str(error)) from None
+
+
+def _option(field: msgspec.structs.FieldInfo) -> Option:
+    plain, about = _plain(field.type)
+    choices = tuple(get_args(plain)) if get_origin(plain) is Literal else ()
+    default = None if field.default is msgspec.NODEFAULT else field.default
+    if field.default_factory is not msgspec.NODEFAULT:
+        default = field.default_factory()
+    return Option(
+        name=field.name,
+        flag=flag(field.name),
+        metavar=_metavar(field.name, plain, choices),
+        about=about,
+        default=default,
+        type=field.type,
+        is_required=field.required,
+        is_switch=plain is bool,
+        is_repeated=get_origin(plain) in (tuple, list),
+        choices=choices,
+    )
+
+
+def _plain(kind: Any) -> tuple[Any, str]:
+    """A type without its annotations and without None, and what its annotation says of it."""
+    about = ""
+    while True:
+        if get_origin(kind) is Annotated:
+            kind, *notes = get_args(kind)
+            about = next(
+                (each.description for each in notes if isinstance(each, msgspec.Meta) and each.description), about
+            )
+        elif get_origin(kind) in (Union, types.UnionType):
+            inner = [each for each in get_args(kind) if each is not type(None)]
+            if len(inner) > 1:
+                return kind, about
+            kind = inner[0]
+        else:
+            return kind, about
+
+
+def _metavar(name: str, plain: Any, choices: tuple[str, ...]) -> str:
+    if choices:
+        return "|".join(choices)
+    if name.endswith("_seconds"):
+        return "DURATION"
+    if name.endswith("_bytes"):
+        return "SIZE"
+    return {bool: "", int: "NUMBER", float: "NUMBER", datetime: "TIME"}.get(plain, "VALUE")
+
+
+def _value(option: Option, given: Given, now: datetime) -> Any:
+    try:
+        value = _parsed(option, given, now)
+        return msgspec.convert(value, option.type, strict=False)
+    except InvalidField as error:
+        raise InvalidField(f"{option.flag}: {error.message}", hint=error.hint) from None
+    except msgspec.ValidationError as error:
+        hint = suggestion(str(given), option.choices) if option.choices else option.about
+        wanted = "" if option.choices else f": {_wanted(error)}"
+        raise InvalidField(f"{option.flag}: {given!r} is not accepted{wanted}", hint=hint) from None
+
+
+def _wanted(error: msgspec.ValidationError) -> str:
+    """What a value should have been, in words of people."""
+    wanted = str(error).lower().partition(", got ")[0].replace(" | null", "")
+    return wanted.replace("`int`", "a whole number").replace("`float`", "a number")
+
+
+def _parsed(option: Option, given: Given, now: datetime) -> Any:
+    if not isinstance(given, str):
+        return given
+    if given.lower() == "none" and not option.is_required and option.default is None:
+        return None
+    plain, _ = _plain(option.type)
+    if option.name.endswith("_seconds"):
+        return seconds(given)
+    if option.name.endswith("_bytes"):
+        return size_bytes(given)
+    return instant(given, now) if plain is datetime else given

@@ -1,1 +1,0 @@
-"""Forecasts: rates by hour of the week, queueing, and the report."""

@@ -1,1 +1,0 @@
-"""Pipelines of your own, in batches and as a stream."""

@@ -1,0 +1,178 @@
+"""Finding a pipeline by name, and running it: its lock, its tables, and the record of the run.
+
+Pipelines that ship with Penstock have a name; anybody's own are `module:function`. A module is imported when its
+pipeline is asked for, and none of them imports Spark before it runs, so listing and explaining pipelines needs no Java.
+A run reads tables through the Spark session that it was given and starts none. What it reads ends where the log was
+durable when the table was planned.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from penstock.clock import Clock, SystemClock
+from penstock.errors import InvalidField, PenstockError
+from penstock.history import absolute_url
+from penstock.model import suggestion
+from penstock.spark.failures import cause, query_error
+from penstock.spark.pipelines.base import Options, Pipeline, Progress, Report
+from penstock.spark.pipelines.state import Record, keep, locked, records
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+# Where each lives, in the order in which they are listed.
+MODULES: Final = {
+    "archive": "archive",
+    "rollup": "rollup",
+    "traces": "traces",
+    "dlq-triage": "triage",
+    "replay": "replay",
+    "window": "window",
+    "backtest": "backtest",
+    "forecast": "forecast",
+}
+_HOME: Final = "penstock.spark.pipelines"
+
+
+def names() -> tuple[str, ...]:
+    """The names of the pipelines that ship with Penstock."""
+    return tuple(MODULES)
+
+
+def shipped() -> list[Pipeline]:
+    """The pipelines themselves."""
+    return [find(name) for name in names()]
+
+
+def find(name: str) -> Pipeline:
+    """The pipeline of this name."""
+    if ":" in name:
+        from penstock.spark.pipelines.custom import load
+
+        return load(name).pipeline
+    if name not in names():
+        hint = f"a function of your own is named module:function; {suggestion(name, names())}"
+        raise InvalidField(f"pipeline: there is none called {name!r}", hint=hint)
+    found: Pipeline = importlib.import_module(f"{_HOME}.{MODULES[name]}").PIPELINE
+    return found
+
+
+ALL: Final = "*"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Silent:
+    """Progress that nobody looks at."""
+
+    def step(self, what: str, done: float | None = None, total: float | None = None) -> None:
+        """Say nothing."""
+
+
+class PipelineRun:
+    """What a pipeline is given: `Run` of base.py."""
+
+    def __init__(
+        self,
+        spark: SparkSession | None,
+        url: str,
+        queues: Sequence[str] = (),
+        *,
+        options: Options,
+        out: Path,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        # None while the run is only checked.
+        self.spark: SparkSession = spark  # type: ignore[assignment]
+        # As the source will spell it, so that a state which names it fits wherever one stands.
+        self.url = absolute_url(url)
+        self.queues = tuple(queues)
+        self.since = since
+        self.until = until
+        self.options = options
+        self.out = out
+        self.progress: Progress = progress or Silent()
+
+    def messages(self, *, queues: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> DataFrame:
+        """Messages of the queues between `since` and `until` (pushed_at), only these columns."""
+        return self._table("messages", queues, columns)
+
+    def events(self, *, queues: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> DataFrame:
+        """What became of them, between `since` and `until` (settled_at)."""
+        return self._table("events", queues, columns)
+
+    def _table(self, name: str, queues: Sequence[str] | None, columns: Sequence[str] | None) -> DataFrame:
+        from penstock.spark import table
+
+        wanted = self.queues if queues is None else queues
+        return table(self.spark, self.url, wanted or ALL, name, self.since, self.until, columns)
+
+
+def execute(pipeline: Pipeline, run: PipelineRun, *, clock: Clock | None = None) -> Report:
+    """Run a pipeline in its directory, alone, and note what came of it."""
+    clock = clock or SystemClock()
+    begun = clock.now()
+    pipeline.check(run)
+    with locked(run.out):
+        _refuse_others(pipeline, run.out)
+        try:
+            report = pipeline.run(run)
+        except BaseException as error:
+            keep(run.out, _record(pipeline, run, clock, begun, error=_reason(error)))
+            raise
+        keep(run.out, _record(pipeline, run, clock, begun, report=report))
+    return report
+
+
+def _refuse_others(pipeline: Pipeline, out: Path) -> None:
+    """Files and state of two pipelines do not go together, and their accounts even less."""
+    earlier: list[Record] = []
+    with suppress(InvalidField):  # an account that cannot be read is no reason to fail
+        earlier = records(out)
+    others = [each.pipeline for each in earlier if each.report is not None and each.pipeline != pipeline.name]
+    if others:
+        hint = f"give {pipeline.name} a directory of its own"
+        raise InvalidField(f"out: {out} has the files of {others[-1]}", hint=hint)
+
+
+def default_out(name: str) -> Path:
+    """Where the files of a pipeline go when nobody says where."""
+    return Path("pipelines") / name.replace(":", ".")
+
+
+def _record(pipeline: Pipeline, run: PipelineRun, clock: Clock, begun: int, **came: Any) -> Record:
+    changed = {
+        field.name: getattr(run.options, field.name)
+        for field in msgspec.structs.fields(run.options)
+        if getattr(run.options, field.name) != field.default
+    }
+    return Record(
+        pipeline=pipeline.name,
+        url=run.url,
+        queues=run.queues,
+        since=run.since,
+        until=run.until,
+        options=changed,
+        started_at=_EPOCH + timedelta(microseconds=begun),
+        seconds=(clock.now() - begun) / 1e6,
+        **came,
+    )
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, PenstockError):
+        return error.message
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    ours = cause(error)
+    return ours.message if ours is not None else f"{type(error).__name__}: {query_error(str(error))}"

@@ -1,1 +1,0 @@
-"""Traces: hops of messages, the journeys that they make up, and their pictures."""

@@ -1,1 +1,0 @@
-"""Triage: dead letters, what killed them, and what they share."""

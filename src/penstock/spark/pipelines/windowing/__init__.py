@@ -1,1 +1,0 @@
-"""Windows: what declares them, and what computes them."""
