@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from heapq import nsmallest
 from itertools import chain, islice
-from typing import cast
 
 import numpy as np
 
@@ -190,7 +189,7 @@ def leases(shard: Shard, queue: str, group: str | None, limit: int) -> tuple[lis
         found = admin.queue_named(shard.core, queue)
         groups = list(found.groups.values()) if group is None else [admin.group_named(found, group)]
         monotonic = shard.clock.monotonic()
-        held = (cast(Lease, lease) for each in groups for lease in each.leases.values() if lease.deadline > monotonic)
+        held = (lease for each in groups for lease in each.leases.values() if lease.deadline > monotonic)
         return [_lease_view(lease, now - monotonic) for lease in nsmallest(limit, held, key=lambda lease: lease.at)]
 
     return shard.look(question)
