@@ -1,6 +1,6 @@
 # `make help` lists the commands; CI runs exactly these.
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check format proto bench mutants nightly clean
+.PHONY: help setup run demo test check format generate proto bench mutants nightly clean
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -55,6 +55,9 @@ check: setup ## ruff and mypy
 format: setup ## mend what ruff can mend
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+generate: setup ## write the blocking client from the asyncio one
+	$(BIN)/python -m penstock.client.generate
 
 proto: setup ## compile protos/ after a change
 	$(BIN)/python protos/compile.py

@@ -22,7 +22,7 @@ from penstock import operations as ops
 from penstock import validation
 from penstock.batch import Batch
 from penstock.broker.fitting import receipts_in, split
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from penstock.limits import priority_default

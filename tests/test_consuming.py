@@ -12,8 +12,8 @@ import pytest
 
 import penstock
 from penstock import aio
-from penstock.client.batching import BatchSize
-from penstock.client.sync_delivery import Leased
+from penstock.client._sync.delivery import Leased
+from penstock.client.batch_size import BatchSize
 from penstock.clock import ManualClock
 from penstock.embedded import AsyncSession, BlockingSession, Session
 from penstock.errors import InvalidField

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from penstock import Message
-from penstock.client.sync import Penstock, Queue
+from penstock.client._sync.queue import Queue
+from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from penstock.requests import Producer

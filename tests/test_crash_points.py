@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock import operations as ops
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from tests.support.accounts import assert_accounts

@@ -14,7 +14,7 @@ from hypothesis.stateful import run_state_machine_as_test
 import penstock
 from penstock import operations as ops
 from penstock.batch import Batch
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import PenstockError

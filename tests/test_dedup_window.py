@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import Batch, Message, limits
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.delivery import dedup
 from penstock.delivery.dedup import ENTRY, DedupWindow, Hashes, Place, Run, digest, merged, run_of

@@ -13,7 +13,7 @@ import pytest
 import penstock
 from penstock import Message
 from penstock import operations as ops
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import Damaged, HistoryLost, NotADataDirectory, QueueNotFound

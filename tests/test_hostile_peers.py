@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.errors import Unavailable
 from penstock.wire.answers import decode_leased
 from penstock.wire.frames import HEAD, PROTOCOL_VERSION, Type, frame

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from penstock import operations as ops
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from tests.support.forgetful import ForgetfulDisk

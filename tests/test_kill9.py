@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.embedded import BlockingSession, Session
 from penstock.model import Message, MessageId
 from tests.support.accounts import assert_accounts

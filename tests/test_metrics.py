@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock import limits
 from penstock import operations as ops
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from penstock.telemetry import Meter, Metrics

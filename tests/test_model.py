@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from penstock import operations as ops
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.embedded import BlockingSession, Session
 from tests.support.dose import NIGHTLY, dose
 from tests.support.forgetful import ForgetfulDisk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.client.place import Place
+from penstock.client.member import MemberState
 from penstock.errors import InvalidField
 from penstock.validation import lease_request
 from penstock.wire import calls
@@ -13,7 +13,7 @@ WRONG = [-1, True, 1.5, 2**63, 2**64, {}, {"0": -1}, {"0": 2**64}, {"0": "1"}, [
 
 
 def joined(start):
-    return Place("mail", "team", None, start, 1, None, 10.0).start
+    return MemberState("mail", "team", None, start, 1, None, 10.0).start
 
 
 def leased(start):

@@ -10,7 +10,7 @@ import pytest
 
 from penstock import limits
 from penstock import operations as ops
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.delivery import snapshot
 from penstock.embedded import BlockingSession, Session

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from penstock import operations as ops
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.delivery import snapshot
 from penstock.embedded import BlockingSession, Session

@@ -16,9 +16,8 @@ import pytest
 import penstock
 from penstock import aio
 from penstock import operations as ops
-from penstock.client.asynchronous import Penstock as AsyncPenstock
-from penstock.client.settlings import ACK
-from penstock.client.sync import Penstock
+from penstock.client.handles import AsyncPenstock, Penstock
+from penstock.client.values import ACK
 from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.errors import LeaseLost, Unavailable

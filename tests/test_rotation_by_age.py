@@ -7,7 +7,7 @@ import random
 import pytest
 
 import penstock
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField

@@ -18,8 +18,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.client.sync import Penstock, Queue
-from penstock.client.sync_delivery import Leased
+from penstock.client._sync.delivery import Leased
+from penstock.client._sync.queue import Queue
+from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.delivery.phases import SETTLED
 from penstock.delivery.recovery import give_up

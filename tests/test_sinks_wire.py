@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from penstock.remote.http_blocking import Session as HttpSession
 
 from penstock import operations as ops
 from penstock.broker import Broker
@@ -20,7 +21,6 @@ from penstock.embedded import Session
 from penstock.errors import InvalidField, NotAuthorised, SinkConflict
 from penstock.remote.asynchronous import AsyncSession
 from penstock.remote.blocking import Session as RemoteSession
-from penstock.remote.http_blocking import Session as HttpSession
 from penstock.remote.settings import settings
 from penstock.replies import SinkState
 from penstock.requests import SinkCommit

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.delivery import upkeep
 from penstock.embedded import BlockingSession, Session

@@ -16,7 +16,7 @@ from pyspark.sql.types import DataType, LongType, StructField, StructType
 
 from penstock import Message
 from penstock import operations as ops
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import HistoryLost, InvalidField, NotADataDirectory, QueueNotFound

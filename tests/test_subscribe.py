@@ -15,8 +15,8 @@ import penstock
 from penstock import Message, aio, limits
 from penstock import operations as ops
 from penstock.client import surviving
-from penstock.client.place import Place
-from penstock.client.sync_delivery import Leased
+from penstock.client._sync.delivery import Leased
+from penstock.client.member import MemberState
 from penstock.embedded import Session
 from penstock.errors import LeaseLost, MemberFenced, QueueNotFound
 from penstock.requests import LeaseRequest
@@ -354,15 +354,15 @@ def test_a_partition_is_announced_before_its_first_delivery_whoever_hears_of_it(
     """The heart hears of new partitions when the consumer has just looked for news and is about to lease."""
     other, _ = run_operation(ps._session, ops.Join("orders", GROUP, "other", 60))
     queue.push(b"a", partition=0)
-    request = Place.request
+    request = MemberState.request
 
     def after_news(place):
-        monkeypatch.setattr(Place, "request", request)
+        monkeypatch.setattr(MemberState, "request", request)
         run_operation(ps._session, ops.Leave("orders", GROUP, "other", other.generation))
         beats(3)  # the second began after it, and the third after its answer was known
         return place.request()
 
-    monkeypatch.setattr(Place, "request", after_news)
+    monkeypatch.setattr(MemberState, "request", after_news)
     mine: list[str] = []
     with closing(queue.subscribe(GROUP, "one", session_seconds=6, on_assigned=mine.extend)) as deliveries:
         assert next(deliveries).partition in mine

@@ -15,7 +15,7 @@ import pytest
 import penstock
 from penstock import Message
 from penstock import operations as ops
-from penstock.client.sync_delivery import Leased
+from penstock.client._sync.delivery import Leased
 from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import Closed, LeaseLost, QueueNotFound

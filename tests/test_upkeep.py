@@ -12,7 +12,7 @@ import pytest
 from penstock import limits
 from penstock import operations as ops
 from penstock.broker.health import readyz
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.embedded import BlockingSession, Session
 from penstock.model import ContentType, Message
 from penstock.shard.upkeep import RETRY_SECONDS_MAX, Sleeper

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import Message
-from penstock.client.sync import Penstock, Queue
-from penstock.client.sync_delivery import Leased
+from penstock.client._sync.delivery import Leased
+from penstock.client._sync.queue import Queue
+from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from penstock.model import Outcome

@@ -12,7 +12,7 @@ from bench.measure import Row, Scale, directory, interleaved, per_second
 from bench.memory import Above
 from bench.workload import BATCH
 from penstock import operations as ops
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.embedded import BlockingSession, Session
 from tests.support.operations import run_operation
 

@@ -10,7 +10,7 @@ from bench import raw, workload
 from bench.measure import Row, Scale, directory, interleaved, per_second
 from bench.workload import BATCH, PAYLOAD_BYTES
 from penstock import operations as ops
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.embedded import BlockingSession, Session
 from tests.support.operations import run_operation
 

@@ -14,7 +14,7 @@ from bench.measure import Row, Scale, directory
 from bench.workload import BATCH, FRAME_BYTES
 from penstock import limits
 from penstock import operations as ops
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.embedded import BlockingSession, Session
 from tests.support.operations import run_operation
 

@@ -34,10 +34,10 @@ from penstock.version import VERSION
 if TYPE_CHECKING:
     from penstock import aio
     from penstock.batch import Batch
-    from penstock.client.delivery import BaseDelivery
-    from penstock.client.pushed import PushResult
-    from penstock.client.sync import Penstock, Queue
-    from penstock.client.sync_delivery import Delivery, Leased
+    from penstock.client._sync.delivery import Delivery, Leased
+    from penstock.client._sync.queue import Queue
+    from penstock.client.handles import Penstock
+    from penstock.client.values import BaseDelivery, PushResult
     from penstock.clock import Clock
     from penstock.model_tasks import TaskState, TaskView
     from penstock.spark.pipelines.custom import pipeline
@@ -94,16 +94,16 @@ __all__ = [
 # Loaded when first used: what they need (NumPy, Arrow) takes long, and not every program that imports us needs it.
 _HOMES: Final = {
     "App": "penstock.tasks.app",
-    "BaseDelivery": "penstock.client.delivery",
+    "BaseDelivery": "penstock.client.values",
     "Batch": "penstock.batch",
     "Cancel": "penstock.tasks.endings",
-    "Delivery": "penstock.client.sync_delivery",
+    "Delivery": "penstock.client._sync.delivery",
     "Job": "penstock.tasks.job",
-    "Leased": "penstock.client.sync_delivery",
+    "Leased": "penstock.client._sync.delivery",
     "Middleware": "penstock.tasks.middleware",
-    "Penstock": "penstock.client.sync",
-    "PushResult": "penstock.client.pushed",
-    "Queue": "penstock.client.sync",
+    "Penstock": "penstock.client.handles",
+    "PushResult": "penstock.client.values",
+    "Queue": "penstock.client._sync.queue",
     "Retry": "penstock.tasks.endings",
     "Snooze": "penstock.tasks.endings",
     "Task": "penstock.tasks.task",
@@ -147,7 +147,7 @@ def open(
     be looked up for `task_retention_seconds` after they are final. Other users cannot read the directory; a group can
     with `data_mode="0750"`. None leaves a directory that others cannot read as it is.
     """
-    from penstock.client.sync import Penstock
+    from penstock.client.handles import Penstock
     from penstock.embedded import BlockingSession, Session
 
     session = Session(
@@ -165,7 +165,7 @@ def open(
 
 def open_in_memory(*, clock: Clock | None = None, rng: random.Random | None = None) -> Penstock:
     """The same system with nothing on disk: for tests, and for queues that may die with the process."""
-    from penstock.client.sync import Penstock
+    from penstock.client.handles import Penstock
     from penstock.embedded import BlockingSession, Session
 
     return Penstock(BlockingSession(Session(None, durability="os", clock=clock, rng=rng)))
@@ -193,7 +193,7 @@ def connect(
     are sent together, at most `batch_max` at a time. A `producer` name lets a successor take over:
     whoever connected with it before can push no more. docs/client.md has the details.
     """
-    from penstock.client.sync import Penstock
+    from penstock.client.handles import Penstock
     from penstock.remote.dialling import session
     from penstock.remote.settings import settings
 

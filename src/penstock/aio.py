@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 
 from penstock import limits
-from penstock.client.asynchronous import Penstock, Queue
-from penstock.client.asynchronous_delivery import Delivery, Leased
+from penstock.client._async.delivery import Delivery, Leased
+from penstock.client._async.queue import Queue
+from penstock.client.handles import AsyncPenstock as Penstock
 from penstock.clock import Clock
 from penstock.embedded import AsyncSession, Session
 from penstock.model import Durability, check_path

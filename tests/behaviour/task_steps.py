@@ -11,7 +11,7 @@ import msgspec
 
 from penstock import Penstock
 from penstock import operations as ops
-from penstock.client.sync_delivery import Delivery
+from penstock.client._sync.delivery import Delivery
 from penstock.envelopes import new_task_id, parse_envelope, tasks_batch
 from penstock.errors import PenstockError
 from penstock.model_tasks import Finish, TaskFilter, TaskSubmission, TaskView

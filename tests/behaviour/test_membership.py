@@ -9,7 +9,7 @@ import pytest
 
 from penstock import Message
 from penstock import operations as ops
-from penstock.client.sync_delivery import Leased
+from penstock.client._sync.delivery import Leased
 from penstock.errors import GroupNotFound, InvalidField, InvalidName, LeaseLost, MemberFenced, QueueNotFound
 from penstock.model import to_micros
 from penstock.requests import LeaseRequest

@@ -14,7 +14,7 @@ import penstock
 import penstock.spark
 from penstock import Message
 from penstock import operations as ops
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import Damaged, InvalidField, QueueNotFound
 from penstock.spark.pipelines.archive import PIPELINE, ArchiveOptions, read_archive

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from penstock import Message
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField

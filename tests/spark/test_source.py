@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 import penstock.spark
 from penstock import Message
 from penstock import operations as ops
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField, PenstockError, QueueNotFound
 from penstock.spark.failures import cause

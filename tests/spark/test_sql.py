@@ -15,7 +15,7 @@ from penstock import Message
 from penstock import operations as ops
 from penstock.cli import output, spark_session
 from penstock.cli.spark_session import hush
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField
 from penstock.spark.views import check_reading, meant, query

@@ -16,7 +16,7 @@ import pytest
 from penstock import Message
 from penstock import operations as ops
 from penstock.cli import main
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import QueueNotFound

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from penstock import Message
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField
 from penstock.spark.pipelines.flags import typed

@@ -16,9 +16,8 @@ from typing import Any, Protocol
 
 import penstock
 import penstock.aio
-from penstock.client.asynchronous import Penstock as AsyncPenstock
-from penstock.client.delivery import BaseDelivery
-from penstock.client.sync import Penstock
+from penstock.client.handles import AsyncPenstock, Penstock
+from penstock.client.values import BaseDelivery
 from penstock.model import Message, Outcome
 from penstock.replies import LeaseReply
 from penstock.wire.answers import decode_leased

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from penstock import Message
 from penstock import operations as ops
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.delivery.phases import SETTLED
 from penstock.embedded import BlockingSession, Session

@@ -19,11 +19,10 @@ import msgspec
 
 import penstock
 from penstock import aio
-from penstock.client.asynchronous_delivery import Leased as AsyncLeased
-from penstock.client.delivery import BaseLeased
-from penstock.client.place import Place
-from penstock.client.pushed import PushResult
-from penstock.client.sync_delivery import Leased
+from penstock.client._async.delivery import Leased as AsyncLeased
+from penstock.client._sync.delivery import Leased
+from penstock.client.member import MemberState
+from penstock.client.values import BaseLeased, PushResult
 from penstock.clock import ManualClock
 from penstock.embedded import AsyncSession, BlockingSession, Session
 from penstock.errors import PenstockError
@@ -164,7 +163,9 @@ class Face:
 
     def do_join(self, queue: str, group: str, member: str, session_seconds: Any, start: Any = None) -> Any:
         check_name(queue)
-        place = Place(queue, group, member, start, 1, None, session_seconds)  # checks what a subscription is given
+        place = MemberState(
+            queue, group, member, start, 1, None, session_seconds
+        )  # checks what a subscription is given
         told = self._of_session("join", queue, group, member, session_seconds, place.start)
         self.joined.append((queue, group, member, told.generation))
         return told

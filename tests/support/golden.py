@@ -26,7 +26,7 @@ from typing import Any
 from penstock import Message
 from penstock import operations as ops
 from penstock.batch import Batch
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from penstock.model_tasks import ScheduleSpec, TaskFilter

@@ -11,7 +11,7 @@ import sys
 from itertools import count
 from typing import Any
 
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.embedded import BlockingSession, Session
 
 QUEUE = "mail"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.client.sync import Penstock
-from penstock.client.sync_delivery import Delivery
+from penstock.client._sync.delivery import Delivery
+from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.errors import LeaseLost
 from penstock.model import Message

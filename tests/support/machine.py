@@ -15,8 +15,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.client.sync import Penstock, Queue
-from penstock.client.sync_delivery import Delivery, Leased
+from penstock.client._sync.delivery import Delivery, Leased
+from penstock.client._sync.queue import Queue
+from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import LeaseLost, MessageNotFound

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from penstock import operations as ops
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.delivery.log import Queue
 from penstock.embedded import Session
 from penstock.requests import LetterFilter

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.embedded import BlockingSession, Session
 from penstock.spark import consume, stream_reader
 from tests.support.brokers import BrokerThread

@@ -26,7 +26,7 @@ from rich.text import Text
 import penstock
 from penstock.cli import output
 from penstock.cli.storage import verified, write_verification
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.errors import NotADataDirectory
 from penstock.requests import DEAD_ATTEMPTS, DEAD_ERROR
 

@@ -24,7 +24,7 @@ from penstock.cli.tasks import (
     Workflow,
     filter_of,
 )
-from penstock.client.task_calls import new_operation
+from penstock.client._sync.task_calls import new_operation
 from penstock.model_tasks import OperationView, TaskFilter
 from penstock.units import plural
 

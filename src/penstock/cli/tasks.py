@@ -33,7 +33,7 @@ from penstock.cli.options import (
     seconds_option,
 )
 from penstock.cli.target import opened
-from penstock.client.task_calls import run_operation, wait_task
+from penstock.client._sync.task_calls import run_operation, wait_task
 from penstock.clock import SystemClock
 from penstock.errors import PenstockError, TaskConflict, TaskNotFound
 from penstock.model import check_priority, suggestion

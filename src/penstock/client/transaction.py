@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from penstock import validation
 from penstock.batch import Batch
-from penstock.client.delivery import BaseDelivery
-from penstock.client.session import AsyncSession, Session
+from penstock.client.values import BaseDelivery
 from penstock.errors import Closed
 from penstock.model import Message, MessageId, Outcome, check_name
 from penstock.requests import Operation, PushOperation, SettleOperation
@@ -47,39 +45,3 @@ class BaseTransaction:
         if self._over:
             raise Closed("this transaction is over", hint="begin a new one with transaction()")
         self._operations.append(operation)
-
-
-class Transaction(BaseTransaction):
-    """The blocking face of it."""
-
-    def __init__(self, session: Session) -> None:
-        super().__init__()
-        self._session = session
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over = True
-        if error is None and self._operations:
-            self.ids = self._session.transact(self._operations)
-
-
-class AsyncTransaction(BaseTransaction):
-    """The asyncio face of it: `async with ps.transaction() as tx`."""
-
-    def __init__(self, session: AsyncSession) -> None:
-        super().__init__()
-        self._session = session
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over = True
-        if error is None and self._operations:
-            self.ids = await self._session.transact(self._operations)

@@ -21,7 +21,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import penstock
-from penstock.client.sync import Penstock
+from penstock.client.handles import Penstock
 from penstock.clock import Clock, SystemClock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import (

@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, Unpac
 from uuid import UUID
 
 from penstock import operations as ops
+from penstock.client._async.task_calls import wait_task as await_task
+from penstock.client._sync.task_calls import wait_task
+from penstock.client.handles import Penstock
 from penstock.client.session import AsyncSession, Session
-from penstock.client.sync import Penstock
-from penstock.client.task_calls import await_task, wait_task
 from penstock.clock import Clock, ManualClock, SystemClock
 from penstock.model import Durability, check_name
 from penstock.model_tasks import TaskView, WorkerView

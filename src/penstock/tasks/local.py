@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from penstock import operations as ops
 from penstock import validation
-from penstock.client.sync_delivery import Delivery, Leased
+from penstock.client._sync.delivery import Delivery, Leased
 from penstock.clock import ManualClock, SystemClock
 from penstock.envelopes import parse_envelope
 from penstock.errors import InvalidField, LeaseLost, TaskConflict, TaskUnfinished

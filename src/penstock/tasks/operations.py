@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Literal, Unpack
 
 from penstock import operations as ops
+from penstock.client._async.task_calls import run_operation as arun_operation
+from penstock.client._sync.task_calls import new_operation, run_operation
 from penstock.client.session import AsyncSession, Session
-from penstock.client.task_calls import arun_operation, new_operation, run_operation
 from penstock.model_tasks import OperationView
 from penstock.tasks import listing
 from penstock.tasks.listing import JobFilter

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock import limits
-from penstock.client.delivery import BaseLeased
+from penstock.client.values import BaseLeased
 from penstock.clock import Clock
 from penstock.errors import InvalidField
 

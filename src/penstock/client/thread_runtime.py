@@ -1,29 +1,36 @@
-"""Leases of blocking consumers are extended at half their time, by one thread for all consumers of a session.
+"""What consumers need of threads: `task_runtime` has the same names for asyncio.
 
-The thread lives while somebody consumes. It sleeps until the first lease is due: leases that are worked off sooner cost
-it nothing, since a lease that is taken later is due later, unless it is shorter.
+Leases are extended at half their time, by one thread for all consumers of a session. The thread lives while somebody
+consumes. It sleeps until the first lease is due: leases that are worked off sooner cost it nothing, since a lease that
+is taken later is due later, unless it is shorter.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from penstock.errors import PenstockError, StateError
 
 if TYPE_CHECKING:
-    from penstock.client.session import Session
-    from penstock.client.sync_delivery import Leased
+    from penstock.client._sync.delivery import Leased
+    from penstock.client.session import Pipeline, Session
+
+Event = threading.Event
+Lock = threading.Lock
+sleep: Final = time.sleep
+Pause = Callable[[float], bool]  # sleeps; False when the work is over
 
 _KEEPERS: Final[WeakKeyDictionary[Session, LeaseKeeper]] = WeakKeyDictionary()
 _FINDING: Final = threading.Lock()
 
 
 class LeaseKeeper:
-    """See the module's rules."""
+    """Extends the leases of all consumers of a session."""
 
     def __init__(self, session: Session) -> None:
         self._clock = session.clock
@@ -110,3 +117,38 @@ def keeper_of(session: Session) -> LeaseKeeper:
         if keeper is None:
             keeper = _KEEPERS[session] = LeaseKeeper(session)
         return keeper
+
+
+def keeping_leases(session: Session) -> AbstractContextManager[LeaseKeeper]:
+    """A keeper of leases for a consumer."""
+    return keeper_of(session).consuming()
+
+
+@contextmanager
+def background(work: Callable[[Pause], None]) -> Iterator[None]:
+    """Run `work` in a thread beside the block; it ends with the block."""
+    over = threading.Event()
+    thread = threading.Thread(target=work, args=(lambda seconds: not over.wait(seconds),), name="penstock-member")
+    thread.daemon = True
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def call(callback: Callable[[list[str]], Any] | None, partitions: list[str]) -> None:
+    """Call a callback."""
+    if callback is not None:
+        callback(partitions)
+
+
+def wait_for(event: threading.Event, seconds: float) -> None:
+    """Return when the event is set, or after `seconds`."""
+    event.wait(seconds)
+
+
+def confirm_left(pipeline: Pipeline) -> None:
+    """A consumer left its loop: what it settled is durable before it goes on."""
+    pipeline.confirm()

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from penstock import validation
-from penstock.client.delivery import BaseDelivery
+from penstock.client.values import BaseDelivery
 from penstock.model import Position, check_name
 from penstock.replies import Membership
 from penstock.requests import LeaseRequest, check_session_seconds
@@ -22,7 +22,7 @@ from penstock.requests import LeaseRequest, check_session_seconds
 LABEL_LENGTH_MAX: Final = 115  # so that the whole of an id is a name, of up to 128
 
 
-class Place:
+class MemberState:
     """See the module's rules."""
 
     def __init__(

@@ -1,26 +1,24 @@
-"""The blocking face: `penstock.open()` gives a `Penstock`; its methods return when their effect is durable."""
+# Generated from penstock/client/_async/queue.py by `make generate`. Do not edit.
+"""Queues and their dead letters, as programs use them."""
 
 from __future__ import annotations
 
 import builtins
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from penstock import limits, validation
 from penstock import operations as ops
 from penstock.batch import Batch
-from penstock.client.consuming import consume
-from penstock.client.place import Place
-from penstock.client.pushed import PushResult
-from penstock.client.redriving import Edit, edited, next_page
+from penstock.client._sync.consumer import OnPartitions, Subscription, consume, surviving
+from penstock.client._sync.delivery import Delivery, Leased
+from penstock.client._sync.transaction import Transaction
+from penstock.client.member import MemberState
+from penstock.client.redrive import Edit, edited, next_page
 from penstock.client.session import Session
-from penstock.client.subscription import Subscription, Told
-from penstock.client.surviving import surviving
-from penstock.client.sync_delivery import Delivery, Leased
-from penstock.client.transaction import Transaction
+from penstock.client.thread_runtime import Event
+from penstock.client.values import PushResult
 from penstock.model import (
     DEFAULT_GROUP,
     Durability,
@@ -144,7 +142,8 @@ class Queue:
             check_durability(durability)
         if partition is None:
             return session.push_one(self.name, data, durability)
-        return session.push(self.name, Batch(data), validation.partition(partition), durability).ids()[0]
+        reply = session.push(self.name, Batch(data), validation.partition(partition), durability)
+        return reply.ids()[0]
 
     def push_many(self, items: Any, durability: Durability | None = None) -> PushResult:
         """Push bytes, text, JSON values or `Message`s, a `Batch` or an Arrow table: all of them or none."""
@@ -190,8 +189,8 @@ class Queue:
         lease_seconds: float | None = None,
         consumer: str | None = None,
         idle_seconds: float | None = None,
-        stop: threading.Event | None = None,
-    ) -> Iterator[Delivery]:
+        stop: Event | None = None,
+    ) -> Generator[Delivery, None, None]:
         """Deliveries for ever, or until nothing came for `idle_seconds` or `stop` is set.
 
         Leases are extended while the loop body runs; a delivery is acknowledged when the loop asks for the next one.
@@ -212,11 +211,11 @@ class Queue:
         batch: int = 100,
         lease_seconds: float | None = None,
         session_seconds: float = limits.session_seconds_default,
-        on_assigned: Told = None,
-        on_revoked: Told = None,
-        stop: threading.Event | None = None,
+        on_assigned: OnPartitions = None,
+        on_revoked: OnPartitions = None,
+        stop: Event | None = None,
         survives: bool = False,
-    ) -> Iterator[Delivery]:
+    ) -> Generator[Delivery, None, None]:
         """Deliveries for ever, as a member of a group that shares the partitions out among its members.
 
         Like `consume`, from the partitions that this member owns; `on_assigned` and `on_revoked` are called with the
@@ -225,12 +224,12 @@ class Queue:
         until they are there again, and makes the group anew if there is a `start`. See docs/groups.md.
         """
 
-        def run() -> Iterator[Delivery]:
-            place = Place(self.name, group, member, start, batch, lease_seconds, session_seconds)
-            return Subscription(self._session, place, on_assigned, on_revoked, stop).run()
+        def run() -> Generator[Delivery, None, None]:
+            member_state = MemberState(self.name, group, member, start, batch, lease_seconds, session_seconds)
+            return Subscription(self._session, member_state, on_assigned, on_revoked, stop).run()
 
-        begun = run()  # whatever is wrong with the arguments is refused now
-        return surviving(run, stop) if validation.flag(survives, "survives") else begun
+        subscription = run()  # wrong arguments are refused now
+        return surviving(run, stop) if validation.flag(survives, "survives") else subscription
 
     def members(self, group: str = DEFAULT_GROUP) -> list[Member]:
         """The members of a group, and the partitions each of them owns."""
@@ -257,7 +256,9 @@ class Queue:
         One that `observes` marks how far somebody has read the log, by `seek`. It may be late without being load: it
         does not count for `max_length`, and no message dies of waiting for it.
         """
-        self._session.execute(ops.CreateGroup(self.name, name, validation.wire_position(start, "start"), observes))
+        self._session.execute(
+            ops.CreateGroup(self.name, name, validation.wire_position(start, "start"), observes)
+        )
 
     def delete_group(self, name: str) -> None:
         """Delete a group."""
@@ -311,16 +312,10 @@ class Queue:
         return f"<Queue {self.name!r}>"
 
 
-class Penstock:
-    """An open system. Use it as a context manager, or call `close`. Safe to share between threads."""
+class Queues:
+    """What can be done with the queues of an open system."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    @property
-    def session(self) -> Session:
-        """What is behind it, for other faces of the same system."""
-        return self._session
+    _session: Session
 
     def queue(self, name: str) -> Queue:
         """A handle on a queue, which is made by the first push if it is not there."""
@@ -356,15 +351,3 @@ class Penstock:
     def compact(self) -> Freed:
         """Apply retention now; what it freed."""
         return self._session.execute(ops.Compact())
-
-    def close(self) -> None:
-        """Stop cleanly. A second call does nothing."""
-        self._session.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -1,27 +1,23 @@
-"""The asyncio face: the same methods as the blocking one, awaited."""
+"""Queues and their dead letters, as programs use them."""
 
 from __future__ import annotations
 
-import asyncio
 import builtins
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from penstock import limits, validation
 from penstock import operations as ops
 from penstock.batch import Batch
-from penstock.client.asynchronous_delivery import Delivery, Leased, hand_out, kept_alive
-from penstock.client.asynchronous_subscription import Subscription, Told
-from penstock.client.batching import BatchSize
-from penstock.client.place import Place
-from penstock.client.pushed import PushResult
-from penstock.client.redriving import Edit, edited, next_page
+from penstock.client._async.consumer import OnPartitions, Subscription, consume, surviving
+from penstock.client._async.delivery import Delivery, Leased
+from penstock.client._async.transaction import Transaction
+from penstock.client.member import MemberState
+from penstock.client.redrive import Edit, edited, next_page
 from penstock.client.session import AsyncSession
-from penstock.client.surviving import surviving_tasks
-from penstock.client.transaction import AsyncTransaction
+from penstock.client.task_runtime import Event
+from penstock.client.values import PushResult
 from penstock.model import (
     DEFAULT_GROUP,
     Durability,
@@ -42,9 +38,11 @@ from penstock.replies import LeaseView, Member
 from penstock.requests import LetterFilter
 from penstock.validation import PLAIN
 
+_NO_OPTIONS = (None, None, None, False, None)
+
 
 class DeadLetters:
-    """The dead letters of a queue. Every filter that is given must match; see the blocking face."""
+    """The dead letters of a queue. Every filter that is given must match."""
 
     def __init__(self, session: AsyncSession, queue: str) -> None:
         self._session = session
@@ -133,6 +131,7 @@ class Queue:
         trace: str | None = None,
         durability: Durability | None = None,
     ) -> MessageId:
+        """Push one message; returns its id once it is durable."""
         session = self._session
         options = (key, priority, delay, deliver_at, ttl, headers, dedup_key, max_attempts, trace)
         if type(payload) is bytes and partition is None and durability is None and options == PLAIN:
@@ -146,6 +145,7 @@ class Queue:
         return reply.ids()[0]
 
     async def push_many(self, items: Any, durability: Durability | None = None) -> PushResult:
+        """Push bytes, text, JSON values or `Message`s, a `Batch` or an Arrow table: all of them or none."""
         batch = Batch.build(items)
         check_durability(durability)
         return PushResult(await self._session.push(self.name, batch, batch.partitions, durability))
@@ -161,12 +161,25 @@ class Queue:
         auto_ack: bool = False,
         start: Position | None = None,
     ) -> Leased:
-        request = validation.lease_request(max, lease_seconds, consumer, partitions, auto_ack, start=start)
-        check_name(group, "group")
-        validation.wait_seconds(wait)
-        return Leased(self._session, await self._session.lease(self.name, group, request, wait))
+        """Take up to `max` messages for `lease_seconds`; waits up to `wait` seconds for the first one.
 
-    async def consume(
+        A group other than `default` must have been created, or `start` says where it begins: earliest, latest, an
+        offset or a time. Otherwise `GroupNotFound` is raised.
+        """
+        session = self._session
+        options = (lease_seconds, consumer, partitions, auto_ack, start)
+        request = (
+            validation.lease_of(max)
+            if options == _NO_OPTIONS
+            else validation.lease_request(max, lease_seconds, consumer, partitions, auto_ack, start=start)
+        )
+        if group is not DEFAULT_GROUP:
+            check_name(group, "group")
+        if type(wait) is not int or wait:
+            validation.wait_seconds(wait)
+        return Leased(session, await session.lease(self.name, group, request, wait))
+
+    def consume(
         self,
         group: str = DEFAULT_GROUP,
         batch: int | None = None,
@@ -175,21 +188,18 @@ class Queue:
         lease_seconds: float | None = None,
         consumer: str | None = None,
         idle_seconds: float | None = None,
-    ) -> AsyncIterator[Delivery]:
-        """Deliveries for ever, or until nothing came for `idle_seconds`; see the blocking face."""
-        wait = limits.wait_seconds_max if idle_seconds is None else min(limits.wait_seconds_max, idle_seconds)
-        idle = 0.0
-        size = BatchSize(batch, self._session.clock)
-        while idle_seconds is None or idle < idle_seconds:
-            leased = await self.lease(size.size, wait, lease_seconds, group, consumer, start=start)
-            start = None  # a group that is deleted from now on stays deleted
-            idle = 0.0 if leased else idle + wait
-            if leased:
-                size.begin()
-                async with kept_alive(leased), aclosing(hand_out(leased)) as deliveries:
-                    async for delivery in deliveries:
-                        yield delivery
-                size.end(leased)
+        stop: Event | None = None,
+    ) -> AsyncGenerator[Delivery]:
+        """Deliveries for ever, or until nothing came for `idle_seconds` or `stop` is set.
+
+        Leases are extended while the loop body runs; a delivery is acknowledged when the loop asks for the next one.
+        Leaving the loop gives back what was not begun, and counts as a failure of the delivery at hand unless it was
+        settled by hand. `start` makes the group if it is not there, as in `lease`.
+
+        `batch` is how many messages are leased at a time. None adapts: one at first, up to 64 while a lease is worked
+        off within a second; always one for ordered queues, with limits of leases, and with `max_attempts=1`.
+        """
+        return consume(self, self._session, group, batch, start, lease_seconds, consumer, idle_seconds, stop)
 
     def subscribe(
         self,
@@ -200,19 +210,25 @@ class Queue:
         batch: int = 100,
         lease_seconds: float | None = None,
         session_seconds: float = limits.session_seconds_default,
-        on_assigned: Told = None,
-        on_revoked: Told = None,
-        stop: asyncio.Event | None = None,
+        on_assigned: OnPartitions = None,
+        on_revoked: OnPartitions = None,
+        stop: Event | None = None,
         survives: bool = False,
     ) -> AsyncGenerator[Delivery]:
-        """Deliveries for ever, as a member of a group; see the blocking face. Close it to leave at once."""
+        """Deliveries for ever, as a member of a group that shares the partitions out among its members.
+
+        Like `consume`, from the partitions that this member owns; `on_assigned` and `on_revoked` are called with the
+        names of those that come and go. Leaving the loop leaves the group. `start` makes the group if it is not there,
+        as in `lease`. When the queue or the group is deleted the loop ends with an error; with `survives` it waits
+        until they are there again, and makes the group anew if there is a `start`. See docs/groups.md.
+        """
 
         def run() -> AsyncGenerator[Delivery]:
-            place = Place(self.name, group, member, start, batch, lease_seconds, session_seconds)
-            return Subscription(self._session, place, on_assigned, on_revoked, stop).run()
+            member_state = MemberState(self.name, group, member, start, batch, lease_seconds, session_seconds)
+            return Subscription(self._session, member_state, on_assigned, on_revoked, stop).run()
 
-        begun = run()  # whatever is wrong with the arguments is refused now
-        return surviving_tasks(run, stop) if validation.flag(survives, "survives") else begun
+        subscription = run()  # wrong arguments are refused now
+        return surviving(run, stop) if validation.flag(survives, "survives") else subscription
 
     async def members(self, group: str = DEFAULT_GROUP) -> list[Member]:
         """The members of a group, and the partitions each of them owns."""
@@ -295,20 +311,13 @@ class Queue:
         return f"<Queue {self.name!r}>"
 
 
-class Penstock:
-    """An open system: `async with penstock.aio.open("./data") as ps`."""
+class Queues:
+    """What can be done with the queues of an open system."""
 
-    def __init__(self, open_session: Callable[[], AsyncSession]) -> None:
-        self._open_session = open_session
-        self._opened: AsyncSession | None = None
-
-    @property
-    def _session(self) -> AsyncSession:
-        if self._opened is None:
-            self._opened = self._open_session()
-        return self._opened
+    _session: AsyncSession
 
     def queue(self, name: str) -> Queue:
+        """A handle on a queue, which is made by the first push if it is not there."""
         return Queue(self._session, name)
 
     async def queues(self) -> list[str]:
@@ -330,26 +339,14 @@ class Penstock:
         """Delete a queue, its messages and its dead letters."""
         await self._session.execute(ops.DeleteQueue(name))
 
-    def transaction(self) -> AsyncTransaction:
-        return AsyncTransaction(self._session)
+    def transaction(self) -> Transaction:
+        """Settle and push over any queues, all or nothing, when the `with` block ends without an error."""
+        return Transaction(self._session)
 
     async def seal(self) -> int:
+        """Write everything so far to the Parquet history now, full journal file or not; how many files were sealed."""
         return await self._session.execute(ops.Seal())
 
     async def compact(self) -> Freed:
+        """Apply retention now; what it freed."""
         return await self._session.execute(ops.Compact())
-
-    async def close(self) -> None:
-        if self._opened is not None:
-            await self._opened.close()
-
-    async def __aenter__(self) -> Self:
-        if self._opened is None:
-            self._opened = await asyncio.to_thread(self._open_session)
-        await self._opened.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()

@@ -1,11 +1,11 @@
-"""Deliveries of the blocking face: how to settle them."""
+# Generated from penstock/client/_async/delivery.py by `make generate`. Do not edit.
+"""Deliveries, and how to settle them."""
 
 from __future__ import annotations
 
 from penstock import validation
-from penstock.client.delivery import BaseDelivery, BaseLeased
 from penstock.client.session import Session
-from penstock.client.settlings import ACK, RELEASE
+from penstock.client.values import ACK, RELEASE, BaseDelivery, BaseLeased
 from penstock.model import Outcome
 from penstock.requests import Settling
 
@@ -58,12 +58,15 @@ class Leased(BaseLeased[Delivery]):
         self._settle(ACK)
 
     def nack(self, delay: float | None = None, error: str = "") -> None:
+        """Retry all of them, after `delay` or after the queue's backoff."""
         self._settle(validation.settling(Outcome.RETRIED, delay, error))
 
     def reject(self, reason: str = "") -> None:
+        """Dead-letter all of them now."""
         self._settle(validation.settling(Outcome.REJECTED, error=reason))
 
     def release(self) -> None:
+        """Give all of them back; the attempts do not count."""
         self._settle(RELEASE)
 
     def extend(self, seconds: float) -> None:

@@ -1,17 +1,52 @@
-"""What a lease hands out: deliveries, made when someone looks at them."""
+"""What the faces hand out, without I/O: deliveries of a lease, made when somebody looks at them, and the result of a push."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any, Generic, TypeVar, overload
+from functools import cached_property
+from typing import Any, Final, Generic, TypeVar, overload
 
 import msgspec
 
 from penstock.batch import Batch
 from penstock.limits import priority_default
-from penstock.model import ContentType, MessageId, Receipt, to_datetime
-from penstock.replies import LeaseReply, Piece
+from penstock.model import ContentType, MessageId, Outcome, Receipt, to_datetime
+from penstock.replies import LeaseReply, Piece, PushReply
+from penstock.requests import Settling
+
+ACK: Final = Settling(Outcome.ACKED)
+RELEASE: Final = Settling(Outcome.RELEASED)
+LEFT: Final = Settling(Outcome.RETRIED, None, "the consumer left its loop before this delivery was acknowledged")
+
+
+class PushResult:
+    """Ids are made when asked for. A duplicate has the id of the message that came first."""
+
+    def __init__(self, reply: PushReply) -> None:
+        self._reply = reply
+
+    def __len__(self) -> int:
+        return self._reply.count
+
+    @cached_property
+    def ids(self) -> list[MessageId]:
+        """One id per item, in order."""
+        return self._reply.ids()
+
+    @property
+    def duplicates(self) -> list[int]:
+        """Which items were duplicates: their places in the list that was pushed."""
+        return sorted(self._reply.duplicates)
+
+    @property
+    def statuses(self) -> list[str]:
+        """`queued` or `duplicate` for each item."""
+        return ["duplicate" if row in self._reply.duplicates else "queued" for row in range(self._reply.count)]
+
+    def __repr__(self) -> str:
+        return f"<PushResult {len(self)} items, {len(self._reply.duplicates)} duplicates>"
+
 
 D = TypeVar("D", bound="BaseDelivery")
 

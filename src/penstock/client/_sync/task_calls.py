@@ -1,14 +1,14 @@
-"""Calls about tasks that take several operations, for threads and for event loops."""
+# Generated from penstock/client/_async/task_calls.py by `make generate`. Do not edit.
+"""Calls about tasks that take several operations."""
 
 from __future__ import annotations
 
-import asyncio
-import time
 from secrets import token_hex
 
 from penstock import limits, validation
 from penstock import operations as ops
-from penstock.client.session import AsyncSession, Session
+from penstock.client.session import Session
+from penstock.client.thread_runtime import sleep
 from penstock.model_tasks import OperationView, TaskFilter, TaskView
 
 
@@ -23,17 +23,6 @@ def wait_task(session: Session, task_id: str, seconds: float) -> TaskView:
             return view
 
 
-async def await_task(session: AsyncSession, task_id: str, seconds: float) -> TaskView:
-    """Asyncio version of `wait_task()`."""
-    clock = session.clock
-    deadline = clock.monotonic() + round(seconds * 1_000_000)
-    while True:
-        left = (deadline - clock.monotonic()) / 1e6
-        view = await session.execute(ops.WaitTask(task_id, max(0.0, min(left, limits.wait_seconds_max))))
-        if view.is_final or clock.monotonic() >= deadline:
-            return view
-
-
 def new_operation(action: str, filter: TaskFilter) -> ops.BeginOperation:
     """An operation on all tasks that match. It has an id, so that the request may be sent again."""
     return ops.BeginOperation(action, filter, token_hex(6))
@@ -44,16 +33,6 @@ def run_operation(session: Session, action: str, filter: TaskFilter) -> Operatio
     view = session.execute(new_operation(action, filter))
     pauses = validation.pauses()
     while not view.is_over:
-        time.sleep(next(pauses))
+        sleep(next(pauses))
         view = session.execute(ops.FindOperation(view.operation_id))
-    return validation.succeeded(view)
-
-
-async def arun_operation(session: AsyncSession, action: str, filter: TaskFilter) -> OperationView:
-    """Asyncio version of `run_operation()`."""
-    view = await session.execute(new_operation(action, filter))
-    pauses = validation.pauses()
-    while not view.is_over:
-        await asyncio.sleep(next(pauses))
-        view = await session.execute(ops.FindOperation(view.operation_id))
     return validation.succeeded(view)

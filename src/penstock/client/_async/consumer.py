@@ -1,0 +1,258 @@
+"""Endless consumption: lease, hand out one by one, acknowledge on success, keep the lease alive meanwhile.
+
+`consume` competes for messages. A `Subscription` is a member of a group that shares the partitions out among its
+members: its heartbeats are sent in the background, so that a slow loop body does not cost the membership. Everything
+else happens between two deliveries: partitions that shall go are given up, `on_revoked` is called, and only then is
+their release confirmed; partitions that come are announced with `on_assigned` before their first delivery.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock import limits
+from penstock import operations as ops
+from penstock.client._async.delivery import Delivery, Leased
+from penstock.client.batch_size import BatchSize
+from penstock.client.member import MemberState, drawn
+from penstock.client.session import AsyncPipeline, AsyncSession
+from penstock.client.task_runtime import Event, Lock, Pause, background, call, confirm_left, keeping_leases, wait_for
+from penstock.client.values import ACK, LEFT, RELEASE
+from penstock.errors import GroupNotFound, MemberFenced, PenstockError, QueueNotFound
+from penstock.model import Position
+
+if TYPE_CHECKING:
+    from penstock.client._async.queue import Queue
+
+STOP_CHECK_SECONDS: Final = 1.0  # how soon a stop is noticed while nothing comes
+RETURN_CHECK_SECONDS: Final = 1.0  # how often a deleted queue or group is looked for
+
+OnPartitions = Callable[[list[str]], Any] | None
+
+
+async def consume(
+    queue: Queue,
+    session: AsyncSession,
+    group: str,
+    batch: int | None,
+    start: Position | None,
+    lease_seconds: float | None,
+    consumer: str | None,
+    idle_seconds: float | None,
+    stop: Event | None,
+) -> AsyncGenerator[Delivery]:
+    """Implement `Queue.consume`."""
+    patience = limits.wait_seconds_max if stop is None else STOP_CHECK_SECONDS
+    wait = patience if idle_seconds is None else min(patience, idle_seconds)
+    idle = 0.0
+    size = BatchSize(batch, session.clock)
+    async with keeping_leases(session) as keeper:
+        while stop is None or not stop.is_set():
+            leased = await queue.lease(size.size, wait, lease_seconds, group, consumer, start=start)
+            start = None  # a group that is deleted from now on stays deleted
+            idle = 0.0 if leased else idle + wait
+            if idle_seconds is not None and idle >= idle_seconds:
+                return
+            if leased:
+                size.begin()
+                async with keeper.holding(leased), aclosing(_hand_out(leased, stop)) as deliveries:
+                    async for delivery in deliveries:
+                        yield delivery
+                size.end(leased)
+
+
+async def _hand_out(leased: Leased, stop: Event | None) -> AsyncGenerator[Delivery]:
+    """One by one. Acks are not waited for singly: the end of the lease confirms them all."""
+    pipeline = leased.session.pipeline()
+    current: Delivery | None = None
+    deliveries = iter(leased)
+    try:
+        for delivery in deliveries:
+            current = delivery
+            yield delivery
+            current = None
+            if not delivery.settled:
+                pipeline.settle((delivery.proof,), ACK)
+            if stop is not None and stop.is_set():
+                break
+    except BaseException:
+        if current is not None and not current.settled:
+            pipeline.settle((current.proof,), LEFT)
+        _release(pipeline, deliveries)
+        await confirm_left(pipeline)
+        raise
+    _release(pipeline, deliveries)
+    await pipeline.confirm()
+
+
+def _release(pipeline: AsyncPipeline, deliveries: Iterable[Delivery]) -> None:
+    """Give back what was not handed out, uncounted."""
+    # By their receipts, since settles may overtake each other: the lease as a whole would include the one at hand.
+    if receipts := [delivery.proof for delivery in deliveries]:
+        pipeline.settle(receipts, RELEASE)
+
+
+async def surviving(run: Callable[[], AsyncGenerator[Delivery]], stop: Event | None) -> AsyncGenerator[Delivery]:
+    """What `run` hands out, started again whenever the queue or the group was deleted and is back.
+
+    Whether a group was deleted by itself, or went with a queue that has been created again since, cannot be told
+    afterwards: so who asks to survive the one survives the other.
+    """
+    stop = stop or Event()
+    while not stop.is_set():
+        try:
+            async with aclosing(run()) as deliveries:
+                async for delivery in deliveries:
+                    yield delivery
+        except (QueueNotFound, GroupNotFound):
+            await wait_for(stop, RETURN_CHECK_SECONDS)
+        else:
+            return
+
+
+class Subscription:
+    """One member of a group. `run` is iterated by one consumer."""
+
+    def __init__(
+        self,
+        session: AsyncSession,
+        member: MemberState,
+        on_assigned: OnPartitions,
+        on_revoked: OnPartitions,
+        stop: Event | None,
+    ) -> None:
+        self._session = session
+        self._member = member
+        self._on_assigned = on_assigned
+        self._on_revoked = on_revoked
+        self._stop = stop
+        self._asking = Lock()  # one request about membership at a time, so that replies come in order
+        self._pending: deque[Any] = deque()
+        self._pipeline: AsyncPipeline = session.pipeline()
+
+    async def run(self) -> AsyncGenerator[Delivery]:
+        """Deliveries for ever, or until `stop` is set."""
+        await self._join()
+        try:
+            async with background(self._send_heartbeats), keeping_leases(self._session) as keeper:
+                while not self._is_stopped():
+                    await self._follow()
+                    leased = await self._lease()
+                    if leased:
+                        async with keeper.holding(leased), aclosing(self._hand_out(leased)) as deliveries:
+                            async for delivery in deliveries:
+                                yield delivery
+        finally:
+            await self._leave()
+
+    def _is_stopped(self) -> bool:
+        return self._stop is not None and self._stop.is_set()
+
+    # deliveries
+
+    async def _lease(self) -> Leased | None:
+        member, session = self._member, self._session
+        wait = limits.wait_seconds_max if self._stop is None else STOP_CHECK_SECONDS
+        try:
+            reply = await session.lease(member.queue, member.group, member.request(), wait)
+        except MemberFenced:
+            await self._heartbeat()
+            return None
+        return Leased(session, reply)
+
+    async def _hand_out(self, leased: Leased) -> AsyncGenerator[Delivery]:
+        pipeline = self._pipeline = self._session.pipeline()
+        self._pending = deque(leased)
+        current: Delivery | None = None
+        try:
+            while self._pending and not self._is_stopped():
+                current = self._pending.popleft()
+                assert current is not None
+                yield current
+                if not current.settled:
+                    pipeline.settle((current.proof,), ACK)
+                current = None
+                await self._follow()
+        finally:
+            # Nothing is awaited before these: the loop may be closing.
+            if current is not None and not current.settled:
+                pipeline.settle((current.proof,), LEFT)
+            if self._pending:
+                pipeline.settle([delivery.proof for delivery in self._pending], RELEASE)
+                self._pending.clear()
+            await pipeline.confirm()
+
+    # membership
+
+    async def _follow(self) -> None:
+        """Follow the latest assignment: give partitions up, confirm that, take new ones on."""
+        member = self._member
+        while member.is_behind():
+            membership = member.membership
+            gone = member.gone(membership)
+            if gone:
+                await self._give_up(gone)
+            if membership is None:
+                member.renew()
+                await self._join()
+                continue
+            member.seen = membership
+            gained = member.gained(membership)
+            if gained:
+                member.mine.update(gained)
+                await call(self._on_assigned, gained)
+            if membership.revoking:
+                await self._heartbeat()
+
+    async def _give_up(self, partitions: list[str]) -> None:
+        unbegun = drawn(self._pending, partitions)
+        if unbegun:
+            self._pipeline.settle([delivery.proof for delivery in unbegun], RELEASE)
+        await self._pipeline.confirm()
+        await call(self._on_revoked, partitions)
+        self._member.mine.difference_update(partitions)
+
+    async def _join(self) -> None:
+        member = self._member
+        async with self._asking:
+            member.membership = await self._session.execute(
+                ops.Join(member.queue, member.group, member.member, member.session_seconds, member.start)
+            )
+            member.start = None  # a group that is deleted from now on stays deleted
+
+    async def _heartbeat(self) -> None:
+        """Report that this member is alive and what it holds; the reply is the latest assignment."""
+        member = self._member
+        async with self._asking:
+            known = member.membership
+            if known is None:
+                return
+            try:
+                member.membership = await self._session.execute(
+                    ops.Heartbeat(member.queue, member.group, member.member, known.generation, member.held())
+                )
+            except MemberFenced:
+                member.membership = None
+
+    async def _send_heartbeats(self, pause: Pause) -> None:
+        membership = self._member.membership
+        assert membership is not None
+        while await pause(membership.heartbeat_seconds):
+            with suppress(PenstockError):  # whatever it is, the consumer meets it too
+                await self._heartbeat()
+
+    async def _leave(self) -> None:
+        member = self._member
+        membership = member.membership
+        try:
+            if member.mine:
+                await call(self._on_revoked, sorted(member.mine))
+        finally:
+            if membership is not None:
+                with suppress(PenstockError):
+                    await self._session.execute(
+                        ops.Leave(member.queue, member.group, member.member, membership.generation)
+                    )

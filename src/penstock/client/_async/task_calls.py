@@ -1,0 +1,37 @@
+"""Calls about tasks that take several operations."""
+
+from __future__ import annotations
+
+from secrets import token_hex
+
+from penstock import limits, validation
+from penstock import operations as ops
+from penstock.client.session import AsyncSession
+from penstock.client.task_runtime import sleep
+from penstock.model_tasks import OperationView, TaskFilter, TaskView
+
+
+async def wait_task(session: AsyncSession, task_id: str, seconds: float) -> TaskView:
+    """A task once it is final, or as it is after `seconds`. No single request waits longer than a broker allows."""
+    clock = session.clock
+    deadline = clock.monotonic() + round(seconds * 1_000_000)
+    while True:
+        left = (deadline - clock.monotonic()) / 1e6
+        view = await session.execute(ops.WaitTask(task_id, max(0.0, min(left, limits.wait_seconds_max))))
+        if view.is_final or clock.monotonic() >= deadline:
+            return view
+
+
+def new_operation(action: str, filter: TaskFilter) -> ops.BeginOperation:
+    """An operation on all tasks that match. It has an id, so that the request may be sent again."""
+    return ops.BeginOperation(action, filter, token_hex(6))
+
+
+async def run_operation(session: AsyncSession, action: str, filter: TaskFilter) -> OperationView:
+    """Purge or cancel all tasks that match, and wait until it is done."""
+    view = await session.execute(new_operation(action, filter))
+    pauses = validation.pauses()
+    while not view.is_over:
+        await sleep(next(pauses))
+        view = await session.execute(ops.FindOperation(view.operation_id))
+    return validation.succeeded(view)

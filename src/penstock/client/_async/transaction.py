@@ -1,0 +1,27 @@
+"""A transaction that commits when its block ends."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from penstock.client.session import AsyncSession
+from penstock.client.transaction import BaseTransaction
+
+
+class Transaction(BaseTransaction):
+    """Settles and pushes over any queues: all of it happens, or nothing."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        super().__init__()
+        self._session = session
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over = True
+        if error is None and self._operations:
+            self.ids = await self._session.transact(self._operations)
