@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from contextlib import aclosing
 from functools import wraps
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 
 import penstock
 from penstock import Message, aio
-from penstock.client import asynchronous, sync
 from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.errors import Closed, LeaseLost, QueueFull, QueueNotFound
@@ -53,34 +51,6 @@ async def drain(queue, **options):
         seen += leased.payloads()
         await leased.ack()
     return seen
-
-
-def methods(kind):
-    return {name: value for name, value in vars(kind).items() if not name.startswith("_") and callable(value)}
-
-
-@pytest.mark.parametrize(
-    ("blocking", "awaited"),
-    [
-        (sync.Penstock, asynchronous.Penstock),
-        (sync.Queue, asynchronous.Queue),
-        (sync.DeadLetters, asynchronous.DeadLetters),
-        (penstock.Delivery, aio.Delivery),
-        (penstock.Leased, aio.Leased),
-    ],
-    ids=["Penstock", "Queue", "DeadLetters", "Delivery", "Leased"],
-)
-def test_both_faces_have_the_same_methods(blocking, awaited):
-    only_blocking = set(methods(blocking)) - set(methods(awaited))
-    only_awaited = set(methods(awaited)) - set(methods(blocking)) - {"options"}  # a property where nothing is awaited
-
-    assert only_blocking == only_awaited == set()
-    for name, method in methods(blocking).items():
-        ours = inspect.signature(method).parameters
-        theirs = inspect.signature(methods(awaited)[name]).parameters
-        if "filters" not in theirs:
-            assert [p for p in theirs if p not in ours] == [], name
-            assert set(ours) - set(theirs) <= {"stop"}, name
 
 
 @on_a_loop

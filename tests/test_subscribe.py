@@ -14,7 +14,8 @@ import pytest
 import penstock
 from penstock import Message, aio, limits
 from penstock import operations as ops
-from penstock.client import surviving
+from penstock.client._async import consumer as async_consumer
+from penstock.client._sync import consumer
 from penstock.client._sync.delivery import Leased
 from penstock.client.member import MemberState
 from penstock.embedded import Session
@@ -518,7 +519,8 @@ async def test_a_zombie_task_is_fenced_and_joins_again(opened):
 
 @on_a_loop
 async def test_a_task_whose_subscription_shall_survive_goes_on(opened, monkeypatch):
-    monkeypatch.setattr(surviving, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(consumer, "RETURN_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(async_consumer, "RETURN_CHECK_SECONDS", 0.01)
     async with opened as ps:
         queue = await ps.create_queue("orders")
         await queue.push(b"old")

@@ -14,7 +14,7 @@ import pytest
 
 from penstock import Penstock, aio
 from penstock import operations as ops
-from penstock.client import asynchronous
+from penstock.client._async.queue import Queue as AsyncQueue
 from penstock.clock import ManualClock
 from penstock.embedded import AsyncSession, BlockingSession, Session
 from penstock.envelopes import new_task_id, parse_envelope, tasks_batch
@@ -58,7 +58,7 @@ def new(task_type: str = "send", **options) -> TaskSubmission:
 
 
 async def lease(session, worker: str = "w1") -> list[tuple[str, Receipt]]:
-    leased = await asynchronous.Queue(session, "mail").lease(100, wait=30, consumer=worker)
+    leased = await AsyncQueue(session, "mail").lease(100, wait=30, consumer=worker)
     return [(parse_envelope(delivery.payload).task_id, delivery.proof) for delivery in leased]
 
 
