@@ -120,9 +120,8 @@ class BaseDelivery:
     def proof(self) -> Receipt:
         """Proof of this delivery."""
         leased, piece = self._leased, self._piece
-        return Receipt(
-            leased.queue, piece.partition(self._index), piece.offsets[self._index], self.attempt, leased.nonce
-        )
+        index = self._index
+        return Receipt(leased.queue, piece.partition(index), piece.offsets[index], piece.attempt(index), leased.nonce)
 
     @property
     def pushed_at(self) -> datetime:

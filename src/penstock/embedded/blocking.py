@@ -11,7 +11,7 @@ from penstock.batch import Batch, encode_one
 from penstock.embedded.session import Session
 from penstock.errors import LeaseLost
 from penstock.forks import refuse_in_forks
-from penstock.model import Durability, MessageId, Receipt
+from penstock.model import Durability, MessageId, Receipt, check_durability
 from penstock.replies import LeaseReply, PushReply
 from penstock.requests import LeaseRequest, Operation, PartitionChoice, Settling
 from penstock.shard.engine import Ticket
@@ -43,7 +43,12 @@ class BlockingSession:
         self.clock = session.clock
         self.loaded = session.loaded
         self.extend = session.extend
+        # The shard's own methods: what is called most often goes straight to it.
         self._push_one = session.push_one
+        self._push = session.shard.push
+        self._lease = session.lease
+        self._settle = session.settle
+        self._settle_lease = session.settle_lease
         self._confirm = session.confirm
         refuse_in_forks(self)
 
@@ -66,33 +71,40 @@ class BlockingSession:
     def push_one(self, queue: str, data: bytes, durability: Durability | None) -> MessageId:
         """Push a batch of one message."""
         id, ticket = self._push_one(queue, data, durability)
-        self._confirm(ticket)
+        if ticket:
+            self._confirm(ticket)
         return id
 
     def push(self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None) -> PushReply:
         """Push a batch."""
-        reply, ticket = self.session.push(queue, batch, partition, durability)
-        self._confirm(ticket)
+        if durability is not None:
+            check_durability(durability)
+        reply, ticket = self._push(queue, batch, partition, durability)
+        if ticket:
+            self._confirm(ticket)
         return reply
 
     def lease(self, queue: str, group: str, request: LeaseRequest, wait_seconds: float) -> LeaseReply:
         """Lease messages; blocks up to `wait_seconds` for the first."""
-        session = self.session
-        reply, ticket = (
-            session.lease_waiting(queue, group, request, wait_seconds)
-            if wait_seconds
-            else session.lease(queue, group, request)
-        )
-        self._confirm(ticket)
+        if wait_seconds:
+            reply, ticket = self.session.lease_waiting(queue, group, request, wait_seconds)
+        else:
+            reply, ticket = self._lease(queue, group, request)
+        if ticket:
+            self._confirm(ticket)
         return reply
 
     def settle(self, receipts: Sequence[Receipt], how: Settling) -> None:
         """End deliveries."""
-        self._confirm(self.session.settle(receipts, how))
+        ticket = self._settle(receipts, how)
+        if ticket:
+            self._confirm(ticket)
 
     def settle_lease(self, nonce: int, how: Settling) -> None:
         """End all deliveries that a lease still holds."""
-        self._confirm(self.session.settle_lease(nonce, how))
+        ticket = self._settle_lease(nonce, how)
+        if ticket:
+            self._confirm(ticket)
 
     def pipeline(self) -> Pipeline:
         return Pipeline(self.session)

@@ -17,7 +17,9 @@ class Delivery(BaseDelivery):
 
     def ack(self) -> None:
         """Done: it will not be delivered to this group again."""
-        self._settle(ACK)
+        session: Session = self._leased.session  # as in `_settle`, without a call: this is hot
+        session.settle((self.proof,), ACK)
+        self.settled = True
 
     def nack(self, delay: float | None = None, error: str = "") -> None:
         """Failed: retry after `delay`, or after the queue's backoff; dead-letter after the last attempt."""
@@ -54,8 +56,9 @@ class Leased(BaseLeased[Delivery]):
     _delivery = Delivery
 
     def ack(self) -> None:
-        """All that is not settled yet, in one operation."""
-        self._settle(ACK)
+        """Acknowledge all that is not settled yet, in one operation."""
+        if self.nonce:
+            self.session.settle_lease(self.nonce, ACK)
 
     def nack(self, delay: float | None = None, error: str = "") -> None:
         """Retry all of them, after `delay` or after the queue's backoff."""
