@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from penstock.remote.http_calls import call
+from penstock.remote.http_exchange import Exchange, Failure, Pause, Reply, Room, Send
 
 from penstock import operations as ops
 from penstock.clock import ManualClock
 from penstock.errors import LeaseLost, RateLimited, Unavailable
 from penstock.model import Outcome, Receipt
 from penstock.remote import http_request as asking
-from penstock.remote.http_calls import call
-from penstock.remote.http_exchange import Exchange, Failure, Pause, Reply, Room, Send
 from penstock.remote.producer import Producer
 from penstock.remote.settings import settings
 from penstock.requests import LeaseRequest, Settling

@@ -7,13 +7,13 @@ from urllib.parse import quote
 
 import msgspec
 import pytest
+from penstock.remote.http_calls import SHAPES
 
 from penstock import connect
 from penstock import operations as ops
 from penstock.errors import InvalidField, InvalidName, PenstockError
 from penstock.model import MessageId, Receipt
 from penstock.model_tasks import ScheduleSpec, TaskFilter, WorkerInfo
-from penstock.remote.http_calls import SHAPES
 from tests.support.http import request
 from tests.support.operations import run_operation
 
