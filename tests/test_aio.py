@@ -11,11 +11,13 @@ import pytest
 
 import penstock
 from penstock import Message, aio
+from penstock import operations as ops
 from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.errors import Closed, LeaseLost, QueueFull, QueueNotFound
 from tests.support.brokers import BrokerThread
 from tests.support.inside import session_of
+from tests.support.operations import run_operation
 
 SECONDS = 60  # nothing here takes that long; a hang fails instead of hanging
 
@@ -296,7 +298,7 @@ async def test_sealed_messages_are_read_off_the_loop(tmp_path):
     async with aio.open(tmp_path / "data") as ps:
         queue = ps.queue("mail")
         await queue.push_many([Message(payload=str(n).encode(), key=str(n), priority=n % 3) for n in range(100)])
-        await asyncio.to_thread(session_of(ps).seal)
+        await asyncio.to_thread(run_operation, session_of(ps), ops.Seal())
         seen = await drain(queue)
 
         assert sorted(int(p) for p in seen) == list(range(100))

@@ -212,12 +212,12 @@ def test_joined_files_hold_the_same_in_order_and_the_old_ones_go_later(world):
     assert world.archived() == world.pushed
     assert world.listed() == world.pushed
     old = {each.path for each in archive.manifest.replaced}
-    assert all(hidden(world.out, path).exists() for path in old)
+    assert all(archive_store.hidden(world.out, path).exists() for path in old)
 
     archive.open(NOW + GRACE + 1)
     assert world.stored() == {file.path for file in archive.manifest.files}
     assert archive.manifest.replaced == []
-    assert not any(hidden(world.out, path).exists() for path in old)
+    assert not any(archive_store.hidden(world.out, path).exists() for path in old)
 
 
 def test_a_queue_made_anew_is_another_one(world):

@@ -22,7 +22,7 @@ from penstock.errors import (
 )
 from penstock.model import Outcome, Receipt
 from penstock.model_tasks import Finish, ScheduleSpec, TaskFilter, TaskSubmission, WorkerInfo
-from penstock.requests import LeaseRequest
+from penstock.requests import LeaseRequest, PushOperation, SettleOperation
 from tests.support.operations import run_operation
 from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
 
@@ -244,7 +244,7 @@ async def test_what_was_leased_for_somebody_who_left_is_given_back_uncounted(tmp
 async def test_sealed_messages_are_read_off_the_loop(tmp_path):
     async with broker_on(tmp_path) as broker:
         await push(broker, *[b"%d" % index for index in range(100)])
-        await asyncio.to_thread(broker.session.seal)
+        await asyncio.to_thread(run_operation, broker.session, ops.Seal())
 
         assert payloads(await lease(broker, 100)) == [b"%d" % index for index in range(100)]
 
@@ -318,7 +318,7 @@ async def test_a_nack_of_a_sealed_message_does_not_hold_up_the_loop(tmp_path):
     async with broker_on(tmp_path) as broker:
         run_operation(broker.session, ops.CreateQueue("mail", {"max_attempts": 1}, exist_ok=False))
         await push(broker, b"a")
-        await asyncio.to_thread(broker.session.seal)
+        await asyncio.to_thread(run_operation, broker.session, ops.Seal())
         reply = await lease(broker)
 
         await broker.settled(SOMEONE, receipts(reply), NACK)
@@ -420,14 +420,17 @@ async def test_every_operation_asks_whether_it_may(tmp_path):
         broker.settle_each(SOMEONE, [proof], ACK, tell)
         with pytest.raises(NotAuthorised):
             broker.stream(SOMEONE, StreamRequest("mail"), tell, tell)
-        for name, (kind, _) in ops.CALLS.items():
-            if name in ("info", "transact"):
+        for kind in ops.TABLE.values():
+            if kind is ops.Info:
                 continue
             with pytest.raises(NotAuthorised):
-                await broker.call(SOMEONE, name, example(kind))
-        steps: list[ops.PushStep | ops.SettleStep] = [ops.PushStep("mail", b""), ops.SettleStep(str(proof), 1)]
+                await broker.execute(SOMEONE, example(kind))
+        steps: list[PushOperation | SettleOperation] = [
+            PushOperation("mail", Batch.build([b"a"])),
+            SettleOperation(proof, ACK),
+        ]
         with pytest.raises(NotAuthorised):
-            await broker.execute(SOMEONE, ops.Transact(steps))
+            await broker.transact(SOMEONE, steps)
 
         assert [isinstance(each, NotAuthorised) for each in answers[:4]] == [True] * 4
         assert isinstance(answers[4][0], NotAuthorised)

@@ -11,21 +11,24 @@ import pytest
 from msgspec.structs import replace
 
 from penstock import limits
+from penstock import operations as ops
+from penstock.batch import encode_one
 from penstock.embedded import Session
 from penstock.errors import InvalidField, StorageError, Unavailable
 from penstock.history.broker_files import BrokerFiles, local_files
 from penstock.storage import pins
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import NoPause
+from tests.support.operations import run_operation
 from tests.support.restarting import held_port
 
 
 @pytest.fixture
 def session(tmp_path):
     opened = Session(tmp_path / "data", durability="os", rng=random.Random(1))
-    opened.push_bytes("mail", b"a" * 1000)
-    opened.seal()
-    opened.push_bytes("mail", b"b")
+    opened.push_one("mail", encode_one(b"a" * 1000))
+    run_operation(opened, ops.Seal())
+    opened.push_one("mail", encode_one(b"b"))
     yield opened
     opened.close()
 

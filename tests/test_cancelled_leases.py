@@ -11,6 +11,7 @@ import pytest
 
 from penstock import aio
 from penstock import operations as ops
+from penstock.batch import encode_one
 from penstock.embedded import Session
 from penstock.remote import asynchronous as over_tcp
 from penstock.remote import http_asynchronous as over_http
@@ -195,7 +196,7 @@ async def test_in_the_broker_what_comes_in_the_turn_of_the_cancellation_is_given
         request = LeaseRequest(lease_seconds=HELD_SECONDS)
         waiting = asyncio.ensure_future(broker.leased(SOMEONE, "jobs", "default", request, SECONDS))
         await until(lambda: session.shard.waiters)
-        session.confirm(session.push_bytes("jobs", b"a")[1])
+        session.confirm(session.push_one("jobs", encode_one(b"a"))[1])
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import operations as ops
+from penstock.batch import encode_one
 from penstock.embedded import Session
 from penstock.errors import Closed, DiskFull
 from penstock.requests import LeaseRequest
@@ -38,7 +39,7 @@ def test_whoever_waits_is_told_although_the_last_checkpoint_failed(tmp_path, mon
     with ThreadPoolExecutor(2) as pool:
         calls: list[Any] = [
             pool.submit(session.lease_waiting, "mail", "default", LeaseRequest(1), SECONDS),
-            pool.submit(session.worker_news, "w-1", SECONDS),
+            pool.submit(session.run, ops.AwaitNews("w-1", SECONDS)),
         ]
         assert sat_down.acquire(timeout=SECONDS)
         with pytest.raises(DiskFull):
@@ -53,7 +54,7 @@ def test_whoever_waits_is_told_although_the_last_checkpoint_failed(tmp_path, mon
 
 def test_nothing_touches_the_directory_once_it_is_given_back(tmp_path, monkeypatch):
     session = Session(tmp_path / "data", background=False)
-    session.push_bytes("mail", b"a")
+    session.push_one("mail", encode_one(b"a"))
     assert session.keeper is not None
     keeper = session.keeper
     monkeypatch.setattr(session.shard.journal, "close", lambda: None)  # whoever rotated before it was closed
@@ -68,7 +69,7 @@ def test_nothing_touches_the_directory_once_it_is_given_back(tmp_path, monkeypat
 
 def test_a_journal_that_is_closed_is_not_called_broken(tmp_path):
     session = Session(tmp_path / "data")
-    session.push_bytes("mail", b"a")
+    session.push_one("mail", encode_one(b"a"))
     session.close()
 
     with pytest.raises(Closed):

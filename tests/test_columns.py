@@ -360,8 +360,7 @@ def read(rng: random.Random, queue: Any, ledger: Ledger) -> None:
     found = [*queue.peek(limit=50)]
     for partition in range(queue.options().partitions):
         found += queue.read(partition=str(partition), limit=50)
-    _, kind = ops.CALLS["read"]
-    by_tcp = msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=kind)
+    by_tcp = msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=ops.Read.spec.result)
     view = MessagesView([message_view(each) for each in found])
     by_http = [*map(json_client.message_of, msgspec.json.decode(msgspec.json.encode(view), type=MessagesView).messages)]
     for listing in (found, by_tcp, by_http):

@@ -95,5 +95,5 @@ def test_it_can_be_worked_with(directory):
 
     assert verified(directory).problems == []
     again = opened(directory)
-    assert again.stats("jobs")[0].groups["default"].leased == 0
+    assert run_operation(again, ops.Stats("jobs"))[0].groups["default"].leased == 0
     again.close()

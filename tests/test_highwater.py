@@ -58,7 +58,7 @@ def end_of_frames(path: Path) -> int:
 def test_a_killed_directory_opens_as_it_is_and_says_nothing_of_damage(killed):
     assert examine(RealDisk(killed)).is_sound
     with_all = opened(killed)
-    assert with_all.stats("mail")[0].groups["default"].ready == 30
+    assert run_operation(with_all, ops.Stats("mail"))[0].groups["default"].ready == 30
     with_all.close()
 
 

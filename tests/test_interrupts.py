@@ -232,7 +232,7 @@ def fill(world: World) -> None:
         "short": {"max_length": 3, "overflow": "drop_oldest", "lease_seconds": 1},
     }
     for name, options in queues.items():
-        ps.confirm(ps.create_queue(name, options, exist_ok=False))
+        ps.confirm(run_operation(ps, ops.CreateQueue(name, options)))
     for _ in range(3):
         world.push()
     world.push_many("spread", *(Message(payload=world.payload()) for _ in range(4)))
@@ -342,7 +342,7 @@ def time_passes(world: World) -> Callable[[], object]:
     _, receipts = world.lease("plain", 1)
     world.settle(receipts, Settling(Outcome.RETRIED))
     world.clock.advance(2)
-    return world.session.queues
+    return lambda: run_operation(world.session, ops.Queues())
 
 
 def membership(world: World) -> Callable[[], object]:
@@ -389,7 +389,7 @@ def retention(world: World) -> Callable[[], object]:
         world.session.confirm(world.session.settle_lease(lease[0], ACK))
     world.session.confirm(run_operation(world.session, ops.UpdateQueue("plain", {"retention_messages": 0})))
     world.forgetful.add("plain")
-    return world.session.compact
+    return lambda: run_operation(world.session, ops.Compact())
 
 
 CALLS: Final[dict[str, Prepare]] = {

@@ -144,7 +144,7 @@ def test_no_tcp_frame_holds_the_loop(broker, seed):
         names = ["task_type", "tasks", "receipts", "finishes", "task_ids", "queues"]
         frames = json_frame(draw.choice(list(JsonType)[:7]), json_body(draw, names))
     elif kind == Type.CALL:
-        name = draw.choice(sorted(ops.CALLS))
+        name = draw.choice(sorted([*ops.TABLE, "transact"]))
         frames = frame(kind, 2, msgspec.msgpack.encode([name, packed(draw, BODY_BYTES - 100)]))
     else:
         frames = frame(kind, 2, packed(draw))

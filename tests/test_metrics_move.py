@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -34,9 +35,8 @@ def shown(metrics: Metrics) -> dict[str, dict[str, float]]:
     }
 
 
-def call(caller: Caller, given: ops.Arguments) -> int:
-    name = ops.NAMES[type(given)]
-    return caller.send(Type.CALL, encode(Call(name, msgspec.Raw(encode(given)))))
+def call(caller: Caller, operation: ops.Operation[Any]) -> int:
+    return caller.send(Type.CALL, encode(Call(operation.spec.name, msgspec.Raw(encode(operation)))))
 
 
 def work_on_tasks(caller: Caller, waiting: Caller) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.errors import Damaged, OutcomeUnknown
 from penstock.journal.file import FileJournal
+from penstock.storage import frames as storage_frames
 from penstock.storage import highwater
 from penstock.storage.directory import open_directory
 from penstock.storage.frames import HEADER_BYTES, Verdict, frame_head, scan, seed_of
@@ -125,7 +126,7 @@ def test_bytes_that_only_look_like_frames_do_not_make_a_torn_tail_damage():
 
 
 def test_when_telling_would_take_too_long_the_tail_counts_as_damaged(monkeypatch):
-    monkeypatch.setattr(frames_module, "SEARCH_BYTES_MAX", 100)
+    monkeypatch.setattr(storage_frames, "SEARCH_BYTES_MAX", 100)
     fake = b"".join(frame_head(entry(n), n, n - 1, seed_of(bytes(16))) + entry(n) for n in range(2, 9))
     found = scan(bytes(HEADER_BYTES + 8) + fake, seed_of(SHARD), 1)
     assert found.verdict is Verdict.DAMAGED

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock import operations as ops
@@ -13,7 +15,12 @@ from penstock.batch import Batch, encode_one_with
 from penstock.broker import Broker
 from penstock.errors import PenstockError
 from penstock.model import Outcome, Receipt
-from penstock.requests import LeaseRequest
+from penstock.requests import LeaseRequest, PushOperation, SettleOperation
+from penstock.server.tcp import start_tcp
+from penstock.wire import requests
+from penstock.wire.errors import ErrorReply, to_error
+from penstock.wire.frames import Type
+from tests.support.served import Caller
 from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
 
 ACK = validation.settling(Outcome.ACKED)
@@ -37,12 +44,31 @@ async def fold(broker: Broker, count: int) -> None:
     raise answers[0]
 
 
-def transact(*steps: Any) -> Ask:
-    return lambda broker: broker.execute(SOMEONE, ops.Transact(list(steps)))
+def transact(*steps: PushOperation | SettleOperation) -> Ask:
+    return lambda broker: broker.transact(SOMEONE, steps)
 
 
-def push_step(queue: str = "full") -> ops.PushStep:
-    return ops.PushStep(queue, encode_one_with(b"x"))
+def framed(name: str, arguments: Any) -> Ask:
+    """A call over TCP: what cannot be decoded never reaches the broker."""
+
+    async def ask(broker: Broker) -> None:
+        server = await start_tcp(broker, "127.0.0.1", 0)
+        body = requests.encode(requests.Call(name, msgspec.Raw(requests.encode(arguments))))
+        kind, answer = await asyncio.to_thread(_answer, server.port, body)
+        await server.close()
+        assert kind == Type.ERROR
+        raise to_error(requests.decode(answer, ErrorReply))
+
+    return ask
+
+
+def _answer(port: int, body: bytes) -> tuple[int, bytes]:
+    with Caller(port) as caller:
+        return caller.answer(caller.send(Type.CALL, body))
+
+
+def transact_framed(step: requests.PushStep | requests.SettleStep) -> Ask:
+    return framed("transact", requests.Transact([step]))
 
 
 # name: (how to ask, queue, code, how many refusals it is)
@@ -50,19 +76,19 @@ REFUSED: dict[str, tuple[Ask, str, str, int]] = {
     "push": (lambda broker: broker.pushed(SOMEONE, "full", Batch.build([b"x"])), "full", "queue_full", 1),
     "one folded push": (lambda broker: fold(broker, 1), "full", "queue_full", 1),
     "many folded pushes": (lambda broker: fold(broker, 5), "full", "queue_full", 5),
-    "transaction: push": (transact(push_step()), "full", "queue_full", 1),
-    "transaction: settle": (transact(ops.SettleStep(str(STALE), 1)), "full", "lease_lost", 1),
-    "transaction: name": (transact(push_step("a/b")), "a/b", "invalid_name", 1),
-    "transaction: batch": (transact(ops.PushStep("full", b"junk")), "full", "bad_batch", 1),
-    "transaction: receipt": (transact(ops.SettleStep("junk", 1)), "", "bad_receipt", 1),
+    "transaction: push": (transact(PushOperation("full", Batch.build([b"x"]))), "full", "queue_full", 1),
+    "transaction: settle": (transact(SettleOperation(STALE, ACK)), "full", "lease_lost", 1),
+    "transaction: name": (transact_framed(requests.PushStep("a/b", encode_one_with(b"x"))), "a/b", "invalid_name", 1),
+    "transaction: batch": (transact_framed(requests.PushStep("full", b"junk")), "full", "bad_batch", 1),
+    "transaction: receipt": (transact_framed(requests.SettleStep("junk", 1)), "", "bad_receipt", 1),
     "lease": (lambda broker: broker.leased(SOMEONE, "none", "default", LeaseRequest(1)), "none", "queue_not_found", 1),
     "settle": (lambda broker: broker.settled(SOMEONE, [STALE], ACK), "full", "lease_lost", 1),
     "settle a lease": (lambda broker: broker.settled_lease(SOMEONE, 77, ACK), "", "lease_lost", 1),
     "extend": (lambda broker: broker.extended(SOMEONE, 77, 5.0), "", "lease_lost", 1),
     "call": (lambda broker: broker.execute(SOMEONE, ops.Stats("none")), "none", "queue_not_found", 1),
-    "call: name": (lambda broker: broker.execute(SOMEONE, ops.Stats("a/b")), "", "invalid_name", 1),
+    "call: name": (framed("stats", {"queue": "a/b"}), "", "invalid_name", 1),
     "sink": (
-        lambda broker: broker.execute(SOMEONE, ops.CommitSink("full", "s", 0, ["nowhere"])),
+        lambda broker: broker.execute(SOMEONE, ops.CommitSink("full", "s", 0, ("nowhere",))),
         *("full", "", 1),
     ),
 }

@@ -14,9 +14,11 @@ import pytest
 
 import penstock
 from penstock import aio
+from penstock import operations as ops
 from penstock.embedded import Session
 from penstock.errors import Closed
 from tests.support.brokers import BrokerThread
+from tests.support.operations import run_operation
 from tests.support.serving import on_uvloop, until
 
 SHORT_SECONDS = 5.0  # what a call would wait that nobody ends
@@ -25,7 +27,7 @@ SHORT_SECONDS = 5.0  # what a call would wait that nobody ends
 @pytest.fixture
 def session() -> Iterator[Session]:
     opened = Session(None, durability="os")
-    opened.create_queue("mail", {}, exist_ok=False)
+    run_operation(opened, ops.CreateQueue("mail"))
     yield opened
     opened.close()
 

@@ -1,4 +1,4 @@
-"""The session's methods of tasks over the wire: waiting in parts, and answers that tell of each part."""
+"""Tasks over the wire: waiting in parts, and answers that tell of each part."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.remote.task_operations import AsyncWaits, Waits
-
 from penstock import operations as ops
+from penstock.client._async.task_calls import wait_task as await_task
+from penstock.client._sync.task_calls import wait_task
 from penstock.clock import ManualClock
 from penstock.errors import InvalidField, LeaseLost
 from penstock.model import Receipt
 from penstock.model_tasks import Finish, Submitted, TaskState, TaskSubmission, TaskView
 from penstock.remote import http_tasks
-from penstock.remote.request import Request, call, news_of
+from penstock.remote.request import Request, execute
+from penstock.remote.session import AsyncRemoteSession, RemoteSession
+from penstock.wire.requests import encode
 
 TASK = "0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"
 OTHER = "0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5c"
@@ -33,44 +35,35 @@ class Asked:
         self.states = list(states)
         self.seconds: list[float] = []
 
-    def _call(self, arguments: ops.Arguments) -> Request:
-        return call(arguments)
-
     def answer(self, request: Request) -> TaskView:
         self.seconds.append(request.wait_seconds)
         self.clock.advance(request.wait_seconds)
         return view(self.states.pop(0))
 
 
-class Blocking(Asked, Waits):
-    def _told(self, request: Request) -> Any:
-        return self.answer(request), 0
-
-    def _done(self, request: Request) -> Any:
-        raise AssertionError
-
-
-class OnALoop(Asked, AsyncWaits):
-    async def _told(self, request: Request) -> Any:
+class Blocking(Asked, RemoteSession):
+    def ask(self, request: Request) -> Any:
         return self.answer(request)
 
-    def _done(self, request: Request) -> Any:
-        raise AssertionError
+
+class OnALoop(Asked, AsyncRemoteSession):
+    async def ask(self, request: Request) -> Any:
+        return self.answer(request)
 
 
 def test_a_long_wait_is_made_of_short_ones():
-    blocking = Blocking(*[TaskState.RUNNING] * 3)
-    assert blocking.wait_task(TASK, 150.0)[0].state is TaskState.RUNNING
+    blocking: Any = Blocking(*[TaskState.RUNNING] * 3)
+    assert wait_task(blocking, TASK, 150.0).state is TaskState.RUNNING
     assert blocking.seconds == [60.0, 60.0, 30.0]
 
-    on_a_loop = OnALoop(TaskState.RUNNING, TaskState.COMPLETED)
-    assert asyncio.run(on_a_loop.wait_task(TASK, 150.0)).state is TaskState.COMPLETED
+    on_a_loop: Any = OnALoop(TaskState.RUNNING, TaskState.COMPLETED)
+    assert asyncio.run(await_task(on_a_loop, TASK, 150.0)).state is TaskState.COMPLETED
     assert on_a_loop.seconds == [60.0, 60.0]
 
 
 def test_a_look_without_patience_is_one_request():
-    blocking = Blocking(TaskState.PENDING)
-    assert blocking.wait_task(TASK, 0.0)[0].state is TaskState.PENDING
+    blocking: Any = Blocking(TaskState.PENDING)
+    assert wait_task(blocking, TASK, 0.0).state is TaskState.PENDING
     assert blocking.seconds == [0.0]
 
 
@@ -82,7 +75,9 @@ def test_an_id_that_nobody_chose_is_new():
     ]
     told = [Submitted(TASK, False), Submitted(TASK, False), Submitted(OTHER, False)]
 
-    assert news_of(tasks, told) == [Submitted(TASK), Submitted(TASK, False), Submitted(OTHER, False)]
+    reply = execute(ops.SubmitTasks(tasks)).read(memoryview(encode(told)))
+
+    assert reply == [Submitted(TASK), Submitted(TASK, False), Submitted(OTHER, False)]
 
 
 def test_what_json_cannot_hold_is_refused_without_the_others():

@@ -204,7 +204,7 @@ def test_a_lease_whose_answer_is_cut_is_made_again_and_nothing_is_leased_for_eve
 
 def test_what_a_broker_refuses_because_it_stops_is_asked_of_the_next():
     exchange = Exchange(Producer(1, 1))
-    waiting, refused = asking.lease("mail", "default", LeaseRequest(), 5.0), asking.call(ops.Purge("mail"))
+    waiting, refused = asking.lease("mail", "default", LeaseRequest(), 5.0), asking.execute(ops.Purge("mail"))
     exchange.put(waiting)
     exchange.put(refused)
 

@@ -63,6 +63,7 @@ def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
 def step(session: Session, batch: int, names: tuple[str, ...], **more: Any) -> SinkState:
     state, ticket = run_operation(session, ops.CommitSink(**structs.asdict(SinkCommit("q", "s", batch, names, **more))))
     session.confirm(ticket)
+    assert isinstance(state, SinkState)
     return state
 
 
@@ -199,7 +200,7 @@ def test_who_comes_again_goes_on_with_the_files_that_were_staged_first(session, 
     session = opened(session._disk, clock, 2)
 
     second = staged(session, [b"4", b"3", b"2"], [b"1", b"0"])
-    run_operation(session, ops.DiscardStaged("q", first))  # needed: nothing happens
+    run_operation(session, ops.DiscardStaged("q", [*first]))  # needed: nothing happens
     committed(session, 1, second)
 
     assert payloads(session) == Counter([b"before", *(b"%d" % n for n in range(5))])

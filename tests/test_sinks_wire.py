@@ -15,15 +15,15 @@ from penstock.remote.http_blocking import Session as HttpSession
 
 from penstock import operations as ops
 from penstock.broker import Broker
-from penstock.broker.access import ANONYMOUS, Action, Client
+from penstock.broker.access import ANONYMOUS, Client
 from penstock.clock import SystemClock
 from penstock.embedded import Session
 from penstock.errors import InvalidField, NotAuthorised, SinkConflict
+from penstock.operations import Action
 from penstock.remote.asynchronous import AsyncSession
 from penstock.remote.blocking import Session as RemoteSession
 from penstock.remote.settings import settings
 from penstock.replies import SinkState
-from penstock.requests import SinkCommit
 from penstock.shard import sink_commit
 from penstock.storage.staging import name_for
 from tests.support.brokers import BrokerThread
@@ -66,13 +66,13 @@ def test_batches_are_staged_and_committed_over_tcp(session, broker):
     write_all(remote)
 
     assert payloads(session) == EXPECTED
-    assert remote.sink_state("q", "s")[0] == SinkState(1)
+    assert remote.execute(ops.GetSinkState("q", "s")) == SinkState(1)
     assert staged_files(session) == []
     names = staged(remote, [b"x"])
-    remote.discard_staged("q", names)
+    remote.execute(ops.DiscardStaged("q", [*names]))
     assert staged_files(session) == []
     with pytest.raises(SinkConflict, match="batch 0"):
-        remote.commit_sink(SinkCommit("q", "s", 0))
+        remote.execute(ops.CommitSink("q", "s", 0))
     remote.close()
 
 
@@ -81,10 +81,10 @@ def test_the_asyncio_session_does_the_same(session, broker):
         remote = AsyncSession(settings(broker.url))
         name = name_for("q", "s", 0, SystemClock().now(), bytes(10))
         local = staged(session, [b"a"])
-        await remote.stage("q", name, 0, session._disk.read(f"staging/{local[0]}"))
-        state: SinkState = await remote.commit_sink(SinkCommit("q", "s", 3, (name,)))
-        assert state == await remote.sink_state("q", "s")
-        await remote.discard_staged("q", local)
+        await remote.execute(ops.Stage("q", name, 0, session._disk.read(f"staging/{local[0]}")))
+        state = await remote.execute(ops.CommitSink("q", "s", 3, (name,)))
+        assert state == await remote.execute(ops.GetSinkState("q", "s"))
+        await remote.execute(ops.DiscardStaged("q", [*local]))
         await remote.close()
         return state
 
@@ -122,7 +122,7 @@ def test_who_may_not_push_to_the_queue_may_do_nothing_here(session):
         asked = [
             ops.Stage("q", name, 0, b""),
             ops.DiscardStaged("q", [name]),
-            ops.CommitSink("q", "s", 0, []),
+            ops.CommitSink("q", "s", 0),
             ops.GetSinkState("q", "s"),
         ]
         for each in asked:
@@ -152,7 +152,7 @@ def test_a_broker_that_is_killed_between_the_steps_goes_on_where_it_was(tmp_path
     with Restarting(tmp_path, random.Random(3)) as broker:
         remote = connected(broker.url)
         first = staged(remote, *large)
-        state, _ = remote.commit_sink(SinkCommit("q", "s", 0, first))
+        state = remote.execute(ops.CommitSink("q", "s", 0, first))
         assert 0 < state.done < state.count
         broker.kill()
         broker.start()

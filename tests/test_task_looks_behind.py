@@ -13,7 +13,7 @@ from penstock.model_tasks import TaskFilter
 from penstock.task_index import index as module
 from penstock.task_index import many
 from penstock.task_index.follower import Follower
-from tests.support.operations import run_operation
+from tests.support.operations import purge_tasks, run_operation
 from tests.test_tasks_table import Archive
 
 
@@ -123,7 +123,7 @@ def test_what_reaches_back_is_seen(office, how):
     caught_up(office)
     backlog(office)
     if how == "purge":
-        office.told(office.session.purge_tasks(TaskFilter(states=("dead",))))  # type: ignore[arg-type]
+        office.told(purge_tasks(office.session, TaskFilter(states=("dead",))))  # type: ignore[arg-type]
     elif how == "retry":
         office.retry(task_id)
     elif how == "seek":

@@ -17,7 +17,7 @@ from penstock.model_tasks import OperationState, OperationView, TaskFilter
 from penstock.shard import tasks as shard_tasks
 from penstock.shard.tasks import operation_runner
 from tests.behaviour.task_steps import Office
-from tests.support.operations import run_operation
+from tests.support.operations import purge_tasks, run_operation
 from tests.test_tasks_table import Archive
 
 CHUNK = 7
@@ -149,9 +149,9 @@ def test_an_operation_is_over_soon_although_the_shard_is_closed_meanwhile(tmp_pa
     monkeypatch.undo()
 
     with closing(Session(office.path, durability="os")) as again:
-        assert again.purge_tasks(TaskFilter())[0] <= 61
-        assert again.operation(view.operation_id)[0].is_over
-        assert again.tasks(TaskFilter())[0].tasks == []
+        assert purge_tasks(again, TaskFilter())[0] <= 61
+        assert run_operation(again, ops.FindOperation(view.operation_id))[0].is_over
+        assert run_operation(again, ops.ListTasks(TaskFilter()))[0].tasks == []
 
 
 def test_only_so_many_run_at_a_time_and_those_that_are_over_are_forgotten(tmp_path, monkeypatch):

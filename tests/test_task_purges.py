@@ -8,7 +8,7 @@ from penstock import operations as ops
 from penstock.clock import ManualClock
 from penstock.errors import TaskNotFound
 from penstock.model_tasks import TaskFilter, TaskState
-from tests.support.operations import run_operation
+from tests.support.operations import purge_tasks, run_operation
 from tests.test_tasks_table import Archive
 
 WEEK = 7 * 24 * 3600
@@ -22,7 +22,7 @@ def office(tmp_path):
 
 
 def purge(office: Archive, **wanted) -> int:
-    count: int = office.told(office.session.purge_tasks(TaskFilter(**wanted)))
+    count: int = office.told(purge_tasks(office.session, TaskFilter(**wanted)))
     return count
 
 

@@ -77,7 +77,7 @@ async def test_the_whole_life_of_tasks_on_a_loop(opened):
     assert [each.is_new for each in await session.execute(ops.SubmitTasks([child, parent]))] == [True, True]
     (late,) = await session.execute(ops.SubmitTasks([new("late", depends_on=(parent.task_id,))]))
     waits = asyncio.create_task(run_operation(session, ops.WaitTask(child.task_id, 60)))
-    await until(lambda: len(inside.desk.waiters))
+    await until(lambda: len(inside.tasks.waiters))
 
     ((task_id, receipt),) = await lease(session)
     await session.execute(ops.NoteProgress(receipt, task_id, b"50"))
@@ -90,7 +90,7 @@ async def test_the_whole_life_of_tasks_on_a_loop(opened):
     assert await session.execute(ops.FinishTasks([done])) == [None]
 
     assert (await waits).result == b'"r"'
-    assert len(inside.desk.waiters) == 0
+    assert len(inside.tasks.waiters) == 0
     assert (await session.execute(ops.CancelTask(late.task_id))).state is TaskState.CANCELLED
     (refusal,) = await session.execute(
         ops.FinishTasks([Finish(receipt=runs[late.task_id], task_id=late.task_id, outcome="completed")])
@@ -112,7 +112,7 @@ async def test_workers_and_schedules_on_a_loop(opened):
     await session.push("mail", tasks_batch([task]), None, None)
     ((task_id, _),) = await lease(session)
     news = asyncio.create_task(run_operation(session, ops.AwaitNews("w1", 60)))
-    await until(lambda: inside.desk.registry._mail)
+    await until(lambda: inside.tasks.registry._mail)
 
     await session.execute(ops.CancelTask(task_id))
 
@@ -137,7 +137,7 @@ async def test_hundreds_wait_at_once_and_whoever_stops_waiting_leaves_nothing():
     await session.push("mail", tasks_batch(tasks), None, None)
     waits = [asyncio.create_task(run_operation(session, ops.WaitTask(task.task_id, 60))) for task in tasks]
     given_up = asyncio.create_task(run_operation(session, ops.WaitTask(tasks[0].task_id, 60)))
-    await until(lambda: len(inside.desk.waiters) == len(tasks))
+    await until(lambda: len(inside.tasks.waiters) == len(tasks))
     given_up.cancel()
 
     finishes = [
@@ -150,7 +150,7 @@ async def test_hundreds_wait_at_once_and_whoever_stops_waiting_leaves_nothing():
     views = await asyncio.gather(*waits)
     assert [view.result for view in views] == [f'"{task.task_id}"'.encode() for task in tasks]
     await asyncio.gather(given_up, return_exceptions=True)
-    assert len(inside.desk.waiters) == 0
+    assert len(inside.tasks.waiters) == 0
     await session.close()
 
 
@@ -162,7 +162,7 @@ async def test_closing_tells_whoever_waits_on_a_loop():
     await session.push("mail", tasks_batch([task]), None, None)
     waits = asyncio.create_task(run_operation(session, ops.WaitTask(task.task_id, 60)))
     news = asyncio.create_task(run_operation(session, ops.AwaitNews("w1", 60)))
-    await until(lambda: len(inside.desk.waiters) and inside.desk.registry._mail)
+    await until(lambda: len(inside.tasks.waiters) and inside.tasks.registry._mail)
 
     await session.close()
 

@@ -14,7 +14,7 @@ import pytest
 import penstock
 from penstock import aio, envelopes
 from penstock import operations as ops
-from penstock.batch import Batch, alike_of, encode_one_with, encode_plain, layout
+from penstock.batch import Batch, alike_of, encode_one, encode_one_with, encode_plain, layout
 from penstock.broker import Client, Principal
 from penstock.embedded import Session
 from penstock.errors import BadRequest, InvalidField, LeaseLost, NotAuthorised, TaskNotFound, Unavailable
@@ -162,11 +162,11 @@ def test_a_finish_that_is_sent_again_is_refused_when_another_has_the_task(world)
     world.clock.advance(3600)
     world.session.timekeeper.tick()
     with penstock.connect(world.broker.url) as ps:
-        request = asking.finish_tasks([finish])
+        request = asking.execute(ops.FinishTasks([finish]))
         request.sent = 1
 
         session: Any = ps._session
-        (error,) = session._ask(request)
+        (error,) = session.ask(request)
     assert isinstance(error, LeaseLost)
 
 
@@ -181,10 +181,10 @@ def test_ways_to_end_are_told_apart_when_they_are_sent_again(world):
     with penstock.connect(world.broker.url) as ps:
         assert run_operation(ps._session, ops.FinishTasks(ends))[0] == [None, None, None]
         for finishes, expected in ((ends, [True] * 3), (other, [False] * 3)):
-            request = asking.finish_tasks(finishes)
+            request = asking.execute(ops.FinishTasks(finishes))
             request.sent = 1
             session: Any = ps._session
-            assert [answer is None for answer in session._ask(request)] == expected
+            assert [answer is None for answer in session.ask(request)] == expected
         assert [type(each) for each in run_operation(ps._session, ops.FinishTasks(ends))[0]] == [LeaseLost] * 3
 
 
@@ -197,10 +197,10 @@ def test_a_finish_is_known_after_a_restart(tmp_path):
     broker = BrokerThread(session)
     with penstock.connect(broker.url) as ps:
         remote: Any = ps._session
-        request = asking.finish_tasks(finishes)
+        request = asking.execute(ops.FinishTasks(finishes))
         request.sent = 1  # the answer was lost with the broker
 
-        assert [type(answer) for answer in remote._ask(request)] == [NoneType, LeaseLost]
+        assert [type(answer) for answer in remote.ask(request)] == [NoneType, LeaseLost]
     broker.stop()
     session.close()
 
@@ -388,18 +388,18 @@ def test_bad_input_is_refused_by_its_name(world):
         with pytest.raises(InvalidField, match=r"tasks\[1\]\.args"):
             run_operation(session, ops.SubmitTasks([new(), new(args=b"{}", unique_key="k")]))
         with pytest.raises(InvalidField, match="wait"):
-            session._ask(asking.call(ops.WaitTask(UNKNOWN, 61.0)))
+            session.ask(asking.execute(ops.WaitTask(UNKNOWN, 61.0)))
         wrong = {"receipt": ["mail", "0", 0, 1, 7], "task_id": UNKNOWN, "outcome": "lost"}
-        request = asking.finish_tasks([])
+        request = asking.execute(ops.FinishTasks([]))
         request.encode = lambda _: (requests.encode(["finish_tasks", {"finishes": [wrong]}]),)
         with pytest.raises(BadRequest, match="outcome"):
-            session._ask(request)
+            session.ask(request)
 
 
 @on_uvloop
 async def test_single_tasks_of_one_turn_become_one_frame():
     async with broker_on() as broker:
-        broker.session.push_bytes("mail", b"first")
+        broker.session.push_one("mail", encode_one(b"first"))
         before = broker.shard.journal.sequence
         answers: list[Any] = []
         for number in range(10):

@@ -26,7 +26,7 @@ class Backlog:
 
     def __init__(self, stack: ExitStack, path: Path, waiting: int, *, sealed: bool) -> None:
         self._session = Session(path, durability="os")
-        ps = stack.enter_context(Penstock(self._session))
+        ps = stack.enter_context(Penstock(BlockingSession(self._session)))
         self._queue = ps.queue("mail")
         self._sealed = sealed
         fill(self._queue, workload.cycled(waiting // BATCH))

@@ -36,7 +36,7 @@ def seek_in_sealed(setting: Setting, partitions: int) -> Work:
     """A group moves to an instant within each segment."""
     began = setting.clock.now()
     _half_read(setting, partitions)
-    moment = to_datetime(began + 500_000)
+    moment = to_datetime(began + 500_000).isoformat()
     return lambda: run_operation(setting.session, ops.Seek("mail", "default", moment, None))
 
 

@@ -23,13 +23,13 @@ def compact(setting: Setting, extents: int) -> Work:
     setting.ps.queue("gone").push_many([b"y"] * (3 * extents))
     run_operation(setting.session, ops.Seal())
     setting.ps.delete_queue("gone")
-    return setting.session.compact
+    return lambda: run_operation(setting.session, ops.Compact())
 
 
 def seal_partitions(setting: Setting, partitions: int) -> Work:
     """A message in each of many partitions."""
     _spread(setting, partitions)
-    return setting.session.seal
+    return lambda: run_operation(setting.session, ops.Seal())
 
 
 def seal_beside(setting: Setting, extents: int) -> Work:
@@ -38,7 +38,7 @@ def seal_beside(setting: Setting, extents: int) -> Work:
         _spread(setting, extents // SEALS, "history")
         run_operation(setting.session, ops.Seal())
     setting.ps.queue("mail").push_many([b"x"] * 100)
-    return setting.session.seal
+    return lambda: run_operation(setting.session, ops.Seal())
 
 
 def checkpoint_untouched(setting: Setting, queues: int) -> Work:

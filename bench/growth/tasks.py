@@ -6,7 +6,7 @@ from bench.growth.cost import CONSTANT, LINEAR, Cost, Setting, Work
 from penstock import operations as ops
 from penstock.envelopes import new_task_id, tasks_batch
 from penstock.model_tasks import TaskFilter, TaskState, TaskSubmission
-from tests.support.operations import run_operation
+from tests.support.operations import purge_tasks, run_operation
 
 BATCH = 100
 
@@ -31,16 +31,16 @@ def status_behind(setting: Setting, tasks: int) -> Work:
 def status_behind_batches(setting: Setting, tasks: int) -> Work:
     """The same when they came many at a time."""
     (old,) = _enqueue(setting, 1)
-    setting.session.tasks(TaskFilter())
+    run_operation(setting.session, ops.ListTasks(TaskFilter()))
     _enqueue(setting, tasks)
-    return lambda: setting.session.task(old)
+    return lambda: run_operation(setting.session, ops.FindTask(old))
 
 
 def purge_waiting(setting: Setting, tasks: int) -> Work:
     """All that wait are cancelled and forgotten."""
     _enqueue(setting, tasks)
     run_operation(setting.session, ops.ListTasks(TaskFilter()))
-    return lambda: setting.session.purge_tasks(TaskFilter(states=(TaskState.PENDING,)))
+    return lambda: purge_tasks(setting.session, TaskFilter(states=(TaskState.PENDING,)))
 
 
 COSTS = [

@@ -133,7 +133,7 @@ class SealingSession(Session):
     """Seals after everything that may have pushed something."""
 
     def __init__(self, path: None, **arguments: Any) -> None:
-        super().__init__(path, **validation)
+        super().__init__(path, **arguments)
         push_one, settle, settle_lease = self.push_one, self.settle, self.settle_lease
         self.push_one = lambda *call: self._sealed(push_one, *call)
         self.settle = lambda *call: self._sealed(settle, *call)
@@ -145,17 +145,16 @@ class SealingSession(Session):
     def transact(self, *call: Any) -> Any:
         return self._sealed(super().transact, *call)
 
-    def submit_tasks(self, *call: Any) -> Any:
-        return self._sealed(super().submit_tasks, *call)
-
-    def finish_tasks(self, *call: Any) -> Any:
-        return self._sealed(super().finish_tasks, *call)
+    def run(self, operation: ops.Operation[Any], client: str = "") -> Any:
+        if isinstance(operation, ops.SubmitTasks | ops.FinishTasks):
+            return self._sealed(super().run, operation, client)
+        return super().run(operation, client)
 
     def _sealed(self, call: Callable[..., Any], *arguments: Any) -> Any:
         pushed = self._pushed()
-        answer = call(*validation)
+        answer = call(*arguments)
         if self._pushed() != pushed:
-            self.seal()
+            super().run(ops.Seal())
         return answer
 
     def _pushed(self) -> int:

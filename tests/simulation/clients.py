@@ -278,7 +278,7 @@ class Clients:
         if what == "push":
             self.world.do("visitor", "visit_push", lambda s: s.push("visited", batch, None, None), payload=payload)
         elif what == "delete":
-            self.world.do("visitor", "visit_delete", lambda s: (None, s.delete_queue("visited")))
+            self.world.do("visitor", "visit_delete", lambda s: (None, run_operation(s, ops.DeleteQueue("visited"))))
         else:
             self.world.do("visitor", "visit_lease", self._payloads)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.embedded import Session
+from penstock.client import task_calls
+from penstock.embedded import BlockingSession, Session
+from penstock.model_tasks import TaskFilter
 from penstock.operations import Compact, Fetch, History, ListFiles, Operation, Seal
 
 PLAIN = (Seal, Compact, History, ListFiles, Fetch)
@@ -19,3 +21,15 @@ def run_operation(session: Any, operation: Operation[Any]) -> Any:
     if isinstance(operation, PLAIN):
         return reply
     return ticket if operation.spec.result in (None, type(None)) else (reply, ticket)
+
+
+def confirm(session: Any, ticket: int) -> None:
+    """Wait until a ticket of an embedded session is durable; what others reply is."""
+    if isinstance(session, Session):
+        session.confirm(ticket)
+
+
+def purge_tasks(session: Any, filter: TaskFilter) -> tuple[int, int]:
+    """(how many tasks were purged, ticket)."""
+    blocking = BlockingSession(session) if isinstance(session, Session) else session
+    return task_calls.run_operation(blocking, "purge", filter).purged, 0

@@ -158,8 +158,7 @@ def _named(name: str, url: str | None, context: str | None) -> ScheduleView:
 
 
 def _all(session: Session) -> list[ScheduleView]:
-    found = session.execute(ops.Schedules())
-    return found
+    return session.execute(ops.Schedules())
 
 
 def _row(view: ScheduleView) -> tuple[str, ...]:

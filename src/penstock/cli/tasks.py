@@ -410,8 +410,7 @@ def parent_policy(text: str) -> ParentPolicy:
 
 
 def _waited(session: Session, task_id: str, seconds: float) -> TaskView:
-    view = wait_task(session, task_id, seconds)
-    return view
+    return wait_task(session, task_id, seconds)
 
 
 def _write_result(view: TaskView, *, as_json: bool) -> None:

@@ -7,7 +7,7 @@ durable before the result leaves. An embedded session and a broker execute the s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
@@ -28,7 +28,6 @@ from penstock.version import VERSION
 if TYPE_CHECKING:
     from penstock.embedded.session import Session
 
-O = TypeVar("O", bound=ops.Operation[Any])
 Reply = tuple[Any, Ticket]
 Handler = Callable[["Session", Any, str], Reply]  # session, operation, identity of the client for its limits
 

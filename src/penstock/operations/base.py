@@ -26,8 +26,8 @@ import msgspec
 
 from penstock.errors import BadRequest
 
-R = TypeVar("R", covariant=True)
-O = TypeVar("O", bound="type[Operation[Any]]")
+R_co = TypeVar("R_co", covariant=True)
+Declared = TypeVar("Declared", bound="type[Operation[Any]]")
 
 
 class Action(StrEnum):
@@ -70,8 +70,8 @@ class Spec(msgspec.Struct, frozen=True):
     checks: tuple[tuple[str, Callable[[Any, str], Any]], ...] = ()
 
 
-class Operation(msgspec.Struct, Generic[R], frozen=True, forbid_unknown_fields=True):
-    """Arguments of an operation whose reply is `R`; validated when constructed."""
+class Operation(msgspec.Struct, Generic[R_co], frozen=True, forbid_unknown_fields=True):
+    """Arguments of an operation whose reply is `R_co`; validated when constructed."""
 
     spec: ClassVar[Spec]
 
@@ -107,10 +107,10 @@ def operation(
     repeat: Repeat = Repeat.ALWAYS,
     errors: Iterable[str] = (),
     is_for_leases: bool = False,
-) -> Callable[[O], O]:
+) -> Callable[[Declared], Declared]:
     """Declare the class below as an operation: add its `Spec`, and the class to `TABLE`."""
 
-    def declare(cls: O) -> O:
+    def declare(cls: Declared) -> Declared:
         method, _, path = http.partition(" ")
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
         cls.spec = Spec(

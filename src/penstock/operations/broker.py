@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from penstock.model import Freed, check_name
@@ -12,7 +13,13 @@ from penstock.replies import HistoryInfo, ServerInfo, SinkState
 
 @operation(Action.MONITOR, http="GET /info")
 class Info(Operation[ServerInfo], frozen=True):
-    """Version, durability and number of queues of the broker."""
+    """Version, durability and number of queues of the broker.
+
+    There is nothing to protect: whoever connects may ask.
+    """
+
+    def queues(self) -> Iterable[str]:
+        return ()
 
 
 @operation(Action.OPERATE, http="POST /seal")

@@ -60,7 +60,7 @@ class NoteProgress(Operation[None], frozen=True):
 
     receipt: Receipt
     task_id: TaskId
-    progress: Annotated[bytes, Check(lambda value, field: validation.json_of(value, field))]
+    progress: Annotated[bytes, Check(validation.json_of)]
 
     def queues(self) -> Iterable[str]:
         return (self.receipt.queue,)

@@ -186,8 +186,7 @@ class App(Scheduling, Operating):
     def workers(self) -> list[WorkerView]:
         """Workers that the broker has heard from, of this app and of others."""
         session = self.open_session()
-        found = session.execute(ops.Workers())
-        return found
+        return session.execute(ops.Workers())
 
     async def aworkers(self) -> list[WorkerView]:
         """The same, awaited."""

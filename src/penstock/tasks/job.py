@@ -34,8 +34,7 @@ class Job(Generic[T]):
     def info(self) -> TaskView:
         """All that is known about it, with the history of its runs."""
         session = self._app.open_session()
-        view = session.execute(ops.FindTask(self.id))
-        return view
+        return session.execute(ops.FindTask(self.id))
 
     def status(self) -> TaskState:
         """Where it stands: `scheduled`, `pending`, `blocked`, `running`, `completed`, `failed`, `dead`, `cancelled`."""
@@ -60,14 +59,12 @@ class Job(Generic[T]):
     def cancel(self) -> TaskView:
         """Make it final. One that runs is told; whatever it still returns is thrown away."""
         session = self._app.open_session()
-        view = session.execute(ops.CancelTask(self.id))
-        return view
+        return session.execute(ops.CancelTask(self.id))
 
     def retry(self) -> TaskView:
         """Run it again, although it is dead or cancelled; or at once, although its next attempt is not due."""
         session = self._app.open_session()
-        view = session.execute(ops.RetryTask(self.id))
-        return view
+        return session.execute(ops.RetryTask(self.id))
 
     # the same, awaited
 

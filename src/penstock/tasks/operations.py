@@ -42,8 +42,7 @@ class Operating:
     def begin(self, action: Action, **wanted: Unpack[JobFilter]) -> OperationView:
         """Begin to purge or cancel all jobs that match; returns the operation, which goes on by itself."""
         session = self.open_session()
-        view = session.execute(new_operation(action, listing.filter_of(wanted)))
-        return view
+        return session.execute(new_operation(action, listing.filter_of(wanted)))
 
     async def abegin(self, action: Action, **wanted: Unpack[JobFilter]) -> OperationView:
         """Asyncio version of `begin()`."""
@@ -52,8 +51,7 @@ class Operating:
     def operation(self, operation_id: str) -> OperationView:
         """How far an operation is. Raises `OperationNotFound`."""
         session = self.open_session()
-        view = session.execute(ops.FindOperation(operation_id))
-        return view
+        return session.execute(ops.FindOperation(operation_id))
 
     async def aoperation(self, operation_id: str) -> OperationView:
         """Asyncio version of `operation()`."""
@@ -62,8 +60,7 @@ class Operating:
     def operations(self) -> list[OperationView]:
         """Operations that run and those that did lately, the newest first."""
         session = self.open_session()
-        found = session.execute(ops.ListOperations())
-        return found
+        return session.execute(ops.ListOperations())
 
     async def aoperations(self) -> list[OperationView]:
         """Asyncio version of `operations()`."""
@@ -72,8 +69,7 @@ class Operating:
     def stop_operation(self, operation_id: str) -> OperationView:
         """Stop an operation; what was done stays done. Raises `TaskConflict` when it is over already."""
         session = self.open_session()
-        view = session.execute(ops.StopOperation(operation_id))
-        return view
+        return session.execute(ops.StopOperation(operation_id))
 
     async def astop_operation(self, operation_id: str) -> OperationView:
         """Asyncio version of `stop_operation()`."""

@@ -43,8 +43,7 @@ class Scheduling:
     def schedules(self) -> list[ScheduleView]:
         """All schedules that the broker keeps, whoever made them."""
         session = self.open_session()
-        found = session.execute(ops.Schedules())
-        return found
+        return session.execute(ops.Schedules())
 
     def pause_schedule(self, name: str) -> ScheduleView:
         """No ticks until it is resumed, whoever declares it meanwhile."""
@@ -123,8 +122,7 @@ class Scheduling:
         raise TypeError("an app opens sessions")
 
     def _set_schedule(self, session: Session, spec: ScheduleSpec) -> ScheduleView:
-        view = session.execute(ops.SetSchedule(spec))
-        return view
+        return session.execute(ops.SetSchedule(spec))
 
 
 def _paused(name: str, known: list[ScheduleView], *, is_paused: bool) -> ScheduleSpec:

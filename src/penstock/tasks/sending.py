@@ -84,8 +84,7 @@ class Sender:
         session = self._app.open_session()
         for queue in dict.fromkeys(task.queue for task in tasks):
             self._app.declarations.ensure(session, queue)
-        submitted = session.execute(ops.SubmitTasks(tasks))
-        return submitted
+        return session.execute(ops.SubmitTasks(tasks))
 
     async def asubmit(self, tasks: Sequence[TaskSubmission]) -> list[Submitted]:
         session = await self._app.open_async_session()

@@ -151,6 +151,11 @@ class Cancel(msgspec.Struct, array_like=True, gc=False):
     request: int
 
 
+def pushed_to(transaction: Transact) -> str:
+    """The first queue of those that a transaction pushes to, in the order of their names; empty when there is none."""
+    return min((step.queue for step in transaction.operations if isinstance(step, PushStep)), default="")
+
+
 def steps_of(transaction: Transact) -> list[Operation]:
     """The steps of a transaction, validated."""
     steps: list[Operation] = []

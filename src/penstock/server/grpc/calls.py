@@ -49,7 +49,7 @@ _options: Final[Reader[Any]] = Reader(OptionsChange)
 
 
 class Simple(NamedTuple):
-    """One operation of wire/ops.py."""
+    """One operation of the table."""
 
     arguments: Callable[[Any], ops.Operation[Any]]
     answer: Callable[[Any], Any]

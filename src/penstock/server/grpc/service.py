@@ -99,7 +99,8 @@ async def _get_queue(broker: Broker, client: Client, request: Any) -> pb.Queue:
 
 
 async def _simple(name: str, broker: Broker, client: Client, request: Any) -> Any:
-    given = await convert(SIMPLE[name].arguments, request)
+    with broker.counting(""):
+        given = await convert(SIMPLE[name].arguments, request)
     found = await broker.execute(client, given)
     return await convert_many(len(found) if isinstance(found, list) else 1, SIMPLE[name].answer, found)
 

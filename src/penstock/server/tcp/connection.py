@@ -338,10 +338,12 @@ class TcpConnection(Answering, asyncio.Protocol):
         call = requests.decode(body, requests.Call)
         arguments = bytes(call.arguments)
         if call.name == "transact":
-            transaction = requests.decode(arguments, requests.Transact)
+            with self._broker.counting(""):
+                transaction = requests.decode(arguments, requests.Transact)
             self._spawn(correlation, self._transact(transaction))
             return
-        operation = requests.decode(arguments, ops.named(call.name))
+        with self._broker.counting(""):
+            operation = requests.decode(arguments, ops.named(call.name))
         if type(operation) in BEGUN:
             wait = self._broker.tasks.begin(self._client, operation, partial(self._begun, correlation))
             if wait is not None and not wait.is_over:
@@ -350,7 +352,8 @@ class TcpConnection(Answering, asyncio.Protocol):
         self._spawn(correlation, self._broker.execute(self._client, operation))
 
     async def _transact(self, transaction: requests.Transact) -> Any:
-        steps = requests.steps_of(transaction)
+        with self._broker.counting(requests.pushed_to(transaction)):
+            steps = requests.steps_of(transaction)
         return await self._broker.transact(self._client, steps, self._numbered(transaction.sequence))
 
     def _spawn(self, correlation: int, work: Awaitable[Any]) -> None:
