@@ -221,10 +221,11 @@ def test_keys_are_known_wherever_the_power_is_cut(seed):
                     known[key] = queue.push(b"", dedup_key=key)
                 disk.crash_at(rng.randrange(1, 40))
                 with suppress(PowerCut):
-                    works: list[Callable[[], object]] = [session.checkpoint, partial(run_operation, session, ops.Seal())]
+                    works: list[Callable[[], object]] = [
+                        session.checkpoint,
+                        partial(run_operation, session, ops.Seal()),
+                    ]
                     work = rng.choice(works)
-                        [session.checkpoint, partial(run_operation, session, ops.Seal())]
-                    )
                     work()
                     disk.kill()
                 if disk.fired:
