@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.client import task_calls
+from penstock.client._sync import task_calls
 from penstock.embedded import BlockingSession, Session
 from penstock.model_tasks import TaskFilter
 from penstock.operations import Compact, Fetch, History, ListFiles, Operation, Seal
