@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from penstock import operations as ops
 from penstock import validation
 from penstock.batch import Batch
-from penstock.broker.fitting import receipts_in, split
+from penstock.broker.reply_size import receipts_in, split
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session

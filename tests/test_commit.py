@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import Closed, OutcomeUnknown, StorageError
-from penstock.journal.commit import GroupCommit, _Waiter
+from penstock.errors import OutcomeUnknown, StorageError
+from penstock.journal.commit import Confirmer, GroupCommit, _Waiter
 from penstock.journal.memory import MemoryJournal
 from tests.support.interrupts import Interruption
 
@@ -179,7 +179,7 @@ def test_an_interrupted_leader_leaves_its_followers_a_new_one():
     assert journal.entered.acquire(timeout=PATIENCE_SECONDS)
     followers = [Waiting(commit, journal.append(ENTRY)) for _ in range(5)]
     until_queued(commit, 5)
-    commit._journal = _InterruptOnce(journal)
+    commit.journal = _InterruptOnce(journal)
 
     journal.gate.release(3)
 
@@ -274,11 +274,14 @@ def test_tasks_that_append_in_one_turn_of_the_loop_share_one_sync():
     journal = GatedJournal()
     commit = GroupCommit(journal)
     journal.gate.release(1)
+    confirmer: Confirmer
 
     async def push() -> None:
-        await commit.future(journal.append(ENTRY), asyncio.get_running_loop())
+        await confirmer.future(journal.append(ENTRY))
 
     async def main() -> None:
+        nonlocal confirmer
+        confirmer = Confirmer(commit, asyncio.get_running_loop())
         await asyncio.gather(*(push() for _ in range(64)))
 
     asyncio.run(main())
@@ -295,8 +298,8 @@ def test_a_failure_reaches_every_future_with_an_error_of_its_own():
     journal.gate.release()
 
     async def main() -> list[BaseException | None]:
-        loop = asyncio.get_running_loop()
-        futures = [commit.future(sequence, loop) for sequence in sequences]
+        confirmer = Confirmer(commit, asyncio.get_running_loop())
+        futures = [confirmer.future(sequence) for sequence in sequences]
         return await asyncio.gather(*futures, return_exceptions=True)
 
     errors = asyncio.run(main())
@@ -310,8 +313,8 @@ def test_a_cancelled_future_disturbs_nobody():
     commit = GroupCommit(journal)
 
     async def main() -> None:
-        loop = asyncio.get_running_loop()
-        first, second = (commit.future(journal.append(ENTRY), loop) for _ in range(2))
+        confirmer = Confirmer(commit, asyncio.get_running_loop())
+        first, second = (confirmer.future(journal.append(ENTRY)) for _ in range(2))
         first.cancel()
         await second
 
@@ -332,23 +335,22 @@ def test_a_loop_that_was_closed_meanwhile_disturbs_nobody():
 
 
 async def _begin(commit: GroupCommit, journal: GatedJournal, loop: asyncio.AbstractEventLoop) -> None:
-    commit.future(journal.append(ENTRY), loop)
+    Confirmer(commit, loop).future(journal.append(ENTRY))
     turn = loop.create_future()
     loop.call_soon(turn.set_result, None)
     await turn
 
 
-def test_closing_resolves_what_is_outstanding_and_refuses_more():
+def test_closing_resolves_what_is_outstanding_and_what_comes_in_the_same_turn():
     journal = MemoryJournal()
     commit = GroupCommit(journal)
 
     async def main() -> None:
-        loop = asyncio.get_running_loop()
-        outstanding = commit.future(journal.append(ENTRY), loop)
+        confirmer = Confirmer(commit, asyncio.get_running_loop())
+        outstanding = confirmer.future(journal.append(ENTRY))
         commit.close()
         await outstanding
-        with pytest.raises(Closed):
-            commit.future(journal.append(ENTRY), loop)
+        await confirmer.future(journal.append(ENTRY))
 
     asyncio.run(main())
     commit.close()

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from penstock.batch import Batch
-from penstock.broker.events import CHANGES
-from penstock.broker.listening import CHANGES_MAX, Event
+from penstock.broker.events import CHANGES, CHANGES_MAX, Event
 from penstock.errors import InvalidField, QueueFull
 from penstock.model import to_datetime
 from penstock.server.outbox import Outbox

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from penstock import Message
 from penstock import operations as ops
 from penstock.batch import Batch
-from penstock.broker.fitting import OVERHEAD_BYTES, receipts_in, size_of, split
+from penstock.broker.reply_size import OVERHEAD_BYTES, receipts_in, size_of, split
 from penstock.embedded import Session
 from penstock.model import Outcome
 from penstock.requests import LeaseRequest, Settling

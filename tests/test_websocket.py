@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from penstock.batch import Batch
-from penstock.broker.listening import Listener
+from penstock.broker.events import Listener
 from penstock.errors import NotAuthorised
 from penstock.server.http.serve import start_http
 from penstock.server.http.site import HttpSettings

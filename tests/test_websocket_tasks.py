@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock import operations as ops
-from penstock.broker.listening import CHANGES_MAX
+from penstock.broker.events import CHANGES_MAX
 from penstock.envelopes import new_task_id, parse_envelope
 from penstock.errors import NotAuthorised
 from penstock.model import Receipt

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from penstock import ContentType, Message
-from penstock.broker import fitting
+from penstock.broker import reply_size
 from penstock.errors import MessageNotFound
 from tests.behaviour.steps import TICK, drain, fail, kill, lease_one, numbered
 
@@ -126,7 +126,7 @@ def test_redrive_edits_all_letters_when_an_answer_holds_but_a_few(ps, monkeypatc
     queue = ps.create_queue("mail")
     queue.push_many([bytes(300)] * 7)
     kill(queue, 7)
-    monkeypatch.setattr(fitting, "ANSWER_BYTES_MAX", 1_000)
+    monkeypatch.setattr(reply_size, "ANSWER_BYTES_MAX", 1_000)
 
     assert queue.dlq.redrive(edit=lambda letter: replace(letter, payload=b"mended")) == 7
     assert drain(queue) == [b"mended"] * 7

@@ -2,8 +2,7 @@
 
 from penstock.broker.access import Authorise, Client, Principal, allow_all
 from penstock.broker.broker import Broker
-from penstock.broker.leasing import Pending
-from penstock.broker.streaming import Stream, StreamRequest
+from penstock.broker.leases import Pending, Stream, StreamRequest
 from penstock.operations import Action
 
 __all__ = [

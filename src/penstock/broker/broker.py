@@ -1,7 +1,7 @@
 """The broker: every request, of whatever protocol, comes by here.
 
 May they? Then the shard, on the event loop's own thread, and the answer once it is durable. The callback forms cost
-least: `told` is called exactly once, on the loop, with the result or with a `PenstockError` as a value; they never
+least: `on_reply` is called exactly once, on the loop, with the result or with a `PenstockError` as a value; they never
 raise. Nothing here blocks: what may read a file runs in a thread, and pushes that must wait for the sealer are held.
 """
 
@@ -19,24 +19,20 @@ import msgspec
 
 from penstock.batch import Batch
 from penstock.broker.access import Authorise, Client, allow_all
-from penstock.broker.answers import Told, answer_of, raised
-from penstock.broker.awaited import Awaited
-from penstock.broker.confirming import Confirmer
-from penstock.broker.events import Events
-from penstock.broker.fitting import fitting
-from penstock.broker.folding import Content, Folder, Kind, Producer
-from penstock.broker.leasing import Pending
-from penstock.broker.listening import ALL_TASKS, QUEUES, Listener, TasksWanted, Topic
-from penstock.broker.settling import SettleEach
-from penstock.broker.streaming import Stream, StreamRequest
-from penstock.broker.tasks import SPECIAL, Tasks
+from penstock.broker.callbacks import OnReply, answer_of, raised, resolve
+from penstock.broker.events import ALL_TASKS, QUEUES, Events, Listener, TasksWanted, Topic
+from penstock.broker.leases import Pending, Stream, StreamRequest
+from penstock.broker.push_coalescing import Content, Folder, Kind, Producer
+from penstock.broker.reply_size import fitting
+from penstock.broker.settle_each import SettleEach
+from penstock.broker.tasks import SPECIAL, Tasks, Wait, stopping
 from penstock.broker.unread import Unread
-from penstock.broker.waits import Wait, stopping
 from penstock.embedded import Session
 from penstock.errors import PenstockError
+from penstock.journal.commit import Confirmer
 from penstock.model import ContentType, Durability, Message, MessageId, Outcome, Receipt
 from penstock.operations import Action, Operation
-from penstock.replies import LeaseReply
+from penstock.replies import LeaseReply, PushReply
 from penstock.requests import LeaseRequest, PartitionChoice, PushOperation, Settling
 from penstock.requests import Operation as Step
 from penstock.telemetry import Meter
@@ -47,8 +43,8 @@ logger: Final = logging.getLogger("penstock.broker")
 _MAY_READ_FILES: Final = (Outcome.RETRIED, Outcome.REJECTED)  # a dead letter is a copy, made when it is settled
 
 
-class Broker(Awaited):
-    """See the module's rules. Make it on the running loop; `close` ends it, the session stays open."""
+class Broker:
+    """Executes requests. Create it on the running loop; `close` ends it, the session stays open."""
 
     def __init__(self, session: Session, *, authorise: Authorise = allow_all, meter: Meter | None = None) -> None:
         self.session = session
@@ -57,12 +53,12 @@ class Broker(Awaited):
         self.meter = meter or Meter()
         self.authorise = authorise
         self.loop = asyncio.get_running_loop()
-        self.confirmer = Confirmer(self.shard, self.loop)
+        self.confirmer = Confirmer(self.shard.commit, self.loop)
         self.waiting: set[Pending] = set()  # leases with nothing to give yet
         self.streams: set[Stream] = set()
         self.waits: set[Wait] = set()  # for tasks, and for news
         self.tasks = Tasks(self)
-        self.events = Events(session)
+        self.events = Events(session, self.confirmer)
         self.is_draining = False
         self.unread = Unread()
         self._folder = Folder(
@@ -79,18 +75,18 @@ class Broker(Awaited):
         queue: str,
         payload: bytes,
         producer: Producer | None,
-        told: Told,
+        on_reply: OnReply,
         content: Content = ContentType.BYTES,
     ) -> None:
-        """One message, folded with those that arrive together; `told((partition, offset))`."""
+        """One message, folded with those that arrive together; `on_reply((partition, offset))`."""
         refused = self.refused(client, Action.PUSH, queue)
         if refused is not None:
-            told(refused)
+            on_reply(refused)
         elif self.is_holding:
-            self.hold(partial(self.push_one, client, queue, payload, producer, told, content))
+            self.hold(partial(self.push_one, client, queue, payload, producer, on_reply, content))
         else:
             kind = (queue, client.identity, client.protocol, content)
-            self._folder.add(kind, payload, producer, told)
+            self._folder.add(kind, payload, producer, on_reply)
 
     def push(
         self,
@@ -100,31 +96,31 @@ class Broker(Awaited):
         partition: PartitionChoice,
         durability: Durability | None,
         producer: Producer | None,
-        told: Told,
+        on_reply: OnReply,
     ) -> None:
-        """A batch that was checked; `told(PushReply)`."""
+        """A batch that was checked; `on_reply(PushReply)`."""
         refused = self.refused(client, Action.PUSH, queue)
         if refused is not None:
-            told(refused)
+            on_reply(refused)
             return
         if self.is_holding:
-            self.hold(partial(self.push, client, queue, batch, partition, durability, producer, told))
+            self.hold(partial(self.push, client, queue, batch, partition, durability, producer, on_reply))
             return
         started = self.clock.monotonic()
         self.flush()
         answer = answer_of(lambda: self.shard.push(queue, batch, partition, durability, producer, client.identity))
         if isinstance(answer, PenstockError):
-            told(self.count(queue, answer))
+            on_reply(self.count(queue, answer))
             return
         reply, ticket = answer
         self.meter.pushed(queue, client.protocol, batch.count, batch.payload_bytes)
-        self.confirmer.after(ticket, partial(self.timed, "push", started, told), reply)
+        self.confirmer.after(ticket, partial(self.timed, "push", started, on_reply), reply)
 
     def _stored(self, kind: Kind, messages: int, nbytes: int) -> None:
         self.meter.pushed(kind[0], kind[2], messages, nbytes)
 
-    def _after_fold(self, ticket: int, told: Told, answer: Any) -> None:
-        self.confirmer.after(ticket, partial(self.timed, "push", self.clock.monotonic(), told), answer)
+    def _after_fold(self, ticket: int, on_reply: OnReply, answer: Any) -> None:
+        self.confirmer.after(ticket, partial(self.timed, "push", self.clock.monotonic(), on_reply), answer)
 
     # leasing
 
@@ -135,16 +131,16 @@ class Broker(Awaited):
         group: str,
         request: LeaseRequest,
         wait_seconds: float,
-        told: Told,
+        on_reply: OnReply,
     ) -> Pending:
-        """Up to so many messages; `told(LeaseReply)`, its rows loaded. Cancel it when the client goes away."""
+        """Up to so many messages; `on_reply(LeaseReply)`, its rows loaded. Cancel it when the client goes away."""
         self.flush()
         asked = msgspec.structs.replace(request, client=client.identity)
-        pending = Pending(self, queue, group, asked, 0.0 if self.is_draining else wait_seconds, told)
+        pending = Pending(self, queue, group, asked, 0.0 if self.is_draining else wait_seconds, on_reply)
         refused = self.refused(client, Action.CONSUME, queue)
         if refused is not None:
             pending.cancel()
-            told(refused)
+            on_reply(refused)
             return pending
         pending.start()
         return pending
@@ -190,48 +186,48 @@ class Broker(Awaited):
 
     # settling
 
-    def settle(self, client: Client, receipts: Sequence[Receipt], how: Settling, told: Told) -> None:
-        """End deliveries, all of them or none; `told(None)`."""
-        self._settle(client, {receipt.queue for receipt in receipts}, how, told, self.session.settle, receipts)
+    def settle(self, client: Client, receipts: Sequence[Receipt], how: Settling, on_reply: OnReply) -> None:
+        """End deliveries, all of them or none; `on_reply(None)`."""
+        self._settle(client, {receipt.queue for receipt in receipts}, how, on_reply, self.session.settle, receipts)
 
-    def settle_lease(self, client: Client, nonce: int, how: Settling, told: Told) -> None:
-        """End all deliveries that a lease still holds; `told(None)`."""
-        self._settle(client, self._queues_of(nonce), how, told, self.session.settle_lease, nonce)
+    def settle_lease(self, client: Client, nonce: int, how: Settling, on_reply: OnReply) -> None:
+        """End all deliveries that a lease still holds; `on_reply(None)`."""
+        self._settle(client, self._queues_of(nonce), how, on_reply, self.session.settle_lease, nonce)
 
     def _settle(
-        self, client: Client, queues: set[str], how: Settling, told: Told, settle: Callable[..., int], what: Any
+        self, client: Client, queues: set[str], how: Settling, on_reply: OnReply, settle: Callable[..., int], what: Any
     ) -> None:
         for queue in queues:
             refused = self.refused(client, Action.CONSUME, queue, even_draining=True)
             if refused is not None:
-                told(refused)
+                on_reply(refused)
                 return
         started = self.clock.monotonic()
 
         def answered(answer: Any) -> None:
             if isinstance(answer, PenstockError):
-                told(self.count(min(queues, default=""), answer))
+                on_reply(self.count(min(queues, default=""), answer))
             else:
-                self.confirmer.after(answer, partial(self.timed, "settle", started, told), None)
+                self.confirmer.after(answer, partial(self.timed, "settle", started, on_reply), None)
 
         if how.outcome in _MAY_READ_FILES and self.shard.store is not None:
             self.in_thread(partial(settle, what, how), answered)
         else:
             answered(answer_of(partial(settle, what, how)))
 
-    def settle_each(self, client: Client, receipts: Sequence[Receipt], how: Settling, told: Told) -> None:
-        """End deliveries, each by itself when not all of them can be; `told([None or PenstockError, …])`."""
-        SettleEach(self, client, receipts, how, told).start()
+    def settle_each(self, client: Client, receipts: Sequence[Receipt], how: Settling, on_reply: OnReply) -> None:
+        """End deliveries, each by itself when not all of them can be; `on_reply([None or PenstockError, …])`."""
+        SettleEach(self, client, receipts, how, on_reply).start()
 
-    def extend(self, client: Client, nonce: int, seconds: float, told: Told) -> None:
-        """Hold a lease longer; `told(when it expires now)`."""
+    def extend(self, client: Client, nonce: int, seconds: float, on_reply: OnReply) -> None:
+        """Hold a lease longer; `on_reply(when it expires now)`."""
         for queue in self._queues_of(nonce):
             refused = self.refused(client, Action.CONSUME, queue, even_draining=True)
             if refused is not None:
-                told(refused)
+                on_reply(refused)
                 return
         answer = answer_of(partial(self.session.extend, nonce, seconds))
-        told(self.count("", answer) if isinstance(answer, PenstockError) else answer)
+        on_reply(self.count("", answer) if isinstance(answer, PenstockError) else answer)
 
     def _queues_of(self, nonce: int) -> set[str]:
         lease = self.shard.core.leases.get(nonce)
@@ -273,6 +269,74 @@ class Broker(Awaited):
         await self.confirmer.confirmed(ticket)
         return ids
 
+    # for coroutines: the callback forms above, awaited; these raise
+
+    async def pushed(
+        self,
+        client: Client,
+        queue: str,
+        batch: Batch,
+        partition: PartitionChoice = None,
+        durability: Durability | None = None,
+        producer: Producer | None = None,
+    ) -> PushReply:
+        """`push`, awaited."""
+        reply: PushReply = await self._awaited(
+            partial(self.push, client, queue, batch, partition, durability, producer)
+        )
+        return reply
+
+    async def leased(
+        self, client: Client, queue: str, group: str, request: LeaseRequest, wait_seconds: float = 0.0
+    ) -> LeaseReply:
+        """`lease`, awaited; cancelling it gives back what was leased meanwhile."""
+        future: asyncio.Future[Any] = self.loop.create_future()
+
+        def on_reply(answer: Any) -> None:
+            if future.done():  # cancelled, and the caller has not run since
+                self._give_back(client, answer)
+            else:
+                resolve(future, answer)
+
+        pending = self.lease(client, queue, group, request, wait_seconds, on_reply)
+        try:
+            reply: LeaseReply = raised(await future)
+        except asyncio.CancelledError:
+            pending.cancel()
+            if future.done() and not future.cancelled():  # it came in the same moment
+                self._give_back(client, future.result())
+            raise
+        return reply
+
+    def _give_back(self, client: Client, answer: Any) -> None:
+        if isinstance(answer, LeaseReply) and answer.count:
+            self.settle_lease(client, answer.nonce, Settling(Outcome.RELEASED), lambda on_reply: None)
+
+    async def settled(self, client: Client, receipts: Sequence[Receipt], how: Settling) -> None:
+        """`settle`, awaited."""
+        await self._awaited(partial(self.settle, client, receipts, how))
+
+    async def settled_each(
+        self, client: Client, receipts: Sequence[Receipt], how: Settling
+    ) -> list[PenstockError | None]:
+        """`settle_each`, awaited."""
+        answers: list[PenstockError | None] = await self._awaited(partial(self.settle_each, client, receipts, how))
+        return answers
+
+    async def settled_lease(self, client: Client, nonce: int, how: Settling) -> None:
+        """`settle_lease`, awaited."""
+        await self._awaited(partial(self.settle_lease, client, nonce, how))
+
+    async def extended(self, client: Client, nonce: int, seconds: float) -> int:
+        """`extend`, awaited."""
+        expires_at: int = await self._awaited(partial(self.extend, client, nonce, seconds))
+        return expires_at
+
+    async def _awaited(self, operation: Callable[[OnReply], None]) -> Any:
+        future: asyncio.Future[Any] = self.loop.create_future()
+        operation(partial(resolve, future))
+        return raised(await future)
+
     # the end
 
     async def drain(self) -> None:
@@ -288,13 +352,13 @@ class Broker(Awaited):
         await self.confirmer.confirmed(self.shard.journal.sequence)
 
     def close(self) -> None:
-        """End the thread that confirms. Call it after `drain`, before the session is closed."""
+        """End what runs in the background. Call it after `drain`, before the session is closed."""
         self.events.close()
         self.confirmer.close()
 
     # helpers
 
-    def in_thread(self, work: Callable[[], Any], answered: Told) -> None:
+    def in_thread(self, work: Callable[[], Any], answered: OnReply) -> None:
         """Run something that may read files; `answered(result or PenstockError)` on the loop."""
         future = self.loop.run_in_executor(None, answer_of, work)
         future.add_done_callback(lambda done: done.cancelled() or answered(done.result()))
@@ -333,10 +397,10 @@ class Broker(Awaited):
         for push in held:
             push()
 
-    def timed(self, operation: Any, started: int, told: Told, answer: Any) -> None:
+    def timed(self, operation: Any, started: int, on_reply: OnReply, answer: Any) -> None:
         """Tell, and note how long it took."""
         self.meter.took(operation, (self.clock.monotonic() - started) / 1e6)
-        told(answer)
+        on_reply(answer)
 
     @contextmanager
     def counting(self, queue: str) -> Iterator[None]:

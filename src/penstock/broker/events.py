@@ -1,26 +1,305 @@
-"""Live events: what happens to queues and groups, and their counters at an interval, for whoever listens.
+"""Live events: counters of queues at an interval, changes of queues, groups, tasks and workers as they happen.
 
-Tasks and workers are topics of their own (`task_events`): who watches queues is not flooded with them. While nobody
-listens nothing is watched and nothing is counted. Changes are noted where entries are applied, and told once they are
-durable. Counters are taken from the state once per interval for all listeners. A listener that does not keep up is
-never waited for: it finds the latest counters instead of all of them, and of the changes the last ones.
+Events are made and encoded once for equal listeners. A slow listener gets the latest counters and is told how many
+changes it missed; nobody waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal, Protocol
 
+import msgspec
+
+from penstock import limits
 from penstock import operations as ops
-from penstock.broker.listening import ALL_TASKS, QUEUES, CounterSeries, Event, Listener, TasksWanted, Topic
-from penstock.broker.task_events import TaskEvents
+from penstock.broker.callbacks import awaited_answer_of
 from penstock.delivery import entries
 from penstock.embedded import Session
 from penstock.errors import InvalidField, PenstockError, QueueNotFound
+from penstock.journal.commit import Confirmer
 from penstock.model import DEFAULT_GROUP, Outcome, QueueStats, to_datetime
+from penstock.model_tasks import TaskView, WorkerView
+
+CHANGES_MAX: Final = 1_000  # that wait for one listener
+
+Topic = Literal["queues", "tasks", "workers"]
+QUEUES: Final[frozenset[Topic]] = frozenset({"queues"})
+
+
+class Event(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One of `CHANGES`, or `counters`, `task`, `worker`."""
+
+    type: str
+    at: datetime
+    queue: str = ""
+    group: str = ""
+    counters: list[QueueStats] = []
+    missed: int = 0  # changes before this event that the listener was too slow for
+    task: TaskView | None = None  # without arguments, result and runs
+    worker: WorkerView | None = None
+    is_gone: bool = False  # of a worker that is not in the list any more
+    forms: dict[str, Any] = msgspec.field(default_factory=dict)  # how protocols send it, made once for all listeners
+
+
+class TasksWanted(msgspec.Struct, frozen=True):
+    """Which tasks somebody wants to hear of; what is not set matches all."""
+
+    task_types: frozenset[str] | None = None
+    task_ids: frozenset[str] | None = None
+    workflow: str | None = None
+
+    def fits(self, task: TaskView) -> bool:
+        """Whether this is one of them."""
+        return (
+            (self.task_types is None or task.task_type in self.task_types)
+            and (self.task_ids is None or task.task_id in self.task_ids)
+            and (self.workflow is None or task.workflow == self.workflow)
+        )
+
+
+ALL_TASKS: Final = TasksWanted()
+
+
+class Hub(Protocol):
+    """Where events come from."""
+
+    def leave(self, listener: Listener) -> None: ...
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """Counters at one moment, for all listeners that want the same. The number rises when something has changed."""
+
+    number: int
+    changed: Event  # since the number before
+    everything: Event
+
+
+class CounterSeries:
+    """The counters of some queues, one interval after the other."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._known: dict[str, QueueStats] = {}
+
+    def next(self, everything: Event) -> Counted:
+        """The next moment. A queue that is gone is told of by its own event."""
+        stats = everything.counters
+        changed = [each for each in stats if self._known.get(each.name) != each]
+        if changed or not self._number:
+            self._number += 1
+        self._known = {each.name: each for each in stats}
+        if len(changed) == len(stats):
+            return Counted(self._number, everything, everything)
+        return Counted(self._number, Event("counters", everything.at, counters=changed), everything)
+
+
+class Listener:
+    """What waits for one listener. `wake` is called on the loop when there is something to take."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        queues: frozenset[str] | None,
+        interval_seconds: float,
+        wake: Callable[[], None],
+        topics: Collection[Topic] = QUEUES,
+        wanted: TasksWanted = ALL_TASKS,
+    ) -> None:
+        self.queues = queues
+        self.topics = frozenset(topics)
+        self.wanted = wanted
+        self.interval_seconds = interval_seconds
+        self.due = 0.0
+        self.is_ready = True  # nothing is missed from now on
+        self._on_ready: Callable[[], None] = lambda: None
+        self._hub = hub
+        self._wake = wake
+        self._changes: deque[Event] = deque()
+        self._counters: Event | None = None
+        self.is_counted = False  # it has been offered counters
+        self._count = 0  # the number of the last of a series that were offered
+        self._missed = 0
+
+    def take(self) -> list[Event]:
+        """All that waits: changes in their order, then the latest counters."""
+        taken = list(self._changes)
+        if self._counters is not None:
+            taken.append(self._counters)
+        if self._missed:
+            taken[0] = msgspec.structs.replace(taken[0], missed=self._missed, forms={})
+        self._changes.clear()
+        self._counters, self._missed = None, 0
+        return taken
+
+    def close(self) -> None:
+        """Hear no more."""
+        self._hub.leave(self)
+
+    def when_ready(self, call: Callable[[], None]) -> None:
+        """Call this when nothing is missed any more, at once if that is so."""
+        if self.is_ready:
+            call()
+        else:
+            self._on_ready = call
+
+    def be_ready(self) -> None:
+        """It is so."""
+        if not self.is_ready:
+            self.is_ready = True
+            self._on_ready()
+
+    def wants(self, queue: str) -> bool:
+        return self.queues is None or queue in self.queues
+
+    def wants_task(self, task: TaskView) -> bool:
+        return self.wants(task.queue) and self.wanted.fits(task)
+
+    def offer_counters(self, count: Counted) -> None:
+        """Counters, unless nothing has changed since the last; all of them to one that has not taken those before."""
+        if count.number != self._count:
+            has_those_before = self._counters is None and count.number == self._count + 1
+            self._counters = count.changed if has_those_before else count.everything
+            self._count = count.number
+            self._wake()
+
+    def offer(self, event: Event) -> None:
+        """Never blocks, and never keeps more than it may."""
+        if event.type == "counters":
+            self._counters = event
+            self.is_counted = True
+        else:
+            self._changes.append(event)
+            if len(self._changes) > CHANGES_MAX:
+                self._changes.popleft()
+                self._missed += 1
+        self._wake()
+
+
+FOLLOW_SECONDS: Final = 0.1
+WORKERS_SECONDS: Final = 1.0
+PROGRESS_BYTES_MAX: Final = limits.error_bytes_max
+
+
+class TaskEvents:
+    """See the module's rules. For the loop of a broker."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._loop = asyncio.get_running_loop()
+        self._of_tasks: list[Listener] = []
+        self._of_workers: list[Listener] = []
+        self._following: asyncio.Task[None] | None = None
+        self._is_following = False
+        self._watching: asyncio.Task[None] | None = None
+        self._known: dict[str, WorkerView] = {}
+
+    def join(self, listener: Listener) -> None:
+        """One more, if it wants any of this."""
+        if "tasks" in listener.topics:
+            self._of_tasks.append(listener)
+            listener.is_ready = self._is_following
+            if self._following is None:
+                self._following = self._loop.create_task(self._follow_for_ever())
+        if "workers" in listener.topics:
+            self._of_workers.append(listener)
+            for worker in self._known.values():  # as they are, for whoever comes later than the first
+                listener.offer(self._event(worker))
+            if self._watching is None:
+                self._watching = self._loop.create_task(self._watch_for_ever())
+
+    def leave(self, listener: Listener) -> None:
+        """The last to leave puts the light out."""
+        for listeners in (self._of_tasks, self._of_workers):
+            if listener in listeners:
+                listeners.remove(listener)
+        if not self._of_tasks and self._following is not None:
+            self._following.cancel()
+            self._following, self._is_following = None, False
+        if not self._of_workers and self._watching is not None:
+            self._watching.cancel()
+            self._watching, self._known = None, {}
+
+    def close(self) -> None:
+        """Nobody hears anything any more."""
+        for listener in [*self._of_tasks, *self._of_workers]:
+            self.leave(listener)
+
+    # tasks
+
+    async def _follow_for_ever(self) -> None:
+        """A catalogue that cannot follow just now is tried again; nobody's stream ends for it."""
+        end: Callable[[], None] | None = None
+        try:
+            while True:
+                if end is None:
+                    found = await awaited_answer_of(asyncio.to_thread(self._session.tasks.caught_up))
+                    if not isinstance(found, PenstockError):
+                        catalogue, end = found, found.on_change(self._changed)
+                        # Whoever follows for another reason may have begun before somebody listened.
+                        await awaited_answer_of(asyncio.to_thread(catalogue.catch_up))
+                        self._begin()
+                elif catalogue.is_behind:
+                    await awaited_answer_of(asyncio.to_thread(catalogue.catch_up))
+                await asyncio.sleep(FOLLOW_SECONDS)
+        finally:
+            if end is not None:
+                end()
+
+    def _begin(self) -> None:
+        self._is_following = True
+        for listener in self._of_tasks:
+            listener.be_ready()
+
+    def _changed(self, tasks: Sequence[TaskView]) -> None:
+        """Called from any thread."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(partial(self._tell, tasks))
+
+    def _tell(self, tasks: Sequence[TaskView]) -> None:
+        at = to_datetime(self._session.shard.clock.now())
+        for task in tasks:
+            event: Event | None = None
+            for listener in self._of_tasks:
+                if listener.wants_task(task):
+                    event = event or Event("task", at, task.queue, task=light(task))
+                    listener.offer(event)
+
+    # workers
+
+    async def _watch_for_ever(self) -> None:
+        while True:
+            answer = await awaited_answer_of(asyncio.to_thread(self._session.tasks.workers))
+            if not isinstance(answer, PenstockError):
+                self._compare({worker.info.worker_id: worker for worker in answer})
+            await asyncio.sleep(WORKERS_SECONDS)
+
+    def _compare(self, found: dict[str, WorkerView]) -> None:
+        known, self._known = self._known, found
+        changed = [
+            self._event(worker)
+            for id, worker in found.items()
+            if id not in known or known[id].state != worker.state or known[id].first_seen_at != worker.first_seen_at
+        ]
+        gone = [self._event(worker, is_gone=True) for id, worker in known.items() if id not in found]
+        for event in (*changed, *gone):
+            for listener in self._of_workers:
+                listener.offer(event)
+
+    def _event(self, worker: WorkerView, is_gone: bool = False) -> Event:
+        return Event("worker", to_datetime(self._session.shard.clock.now()), worker=worker, is_gone=is_gone)
+
+
+def light(task: TaskView) -> TaskView:
+    """What an event tells of a task: what may be large is asked for by those who want it."""
+    progress = task.progress if task.progress is None or len(task.progress) <= PROGRESS_BYTES_MAX else None
+    return msgspec.structs.replace(task, args=b"[]", kwargs=b"{}", result=None, progress=progress, runs=())
+
 
 INTERVAL_SECONDS_MIN: Final = 0.1
 INTERVAL_SECONDS_MAX: Final = 3600.0
@@ -41,12 +320,13 @@ def _wants(listener: Listener) -> Wants:
 class Events:
     """The hub: one for a broker, made and used on its loop."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, confirmer: Confirmer) -> None:
         self._session = session
         self._shard = session.shard
+        self._confirmed = confirmer.confirmed
         self._loop = asyncio.get_running_loop()
         self._listeners: list[Listener] = []
-        self._noted: list[Event] = []  # not told yet
+        self._noted: list[Event] = []  # not on_reply yet
         self._telling: asyncio.Task[None] | None = None
         self._sampling: asyncio.Task[None] | None = None
         self._sooner = asyncio.Event()
@@ -168,7 +448,7 @@ class Events:
                     self._shard.check()
                     noted, self._noted = self._noted, []
                     ticket = self._shard.read_ticket
-                await self._shard.confirmed(ticket)
+                await self._confirmed(ticket)
                 for event in noted:
                     for listener in self._listeners:
                         if listener.wants(event.queue):
@@ -202,7 +482,7 @@ class Events:
             wanted = frozenset[str]().union(*(listener.queues or () for listener in due))
         try:
             counted, ticket = await asyncio.to_thread(partial(self._count, wanted))
-            await self._shard.confirmed(ticket)
+            await self._confirmed(ticket)
         except PenstockError:
             return
         at = to_datetime(self._shard.clock.now())

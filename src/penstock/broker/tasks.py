@@ -1,27 +1,215 @@
-"""Tasks, workers and schedules, asked for by clients.
+"""Operations on tasks and workers that the event loop executes itself, and requests that wait without holding a thread.
 
-What takes the shard's lock only for a moment runs on the event loop, as pushes do; what may read a file, or the
-catalogue, runs in a thread; waits hold no thread. Whether somebody may do something with a task depends on its queue,
-which is looked up first.
+What takes the shard's lock only for a moment runs on the loop, as pushes do; what may read a file, or the task index,
+runs in a thread. Access to a task depends on its queue, which is looked up first.
+
+    looking ──it has happened, or time is over──▶ replied, when it is durable
+      │  ▲
+  not yet│ woken
+      ▼  │
+    waiting                           cancel(): the client has gone     end(): the broker stops, and says so
+
+A wait watches before it looks, so that nothing that happens in between is missed.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock import operations as ops
 from penstock.broker.access import Client
-from penstock.broker.answers import Told, answer_of, raised, resolve
-from penstock.broker.waits import Expected, ExpectedNews, ExpectedTask, Wait
-from penstock.errors import LeaseLost, PenstockError, TaskNotFound
-from penstock.model_tasks import Finish, TaskSubmission, TaskView
+from penstock.broker.callbacks import OnReply, answer_of, raised, resolve
+from penstock.errors import LeaseLost, PenstockError, TaskNotFound, Unavailable
+from penstock.model_tasks import Finish, TaskSubmission, TaskView, WorkerNews
 from penstock.operations import Action
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
+    from penstock.embedded import Session
+    from penstock.shard.tasks.waits import TaskWaiter
+    from penstock.shard.worker_registry import Registry
+
+
+Wake = Callable[[], object]  # called from any thread
+Found = TaskView | PenstockError
+
+
+class Expected(Protocol):
+    """What is waited for."""
+
+    def watch(self, wake: Wake) -> None: ...
+
+    def unwatch(self) -> None: ...
+
+    def is_at_hand(self) -> bool:
+        """Whether a look reads no file; otherwise it is asked for."""
+
+    def look(self) -> tuple[Any, int]:
+        """What there is, and the ticket of it."""
+
+    def ask(self, broker: Broker, on_reply: OnReply) -> None:
+        """Look, and call back on the loop with what there is, or with a `PenstockError`."""
+
+    def is_it(self, found: Any) -> bool:
+        """Whether this was waited for."""
+
+
+class Wait:
+    """See the module's rules."""
+
+    __slots__ = ("_broker", "_expected", "_is_late", "_is_looking", "_is_woken", "_on_reply", "_timer", "is_over")
+
+    def __init__(self, broker: Broker, expected: Expected, on_reply: OnReply) -> None:
+        self._broker = broker
+        self._expected = expected
+        self._on_reply = on_reply
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_looking = False
+        self._is_woken = False  # while it looked
+        self._is_late = False
+        self.is_over = False
+
+    def start(self, seconds: float) -> None:
+        """Look for the first time."""
+        self._broker.waits.add(self)
+        self._is_late = not seconds
+        if seconds:
+            self._timer = self._broker.loop.call_later(seconds, self._expire)
+            self._expected.watch(self._wake)
+        self._look()
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer any more."""
+        if not self.is_over:
+            self.is_over = True
+            self._broker.waits.discard(self)
+            if self._timer is not None:
+                self._timer.cancel()
+                self._expected.unwatch()
+
+    def end(self) -> None:
+        """The broker stops; the client may go on waiting elsewhere."""
+        self._tell(stopping(), 0)
+
+    def _expire(self) -> None:
+        self._is_late = True
+        self._look()
+
+    def _wake(self) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._broker.loop.call_soon_threadsafe(self._look)
+
+    def _look(self) -> None:
+        if self.is_over:
+            return
+        if self._is_looking:
+            self._is_woken = True
+            return
+        self._is_looking, self._is_woken = True, False
+        if self._expected.is_at_hand():
+            self._looked(answer_of(self._expected.look))
+        else:
+            self._expected.ask(self._broker, self._looked)
+
+    def _looked(self, answer: Any) -> None:
+        self._is_looking = False
+        if self.is_over:
+            return
+        if isinstance(answer, PenstockError):
+            self._tell(answer, 0)
+        elif self._expected.is_it(answer[0]) or (self._is_late and not self._is_woken):
+            self._tell(*answer)
+        elif self._is_woken:
+            self._look()
+
+    def _tell(self, answer: Any, ticket: int) -> None:
+        if not self.is_over:
+            self.cancel()
+            self._broker.confirmer.after(ticket, self._on_reply, answer)
+
+
+class ExpectedTask:
+    """A task that shall be final. Many who ask for one share a look at the catalogue."""
+
+    def __init__(self, session: Session, task_id: str, allowed: Callable[[Found], TaskView]) -> None:
+        self._session = session
+        self._task_id = task_id
+        self._allowed = allowed
+        self._seen: TaskView | None = None
+        self._waiter: TaskWaiter | None = None
+
+    def watch(self, wake: Wake) -> None:
+        self._waiter = self._session.tasks.watch(self._task_id, wake)
+
+    def unwatch(self) -> None:
+        if self._waiter is not None:
+            self._session.tasks.waiters.leave(self._waiter)
+
+    def is_at_hand(self) -> bool:
+        return self._told_final() is not None
+
+    def look(self) -> tuple[TaskView, int]:
+        final = self._told_final()
+        assert final is not None
+        assert self._waiter is not None
+        return final, self._waiter.ticket
+
+    def _told_final(self) -> TaskView | None:
+        return self._waiter.final(self._seen) if self._waiter is not None and self._seen is not None else None
+
+    def ask(self, broker: Broker, on_reply: OnReply) -> None:
+        def seen(found: Found) -> tuple[TaskView, int]:
+            self._seen = self._allowed(found)
+            return self._seen, 0
+
+        def looked(found: Found) -> None:
+            broker.loop.call_soon_threadsafe(lambda: on_reply(answer_of(lambda: seen(found))))
+
+        looks = self._session.tasks.looks
+        if looks.ask(self._task_id, looked):
+            broker.in_thread(looks.lead, lambda _: None)
+
+    def is_it(self, found: TaskView) -> bool:
+        return found.is_final
+
+
+class ExpectedNews:
+    """News for a worker."""
+
+    def __init__(self, registry: Registry, worker_id: str) -> None:
+        self._registry = registry
+        self._worker_id = worker_id
+        self._wake: Wake | None = None
+
+    def watch(self, wake: Wake) -> None:
+        self._wake = wake
+        self._registry.listen(self._worker_id, wake)
+
+    def unwatch(self) -> None:
+        if self._wake is not None:
+            self._registry.unlisten(self._worker_id, self._wake)
+
+    def is_at_hand(self) -> bool:
+        return True
+
+    def look(self) -> tuple[WorkerNews, int]:
+        return self._registry.news(self._worker_id), 0
+
+    def ask(self, broker: Broker, on_reply: OnReply) -> None:
+        on_reply(self.look())
+
+    def is_it(self, found: WorkerNews) -> bool:
+        return bool(found.cancelled)
+
+
+def stopping() -> Unavailable:
+    """What new work is answered with while the broker drains."""
+    return Unavailable("the broker is stopping", hint="connect again in a moment, or to another address")
+
 
 MANY: Final = 1_000  # tasks of one request: so many take longer than a turn of the event loop should
 # A dead letter is a copy, made when it is settled.
@@ -44,9 +232,9 @@ class Tasks:
         self._broker = broker
         self._session = broker.session
 
-    def begin(self, client: Client, given: ops.Operation[Any], told: Told) -> Wait | None:
+    def begin(self, client: Client, given: ops.Operation[Any], on_reply: OnReply) -> Wait | None:
         """One of the operations of `BEGUN`; what it answers with can be taken back while it is not over."""
-        found: Wait | None = BEGUN[type(given)](self, client, given, told)
+        found: Wait | None = BEGUN[type(given)](self, client, given, on_reply)
         return found
 
     async def begun(self, client: Client, given: ops.Operation[Any]) -> Any:
@@ -62,30 +250,30 @@ class Tasks:
 
     # submitting and finishing
 
-    def submit(self, client: Client, given: ops.SubmitTasks, told: Told) -> None:
+    def submit(self, client: Client, given: ops.SubmitTasks, on_reply: OnReply) -> None:
         broker, tasks = self._broker, given.tasks
         refused = self._refused(client, Action.PUSH, (task.queue for task in tasks))
         if refused is not None:
-            told(refused)
+            on_reply(refused)
             return
         if broker.is_holding:
-            broker.hold(partial(self.submit, client, given, told))
+            broker.hold(partial(self.submit, client, given, on_reply))
             return
         broker.flush()
         work = partial(self._session.run, given, client.identity)
-        self._run(work, _takes_long(tasks), min((task.queue for task in tasks), default=""), told)
+        self._run(work, _takes_long(tasks), min((task.queue for task in tasks), default=""), on_reply)
 
-    def finish(self, client: Client, given: ops.FinishTasks, told: Told) -> None:
+    def finish(self, client: Client, given: ops.FinishTasks, on_reply: OnReply) -> None:
         finishes = given.finishes
         refused = self._refused(client, Action.CONSUME, (each.receipt.queue for each in finishes), even_draining=True)
         if refused is not None:
-            told(refused)
+            on_reply(refused)
             return
         broker, started = self._broker, self._broker.clock.monotonic()
 
         def answered(answer: Any) -> None:
             if isinstance(answer, PenstockError):
-                told(broker.count("", answer))
+                on_reply(broker.count("", answer))
                 return
             errors, ticket = answer
             broker.meter.finished(
@@ -95,7 +283,7 @@ class Tasks:
                     if error is None
                 ]
             )
-            tell = partial(broker.timed, "settle", started, told)
+            tell = partial(broker.timed, "settle", started, on_reply)
             if given.is_again and any(isinstance(each, LeaseLost) for each in errors):
                 judged = partial(self._judged, finishes, errors)
                 broker.in_thread(judged, lambda refusals: broker.confirmer.after(ticket, tell, refusals))
@@ -124,40 +312,40 @@ class Tasks:
             return False
         return any(run.attempt == finish.receipt.attempt and run.outcome in _ENDS[finish.outcome] for run in view.runs)
 
-    def note_progress(self, client: Client, given: ops.NoteProgress, told: Told) -> None:
+    def note_progress(self, client: Client, given: ops.NoteProgress, on_reply: OnReply) -> None:
         refused = self._refused(client, Action.CONSUME, (given.receipt.queue,), even_draining=True)
         if refused is not None:
-            told(refused)
+            on_reply(refused)
             return
         answer = answer_of(lambda: self._session.run(given))
-        told(self._broker.count(given.receipt.queue, answer) if isinstance(answer, PenstockError) else None)
+        on_reply(self._broker.count(given.receipt.queue, answer) if isinstance(answer, PenstockError) else None)
 
     # workers
 
-    def heartbeat(self, client: Client, given: ops.HeartbeatWorker, told: Told) -> None:
+    def heartbeat(self, client: Client, given: ops.HeartbeatWorker, on_reply: OnReply) -> None:
         refused = self._refused(client, Action.CONSUME, given.info.queues or ("",))
         if refused is not None:
-            told(refused)
+            on_reply(refused)
             return
         answer = answer_of(lambda: self._session.run(given))
-        told(answer if isinstance(answer, PenstockError) else answer[0])
+        on_reply(answer if isinstance(answer, PenstockError) else answer[0])
 
-    def news(self, client: Client, given: ops.AwaitNews, told: Told) -> Wait | None:
+    def news(self, client: Client, given: ops.AwaitNews, on_reply: OnReply) -> Wait | None:
         refused = self._refused(client, Action.CONSUME, ("",))
         if refused is not None:
-            told(refused)
+            on_reply(refused)
             return None
-        return self._wait(ExpectedNews(self._session.tasks.registry, given.worker_id), given.seconds, told)
+        return self._wait(ExpectedNews(self._session.tasks.registry, given.worker_id), given.seconds, on_reply)
 
     # one task
 
-    def wait(self, client: Client, given: ops.WaitTask, told: Told) -> Wait | None:
+    def wait(self, client: Client, given: ops.WaitTask, on_reply: OnReply) -> Wait | None:
         refused = self._broker.draining()
         if refused is not None:
-            told(refused)
+            on_reply(refused)
             return None
         allowed = partial(self._allowed, client, Action.READ)
-        return self._wait(ExpectedTask(self._session, given.task_id, allowed), given.seconds, told)
+        return self._wait(ExpectedTask(self._session, given.task_id, allowed), given.seconds, on_reply)
 
     async def of_one(self, client: Client, given: ops.FindTask | ops.CancelTask | ops.RetryTask) -> TaskView:
         """Look at a task, cancel it, or have it run once more."""
@@ -205,22 +393,22 @@ class Tasks:
                 return refused
         return None
 
-    def _run(self, work: Callable[[], tuple[Any, int]], reads_files: bool, queue: str, told: Told) -> None:
+    def _run(self, work: Callable[[], tuple[Any, int]], reads_files: bool, queue: str, on_reply: OnReply) -> None:
         broker = self._broker
 
         def answered(answer: Any) -> None:
             if isinstance(answer, PenstockError):
-                told(broker.count(queue, answer))
+                on_reply(broker.count(queue, answer))
             else:
-                broker.confirmer.after(answer[1], told, answer[0])
+                broker.confirmer.after(answer[1], on_reply, answer[0])
 
         if reads_files:
             broker.in_thread(work, answered)
         else:
             answered(answer_of(work))
 
-    def _wait(self, expected: Expected, seconds: float, told: Told) -> Wait:
-        wait = Wait(self._broker, expected, told)
+    def _wait(self, expected: Expected, seconds: float, on_reply: OnReply) -> Wait:
+        wait = Wait(self._broker, expected, on_reply)
         wait.start(seconds)
         return wait
 

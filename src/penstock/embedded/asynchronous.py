@@ -20,6 +20,7 @@ from penstock.embedded.blocking import Pipeline
 from penstock.embedded.session import Session
 from penstock.errors import PenstockError
 from penstock.forks import refuse_in_forks
+from penstock.journal.commit import Confirmer
 from penstock.model import Durability, MessageId, Outcome, Receipt
 from penstock.model_tasks import Submitted, TaskView, WorkerNews
 from penstock.replies import LeaseReply, PushReply
@@ -30,10 +31,14 @@ RELEASE: Final = Settling(Outcome.RELEASED)
 
 
 class AsyncPipeline(Pipeline):
-    """Settles on their way."""
+    """Settles that are not waited for one by one: the last of them confirms them all."""
+
+    def __init__(self, session: Session, confirmed: Callable[[int], Awaitable[None]]) -> None:
+        super().__init__(session)
+        self._confirmed = confirmed
 
     async def confirm(self) -> None:  # type: ignore[override]
-        await self._session.shard.confirmed(self._ticket)
+        await self._confirmed(self._ticket)
 
 
 class Taking:
@@ -81,6 +86,7 @@ class AsyncSession:
         self.shard = session.shard
         self.loaded = session.loaded
         self.clock = session.clock
+        self._confirmer: Confirmer | None = None  # of the running loop, from the first use on
         refuse_in_forks(self)
 
     async def start(self) -> None:
@@ -88,6 +94,15 @@ class AsyncSession:
 
     async def close(self) -> None:
         await asyncio.to_thread(self.session.close)
+
+    async def confirmed(self, ticket: int) -> None:
+        """Return when what the ticket stands for cannot be undone."""
+        if ticket:
+            await (self._confirmer or self._own_confirmer()).confirmed(ticket)
+
+    def _own_confirmer(self) -> Confirmer:
+        self._confirmer = Confirmer(self.shard.commit, asyncio.get_running_loop())
+        return self._confirmer
 
     # messages
 
@@ -97,13 +112,13 @@ class AsyncSession:
             await self._unthrottled()
         id, ticket = shard.push_one(queue, encode_one(payload))
         if ticket:
-            await shard.commit.future(ticket, asyncio.get_running_loop())
+            await (self._confirmer or self._own_confirmer()).future(ticket)
         return id
 
     async def push_one(self, queue: str, data: bytes, durability: Durability | None) -> MessageId:
         await self._unthrottled()
         id, ticket = self.shard.push_one(queue, data, durability)
-        await self.shard.confirmed(ticket)
+        await self.confirmed(ticket)
         return id
 
     async def push(
@@ -111,7 +126,7 @@ class AsyncSession:
     ) -> PushReply:
         await self._unthrottled()
         reply, ticket = self.session.push(queue, batch, partition, durability)
-        await self.shard.confirmed(ticket)
+        await self.confirmed(ticket)
         return reply
 
     async def _unthrottled(self) -> None:
@@ -125,7 +140,7 @@ class AsyncSession:
             reply, ticket = await taking.run()
             if not reply.count and wait_seconds:
                 reply, ticket = await self._lease_waiting(taking, queue, group, wait_seconds)
-            await self.shard.confirmed(ticket)
+            await self.confirmed(ticket)
         except asyncio.CancelledError:
             taking.abandon()
             raise
@@ -152,20 +167,20 @@ class AsyncSession:
                 return reply, ticket
 
     async def settle(self, receipts: Sequence[Receipt], how: Settling) -> None:
-        await self.shard.confirmed(self.session.settle(receipts, how))
+        await self.confirmed(self.session.settle(receipts, how))
 
     async def settle_lease(self, nonce: int, how: Settling) -> None:
-        await self.shard.confirmed(self.session.settle_lease(nonce, how))
+        await self.confirmed(self.session.settle_lease(nonce, how))
 
     async def extend(self, nonce: int, seconds: float) -> int:
         return self.session.extend(nonce, seconds)
 
     def pipeline(self) -> AsyncPipeline:
-        return AsyncPipeline(self.session)
+        return AsyncPipeline(self.session, self.confirmed)
 
     async def transact(self, operations: Sequence[Operation]) -> list[list[MessageId]]:
         ids, ticket = await asyncio.to_thread(self.session.transact, operations)
-        await self.shard.confirmed(ticket)
+        await self.confirmed(ticket)
         return ids
 
     # everything else
@@ -177,17 +192,17 @@ class AsyncSession:
             result: R = await special(self, operation)
             return result
         reply, ticket = await asyncio.to_thread(self.session.run, operation)
-        await self.shard.confirmed(ticket)
+        await self.confirmed(ticket)
         return reply
 
     async def _directly(self, operation: ops.Operation[R]) -> R:
         reply, ticket = self.session.run(operation)
-        await self.shard.confirmed(ticket)
+        await self.confirmed(ticket)
         return reply
 
     async def _in_thread(self, operation: ops.Operation[R]) -> R:
         reply, ticket = await asyncio.to_thread(self.session.run, operation)
-        await self.shard.confirmed(ticket)
+        await self.confirmed(ticket)
         return reply
 
     async def _submit(self, operation: ops.SubmitTasks) -> list[Submitted]:
@@ -218,7 +233,7 @@ class AsyncSession:
                     async with asyncio.timeout(left):
                         await woken.wait()
                 final = tasks.final(waiter, view)
-                await self.shard.confirmed(waiter.ticket)
+                await self.confirmed(waiter.ticket)
                 if final is not None:
                     return final
         finally:

@@ -11,25 +11,31 @@ They wake in a chain, one after another: only one thread can run Python at a tim
 only fall asleep again before the interpreter's lock. The new leader is in the middle of the chain, so that its sync
 takes along what the first half appends while the second half is still waking up.
 
-asyncio: futures are gathered per event loop and handed over once per iteration of the loop to a committer thread, which
-is one ordinary waiter for all of them. It resolves them with one `call_soon_threadsafe` per loop and commit.
+Event loops: one committer thread is an ordinary waiter for all of them. A `Confirmer` on each loop gathers who waits,
+hands the highest sequence over once per turn of the loop, and is called back once per sync.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 from penstock.errors import Closed, PenstockError
 from penstock.journal import Journal, outcome_unknown
 
+logger: Final = logging.getLogger("penstock.journal")
+
+RETRY_SECONDS: Final = 0.1
 PATIENCE_SECONDS: Final = 1.0  # how long a leader may take before one of those who wait leads too
 
-_Futures = list[tuple[int, "asyncio.Future[None]"]]
+OnReply = Callable[[Any], object]  # called once, with a reply or with a PenstockError
 
 
 class _Waiter:
@@ -58,54 +64,49 @@ class GroupCommit:
     """Waits for sequences of one journal to become durable."""
 
     def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+        self.journal = journal
         self.around: Callable[[Callable[[], None]], None] = _call  # runs the leader's sync: to time it, say
         self._lock = threading.Lock()
         self._is_led = False  # a thread leads, or has been promoted and is about to
         self._leads = 0  # how often somebody has begun to lead
         self._waiters: list[_Waiter] = []
-        self._futures: dict[asyncio.AbstractEventLoop, _Futures] = {}
+        self._notices: dict[Callable[[], object], tuple[int, asyncio.AbstractEventLoop]] = {}  # who is to be called
         self._work = threading.Lock()  # released when there is something for the committer
         self._work.acquire()
         self._committer: threading.Thread | None = None
-        self._closed = False
+        self.is_closed = False
 
     def wait(self, sequence: int) -> None:
         """Return when `sequence` is durable; `OutcomeUnknown` when the journal failed before it was."""
-        if self._journal.durable_sequence >= sequence:
+        if self.journal.durable_sequence >= sequence:
             return
         waiter = self._queue_up(sequence)
         if waiter is None or self._is_promoted(waiter):
             self._lead(sequence)
-        if self._journal.durable_sequence < sequence:
-            raise self._failure()
+        if self.journal.durable_sequence < sequence:
+            raise self.failure()
 
-    def future(self, sequence: int, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-        """Asyncio version of `wait()`: a future of `loop`, on whose thread this must be called."""
-        future = loop.create_future()
-        if self._journal.durable_sequence >= sequence:
-            future.set_result(None)
-            return future
+    def notify(self, sequence: int, loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+        """Have `callback` called on the loop when `sequence` is durable, or when the journal failed before it was."""
         with self._lock:
-            if self._closed:
-                raise Closed("the journal is closed")
-            gathered = self._futures.get(loop)
-            if gathered is None:
-                gathered = self._futures[loop] = []
-                # At the end of this iteration of the loop: until then other tasks may append, and one sync serves all.
-                loop.call_soon(self._hand_over)
-            gathered.append((sequence, future))
-        return future
+            self._notices[callback] = (sequence, loop)
+            if not self.is_closed:
+                if self._committer is None:
+                    self._committer = threading.Thread(target=self._commit, name="penstock-commit", daemon=True)
+                    self._committer.start()
+                self._wake_committer()
+                return
+        self._serve_notices()  # the thread has ended, and what was appended is durable or never will be
 
     def close(self) -> None:
-        """Resolve what is outstanding and end the committer. The journal stays open."""
+        """Call back whoever waits and end the committer. The journal stays open."""
         with self._lock:
-            self._closed = True
+            self.is_closed = True
             committer, self._committer = self._committer, None
             self._wake_committer()
         if committer is not None:
             committer.join()
-        self._resolve_gathered()
+        self._serve_notices()
 
     # Threads.
 
@@ -138,7 +139,7 @@ class GroupCommit:
     def _takes_over(self, waiter: _Waiter, seen: int) -> bool:
         """Nobody has woken this thread for a while: whether it stops waiting, be it to lead itself."""
         with self._lock:
-            if waiter.leads or self._journal.durable_sequence >= waiter.sequence or self._journal.failed is not None:
+            if waiter.leads or self.journal.durable_sequence >= waiter.sequence or self.journal.failed is not None:
                 # The thread that was to wake it vanished from the chain, or is about to wake it.
                 self._forget(waiter)
                 return True
@@ -165,14 +166,14 @@ class GroupCommit:
     def _lead(self, sequence: int) -> None:
         try:
             # Somebody else may have synced the journal since this thread was promoted.
-            if self._journal.durable_sequence < sequence:
-                self.around(self._journal.sync)
+            if self.journal.durable_sequence < sequence:
+                self.around(self.journal.sync)
         finally:
             self._pass_on()
 
     def _pass_on(self) -> None:
         """End this thread's lead: wake everyone whose frames are durable, and one more to lead."""
-        durable, failed = self._journal.durable_sequence, self._journal.failed
+        durable, failed = self.journal.durable_sequence, self.journal.failed
         with self._lock:
             chain, self._waiters = self._waiters, []
             if failed is None:
@@ -189,46 +190,120 @@ class GroupCommit:
         if chain:
             chain[0].wake()
 
-    def _failure(self) -> PenstockError:
-        failed = self._journal.failed
+    def failure(self) -> PenstockError:
+        """Why a sequence will never be durable, or is not known to be."""
+        failed = self.journal.failed
         return Closed("the journal is closed") if failed is None else outcome_unknown(failed)
 
-    # asyncio.
-
-    def _hand_over(self) -> None:
-        with self._lock:
-            if self._committer is None and not self._closed:
-                self._committer = threading.Thread(target=self._commit, name="penstock-commit", daemon=True)
-                self._committer.start()
-            self._wake_committer()
+    # Event loops.
 
     def _wake_committer(self) -> None:
         if self._work.locked():
             self._work.release()
 
     def _commit(self) -> None:
-        while not self._closed:
+        while not self.is_closed:
             self._work.acquire()
-            self._resolve_gathered()
+            self._serve_notices()
 
-    def _resolve_gathered(self) -> None:
+    def _serve_notices(self) -> None:
         with self._lock:
-            gathered, self._futures = self._futures, {}
-        if not gathered:
+            notices, self._notices = self._notices, {}
+        if not notices:
             return
         # A failure shows in the journal's state, where each loop finds it.
-        with suppress(PenstockError):
-            self.wait(max(sequence for futures in gathered.values() for sequence, _ in futures))
-        for loop, futures in gathered.items():
+        try:
+            self.wait(max(sequence for sequence, _ in notices.values()))
+        except PenstockError:
+            pass
+        except Exception:
+            logger.exception("waiting for a sync failed, and is tried again")
+            time.sleep(RETRY_SECONDS)
+        # Also when there was nothing to wait for: another thread may have synced, or failed, in between.
+        for callback, (_, loop) in notices.items():
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(self._resolve, futures)
+                loop.call_soon_threadsafe(callback)
 
-    def _resolve(self, futures: _Futures) -> None:
-        durable = self._journal.durable_sequence
-        for sequence, future in futures:
-            if future.done():
-                continue
-            if sequence <= durable:
-                future.set_result(None)
-            else:
-                future.set_exception(self._failure())
+
+class Confirmer:
+    """Replies on one event loop, once what they say is durable. Everything here runs on the loop's own thread.
+
+    Tickets come in rising order, so whoever came first is answered first.
+    """
+
+    def __init__(self, commit: GroupCommit, loop: asyncio.AbstractEventLoop) -> None:
+        self._commit = commit
+        self._journal = commit.journal
+        self._loop = loop
+        self.on_sync: Callable[[], object] = lambda: None  # called when a sync has ended
+        self._waiting: deque[tuple[int, OnReply | None, Any]] = deque()  # without a callback: a future
+        self._wanted = 0  # the highest ticket that was handed over
+        self._is_gathering = False  # it is handed over at the end of this turn of the loop
+
+    def is_syncing(self) -> bool:
+        """Whether a sync is under way, or about to be."""
+        return self._is_gathering or self._wanted > self._journal.durable_sequence
+
+    def after(self, ticket: int, on_reply: OnReply, reply: Any) -> None:
+        """Call `on_reply(reply)` when the ticket is durable: at once if it is already."""
+        if ticket <= self._journal.durable_sequence:
+            on_reply(reply)
+        else:
+            self._gather((ticket, on_reply, reply))
+
+    def future(self, ticket: int) -> asyncio.Future[None]:
+        """A future that is done when the ticket is durable, and fails when the journal does."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        if ticket <= self._journal.durable_sequence:
+            future.set_result(None)
+        else:
+            self._gather((ticket, None, future))
+        return future
+
+    async def confirmed(self, ticket: int) -> None:
+        """Return when the ticket is durable; raises when the journal fails."""
+        if ticket > self._journal.durable_sequence:
+            await self.future(ticket)
+
+    def finish(self) -> None:
+        """Wait for the sync that is under way. Call it from another thread, before `close`."""
+        with suppress(PenstockError):
+            self._commit.wait(min(self._wanted, self._journal.sequence))
+
+    def close(self) -> None:
+        """Answer whoever still waits, as far as anything is known."""
+        self._reply()
+
+    def _gather(self, waiting: tuple[int, OnReply | None, Any]) -> None:
+        self._waiting.append(waiting)
+        if not self._is_gathering:
+            self._is_gathering = True
+            # At the end of this turn of the loop: until then others may append, and one sync serves all.
+            self._loop.call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        self._is_gathering = False
+        if self._waiting:
+            self._wanted = self._waiting[-1][0]
+            self._commit.notify(self._wanted, self._loop, self._reply)
+        else:
+            self.on_sync()  # a sync that was under way has done it
+
+    def _reply(self) -> None:
+        waiting, durable = self._waiting, self._journal.durable_sequence
+        while waiting and waiting[0][0] <= durable:
+            _, on_reply, reply = waiting.popleft()
+            if on_reply is not None:
+                on_reply(reply)
+            elif not reply.done():
+                reply.set_result(None)
+        self.on_sync()
+        if waiting and (self._journal.failed is not None or self._commit.is_closed):
+            while waiting:
+                _, on_reply, reply = waiting.popleft()
+                if on_reply is not None:
+                    on_reply(self._commit.failure())
+                elif not reply.done():
+                    reply.set_exception(self._commit.failure())
+        elif waiting and waiting[0][0] <= self._wanted:
+            self._commit.notify(self._wanted, self._loop, self._reply)  # a fault interrupted the wait for it

@@ -17,8 +17,8 @@ from penstock import limits, validation
 from penstock import operations as ops
 from penstock.batch import HEADERS, KEY, PRIORITY, TRACE
 from penstock.broker import Broker, Client
-from penstock.broker.answers import awaited_answer_of, raised
-from penstock.broker.fitting import receipts_in, split
+from penstock.broker.callbacks import awaited_answer_of, raised
+from penstock.broker.reply_size import receipts_in, split
 from penstock.envelopes import parse_envelope
 from penstock.errors import InvalidField, PenstockError, QueueNotFound
 from penstock.model import DEFAULT_GROUP, Outcome, Receipt, check_name, to_datetime

@@ -107,7 +107,7 @@ class Server:
                 await asyncio.wait_for(listener.close(), CLOSE_SECONDS)
         self._listeners.clear()
         if self.broker is not None:
-            await asyncio.to_thread(self.broker.confirmer.end)
+            await asyncio.to_thread(self.broker.confirmer.finish)
             self.broker.close()  # here: those whom it tells are on this loop
         if self._session is not None:
             await asyncio.to_thread(self._session.close)

@@ -9,7 +9,6 @@ Only this module, `pushing` and `engine` know both delivery and the journal.
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
@@ -47,11 +46,6 @@ class Shard(Pushing):
     def read_ticket(self) -> Ticket:
         """For telling of the state as it is now. The caller holds the lock."""
         return self._must_sync
-
-    async def confirmed(self, ticket: Ticket) -> None:
-        """The same on an event loop."""
-        if ticket and self.journal.durable_sequence < ticket:
-            await self.commit.future(ticket, asyncio.get_running_loop())
 
     # leasing
 

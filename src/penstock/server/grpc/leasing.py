@@ -10,7 +10,7 @@ import msgspec
 from penstock import limits, validation
 from penstock.batch import CONTENT_TYPE, HEADERS, KEY, PRIORITY, TRACE
 from penstock.broker import StreamRequest
-from penstock.broker.fitting import split
+from penstock.broker.reply_size import split
 from penstock.errors import InvalidField
 from penstock.model import Outcome
 from penstock.replies import LeaseReply, Piece

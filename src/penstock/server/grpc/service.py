@@ -21,7 +21,7 @@ from penstock import operations as ops
 from penstock import validation
 from penstock.batch import Batch
 from penstock.broker import Broker, Client, Principal
-from penstock.broker.fitting import receipts_in, split
+from penstock.broker.reply_size import receipts_in, split
 from penstock.errors import Internal, PenstockError, Unavailable
 from penstock.model import Outcome, check_name
 from penstock.requests import Settling

@@ -8,9 +8,8 @@ from typing import Any, Final
 import grpc.aio
 
 from penstock.broker import Broker, Client, Stream
-from penstock.broker.events import INTERVAL_SECONDS_DEFAULT
-from penstock.broker.fitting import size_of
-from penstock.broker.listening import Event
+from penstock.broker.events import INTERVAL_SECONDS_DEFAULT, Event
+from penstock.broker.reply_size import size_of
 from penstock.errors import BadRequest, InvalidField, PenstockError
 from penstock.model import to_micros
 from penstock.replies import LeaseReply

@@ -9,10 +9,8 @@ from typing import Any, Final
 from penstock import limits
 from penstock import operations as ops
 from penstock.broker import Broker, Client
-from penstock.broker.answers import awaited_answer_of
-from penstock.broker.events import INTERVAL_SECONDS_DEFAULT
-from penstock.broker.listening import Event, TasksWanted
-from penstock.broker.task_events import light
+from penstock.broker.callbacks import awaited_answer_of
+from penstock.broker.events import INTERVAL_SECONDS_DEFAULT, Event, TasksWanted, light
 from penstock.errors import PenstockError, QueueNotFound, TaskNotFound
 from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX
 from penstock.model_tasks import Finish, Submitted, TaskSubmission

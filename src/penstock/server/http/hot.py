@@ -14,7 +14,7 @@ import httptools
 import msgspec
 
 from penstock import validation
-from penstock.broker.fitting import receipts_in, size_of, split
+from penstock.broker.reply_size import receipts_in, size_of, split
 from penstock.errors import BadReceipt, InvalidField, PenstockError
 from penstock.model import ContentType, Outcome, Receipt, check_name
 from penstock.replies import LeaseReply

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker import Pending
-from penstock.broker.waits import Wait
+from penstock.broker.tasks import Wait
 from penstock.errors import PenstockError
 from penstock.replies import LeaseReply, PushReply
 from penstock.wire import answers, requests

@@ -17,8 +17,8 @@ from penstock import limits, validation
 from penstock import operations as ops
 from penstock.batch import Batch, alike_of
 from penstock.broker import Client, Principal, Stream, StreamRequest
-from penstock.broker.answers import answer_of, awaited_answer_of
-from penstock.broker.folding import Producer
+from penstock.broker.callbacks import answer_of, awaited_answer_of
+from penstock.broker.push_coalescing import Producer
 from penstock.broker.tasks import BEGUN
 from penstock.errors import BadRequest, PenstockError, Unavailable
 from penstock.model import ContentType, check_name

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from penstock import operations as ops
 from penstock.broker import Broker, Client
-from penstock.broker.answers import awaited_answer_of
+from penstock.broker.callbacks import awaited_answer_of
 from penstock.errors import BadRequest, PenstockError
 from penstock.server import claiming, tasks
 from penstock.wire import json_frames

@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple
 
 from penstock.batch import Batch
 from penstock.broker import Broker, Client, Stream, StreamRequest
-from penstock.broker.answers import answer_of
-from penstock.broker.fitting import size_of, split
-from penstock.broker.listening import Listener, TasksWanted
+from penstock.broker.callbacks import answer_of
+from penstock.broker.events import Listener, TasksWanted
+from penstock.broker.reply_size import size_of, split
 from penstock.errors import Internal, InvalidField, PenstockError
 from penstock.replies import LeaseReply
 from penstock.server.outbox import Outbox

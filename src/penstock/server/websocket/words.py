@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock import validation
-from penstock.broker.listening import Event
+from penstock.broker.events import Event
 from penstock.errors import BadReceipt, BadRequest, InvalidField, PenstockError
 from penstock.model import Outcome, Receipt
 from penstock.requests import Settling

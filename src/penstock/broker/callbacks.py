@@ -1,4 +1,4 @@
-"""Answers as values: what callbacks are told, and what coroutines await."""
+"""Answers as values: what callbacks are on_reply, and what coroutines await."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.errors import Internal, PenstockError
 
 logger: Final = logging.getLogger("penstock.broker")
 
-Told = Callable[[Any], object]  # called once, with the answer or with a PenstockError
+OnReply = Callable[[Any], object]  # called once, with the answer or with a PenstockError
 
 
 def answer_of(work: Callable[[], Any]) -> Any:
@@ -26,7 +26,7 @@ def answer_of(work: Callable[[], Any]) -> Any:
 
 
 async def awaited_answer_of(work: Awaitable[Any]) -> Any:
-    """The same of work that is awaited."""
+    """The result of awaited work, or its error as a value."""
     try:
         return await work
     except PenstockError as error:

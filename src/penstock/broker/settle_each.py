@@ -15,22 +15,24 @@ from penstock.model import Receipt
 from penstock.requests import Settling
 
 if TYPE_CHECKING:
-    from penstock.broker.answers import Told
     from penstock.broker.broker import Broker
+    from penstock.broker.callbacks import OnReply
 
 TOGETHER_MAX: Final = 5_000  # deliveries that are ended by one entry
 SINGLE_MAX: Final = 100  # that are ended one by one in a turn of the loop
 
 
 class SettleEach:
-    """Ends some deliveries; `told([None or PenstockError, …])` when all have their answer."""
+    """Ends some deliveries; `on_reply([None or PenstockError, …])` when all have their answer."""
 
-    def __init__(self, broker: Broker, client: Client, receipts: Sequence[Receipt], how: Settling, told: Told) -> None:
+    def __init__(
+        self, broker: Broker, client: Client, receipts: Sequence[Receipt], how: Settling, on_reply: OnReply
+    ) -> None:
         self._broker = broker
         self._client = client
         self._receipts = receipts
         self._how = how
-        self._told = told
+        self._on_reply = on_reply
         self._answers: list[PenstockError | None] = [None] * len(receipts)
         self._left = len(receipts)
 
@@ -66,4 +68,4 @@ class SettleEach:
         self._answers[first : first + len(answers)] = answers
         self._left -= len(answers)
         if not self._left:
-            self._told(self._answers)
+            self._on_reply(self._answers)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from penstock import limits
 from penstock.batch import Alike
-from penstock.broker.answers import Told, answer_of
+from penstock.broker.callbacks import OnReply, answer_of
 from penstock.errors import PenstockError
 from penstock.model import ContentType
 
@@ -31,12 +31,12 @@ Kind = tuple[str, str, str, Content]  # queue, client, protocol, content: the sa
 class _Fold:
     """Pushes of one kind, side by side."""
 
-    __slots__ = ("bytes", "payloads", "producers", "told")
+    __slots__ = ("bytes", "on_replies", "payloads", "producers")
 
     def __init__(self) -> None:
         self.payloads: list[bytes] = []
         self.producers: list[Producer | None] = []
-        self.told: list[Told] = []
+        self.on_replies: list[OnReply] = []
         self.bytes = 0
 
 
@@ -47,7 +47,7 @@ class Folder:
         self,
         loop: asyncio.AbstractEventLoop,
         push: PushFolded,
-        after: Callable[[int, Told, Any], None],
+        after: Callable[[int, OnReply, Any], None],
         is_syncing: Callable[[], bool],
         stored: Callable[[Kind, int, int], None],
         refused: Callable[[str, PenstockError], PenstockError],
@@ -56,13 +56,13 @@ class Folder:
         self._push = push
         self._after = after
         self._is_syncing = is_syncing
-        self._stored = stored  # told of each fold that was: its kind, messages, bytes
+        self._stored = stored  # called with the kind, messages and bytes of each batch that was stored
         self._refused = refused  # counts the refusal of one message
         self._count = 0  # of messages gathered
         self._folds: dict[Kind, _Fold] = {}
 
-    def add(self, kind: Kind, payload: bytes, producer: Producer | None, told: Told) -> None:
-        """One message; `told((partition, offset))` when it is durable."""
+    def add(self, kind: Kind, payload: bytes, producer: Producer | None, on_reply: OnReply) -> None:
+        """One message; `on_reply((partition, offset))` when it is durable."""
         fold = self._folds.get(kind)
         if fold is None:
             if not self._folds:
@@ -70,7 +70,7 @@ class Folder:
             fold = self._folds[kind] = _Fold()
         fold.payloads.append(payload)
         fold.producers.append(producer)
-        fold.told.append(told)
+        fold.on_replies.append(on_reply)
         fold.bytes += len(payload)
         self._count += 1
         if fold.bytes > limits.batch_bytes_max // 2:
@@ -96,26 +96,26 @@ class Folder:
         answer = answer_of(lambda: self._push(queue, fold.payloads, fold.producers, client, content))
         if not isinstance(answer, PenstockError):
             placed, ticket = answer
-            self._stored(kind, len(fold.told), sum(map(len, fold.payloads)))
-            self._after(ticket, partial(_tell, fold.told, placed), None)
-        elif len(fold.told) == 1:
-            fold.told[0](self._refused(queue, answer))
+            self._stored(kind, len(fold.on_replies), sum(map(len, fold.payloads)))
+            self._after(ticket, partial(_reply, fold.on_replies, placed), None)
+        elif len(fold.on_replies) == 1:
+            fold.on_replies[0](self._refused(queue, answer))
         else:
             self._push_singly(kind, fold)
 
     def _push_singly(self, kind: Kind, fold: _Fold) -> None:
-        for payload, producer, told in zip(fold.payloads, fold.producers, fold.told, strict=True):
+        for payload, producer, on_reply in zip(fold.payloads, fold.producers, fold.on_replies, strict=True):
             one = _Fold()
-            one.payloads, one.producers, one.told = [payload], [producer], [told]
+            one.payloads, one.producers, one.on_replies = [payload], [producer], [on_reply]
             self._push_fold(kind, one)
 
 
-def _tell(told: list[Told], placed: Folded, failed: PenstockError | None) -> None:
+def _reply(on_replies: list[OnReply], placed: Folded, failed: PenstockError | None) -> None:
     if failed is not None:
-        for each in told:
-            each(failed)
+        for on_reply in on_replies:
+            on_reply(failed)
         return
     partitions, offsets = placed
     names = repeat(partitions) if isinstance(partitions, str) else partitions
-    for each, place in zip(told, zip(names, offsets, strict=False), strict=False):
-        each(place)
+    for on_reply, place in zip(on_replies, zip(names, offsets, strict=False), strict=False):
+        on_reply(place)

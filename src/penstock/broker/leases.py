@@ -1,6 +1,6 @@
 """Leases for clients that may wait: woken by whatever makes a message ready, in the order in which they came.
 
-    asking ──something──▶ telling ──durable──▶ told
+    asking ──something──▶ telling ──durable──▶ on_reply
       │  ▲                   ▲
    nothing, patience left    │ patience over
       ▼  │ woken             │
@@ -8,6 +8,11 @@
 
 A waiter is registered before it asks, so that nothing that becomes ready in between is missed. Files are read in
 threads; the event loop never waits for one.
+
+Delivery as messages come, within the credit that the consumer gives.
+
+A stream leases in batches while it has credit, is not paused and the last delivery has been handed over. Each batch is
+a lease of its own. When the consumer goes, what it has not settled of them is given back, not counted as an attempt.
 """
 
 from __future__ import annotations
@@ -20,11 +25,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock import limits
-from penstock.broker.answers import Told, answer_of
-from penstock.broker.fitting import ANSWER_BYTES_MAX, fit
-from penstock.errors import PenstockError
-from penstock.model import Outcome
+from penstock import limits, validation
+from penstock.broker.access import Client
+from penstock.broker.callbacks import OnReply, answer_of
+from penstock.broker.reply_size import ANSWER_BYTES_MAX, fit
+from penstock.errors import InvalidField, PenstockError
+from penstock.model import DEFAULT_GROUP, Outcome, Position
 from penstock.replies import LeaseReply
 from penstock.requests import LeaseRequest, Settling
 from penstock.shard.payload_rows import sealed_extents
@@ -33,30 +39,33 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.embedded.session import Watch
 
+
 _RELEASE = Settling(Outcome.RELEASED)
 _ACK = Settling(Outcome.ACKED)
 SURE_TO_FIT = ANSWER_BYTES_MAX // limits.payload_bytes_max  # so many messages fit, however large
 
 
 class Pending:
-    """One lease request until its answer is told."""
+    """One lease request until its reply leaves."""
 
     __slots__ = (
         "_acks",
         "_broker",
         "_group",
         "_is_answered",
+        "_on_reply",
         "_queue",
         "_request",
         "_started",
         "_timer",
-        "_told",
         "_wait",
         "_waiter",
         "is_over",
     )
 
-    def __init__(self, broker: Broker, queue: str, group: str, request: LeaseRequest, wait: float, told: Told) -> None:
+    def __init__(
+        self, broker: Broker, queue: str, group: str, request: LeaseRequest, wait: float, on_reply: OnReply
+    ) -> None:
         self._broker = broker
         self._queue = queue
         self._group = group
@@ -64,7 +73,7 @@ class Pending:
         self._acks = request.auto_ack and request.count_max > SURE_TO_FIT
         self._request = msgspec.structs.replace(request, auto_ack=False) if self._acks else request
         self._wait = wait
-        self._told = told
+        self._on_reply = on_reply
         self._started = broker.clock.monotonic()
         self._waiter: Watch | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -169,7 +178,7 @@ class Pending:
         if isinstance(answer, PenstockError):
             self.is_over = True
             self._broker.meter.refused(self._queue, answer.code)
-            self._told(answer)
+            self._on_reply(answer)
         else:
             self._broker.confirmer.after(ticket, self._confirmed(answer), answer)
 
@@ -180,7 +189,7 @@ class Pending:
                 return
             self.is_over = True
             self._broker.measure_lease(reply, self._started)
-            self._told(answer)
+            self._on_reply(answer)
 
         return tell
 
@@ -188,3 +197,127 @@ class Pending:
         if reply.nonce:
             with suppress(PenstockError):
                 self._broker.session.settle_lease(reply.nonce, _RELEASE)
+
+
+CREDIT_MAX = 1 << 31
+HELD_SWEEP = 1024  # leases kept in mind before those that are settled are forgotten
+
+
+class StreamRequest(msgspec.Struct, frozen=True):
+    """What a stream is to deliver."""
+
+    queue: str
+    group: str = DEFAULT_GROUP
+    batch: int = 100  # messages per delivery, at most
+    lease_seconds: float | None = None
+    consumer: str = ""
+    partitions: tuple[int | str, ...] | None = None
+    auto_ack: bool = False
+    start: Position | None = None  # where the group begins if it is not there
+
+
+class Stream:
+    """See the module's rules."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        client: Client,
+        request: StreamRequest,
+        deliver: Callable[[LeaseReply], None],
+        ended: Callable[[PenstockError | None], None],
+    ) -> None:
+        self._broker = broker
+        self._client = client
+        self._asked = request
+        self._deliver = deliver
+        self._ended = ended
+        self._credit = 0
+        self._is_paused = False
+        self._is_over = False
+        self._pending: Pending | None = None
+        self._start = request.start
+        self._held: list[int] = []  # nonces of leases that may have something unsettled
+        validation.lease_request(
+            request.batch, request.lease_seconds, request.consumer, request.partitions, False, start=request.start
+        )
+
+    def credit(self, messages: int) -> None:
+        """Allow so many messages more."""
+        if isinstance(messages, bool) or not isinstance(messages, int) or not 1 <= messages <= CREDIT_MAX:
+            raise InvalidField(f"credit: {messages!r} is outside 1 to {CREDIT_MAX:,}")
+        self._credit = min(self._credit + messages, CREDIT_MAX)
+        self._pump()
+
+    def pause(self) -> None:
+        """The way to the consumer is full."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """It has room again."""
+        self._is_paused = False
+        self._pump()
+
+    def close(self) -> None:
+        """The consumer has gone: give back what it has not settled."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._broker.streams.discard(self)
+        if self._pending is not None:
+            self._pending.cancel()
+        for nonce in self._held:
+            with suppress(PenstockError):
+                self._broker.session.settle_lease(nonce, Settling(Outcome.RELEASED))
+
+    def end(self) -> None:
+        """The broker stops: nothing more will come. What was delivered may still be settled."""
+        if not self._is_over:
+            if self._pending is not None:
+                self._pending.cancel()
+            self._finish(None)
+
+    def _pump(self) -> None:
+        if self._is_over or self._is_paused or self._pending is not None or not self._credit:
+            return
+        asked = self._asked
+        request = validation.lease_request(
+            min(asked.batch, self._credit),
+            asked.lease_seconds,
+            asked.consumer,
+            asked.partitions,
+            asked.auto_ack,
+            start=self._start,
+        )
+        self._start = None  # a group that is deleted later is not made again
+        pending = self._broker.lease(
+            self._client, asked.queue, asked.group, request, limits.wait_seconds_max, self._leased
+        )
+        # The answer may have come during the call, and with it the next request.
+        if self._pending is None and not pending.is_over:
+            self._pending = pending
+
+    def _leased(self, answer: Any) -> None:
+        self._pending = None
+        if self._is_over:
+            return
+        if isinstance(answer, PenstockError):
+            self._finish(answer)
+            return
+        if answer.count:
+            self._credit -= answer.count
+            self._keep(answer.nonce)
+            self._deliver(answer)
+        # Not from within: a queue that always has something must not grow the stack, nor keep the loop to itself.
+        self._broker.loop.call_soon(self._pump)
+
+    def _keep(self, nonce: int) -> None:
+        if len(self._held) >= HELD_SWEEP:
+            self._held = [each for each in self._held if each in self._broker.shard.core.leases]
+        if not self._asked.auto_ack:
+            self._held.append(nonce)
+
+    def _finish(self, error: PenstockError | None) -> None:
+        self._is_over = True
+        self._broker.streams.discard(self)
+        self._ended(error)
