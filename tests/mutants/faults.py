@@ -90,8 +90,8 @@ FAULTS: Final = (
         "no-nonce-check",
         "a receipt settles whatever lease holds its message",
         "delivery/settle.py",
-        "        lease = core.leases.get(receipt.nonce)\n        found = lease.find",
-        "        lease = next(iter(core.leases.values()), None)\n        found = lease.find",
+        "        lease = core.leases.get(receipt.nonce)\n        place = lease.find",
+        "        lease = next(iter(core.leases.values()), None)\n        place = lease.find",
         ("tests/behaviour/test_settling.py", "tests/behaviour/test_leasing.py"),
     ),
     Fault(

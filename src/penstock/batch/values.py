@@ -39,7 +39,7 @@ ErrorT = TypeVar("ErrorT", bound=InputError)
 
 
 def located(error: ErrorT, row: int) -> ErrorT:
-    """The same error, naming the item."""
+    """A copy of an error that names the item."""
     return type(error)(f"item {row}: {error.message}", hint=error.hint)
 
 

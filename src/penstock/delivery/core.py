@@ -50,10 +50,10 @@ class Observers:
         self.own = own
         self.notes: list[Callable[[Any], None]] = []
 
-    def apply(self, each: Any) -> None:
+    def apply(self, entry: Any) -> None:
         for note in self.notes:
-            note(each)
-        self.own(each)
+            note(entry)
+        self.own(entry)
 
 
 class DeliveryState:
@@ -110,9 +110,9 @@ class DeliveryState:
     def apply(self, entries: Iterable[Entry], sequence: int) -> None:
         """Let the entries of one frame happen."""
         self.sequence = sequence
-        for each in entries:
-            self._appliers[type(each)](each)
-            queue = self.queues.get(each.queue)
+        for record in entries:
+            self._appliers[type(record)](record)
+            queue = self.queues.get(record.queue)
             if queue is not None:
                 queue.touched = sequence
 
@@ -127,7 +127,7 @@ class DeliveryState:
     def observe_no_more(self, kind: type, note: Callable[[Any], None]) -> None:
         """End what `observe` began."""
         observers = self._observers[kind]
-        observers.notes = [each for each in observers.notes if each != note]
+        observers.notes = [known for known in observers.notes if known != note]
         if not observers.notes:
             self._appliers[kind] = self._observers.pop(kind).own
 
@@ -204,7 +204,7 @@ class DeliveryState:
         """The lease has a new deadline; an old one in the heap is stale now."""
         heapq.heappush(self.deadlines, (lease.deadline, lease.nonce))
         if len(self.deadlines) > 2 * len(self.leases) + STALE_MAX:
-            self.deadlines = [(each.deadline, each.nonce) for each in self.leases.values()]
+            self.deadlines = [(held.deadline, held.nonce) for held in self.leases.values()]
             heapq.heapify(self.deadlines)
 
     def let_go(self, lease: Lease, count: int) -> None:
@@ -276,10 +276,10 @@ class DeliveryState:
         group = queue.groups.get(group_id) if queue else None
         if queue is None or group is None:
             return []
-        found = [(group.progress[span.partition], span) for span in spans]
+        pairs = [(group.progress[span.partition], span) for span in spans]
         if not self.replaying:
-            return found
-        return [(progress, span) for progress, span in found if self.sequence > progress.partition.applied]
+            return pairs
+        return [(progress, span) for progress, span in pairs if self.sequence > progress.partition.applied]
 
     # queues and groups
 
@@ -442,7 +442,7 @@ class DeliveryState:
             heapq.heappush(self.expiries, (first_at, queue.id, partition.id, extent.first))
 
     def expire_one(self, queue: Queue, expires_at: int, offset: int) -> None:
-        """The same for one message of a queue with one partition."""
+        """Index the expiry of one message of a queue with one partition."""
         heapq.heappush(self.expiries, (expires_at, queue.id, 0, offset))
 
     def index_settled(self, progress: Progress, span: Span, after: int, now: int) -> None:

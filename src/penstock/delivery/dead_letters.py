@@ -19,7 +19,7 @@ from penstock import limits
 from penstock.batch import Batch
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry, GroupSet, PartitionsAdded, Push, QueueSet, Revived, Settled
-from penstock.delivery.log import ColumnNotLoaded, Queue
+from penstock.delivery.log import Queue
 from penstock.delivery.progress import Progress, span_of
 from penstock.errors import MessageNotFound, TooLarge
 from penstock.model import (
@@ -122,11 +122,7 @@ def _settled(queue: Queue, delivery: DeadDelivery, outcome: Outcome) -> Settled:
 
 def _letter(queue: Queue, delivery: DeadDelivery) -> Message:
     progress, offset = delivery.progress, delivery.offset
-    extent = progress.partition.extent_at(offset)
-    batch = extent.batch or (extent.columns or {}).get("batch")
-    if batch is None:
-        raise ColumnNotLoaded((extent, "batch"))
-    row = extent.row_of(offset) if extent.batch is not None else extent.sealed.row + offset - extent.first
+    batch, row = progress.partition.extent_at(offset).message(offset)
     tried = (progress.attempts or {}).get(offset)
     headers = {
         DEAD_ORIGIN: str(MessageId(queue.name, progress.partition.name, offset)),

@@ -79,9 +79,9 @@ class Run:
         (high, low), hashes, place = needle, self.hashes, None
         index = int(hashes.searchsorted(high))
         while index < len(hashes) and hashes[index] == high:
-            found = self.records[index]
-            if found["low"] == low:
-                place = Place(int(found["partition"]), int(found["offset"]), int(found["at"]))
+            record = self.records[index]
+            if record["low"] == low:
+                place = Place(int(record["partition"]), int(record["offset"]), int(record["at"]))
             index += 1
         return place
 
@@ -89,12 +89,12 @@ class Run:
         """Which of these are here, by the first halves of their hashes alone."""
         places = self.hashes.searchsorted(highs)
         places[places == len(self.hashes)] = 0
-        found: list[int] = np.flatnonzero(self.hashes[places] == highs).tolist()
-        return found
+        indexes: list[int] = np.flatnonzero(self.hashes[places] == highs).tolist()
+        return indexes
 
 
 class DedupWindow:
-    """See the module's rules."""
+    """The keys of one queue that were pushed within its window."""
 
     def __init__(self, seconds: float) -> None:
         self.window = round(seconds * 1_000_000)
@@ -120,7 +120,7 @@ class DedupWindow:
         return place if place is not None and place.pushed_at > now - self.window else None
 
     def find_all(self, keys: Sequence[bytes | None], now: int) -> list[Place | None]:
-        """The same for many: each run is asked once."""
+        """Where each of many keys went within the window: every run is searched once."""
         hot = self.hot
         places = [None if key is None else hot.get(key) for key in keys]
         if self.runs:

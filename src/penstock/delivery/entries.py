@@ -484,12 +484,12 @@ def _pieces(entries: Sequence[Entry]) -> list[Any]:
     return pieces
 
 
-def entry_bytes(each: Entry) -> int:
+def entry_bytes(entry: Entry) -> int:
     """How much of a frame an entry takes, to a few bytes; a batch is not copied for it."""
-    if not isinstance(each, Push):
-        return HEAD.size + len(_encoder.encode(each))
-    rows = 0 if each.rows is None else 4 * len(each.rows)
-    return HEAD.size + PUSH_HEAD.size + PUSH_PART.size * len(each.parts) + rows + len(each.batch)
+    if not isinstance(entry, Push):
+        return HEAD.size + len(_encoder.encode(entry))
+    rows = 0 if entry.rows is None else 4 * len(entry.rows)
+    return HEAD.size + PUSH_HEAD.size + PUSH_PART.size * len(entry.parts) + rows + len(entry.batch)
 
 
 def encode_push(push: Push) -> list[Any]:
@@ -507,14 +507,8 @@ def encode_push(push: Push) -> list[Any]:
 
 def decode(data: memoryview) -> Iterator[Entry]:
     """Entries of one frame. The frame's checksum has been verified: what is here, we wrote."""
-    position = 0
-    end = len(data)
-    while position < end:
-        kind, length = HEAD.unpack_from(data, position)
-        position += HEAD.size
-        body = data[position : position + length]
+    for kind, body in split(data):
         yield decode_push(body) if kind == PUSH else _decoder.decode(body)
-        position += length + -length % 8
 
 
 def decode_push_one(data: memoryview) -> tuple[int, int, int, int, bytes] | None:
@@ -531,13 +525,7 @@ def decode_push_one(data: memoryview) -> tuple[int, int, int, int, bytes] | None
 
 def decode_pushes(data: memoryview) -> Iterator[Push]:
     """Only the pushes of one frame."""
-    position = 0
-    while position < len(data):
-        kind, length = HEAD.unpack_from(data, position)
-        position += HEAD.size
-        if kind == PUSH:
-            yield decode_push(data[position : position + length])
-        position += length + -length % 8
+    return (decode_push(body) for kind, body in split(data) if kind == PUSH)
 
 
 def split(data: memoryview) -> Iterator[tuple[int, memoryview]]:

@@ -307,25 +307,25 @@ EVERYONE: Final = 1 << 30
 NOTHING: Final = (0, None)
 
 
-def made_ready(core: DeliveryState, each: Entry) -> tuple[int, int | None]:
+def made_ready(core: DeliveryState, entry: Entry) -> tuple[int, int | None]:
     """How many messages, or more, an entry that was applied has made ready, and in which group; None: in all."""
-    queue = core.queues.get(each.queue)
-    if isinstance(each, Leased | AttemptsLost):
+    queue = core.queues.get(entry.queue)
+    if isinstance(entry, Leased | AttemptsLost):
         return NOTHING
     if queue is None:  # it was deleted: whoever waits for it is told so
         return EVERYONE, None
-    if isinstance(each, Push):
-        return ready_of_push(queue, each), None
-    if isinstance(each, Revived):
-        return sum(_due_by(span, each.at) for span in each.spans), each.group
-    if not isinstance(each, Settled):
+    if isinstance(entry, Push):
+        return ready_of_push(queue, entry), None
+    if isinstance(entry, Revived):
+        return sum(_due_by(span, entry.at) for span in entry.spans), entry.group
+    if not isinstance(entry, Settled):
         return EVERYONE, None
     if _frees_others(queue):
-        return EVERYONE, each.group
-    after = AFTER[each.outcome]
+        return EVERYONE, entry.group
+    after = AFTER[entry.outcome]
     if after == WAITING:
-        return sum(_due_by(span, each.at) for span in each.spans), each.group
-    return sum(span.count for span in each.spans) if after == READY else 0, each.group
+        return sum(_due_by(span, entry.at) for span in entry.spans), entry.group
+    return sum(span.count for span in entry.spans) if after == READY else 0, entry.group
 
 
 def ready_of_push(queue: Queue, push: Push) -> int:

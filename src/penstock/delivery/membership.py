@@ -39,11 +39,11 @@ from penstock.requests import LeaseRequest
 
 
 def shares(
-    owned: Mapping[str, int], wanted: Mapping[str, int], members: Sequence[str], partitions: int
+    owned: Mapping[str, int], inherited: Mapping[str, int], members: Sequence[str], partitions: int
 ) -> dict[str, int]:
     """How many partitions each member shall have; `members` are in the order in which they joined."""
     least, larger = divmod(partitions, len(members))
-    ranked = sorted(members, key=lambda member: (-owned.get(member, 0), -wanted.get(member, 0)))
+    ranked = sorted(members, key=lambda member: (-owned.get(member, 0), -inherited.get(member, 0)))
     return {member: least + (place < larger) for place, member in enumerate(ranked)}
 
 
@@ -55,8 +55,8 @@ def assign(owners: Sequence[str], heirs: Sequence[str], members: Sequence[str]) 
     """
     if not members:
         return [""] * len(owners)
-    wanted = Counter(heirs)
-    room = shares(Counter(owners), wanted, members, len(owners))
+    inherited = Counter(heirs)
+    room = shares(Counter(owners), inherited, members, len(owners))
     chosen = [""] * len(owners)
     # What stays: first what was not about to move anyway. Then what goes on as planned. Then whoever has room.
     settled = [number for number, owner in enumerate(owners) if owner == heirs[number]]
@@ -236,9 +236,9 @@ class Roster:
         """Give every partition the heir that it should have, and move what can be moved at once."""
         owners = [slot.owner for slot in self.slots]
         heirs = assign(owners, [slot.heir for slot in self.slots], list(self.seats))
-        wanted = Counter(heirs)
+        inherited = Counter(heirs)
         for member, seat in self.seats.items():
-            seat.wanted = wanted[member]
+            seat.wanted = inherited[member]
         for number, (slot, heir) in enumerate(zip(self.slots, heirs, strict=True)):
             slot.heir = heir
             if slot.state is State.FREE:

@@ -76,10 +76,10 @@ class KnownProducer:
 
     def find(self, sequence: int, queue: int) -> Answer | None:
         rows = np.frombuffer(bytes(self.rows), ROWS)
-        found = rows[(rows["sequence"] == sequence) & (rows["queue"] == queue)]
-        if not len(found):
+        matches = rows[(rows["sequence"] == sequence) & (rows["queue"] == queue)]
+        if not len(matches):
             return None
-        _, first, _, partition, count = found[-1].item()
+        _, first, _, partition, count = matches[-1].item()
         if partition == BESIDE:
             return msgspec.msgpack.decode(self.beside[sequence, queue], type=Answer)
         return Answer([(partition, count, first)])
@@ -140,7 +140,7 @@ class Producers:
 
     def find_rows(self, producers: Sequence[Producer | None], queue: int) -> dict[int, tuple[int, int]]:
         """Of single pushes, those that are known: the partition and offset of each, by its row."""
-        found: dict[int, tuple[int, int]] = {}
+        places: dict[int, tuple[int, int]] = {}
         by_id = self.known
         for row, producer in enumerate(producers):
             if producer is None:
@@ -153,8 +153,8 @@ class Producers:
                 if len(answer.parts) != 1:
                     raise ProducerFenced(f"producer {producer[0]} has used sequence {producer[2]} for another push")
                 partition, _, first = answer.parts[0]
-                found[row] = (partition, first)
-        return found
+                places[row] = (partition, first)
+        return places
 
     # apply
 

@@ -125,11 +125,11 @@ class PushLimits:
         rates = (options.push_per_second, options.client_push_per_second, options.key_push_per_second)
         if rates == (None, None, None):
             return None
-        found = old or PushLimits()
-        found.queue = renewed(found.queue, rates[0], options.push_burst, now)
-        found.clients = renewed(found.clients, rates[1], options.client_push_burst, now)
-        found.keys = renewed(found.keys, rates[2], options.key_push_burst, now)
-        return found
+        limits = old or PushLimits()
+        limits.queue = renewed(limits.queue, rates[0], options.push_burst, now)
+        limits.clients = renewed(limits.clients, rates[1], options.client_push_burst, now)
+        limits.keys = renewed(limits.keys, rates[2], options.key_push_burst, now)
+        return limits
 
     def costs(self, push: Push, client: str) -> Iterator[tuple[Buckets, Hashable, int, str]]:
         """What the messages of a push take, duplicates excepted: (buckets, whose, tokens, option)."""

@@ -152,11 +152,11 @@ def _take_from_extent(
     selection: Selection, progress: Progress, extent: Extent, priority: int, low: int, high: int, room: int
 ) -> tuple[int, int]:
     """Take from [low, high) of one extent; returns where to look next, and how many were taken."""
-    found = ready_offsets(selection, progress, extent, priority, low, high)
-    offsets: list[int] = found[:room].tolist()
+    ready = ready_offsets(selection, progress, extent, priority, low, high)
+    offsets: list[int] = ready[:room].tolist()
     if offsets:
         add_offsets(selection, progress, offsets)
-    return (offsets[-1] + 1 if len(found) > room else high), len(offsets)
+    return (offsets[-1] + 1 if len(ready) > room else high), len(offsets)
 
 
 def ready_offsets(

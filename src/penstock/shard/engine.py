@@ -381,7 +381,7 @@ class Engine:
         fetched: list[tuple[Extent, str]] = []
         try:
             while True:
-                for extent, column in need.wanted:
+                for extent, column in need.columns:
                     extent.load(column, self.column(extent, column))
                     fetched.append((extent, column))
                 try:
