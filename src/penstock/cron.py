@@ -5,7 +5,7 @@ they mean times of day: one that a change of clocks skips runs once at the first
 twice runs the first time. Where the hour begins with `*`, they mean intervals and follow the instants themselves: every
 instant at which the clock of the place shows a time that matches.
 
-The library behind it is asked about times of day only, never about zones: it moves in whole hours, and clocks do not.
+The library behind it computes times of day only, never zones: it moves in whole hours, and clocks do not.
 
 The time zones are those of the machine, or of the package `tzdata` where it has none.
 """
@@ -39,7 +39,7 @@ DAY: Final = timedelta(days=1)
 
 
 def next_tick(expression: str, zone: str, after: int) -> int:
-    """The first tick after an instant, µs. `InvalidField` when there is none, or the words make no sense."""
+    """The first tick after an instant, µs. `InvalidField` when there is none, or the expression or zone is wrong."""
     where = _zone(zone)
     fields = _fields(expression)
     try:

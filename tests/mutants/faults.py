@@ -98,8 +98,8 @@ FAULTS: Final = (
         "attempts-off-by-one",
         "a message has one attempt more than it may",
         "delivery/settle.py",
-        "        if take.attempt_of(index) - lost >= (own or queue.options().max_attempts):",
-        "        if take.attempt_of(index) - lost > (own or queue.options().max_attempts):",
+        "        if take.attempt_of(index) - lost >= (own or queue.options.max_attempts):",
+        "        if take.attempt_of(index) - lost > (own or queue.options.max_attempts):",
         ("tests/behaviour/test_retries.py",),
     ),
     Fault(

@@ -80,9 +80,9 @@ class Batch:
     flags: int  # the bits of the columns that are present
     payload_bytes: int  # of all payloads, before compression
     compressed: bool
-    partitions: Partitions | None  # what each producer asked for; travels beside the bytes, never in them
+    partitions: Partitions | None  # the partition that each message names; travels beside the bytes, never in them
     _data: Buffer | None  # None: not encoded yet
-    _cache: dict[int, Any] | None  # columns by their bit; None until one is asked for: many batches hold one message
+    _cache: dict[int, Any] | None  # columns by their bit; None until one is needed: many batches hold one message
 
     def __init__(self, data: Buffer, partitions: Partitions | None = None) -> None:
         compression, self.flags, self.count, self.payload_bytes, self._blob_bytes = SHAPE.unpack_from(data)

@@ -104,7 +104,7 @@ def max_attempts(items: list[Any]) -> Field:
 
 
 def content_types(items: list[Any], detected: Bytes | None) -> Field:
-    """What the producer said, or else what was found."""
+    """What the producer declared, or else what was detected."""
     if not _all(items, None):
         declared = check_each(lambda item: None if item is None else values.content_type(item), items)
         kinds = [0] * len(items) if detected is None else detected.tolist()
@@ -140,7 +140,7 @@ def headers(items: list[Any]) -> Field:
 
 
 def partitions(items: list[Any]) -> Partitions | None:
-    """From names or numbers; None when nobody asked."""
+    """From names or numbers; None when there is none."""
     return None if _all(items, None) else check_each(values.partition, items)
 
 

@@ -108,7 +108,7 @@ class Events:
         with self._shard.lock:
             self._shard.check()
             for kind, note in noters.items():
-                (core.observe if on else core.observe_no_more)(kind, note)
+                (core.observe if on else core.stop_observing)(kind, note)
 
     # These are called with the lock held, by any thread, just before the entry is applied.
 

@@ -1,7 +1,7 @@
 """Children whose time has come: they are pushed, or cancelled because a parent failed.
 
-Applied, one decision may bring more to free, since who is cancelled takes its children along: ask again until there are
-none. Those of one queue are pushed together.
+Applied, one decision may make more children ripe, since a cancelled task takes its children along: decide again until
+there are none. Those of one queue are pushed together.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def decide_child_release(core: DeliveryState, now: int, count_max: int, room: in
 
 
 def _forbidden(queue: Queue | None, held: Held) -> str:
-    """The queue has other options now, which may forbid what this one asks for."""
+    """Why the queue refuses this task now: its options may have changed since the task was submitted."""
     try:
         if queue is not None:
             check_allowed(queue, Batch(held.batch))

@@ -1,7 +1,7 @@
 """The dedup window of a queue: which keys were pushed lately, and where each message went.
 
 Keys are kept as 128-bit hashes. New ones go into a dictionary; when it is full it is frozen into a sorted run, which a
-checkpoint writes once. Of a run only the first halves of the hashes need be in memory, side by side: they tell that a
+checkpoint writes once. Of a run only the first halves of the hashes need be in memory, side by side: they show that a
 key is new. The rest may lie in the mapped file of a checkpoint.
 
 So that there are few runs, neighbours are merged, the smaller first: small ones at once, larger ones by whoever takes a

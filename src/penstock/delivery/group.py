@@ -48,7 +48,7 @@ class LeaseLimits:
 
     @staticmethod
     def renewed(old: LeaseLimits | None, group: Group, options: QueueOptions, now: int) -> LeaseLimits | None:
-        """The limits that these options ask for, with the buckets of the old ones."""
+        """The limits of these options, with the buckets of the old ones."""
         limits = old or LeaseLimits()
         limits.queue = renewed(limits.queue, options.lease_per_second, options.lease_burst, now)
         limits.clients = renewed(limits.clients, options.client_lease_per_second, options.client_lease_burst, now)
@@ -100,7 +100,7 @@ class Take(msgspec.Struct, gc=False):
     done: bytearray | None = None  # 1 for each delivery that was settled on its own
 
     def index_of(self, offset: int) -> int:
-        """Where an offset stands in this take; −1 when it does not."""
+        """The index of an offset in this take; −1 when it is not there."""
         offsets = self.offsets
         if isinstance(offsets, range):
             return offset - offsets.start if offset in offsets else -1
@@ -191,7 +191,7 @@ BIT: Final = tuple(1 << priority for priority in range(limits.priority_max + 1))
 
 
 class Lane:
-    """What stands ready at one priority."""
+    """What is ready at one priority."""
 
     __slots__ = ("fresh", "priority", "retries")
 
@@ -247,10 +247,10 @@ class Group:
         self.active_at = 0
         self.waiting = 0  # leases that wait for a message
         self.leases: dict[int, Lease] = {}
-        self.roster: Roster | None = None  # its members, once it has had one
+        self.roster: Roster | None = None  # its members, once there was one
         self.turn = 0
         self.outcomes = [0] * (max(Outcome) + 1)  # deliveries and messages by how they ended, since the process started
-        self.change_count = 0  # times that messages were settled without their leases being asked
+        self.change_count = 0  # times that messages were settled without their leases
         self.limits: LeaseLimits | None = None
         self.batch_max = 0  # how many messages a consumer should take at a time; 0: any number
         self.clear_lanes()

@@ -165,7 +165,7 @@ class KeyGate:
         return True
 
     def dismiss(self, progress: Progress, offset: int, now: int) -> None:
-        """An offer that came to nothing: the message is no longer to be had."""
+        """An offer that came to nothing: the message is no longer available."""
         key = self._take_back((progress.partition.id, offset))
         if key is not None:
             self.stir(key, now)
@@ -181,7 +181,7 @@ class KeyGate:
             offsets = [offset for partition, offset in self._holders if partition == number]
         for offset in offsets:
             if progress.state_of(offset) != LEASED:
-                self._let_go((number, offset), now)
+                self._release((number, offset), now)
 
     def forget(self, progress: Progress, now: int) -> None:
         """The group moves within a partition: nothing of it is in flight or in line."""
@@ -194,7 +194,7 @@ class KeyGate:
         self._parked_count = sum(map(len, self._lines.values()))
         self._blocked.discard(progress)
         for place in [place for place in self._holders or () if place[0] == number]:
-            self._let_go(place, now)
+            self._release(place, now)
         for key in list(self._lines):
             self.stir(key, now)
 
@@ -226,7 +226,7 @@ class KeyGate:
         return 0 if self.rates is None else self.rates.wait(key, 1, now)
 
     def stir(self, key: int, now: int) -> None:
-        """Offer the first of a line, if its key may go on now; else see to it that this is asked again."""
+        """Offer the first of a line if its key may go on now; else set the timer that tries again."""
         line = self._lines.get(key)
         if not line or key in self._outstanding or not self.has_room(key):
             return
@@ -254,7 +254,7 @@ class KeyGate:
             self._outstanding.discard(key)
         return key
 
-    def _let_go(self, place: Place, now: int) -> None:
+    def _release(self, place: Place, now: int) -> None:
         key = self._holders.pop(place, None) if self._holders is not None else None
         if key is None:
             return

@@ -45,7 +45,7 @@ def select(group: Group, count_max: int, now: int, reached: int, only: Collectio
     except ColumnNotLoaded:
         if not selection.count and not selection.expired:
             for _, progress in selection.wakes:
-                group.offer_all(progress)  # its timer is not set: the question is asked again
+                group.offer_all(progress)  # its timer is not set: the caller tries again
             raise
     return selection
 
@@ -166,7 +166,7 @@ def decide_room(group: Group, request: LeaseRequest, now: int) -> Room:
 def select_lease(
     core: DeliveryState, group: Group, request: LeaseRequest, room: Room, now: int, monotonic: int, nonce: int
 ) -> tuple[list[Entry], Lease | None, Selection | None]:
-    """The entries of a lease, and the lease itself; nothing and None when there is nothing to be had."""
+    """The entries of a lease, and the lease itself; nothing and None when no message is available."""
     count_max, only = room
     if count_max <= 0:
         return [], None, None

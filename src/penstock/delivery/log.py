@@ -43,9 +43,9 @@ class ColumnNotLoaded(Exception):
 
 
 def ask_each(question: Callable[[A], T], items: Iterable[A]) -> list[T]:
-    """Answers to the same question about many things. If columns are needed, all of them are named at once.
+    """Answers to one question about many items. If columns are not loaded, all of them are named at once.
 
-    Named one by one, every one of them would mean to ask all questions again.
+    Named one by one, each of them would mean to repeat all questions.
     """
     answers: list[T] = []
     columns: dict[tuple[int, str], tuple[Extent, str]] = {}
@@ -90,7 +90,7 @@ class Extent(msgspec.Struct, eq=False, gc=False):
         self.columns[column] = values
 
     def unload(self, column: str) -> None:
-        """Let go of a column that can be read again. Priorities stay: every lease looks at them."""
+        """Drop a column that can be read again. Priorities stay: every lease looks at them."""
         if self.sealed is not None and self.columns is not None and column != "priority":
             self.columns.pop(column, None)
 
@@ -235,7 +235,7 @@ class Partition:
         self.pushed_at = extent.pushed_at
 
     def learn(self, extent: Extent) -> None:
-        """Replay: the same, when a checkpoint or the segments may know of the extent already."""
+        """Replay: append an extent unless a checkpoint or the segments have it already."""
         known = self.extents[-1].end if self.extents else self.start
         if extent.end <= known:
             return
@@ -248,7 +248,7 @@ class Partition:
             self.pushed_at = extent.pushed_at
 
     def place_of(self, offset: int) -> int:
-        """Where in `extents` the one stands that holds an offset of [start, end)."""
+        """The index in `extents` of the one that holds an offset of [start, end)."""
         return bisect_right(self.firsts, offset) - 1
 
     def extent_at(self, offset: int) -> Extent:
@@ -361,7 +361,7 @@ class Queue:
     def set_options(self, options: QueueOptions, now: int) -> None:
         self.options = options
         self.push_limits = PushLimits.renewed(self.push_limits, options, now)
-        self.gated = bool(options.window_seconds or options.delay_seconds)  # by time, beyond what messages ask for
+        self.gated = bool(options.window_seconds or options.delay_seconds)  # by time, beyond the delays of messages
         self.ttl_us = round((options.ttl_seconds or 0) * 1_000_000)  # of messages that have none of their own; 0: none
         # A push of one message without options needs no decision: it goes to the end of the only partition.
         is_checked = options.max_length or self.push_limits is not None

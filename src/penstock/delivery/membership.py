@@ -75,7 +75,7 @@ REBALANCE_US: Final = round(limits.rebalance_seconds * 1_000_000)
 
 
 class State(StrEnum):
-    """How a partition stands to its owner."""
+    """The state of a partition."""
 
     FREE = "free"
     OWNED = "owned"
@@ -151,7 +151,7 @@ class Roster:
             self._assign(number)
 
     def released(self, member: str, generation: int, held: Collection[int]) -> list[int]:
-        """What such a heartbeat lets go of. One that left before the news came says nothing about a revocation."""
+        """The partitions that a heartbeat releases; one that was sent before the revocation arrived releases none."""
         revoking = sorted(self.seat(member, generation).revoking)
         return [number for number in revoking if number not in held and self.slots[number].revoked <= generation]
 
@@ -160,7 +160,7 @@ class Roster:
         self.seat(member, generation)
         self._remove([member], now)
 
-    # what happens by itself
+    # what time does
 
     def appear(self) -> None:
         """The queue has one partition more; it goes to whoever has least."""
@@ -181,7 +181,7 @@ class Roster:
                 yield member, late
 
     def expire(self, now: int) -> bool:
-        """Members that were silent for too long go, partitions that were not let go of in time move."""
+        """Remove members that were silent for too long; move partitions that were not released in time."""
         silent = [member for member, seat in self.seats.items() if seat.deadline <= now]
         late = [number for number in self._revoking() if self.slots[number].deadline <= now]
         if not silent and not late:
@@ -199,7 +199,7 @@ class Roster:
         instants += [self.slots[number].deadline for number in self._revoking()]
         return min(instants, default=None)
 
-    # what others ask
+    # questions
 
     def seat(self, member: str, generation: int) -> Seat:
         """A member that is still one, in its present life."""
@@ -291,11 +291,11 @@ class Roster:
 
 
 class Rosters:
-    """All of them; `next_at` is on the monotonic clock, and may be earlier than need be, never later."""
+    """The rosters of all groups; `next_at` is on the monotonic clock, and may be too early, never too late."""
 
     def __init__(self) -> None:
         self._groups: dict[Group, Roster] = {}
-        self._generation = 0  # the highest that any of them had when its last member left
+        self._generation = 0  # the highest of any roster whose last member left
         self.next_at = FOREVER
 
     def of(self, group: Group, now: int) -> Roster:
@@ -321,7 +321,7 @@ class Rosters:
 
 
 class Owned(Collection[Progress]):
-    """What a member owns, as a lease asks for it."""
+    """The progress of the partitions that a member owns."""
 
     def __init__(self, group: Group, numbers: Collection[int]) -> None:
         self._group = group

@@ -102,7 +102,7 @@ def decide_push(
     is_promised: bool = False,
     ahead: Ahead | None = None,
 ) -> Decided:
-    """Refuse a push, or say what it does. What was promised its place before is pushed however full the queue is."""
+    """Refuse a push, or say what it does. What was promised before is pushed however full the queue is."""
     check_allowed(queue, batch)
     if not batch.count:
         return Decided([], Push(queue.id, now, [], b""), {})
@@ -204,7 +204,7 @@ def _number(queue: Queue, name: int | str | None, made: dict[str, int], added: d
 
 
 def _duplicates(queue: Queue, batch: Batch, now: int, ahead: Ahead | None) -> dict[int, MessageId]:
-    """Rows whose dedup key is known already, or stands twice in this batch (the later row has no id yet: offset −1)."""
+    """Rows whose dedup key is known already, or is twice in this batch (the later row has no id yet: offset −1)."""
     keys = digests(batch)
     places = [None] * batch.count if queue.dedup is None else queue.dedup.find_all(keys, now)
     duplicates: dict[int, MessageId] = {}
@@ -327,7 +327,7 @@ def decide_coalesced(
     now: int,
     content: ContentType | Alike = ContentType.BYTES,
 ) -> CoalescedPush:
-    """Refuse them all, or say what they do."""
+    """Refuse all of these pushes, or say what they do."""
     if not any(producers):
         return _decide_new(core, queue, payloads, now, content)
     places = core.producers.find_rows(producers, queue.id)
@@ -374,7 +374,7 @@ def _with_producers(
 
 
 def _repeats(producers: Sequence[Producer | None]) -> dict[int, int]:
-    """Rows that say the same as an earlier one of this fold."""
+    """Rows with the producer and sequence of an earlier one of this call."""
     nobodies = producers.count(None)
     if len(set(producers)) == len(producers) - max(0, nobodies - 1):
         return {}

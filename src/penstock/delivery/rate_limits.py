@@ -95,7 +95,7 @@ class Buckets:
         return min(self.rate.capacity, level + (now - since) * self.rate.refill)
 
     def _sweep(self, now: int) -> None:
-        """Forget full buckets. When too many are left, the fullest go too: memory is bounded, whoever asks."""
+        """Forget full buckets. When too many are left, the fullest go too: memory is bounded."""
         levels = {who: (self._level(who, now), now) for who in self._levels}
         kept = {who: known for who, known in levels.items() if known[0] < self.rate.capacity}
         if len(kept) > limits.buckets_max:
@@ -121,7 +121,7 @@ class PushLimits:
 
     @staticmethod
     def renewed(old: PushLimits | None, options: QueueOptions, now: int) -> PushLimits | None:
-        """The limits that these options ask for, with the buckets of the old ones."""
+        """The limits of these options, with the buckets of the old ones."""
         rates = (options.push_per_second, options.client_push_per_second, options.key_push_per_second)
         if rates == (None, None, None):
             return None

@@ -40,7 +40,7 @@ def used_otherwise(producer: Producer) -> StateError:
     """The refusal of a push that has the sequence of another one."""
     return StateError(
         f"producer {producer[0]:016x} has used sequence {producer[2]} for a push of other messages",
-        hint="number every push of a producer anew, and give each program a producer of its own",
+        hint="give every push of a producer a new number, and each program a producer of its own",
     )
 
 

@@ -40,7 +40,7 @@ class Tick(NamedTuple):
 
 
 def spec_of(schedule: Schedule) -> ScheduleSpec:
-    """What was asked for."""
+    """The schedule as it was set."""
     return _decoder.decode(schedule.spec)
 
 

@@ -1,6 +1,6 @@
 """Deciding the end of deliveries: ack, nack, reject, release, snooze, and the leases that run out.
 
-A delivery is settled with proof: a receipt whose lease is alive and holds it still. Everything asked for in one call is
+A delivery is settled with proof: a receipt whose lease is alive and holds it still. Everything in one call is
 checked before anything is decided, so a refused call changes nothing.
 """
 
@@ -149,11 +149,11 @@ def _fewer(chosen: Sequence[Chosen]) -> Sequence[Chosen]:
 
 
 def close_chosen(core: DeliveryState, chosen: Sequence[Chosen]) -> None:
-    """Called when the entries above are applied: the leases let go of what was settled."""
+    """Called when the entries are applied: the leases close what was settled."""
     for part in chosen:
         part.take.close(part.indexes)
         part.lease.is_whole = False
-        core.let_go(part.lease, len(part.indexes))
+        core.close_deliveries(part.lease, len(part.indexes))
 
 
 def dying_indexes(queue: Queue, take: Take, indexes: Sequence[int], outcome: Outcome) -> list[int]:

@@ -7,8 +7,8 @@ from entries, and so survives a restart.
 - A batch too large for one frame is remembered with the files that were staged for it first, and how many of them are
   in. Whoever comes with it again goes on with those, never with others: they may hold the same rows in another order.
 - A sink is known by its queue and its name: the same name in another queue is another sink. It belongs to one origin if
-  that is told: where its numbers come from, such as a query. Another one, or a number 0 after others, means that
-  somebody counts anew; that is refused unless it is asked for.
+  that is named: where its numbers come from, such as a query. Another one, or a number 0 after others, means that the
+  count starts over; that is refused unless the commit says `is_reset`.
 - A sink that is used once is forgotten after a day, when the next one comes, and of too many the one silent longest.
 """
 
@@ -71,13 +71,13 @@ class Sinks:
     def todo(self, commit: SinkCommit, queue: Queue | None) -> Todo | None:
         """What a commit has to do, None when it is done already. What an unfinished batch lacks comes first."""
         known = self.find(queue, commit.sink)
-        if known is None or self._begins_anew(known, commit):
+        if known is None or self._starts_over(known, commit):
             return Todo(commit.batch, commit.staged, 0)
         if known.staged and commit.batch >= known.unfinished:
             return Todo(known.unfinished, known.staged, known.done)
         return None if commit.batch <= max(known.batch, known.unfinished) else Todo(commit.batch, commit.staged, 0)
 
-    def _begins_anew(self, known: KnownSink, commit: SinkCommit) -> bool:
+    def _starts_over(self, known: KnownSink, commit: SinkCommit) -> bool:
         last = max(known.batch, known.unfinished)
         if commit.origin and known.origin and commit.origin != known.origin:
             what = f"another query has used it up to batch {last}"

@@ -328,7 +328,7 @@ class Tasks:
         self.touched = frame
         held = self.held.pop(entry.task_id, None)
         if held is None:
-            return  # pushed anew by a retry
+            return  # pushed again by a retry
         self.held_bytes -= len(held.batch)
         self.ripe.pop(held.task_id, None)
         for parent in held.waits:

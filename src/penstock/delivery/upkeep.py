@@ -103,7 +103,7 @@ def decide_taken(
 
 
 def decide_interrupted(core: DeliveryState, now: int, rng: random.Random) -> Iterator[list[Entry]]:
-    """After a restart what was leased is in nobody's hands. The attempt counts: poison must not crash-loop for ever."""
+    """After a restart nobody holds what was leased. The attempt counts: poison must not crash-loop for ever."""
     for queue in list(core.queues.values()):
         for group in queue.groups.values():
             for progress in group.progress:
@@ -160,7 +160,7 @@ def decide_expired(core: DeliveryState, now: int) -> list[Entry]:
 
 
 def _extent_of(queue: Queue | None, number: int, first: int) -> Extent | None:
-    """The extent that an expiry speaks of, unless retention has let go of all of it."""
+    """The extent of an expiry, unless retention has dropped all of it."""
     partition = queue.partitions[number] if queue is not None else None
     if partition is None or not partition.extents:
         return None
@@ -217,7 +217,7 @@ def _dead_that_fit(core: DeliveryState, queue: Queue, dead: list[DeadDelivery], 
 
 
 def _late(progress: Progress, since: int) -> list[int]:
-    """Up to `CHUNK` messages that could be had by `since` and were never delivered. May raise `ColumnNotLoaded`."""
+    """Up to `CHUNK` messages that were available by `since` and were never delivered. May raise `ColumnNotLoaded`."""
     late: list[int] = []
     for extent in progress.partition.extents_from(progress.base):
         if extent.pushed_at > since or len(late) >= CHUNK:
