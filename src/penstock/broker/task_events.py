@@ -1,8 +1,8 @@
 """Live events of tasks and workers, for those who ask for them.
 
-Tasks are heard of from the catalogue: while somebody listens it is kept close behind the journal, and tells which tasks
-have changed. They are told as they stand then: states that a task went through in between are left out. A listener is
-ready when nothing will be missed from then on: opening a catalogue takes a moment. Workers are looked at every
+Changes of tasks come from the task index: while somebody listens it is kept close behind the journal, and says which
+tasks have changed. They are sent as they are then: states that a task went through in between are left out. A listener
+is ready when nothing will be missed from then on: opening a task index takes a moment. Workers are looked at every
 second, and told when one came, changed its state or is gone.
 """
 
@@ -76,19 +76,19 @@ class TaskEvents:
     # tasks
 
     async def _follow_for_ever(self) -> None:
-        """A catalogue that cannot follow just now is tried again; nobody's stream ends for it."""
+        """A task index that cannot follow just now is tried again; nobody's stream ends for it."""
         end: Callable[[], None] | None = None
         try:
             while True:
                 if end is None:
                     found = await awaited_answer_of(asyncio.to_thread(self._session.tasks.caught_up))
                     if not isinstance(found, PenstockError):
-                        catalogue, end = found, found.on_change(self._changed)
+                        task_index, end = found, found.on_change(self._changed)
                         # Whoever follows for another reason may have begun before somebody listened.
-                        await awaited_answer_of(asyncio.to_thread(catalogue.catch_up))
+                        await awaited_answer_of(asyncio.to_thread(task_index.catch_up))
                         self._begin()
-                elif catalogue.is_behind:
-                    await awaited_answer_of(asyncio.to_thread(catalogue.catch_up))
+                elif task_index.is_behind:
+                    await awaited_answer_of(asyncio.to_thread(task_index.catch_up))
                 await asyncio.sleep(FOLLOW_SECONDS)
         finally:
             if end is not None:

@@ -1,7 +1,7 @@
 """Tasks, workers and schedules, asked for by clients.
 
 What takes the shard's lock only for a moment runs on the event loop, as pushes do; what may read a file, or the
-catalogue, runs in a thread; waits hold no thread. Whether somebody may do something with a task depends on its queue,
+task index, runs in a thread; waits hold no thread. Whether somebody may do something with a task depends on its queue,
 which is looked up first.
 """
 
@@ -226,7 +226,7 @@ class Tasks:
 
 
 def _takes_long(tasks: Sequence[TaskSubmission]) -> bool:
-    """Whether the event loop should not wait for it: the catalogue may have to be asked for parents."""
+    """Whether the event loop should not wait for it: the task index may have to be asked for parents."""
     return len(tasks) > MANY or any(task.depends_on for task in tasks)
 
 

@@ -125,7 +125,7 @@ class Wait:
 
 
 class ExpectedTask:
-    """A task that shall be final. Many who ask for one share a look at the catalogue."""
+    """A task that shall be final. Many who ask for one share a look at the task index."""
 
     def __init__(self, session: Session, task_id: str, allowed: Callable[[Found], TaskView]) -> None:
         self._session = session
