@@ -10,13 +10,13 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from penstock.storage.readonly import ReadOnlyDisk
 
 from penstock import operations as ops
 from penstock.client.handles import Penstock
 from penstock.embedded import BlockingSession
 from penstock.repair import diagnose
 from penstock.storage.directory import FORMATS
+from penstock.storage.disk import ReadOnlyDisk
 from penstock.verify import Verification, verify
 from tests.support.accounts import assert_accounts
 from tests.support.golden import DATA, NOW, contents, opened

@@ -11,7 +11,7 @@ import pytest
 from penstock.errors import Damaged, OutcomeUnknown
 from penstock.journal.file import FileJournal
 from penstock.storage import frames as storage_frames
-from penstock.storage import highwater
+from penstock.storage import journal_files
 from penstock.storage.directory import open_directory
 from penstock.storage.frames import HEADER_BYTES, Verdict, frame_head, scan, seed_of
 from penstock.storage.journal_files import name_of, scan_file
@@ -62,7 +62,7 @@ def frames(count: int) -> list[tuple[int, bytes]]:
 
 @pytest.mark.parametrize("rest", ["something else", "nothing, and no mark"])
 def test_a_last_file_truncated_at_any_byte_of_its_last_frames_ends_before_the_first_incomplete_one(rest, caplog):
-    """Its end never reached the disk. One that is shorter than its mark says was cut: tests/test_highwater.py."""
+    """Its end never reached the disk. One that is shorter than its mark says was cut: tests/test_journal_files.py."""
     caplog.set_level(logging.CRITICAL)
     whole = written(10, sync_each=True).read(FIRST)
     end = HEADER_BYTES + 10 * FRAME_BYTES
@@ -72,7 +72,7 @@ def test_a_last_file_truncated_at_any_byte_of_its_last_frames_ends_before_the_fi
             disk.replace(FIRST, whole[:cut].ljust(len(whole), b"\xa5"))
         else:
             disk.replace(FIRST, whole[:cut])
-            disk.remove(highwater.NAME)
+            disk.remove(journal_files.MARK_FILE)
         complete = (cut - HEADER_BYTES) // FRAME_BYTES
         assert found_on(disk) == frames(complete)
 

@@ -174,7 +174,7 @@ def test_a_queue_whose_first_frame_is_lost_keeps_its_name_and_its_other_messages
     damage_frame(disk, b"message 0")
     report = mend(disk)
 
-    assert any("queue 'q' was made in a lost frame" in note for note in report.notes)
+    assert any("queue 'q' was created in a lost frame" in note for note in report.notes)
     with opened(disk) as ps:
         assert [d.payload for d in ps.queue("q").lease(10)] == [f"message {n}".encode() for n in range(1, 5)]
 

@@ -1,4 +1,4 @@
-"""One task is answered as it is now, however far the catalogue is behind, and without its catching up."""
+"""One task is answered as it is now, however far the task index is behind, and without its catching up."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from penstock.clock import ManualClock
 from penstock.envelopes import tasks_batch
 from penstock.errors import TaskNotFound
 from penstock.model_tasks import TaskFilter
+from penstock.task_index import database
 from penstock.task_index import index as module
-from penstock.task_index import many
 from penstock.task_index.follower import Follower
 from tests.support.operations import purge_tasks, run_operation
 from tests.test_tasks_table import Archive
@@ -26,19 +26,19 @@ def office(tmp_path, monkeypatch):
 
 
 def backlog(office: Archive, count: int = 30) -> None:
-    """Many other tasks, each in a frame of its own, that the catalogue has not looked at."""
+    """Many other tasks, each in a frame of its own, that the task index has not looked at."""
     for _ in range(count):
         office.enqueue("other")
 
 
 def position(office: Archive) -> int:
-    follower = office.session.tasks.catalogue._follower
+    follower = office.session.tasks.task_index._follower
     assert isinstance(follower, Follower)
     return follower.position
 
 
 def look(office: Archive, task_id: str) -> str:
-    """The state of a task; the catalogue stays where it is."""
+    """The state of a task; the task index stays where it is."""
     before = position(office)
     state = office.state(task_id)
     assert position(office) == before
@@ -96,7 +96,7 @@ def test_its_own_entries_are_found_in_the_journal(office):
     assert office.task(task_id) == office.task(task_id)
 
 
-def test_a_task_that_the_catalogue_does_not_know_yet_is_found(office):
+def test_a_task_that_the_task_index_does_not_know_yet_is_found(office):
     caught_up(office)
     backlog(office)
     task_id = office.enqueue(args=b'["new"]')
@@ -141,7 +141,7 @@ def test_what_reaches_back_is_seen(office, how):
     assert seen.state == ("dead" if how == "delete" else "pending")
 
 
-def test_submitting_and_cancelling_do_not_wait_for_the_catalogue(office):
+def test_submitting_and_cancelling_do_not_wait_for_the_task_index(office):
     parent = office.enqueue()
     caught_up(office)
     backlog(office)
@@ -185,7 +185,7 @@ def test_a_few_large_frames_are_far_behind_too(office):
     assert look(office, old) == "running"
 
 
-def test_a_catalogue_that_was_never_asked_answers_without_reading_everything(office, monkeypatch):
+def test_a_task_index_that_was_never_asked_answers_without_reading_everything(office, monkeypatch):
     task_id = office.enqueue()
     large_backlog(office)
     monkeypatch.setattr(Follower, "follow", lambda *_: pytest.fail("it need not catch up for this"))
@@ -199,13 +199,13 @@ def test_of_a_frame_with_many_tasks_only_those_that_are_wanted_are_stored(office
     office.push(*tasks)
     office.push(*(office.new("other") for _ in range(500)))
     stored: list[int] = []
-    insert = many.execute
+    insert = database.execute_rows
 
     def noted(connection, statement, rows):
         stored.append(len(rows))
         insert(connection, statement, rows)
 
-    monkeypatch.setattr(many, "execute", noted)
+    monkeypatch.setattr(database, "execute_rows", noted)
 
     assert look(office, tasks[500].task_id) == "pending"
     assert max(stored) == 1
@@ -218,7 +218,7 @@ def test_many_are_answered_from_their_rows_and_the_few_that_changed_from_the_jou
     large_backlog(office)
     before = position(office)
 
-    views = office.session.tasks.catalogue.views(ids)
+    views = office.session.tasks.task_index.views(ids)
 
     assert position(office) == before
     assert sorted(view.task_id for view in views) == sorted(ids)

@@ -22,7 +22,7 @@ from penstock.errors import Closed, InvalidField, LeaseLost, StorageError, TaskN
 from penstock.model import Receipt
 from penstock.model_tasks import Finish, ScheduleSpec, TaskFilter, TaskState, TaskSubmission, WorkerInfo
 from penstock.shard.tasks import service
-from penstock.task_index import store
+from penstock.task_index import database
 from tests.behaviour.task_steps import Office, Run, in_thread, waiting
 from tests.support.brokers import BrokerThread
 from tests.support.operations import run_operation
@@ -225,7 +225,7 @@ def test_the_timekeeper_gives_up_silent_workers(waits, monkeypatch):
     assert run_operation(office.session, ops.Workers())[0][0].state == "dead"
 
 
-def test_a_catalogue_from_before_is_followed_from_the_start(tmp_path):
+def test_a_task_index_from_before_is_followed_from_the_start(tmp_path):
     session = Session(tmp_path)
     office = Office(Penstock(BlockingSession(session)))
     task_id = office.enqueue()
@@ -260,8 +260,8 @@ def test_sqlite_is_loaded_by_those_who_have_tasks():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_desk_knows_where_the_catalogue_is():
-    assert store.DIRECTORY == service.DIRECTORY
+def test_the_desk_knows_where_the_task_index_is():
+    assert database.DIRECTORY == service.DIRECTORY
 
 
 def test_final_tasks_are_kept_for_as_long_as_they_shall_be(tmp_path):
@@ -312,18 +312,18 @@ def test_results_reach_whoever_waits_whatever_comes_first(tmp_path):
     session.close()
 
 
-def test_a_catalogue_that_cannot_be_used_holds_up_no_sealer_and_loses_nothing(tmp_path):
+def test_a_task_index_that_cannot_be_used_holds_up_no_sealer_and_loses_nothing(tmp_path):
     path = tmp_path / "data"
     with Penstock(BlockingSession(Session(path, background=False))) as ps:
         first, second = Office(ps).push(new(), new())
         run_operation(ps.session, ops.Seal())
-    in_its_way = path / store.NAME
+    in_its_way = path / database.NAME
     in_its_way.mkdir(parents=True)
 
     with Penstock(BlockingSession(Session(path, background=False))) as ps:
         office = Office(ps)
         office.lease_one().finish(result=1)
-        with pytest.raises(StorageError, match=store.NAME):
+        with pytest.raises(StorageError, match=database.NAME):
             office.task(first)
         assert run_operation(office.session, ops.Seal()) == 1
     in_its_way.rmdir()

@@ -135,7 +135,7 @@ class History:
         self.lost[name] = 0
 
     def find(self, name: str) -> ParentFound:
-        """What a catalogue would tell of a task."""
+        """What a task index would tell of a task."""
         place = self.place_of(name)
         end = self.end_of(name)
         if end:

@@ -1,4 +1,4 @@
-"""The sealed table of tasks, and the catalogue made anew from it."""
+"""The sealed table of tasks, and the task index made anew from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.errors import InvalidField
 from penstock.history import Limits, open_history
 from penstock.model_tasks import TaskFilter, TaskView
 from penstock.storage.schema import SCHEMAS, TASKS
-from penstock.task_index.store import NAME
+from penstock.task_index.database import NAME
 from tests.behaviour.task_steps import Office
 from tests.support.operations import run_operation
 
@@ -49,7 +49,7 @@ class Archive(Office):
         return [self.task(view.task_id) for view in page.tasks]
 
     def start_over(self) -> None:
-        """Lose the catalogue."""
+        """Lose the task index."""
         self.ps.close()
         (self.path / NAME).unlink()
         self.reopen()
@@ -107,7 +107,7 @@ def test_what_ends_in_another_file_is_known_as_the_task_it_is(office):
     assert len({row["number"] for row in office.rows()}) == 1
 
 
-def test_a_queue_without_tasks_has_no_table_and_no_catalogue(office):
+def test_a_queue_without_tasks_has_no_table_and_no_task_index(office):
     office.ps.queue("plain").push(b"no task")
     office.ps.queue("plain").lease()[0].ack()
     run_operation(office.session, ops.Seal())
@@ -116,7 +116,7 @@ def test_a_queue_without_tasks_has_no_table_and_no_catalogue(office):
     assert not (office.path / NAME).exists()
 
 
-def test_the_catalogue_is_made_anew_as_it_was(office):
+def test_the_task_index_is_made_anew_as_it_was(office):
     office.enqueue("done", kwargs=b'{"n":1}', workflow="w")
     office.lease_one().finish(result={"ok": True})
     office.enqueue("dies", max_attempts=2)
@@ -136,10 +136,10 @@ def test_the_catalogue_is_made_anew_as_it_was(office):
     assert len(before) == 7
 
     # The process goes on: only the database is lost.
-    catalogue = office.session.tasks.catalogue
-    catalogue.close()
+    task_index = office.session.tasks.task_index
+    task_index.close()
     (office.path / NAME).unlink()
-    office.session.tasks._catalogue = None
+    office.session.tasks._task_index = None
 
     assert office.everything() == before
     assert office.state(running.task_id) == "running"
@@ -165,7 +165,7 @@ def test_brought_back_tasks_and_their_runs_are_made_anew(office):
     assert office.everything() == before
 
 
-def test_rows_stay_as_long_as_the_catalogue_keeps_tasks_although_the_messages_are_gone(office):
+def test_rows_stay_as_long_as_the_task_index_keeps_tasks_although_the_messages_are_gone(office):
     office.ps.create_queue("mail", retention_seconds=60)
     office.enqueue()
     office.lease_one().finish(result=1)

@@ -1,4 +1,4 @@
-"""Tasks: the state of one while the catalogue is behind, and operations on many."""
+"""Tasks: the state of one while the task index is behind, and operations on many."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def purge_waiting(setting: Setting, tasks: int) -> Work:
 COSTS = [
     Cost(
         "tasks: the state of one",
-        "tasks that the catalogue has not seen",
+        "tasks that the task index has not seen",
         status_behind,
         sizes=(2_000, 8_000, 32_000),
         steps_at=(400, 3_200),
@@ -54,7 +54,7 @@ COSTS = [
     ),
     Cost(
         "tasks: the state of one, behind batches",
-        "tasks that the catalogue has not seen",
+        "tasks that the task index has not seen",
         status_behind_batches,
         sizes=(10_000, 40_000, 160_000),
         steps_at=(2_000, 16_000),

@@ -49,7 +49,7 @@ def page(scale: Scale) -> list[Row]:
     rate = scale(MILLION) / (perf_counter() - begun)
     return [
         Row("1 M completed tasks, one page by status and type", 1_000 * median(seconds), "ms", floor=50, ceiling=True),
-        Row("catalogue: seconds behind after 1 M tasks in a row", behind, "s"),
+        Row("task index: seconds behind after 1 M tasks in a row", behind, "s"),
         Row("the whole life of a task in one process, no sync", rate, "/s"),
     ]
 

@@ -5,7 +5,7 @@ they mean times of day: one that a change of clocks skips runs once at the first
 twice runs the first time. Where the hour begins with `*`, they mean intervals and follow the instants themselves: every
 instant at which the clock of the place shows a time that matches.
 
-The library behind it is asked about times of day only, never about zones: it moves in whole hours, and clocks do not.
+The library behind it computes times of day only, never zones: it moves in whole hours, and clocks do not.
 
 The time zones are those of the machine, or of the package `tzdata` where it has none.
 """
@@ -39,13 +39,13 @@ DAY: Final = timedelta(days=1)
 
 
 def next_tick(expression: str, zone: str, after: int) -> int:
-    """The first tick after an instant, µs. `InvalidField` when there is none, or the words make no sense."""
+    """The first tick after an instant, µs. `InvalidField` when there is none, or the expression or zone is wrong."""
     where = _zone(zone)
     fields = _fields(expression)
     try:
-        found = _next(fields, where, to_datetime(after).astimezone(where))
-        if found is not None:
-            return to_micros(found, "cron")
+        tick = _next(fields, where, to_datetime(after).astimezone(where))
+        if tick is not None:
+            return to_micros(tick, "cron")
     except (CronSimError, AssertionError, ValueError, TypeError) as error:
         hint = "five fields, minute hour day month weekday, such as '30 2 * * *'; or six, with seconds first"
         raise InvalidField(f"cron: {expression!r} is no schedule: {error}", hint=hint) from None
@@ -58,10 +58,10 @@ def _fields(expression: str) -> str:
     if not expression.startswith("@"):
         # The library takes 53-53/5 for 53/5, which goes on to the end of the hour.
         return _ONE_STEP.sub(lambda term: term[1] if _is_one(term[1], term[2]) else term[0], expression)
-    found = NAMED.get(expression.lower())
-    if found is None:
+    fields = NAMED.get(expression.lower())
+    if fields is None:
         raise InvalidField(f"cron: {expression!r} is not one of {', '.join(NAMED)}")
-    return found
+    return fields
 
 
 _ONE_STEP: Final = re.compile(r"(?<![^\s,])([A-Za-z0-9]+)-([A-Za-z0-9]+)/0*[1-9][0-9]*(?![^\s,])")
@@ -89,12 +89,12 @@ def _next(fields: str, zone: tzinfo, after: datetime) -> datetime | None:
     is_interval = len(parts) in (5, 6) and parts[-4].startswith("*")
     instants = _instants if is_interval else _first_after_gap
     local = after.replace(tzinfo=None, fold=0)
-    found = next(
-        (each for time in CronSim(fields, local) for each in instants(time, zone) if _is_after(each, after)), None
+    tick = next(
+        (moment for time in CronSim(fields, local) for moment in instants(time, zone) if _is_after(moment, after)), None
     )
-    if found is None or not is_interval:
-        return found
-    return _after_turning_back(fields, zone, after, min(found, after + DAY, key=_instant)) or found
+    if tick is None or not is_interval:
+        return tick
+    return _after_turning_back(fields, zone, after, min(tick, after + DAY, key=_instant)) or tick
 
 
 def _instant(moment: datetime) -> datetime:

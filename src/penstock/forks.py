@@ -39,7 +39,7 @@ def refuse_in_forks(handle: object) -> None:
 
 
 def inherited(what: str = "this Penstock") -> Closed:
-    """What a fork is told."""
+    """The error that a fork gets."""
     return Closed(f"{what} was opened before this process was forked", hint="open it after the fork, in each process")
 
 

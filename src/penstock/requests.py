@@ -31,7 +31,7 @@ class SinkCommit(msgspec.Struct, frozen=True):
 
 
 class Target(NamedTuple):
-    """A task that somebody wants to end or to forget: where the catalogue says that it is."""
+    """A task that somebody wants to end or to forget: where the task index says that it is."""
 
     task_id: bytes
     queue: int
@@ -43,7 +43,7 @@ class Target(NamedTuple):
 
 
 class ParentFound(msgspec.Struct, frozen=True):
-    """A task that others are to wait for, as the catalogue knows it. `place` is None while it is held itself."""
+    """A task that others are to wait for, as the task index knows it. `place` is None while it is held itself."""
 
     place: MessageId | None
     state: TaskState

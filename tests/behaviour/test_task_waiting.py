@@ -114,7 +114,7 @@ def test_whoever_waits_is_told_that_the_worker_never_answered(office, way, clock
         office.lease_one()
         clock.advance(limits.lease_seconds_default + 1)
         way.let_time_happen()
-    office.ids()  # any reader has the catalogue follow; a thread does so by itself
+    office.ids()  # any reader has the task index follow; a thread does so by itself
 
     assert future.result(30).state is TaskState.DEAD
 

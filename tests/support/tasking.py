@@ -102,7 +102,7 @@ def names(runs: Iterable[Run]) -> list[str]:
 
 
 def found(state: TaskState, run: Run | None = None) -> ParentFound:
-    """What a catalogue would say."""
+    """What a task index would say."""
     place = None if run is None else MessageId(run.receipt.queue, run.receipt.partition, run.receipt.offset)
     return ParentFound(place, state)
 

@@ -63,7 +63,7 @@ CONTENT_TYPES: Final = pa.array(list(CONTENT_TYPE_NAMES.values()), pa.string())
 
 
 class ArrowBatch(Batch):
-    """A batch whose columns are Arrow arrays; its bytes are made only if someone asks for them."""
+    """A batch whose columns are Arrow arrays; its bytes are made only when they are needed."""
 
     __slots__ = ("_arrays",)
 

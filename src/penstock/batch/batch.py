@@ -42,14 +42,14 @@ def encode_items(items: Sequence[Any], *, small: bool) -> tuple[bytes, Partition
 
 
 def _encode_messages(messages: list[Message], small: bool) -> bytes:
-    contents, found = payloads_of([message.payload for message in messages])
+    contents, kinds = payloads_of([message.payload for message in messages])
     columns = [
         fields.priorities([message.priority for message in messages]),
         fields.delays([message.delay for message in messages]),
         fields.deliver_ats([message.deliver_at for message in messages]),
         fields.ttls([message.ttl for message in messages]),
         fields.max_attempts([message.max_attempts for message in messages]),
-        fields.content_types([message.content_type for message in messages], found),
+        fields.content_types([message.content_type for message in messages], kinds),
         fields.texts(layout.KEY, [message.key for message in messages]),
         fields.texts(layout.DEDUP_KEY, [message.dedup_key for message in messages]),
         fields.texts(layout.TRACE, [message.trace for message in messages]),
@@ -80,9 +80,9 @@ class Batch:
     flags: int  # the bits of the columns that are present
     payload_bytes: int  # of all payloads, before compression
     compressed: bool
-    partitions: Partitions | None  # what each producer asked for; travels beside the bytes, never in them
+    partitions: Partitions | None  # the partition that each message names; travels beside the bytes, never in them
     _data: Buffer | None  # None: not encoded yet
-    _cache: dict[int, Any] | None  # columns by their bit; None until one is asked for: many batches hold one message
+    _cache: dict[int, Any] | None  # columns by their bit; None until one is needed: many batches hold one message
 
     def __init__(self, data: Buffer, partitions: Partitions | None = None) -> None:
         compression, self.flags, self.count, self.payload_bytes, self._blob_bytes = SHAPE.unpack_from(data)
@@ -257,7 +257,7 @@ class Batch:
         return Batch(data, partitions)
 
     def with_ttl(self, micros: int) -> Batch:
-        """The same messages, those without a time to live with this one."""
+        """A batch of these messages in which those without a time to live have this one."""
         own, data = self.ttl, self.data
         lives = layout.WORD.pack(micros) * self.count if own is None else np.where(own > 0, own, micros).tobytes()
         data = layout.with_ttl_column(data, lives)

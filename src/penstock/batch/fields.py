@@ -103,13 +103,15 @@ def max_attempts(items: list[Any]) -> Field:
     return fixed(layout.MAX_ATTEMPTS, np.array(check_each(values.max_attempts, items), np.uint16))
 
 
-def content_types(items: list[Any], found: Bytes | None) -> Field:
-    """What the producer said, or else what was found."""
+def content_types(items: list[Any], detected: Bytes | None) -> Field:
+    """What the producer declared, or else what was detected."""
     if not _all(items, None):
-        told = check_each(lambda item: None if item is None else values.content_type(item), items)
-        kinds = [0] * len(items) if found is None else found.tolist()
-        found = np.array([kind if given is None else given for given, kind in zip(told, kinds, strict=True)], np.uint8)
-    return fixed(layout.CONTENT_TYPE, found) if found is not None and found.any() else ABSENT
+        declared = check_each(lambda item: None if item is None else values.content_type(item), items)
+        kinds = [0] * len(items) if detected is None else detected.tolist()
+        detected = np.array(
+            [kind if chosen is None else chosen for chosen, kind in zip(declared, kinds, strict=True)], np.uint8
+        )
+    return fixed(layout.CONTENT_TYPE, detected) if detected is not None and detected.any() else ABSENT
 
 
 def texts(flag: int, items: list[Any]) -> Field:
@@ -138,7 +140,7 @@ def headers(items: list[Any]) -> Field:
 
 
 def partitions(items: list[Any]) -> Partitions | None:
-    """From names or numbers; None when nobody asked."""
+    """From names or numbers; None when there is none."""
     return None if _all(items, None) else check_each(values.partition, items)
 
 
@@ -167,9 +169,9 @@ def _plain_headers(items: list[Any]) -> Headers | None:
     """The column of many items that are nothing but dicts of text or None; None when it takes a closer look."""
     if len(items) < MANY or not set(map(type, items)) <= {dict, NoneType}:
         return None
-    given = [item for item in items if item]
-    names = _plain_texts(list(chain.from_iterable(given)))
-    contents = _plain_texts([content for item in given for content in item.values()])
+    mappings = [item for item in items if item]
+    names = _plain_texts(list(chain.from_iterable(mappings)))
+    contents = _plain_texts([content for item in mappings for content in item.values()])
     if names is None or contents is None or names.validity is not None or contents.validity is not None:
         return None
     rows = offsets_of(np.array([len(item) if item else 0 for item in items], OFFSET))

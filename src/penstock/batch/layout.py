@@ -109,23 +109,23 @@ def places(data: Buffer, count: int, flags: int) -> dict[int, int]:
     """
     if not flags:
         return {PAYLOAD: HEADER_BYTES}
-    found: dict[int, int] = {}
+    positions: dict[int, int] = {}
     position = HEADER_BYTES
     for flag, width in _WIDTHS:
         if flags & flag:
-            found[flag] = position
+            positions[flag] = position
             position += padded(width * count)
     for flag in TEXTS:
         if flags & flag:
-            found[flag] = position
+            positions[flag] = position
             position = _binary_end(data, position + bitmap_bytes(count), count)
     if flags & HEADERS:
-        found[HEADERS] = position
+        positions[HEADERS] = position
         pairs = _offset(data, position + 4 * count)
         values = _binary_end(data, position + offsets_bytes(count), pairs)
         position = _binary_end(data, values, pairs)
-    found[PAYLOAD] = position
-    return found
+    positions[PAYLOAD] = position
+    return positions
 
 
 def _binary_end(data: Buffer, position: int, count: int) -> int:

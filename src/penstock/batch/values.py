@@ -39,7 +39,7 @@ ErrorT = TypeVar("ErrorT", bound=InputError)
 
 
 def located(error: ErrorT, row: int) -> ErrorT:
-    """The same error, naming the item."""
+    """A copy of an error that names the item."""
     return type(error)(f"item {row}: {error.message}", hint=error.hint)
 
 
@@ -49,7 +49,7 @@ def too_long(field: str, length: int, limit: int) -> TooLarge:
 
 
 def check_count(count: int) -> None:
-    """A batch has room for so many messages."""
+    """Refuse more messages than fit into one batch."""
     if count > limits.batch_messages_max:
         message = f"batch: {count:,} messages is over the limit of {limits.batch_messages_max:,}"
         raise TooLarge(message, hint=_SMALLER_BATCHES)
@@ -127,7 +127,7 @@ def content_type(value: Any) -> ContentType:
 
 
 def text(flag: int, value: Any) -> bytes:
-    """A key, dedup key or trace, which `flag` tells."""
+    """A key, dedup key or trace: `flag` says which."""
     name = layout.NAMES[flag]
     if not isinstance(value, str):
         raise InvalidField(f"{name}: {value!r} is not text")
@@ -153,7 +153,7 @@ def headers(value: Any) -> tuple[list[bytes], list[bytes]]:
 
 
 def partition(value: Any) -> str | None:
-    """The name of the partition that a producer asked for."""
+    """The name of the partition that a message names."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -177,7 +177,7 @@ _NULL: Final = b"null"
 def refuse_not_finite(value: Any) -> None:
     """Refuse NaN and infinity anywhere in a value: msgspec writes them as null, and another value would come back.
 
-    Whoever finds no `null` in the JSON need not ask.
+    JSON without `null` need not be checked.
     """
     if isinstance(value, float) and not isfinite(value):
         raise ValueError(f"{value} has no JSON")

@@ -15,7 +15,7 @@ from penstock.batch.columns import Binary, Bytes, Int32s, Int64s, Text
 
 
 def binary_array(column: Binary, validity: Bytes | None = None, kind: pa.DataType | None = None) -> pa.Array:
-    """The column as an array of `kind`, binary unless told otherwise."""
+    """The column as an array of `kind`, binary by default."""
     blob = pa.py_buffer(column.buffer)
     blob = blob.slice(column.base) if column.base else blob
     bits = None if validity is None else pa.py_buffer(np.ascontiguousarray(validity))
@@ -33,7 +33,7 @@ def offsets_array(offsets: Int32s) -> pa.Array:
 
 
 def aligned(offsets: Int32s) -> pa.Buffer:
-    """Offsets as a buffer, copied if they lie crooked, as in a received frame they may: Arrow does not stand for it."""
+    """Offsets as a buffer, copied if they are not aligned, as in a received frame they may be: Arrow refuses those."""
     return pa.py_buffer(np.require(offsets, requirements=["A", "C"]))
 
 

@@ -233,19 +233,19 @@ class TaskEvents:
     # tasks
 
     async def _follow_for_ever(self) -> None:
-        """A catalogue that cannot follow just now is tried again; nobody's stream ends for it."""
+        """A task index that cannot follow just now is tried again; nobody's stream ends for it."""
         end: Callable[[], None] | None = None
         try:
             while True:
                 if end is None:
                     found = await awaited_answer_of(asyncio.to_thread(self._session.tasks.caught_up))
                     if not isinstance(found, PenstockError):
-                        catalogue, end = found, found.on_change(self._changed)
+                        task_index, end = found, found.on_change(self._changed)
                         # Whoever follows for another reason may have begun before somebody listened.
-                        await awaited_answer_of(asyncio.to_thread(catalogue.catch_up))
+                        await awaited_answer_of(asyncio.to_thread(task_index.catch_up))
                         self._begin()
-                elif catalogue.is_behind:
-                    await awaited_answer_of(asyncio.to_thread(catalogue.catch_up))
+                elif task_index.is_behind:
+                    await awaited_answer_of(asyncio.to_thread(task_index.catch_up))
                 await asyncio.sleep(FOLLOW_SECONDS)
         finally:
             if end is not None:
@@ -388,7 +388,7 @@ class Events:
         with self._shard.lock:
             self._shard.check()
             for kind, note in noters.items():
-                (core.observe if on else core.observe_no_more)(kind, note)
+                (core.observe if on else core.stop_observing)(kind, note)
 
     # These are called with the lock held, by any thread, just before the entry is applied.
 

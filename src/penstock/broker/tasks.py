@@ -133,7 +133,7 @@ class Wait:
 
 
 class ExpectedTask:
-    """A task that shall be final. Many who ask for one share a look at the catalogue."""
+    """A task that shall be final. Many who ask for one share a look at the task index."""
 
     def __init__(self, session: Session, task_id: str, allowed: Callable[[Found], TaskView]) -> None:
         self._session = session
@@ -414,7 +414,7 @@ class Tasks:
 
 
 def _takes_long(tasks: Sequence[TaskSubmission]) -> bool:
-    """Whether the event loop should not wait for it: the catalogue may have to be asked for parents."""
+    """Whether the event loop should not wait for it: the task index may have to be asked for parents."""
     return len(tasks) > MANY or any(task.depends_on for task in tasks)
 
 

@@ -1,4 +1,4 @@
-"""What the faces hand out, without I/O: deliveries, made when somebody looks at them, and the result of a push."""
+"""What the faces hand out, without I/O: deliveries of a lease, made when they are read, and the result of a push."""
 
 from __future__ import annotations
 

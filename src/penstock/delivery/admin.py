@@ -251,7 +251,7 @@ def decide_cancel(core: DeliveryState, id: MessageId, now: int) -> list[Entry]:
 
 
 def decide_trim(queue: Queue, starts: Mapping[int, int], now: int) -> list[Entry]:
-    """Retention: let go of what lies under the new starts; unread messages among it are evicted."""
+    """Retention: drop what lies under the new starts; unread messages among it are evicted."""
     entries: list[Entry] = []
     for group in queue.groups.values():
         spans = []

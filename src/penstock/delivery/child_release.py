@@ -1,7 +1,7 @@
 """Children whose time has come: they are pushed, or cancelled because a parent failed.
 
-Applied, one decision may bring more to free, since who is cancelled takes its children along: ask again until there are
-none. Those of one queue are pushed together.
+Applied, one decision may make more children ripe, since a cancelled task takes its children along: decide again until
+there are none. Those of one queue are pushed together.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def decide_child_release(core: DeliveryState, now: int, count_max: int, room: in
         elif not sizes[queue] or sizes[queue] + len(held.batch) <= PUSH_BYTES:  # the rest is for the next frame
             sizes[queue] += len(held.batch)
             pushed.setdefault(queue, []).append((held, Batch(held.batch)))
-    for queue, some in pushed.items():
-        entries += _push(core, queue, some, now)
+    for queue, children in pushed.items():
+        entries += _push(core, queue, children, now)
     return entries
 
 
 def _forbidden(queue: Queue | None, held: Held) -> str:
-    """The queue has other options now, which may forbid what this one asks for."""
+    """Why the queue refuses this task now: its options may have changed since the task was submitted."""
     try:
         if queue is not None:
             check_allowed(queue, Batch(held.batch))
@@ -55,11 +55,11 @@ def _forbidden(queue: Queue | None, held: Held) -> str:
     return ""
 
 
-def _push(core: DeliveryState, queue: Queue, some: list[tuple[Held, Batch]], now: int) -> list[Entry]:
-    decided = decide_push(core, queue, join([batch for _, batch in some]), now, is_promised=True)
-    partitions, offsets = decided.push.places(len(some))
+def _push(core: DeliveryState, queue: Queue, children: list[tuple[Held, Batch]], now: int) -> list[Entry]:
+    decided = decide_push(core, queue, join([batch for _, batch in children]), now, is_promised=True)
+    partitions, offsets = decided.push.places(len(children))
     entries = decided.entries
-    for (held, _), partition, offset in zip(some, partitions.tolist(), offsets.tolist(), strict=True):
+    for (held, _), partition, offset in zip(children, partitions.tolist(), offsets.tolist(), strict=True):
         entries.append(TaskFreed(queue.id, held.task_id, now, TaskFreed.PUSHED, partition, offset, ""))
     return entries
 

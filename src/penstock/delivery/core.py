@@ -42,7 +42,7 @@ ONCE = 0  # an expiry at this instant is looked at by the next tick, and not aga
 
 
 class Observers:
-    """Those who are told of every entry of one kind, ahead of who applies it."""
+    """Callbacks for every entry of one kind, called just before it is applied."""
 
     __slots__ = ("notes", "own")
 
@@ -50,10 +50,10 @@ class Observers:
         self.own = own
         self.notes: list[Callable[[Any], None]] = []
 
-    def apply(self, each: Any) -> None:
+    def apply(self, entry: Any) -> None:
         for note in self.notes:
-            note(each)
-        self.own(each)
+            note(entry)
+        self.own(entry)
 
 
 class DeliveryState:
@@ -95,7 +95,7 @@ class DeliveryState:
             entry.ProducerSet: lambda change: self.producers.learn_epoch(change, self.sequence),
             entry.Answered: lambda answered: self.producers.learn_answer(answered, self.sequence),
             entry.SinkCommitted: lambda committed: self.sinks.learn(committed, self.sequence),
-            entry.TasksNoted: lambda noted: None,  # for those who are told of tasks; the state is in what was settled
+            entry.TasksNoted: lambda noted: None,  # for observers of tasks; the state is in what was settled
             entry.AttemptsLost: self._attempts_lost,
             entry.OperationSet: lambda change: self.tasks.operations.set(change, self.sequence),
             entry.TasksPurged: self._tasks_purged,
@@ -108,26 +108,26 @@ class DeliveryState:
         self._observers: dict[type, Observers] = {}
 
     def apply(self, entries: Iterable[Entry], sequence: int) -> None:
-        """Let the entries of one frame happen."""
+        """Apply the entries of one frame."""
         self.sequence = sequence
-        for each in entries:
-            self._appliers[type(each)](each)
-            queue = self.queues.get(each.queue)
+        for record in entries:
+            self._appliers[type(record)](record)
+            queue = self.queues.get(record.queue)
             if queue is not None:
                 queue.touched = sequence
 
     def observe(self, kind: type, note: Callable[[Any], None]) -> None:
-        """Have `note` called with every entry of a kind just before it is applied. Free for other kinds."""
+        """Call `note` with every entry of a kind just before it is applied. Other kinds cost nothing more."""
         observers = self._observers.get(kind)
         if observers is None:
             observers = self._observers[kind] = Observers(self._appliers[kind])
             self._appliers[kind] = observers.apply
         observers.notes = [*observers.notes, note]
 
-    def observe_no_more(self, kind: type, note: Callable[[Any], None]) -> None:
+    def stop_observing(self, kind: type, note: Callable[[Any], None]) -> None:
         """End what `observe` began."""
         observers = self._observers[kind]
-        observers.notes = [each for each in observers.notes if each != note]
+        observers.notes = [known for known in observers.notes if known != note]
         if not observers.notes:
             self._appliers[kind] = self._observers.pop(kind).own
 
@@ -141,7 +141,7 @@ class DeliveryState:
             self.sequence = queue.touched = sequence
 
     def learn(self, pushes: Iterable[entry.Push], sequence: int) -> None:
-        """Replay of a frame that a checkpoint includes: only where its messages are is news."""
+        """Replay of a frame that a checkpoint includes: all that it adds is where its messages are."""
         for push in pushes:
             queue = self.queues.get(push.queue)
             if queue is not None:
@@ -194,28 +194,28 @@ class DeliveryState:
             if self.replaying and leased.at > progress.group.active_at:
                 progress.group.active_at = leased.at  # a group that was in use must not count as idle after a crash
 
-    def hold(self, lease: Lease) -> None:
-        """Remember who holds what; called with the `Leased` entry that says so to the journal."""
+    def add_lease(self, lease: Lease) -> None:
+        """Add a lease; called with the `Leased` entry that says so to the journal."""
         self.leases[lease.nonce] = lease
         lease.group.leases[lease.nonce] = lease
-        self.hold_until(lease)
+        self.set_deadline(lease)
 
-    def hold_until(self, lease: Lease) -> None:
-        """The lease has a new deadline; an old one in the heap is stale now."""
+    def set_deadline(self, lease: Lease) -> None:
+        """Index the deadline of a lease; an older one in the heap is stale from now on."""
         heapq.heappush(self.deadlines, (lease.deadline, lease.nonce))
         if len(self.deadlines) > 2 * len(self.leases) + STALE_MAX:
-            self.deadlines = [(each.deadline, each.nonce) for each in self.leases.values()]
+            self.deadlines = [(held.deadline, held.nonce) for held in self.leases.values()]
             heapq.heapify(self.deadlines)
 
-    def let_go(self, lease: Lease, count: int) -> None:
+    def close_deliveries(self, lease: Lease, count: int) -> None:
         """`count` deliveries of a lease are settled; with the last one it is forgotten."""
         lease.count -= count
         if lease.count <= 0:
             self.leases.pop(lease.nonce, None)
             lease.group.leases.pop(lease.nonce, None)
 
-    def forget_leases(self) -> None:
-        """The shard is closed: whoever holds a lease holds nothing. The journal knows what was leased."""
+    def clear_leases(self) -> None:
+        """The shard is closed: all leases end. The journal knows what was leased."""
         self.leases.clear()
         for queue in self.queues.values():
             for group in queue.groups.values():
@@ -246,12 +246,12 @@ class DeliveryState:
             self._close_ended(group, set(ended))
 
     def _close_ended(self, group: Group, where: set[Progress]) -> None:
-        """Deliveries ended under their holders' hands: the leases close them, and consumers get their room back."""
+        """Deliveries ended without their holders: the leases close them, and consumers get their room back."""
         for lease in list(group.leases.values()):
             closed = sum(take.close_ended() for take in lease.takes if take.open and take.progress in where)
             if closed:
                 lease.is_whole = False
-                self.let_go(lease, closed)
+                self.close_deliveries(lease, closed)
 
     def _tasks_purged(self, purged: entry.TasksPurged) -> None:
         self.swept = self.sequence
@@ -271,15 +271,15 @@ class DeliveryState:
             progress.count_lost(span)
 
     def _spans(self, queue_id: int, group_id: int, spans: list[Span]) -> list[tuple[Progress, Span]]:
-        """The progress each span speaks of, without those that a checkpoint includes already or whose group is gone."""
+        """The progress of each span, without those that a checkpoint includes already or whose group is gone."""
         queue = self.queues.get(queue_id)
         group = queue.groups.get(group_id) if queue else None
         if queue is None or group is None:
             return []
-        found = [(group.progress[span.partition], span) for span in spans]
+        pairs = [(group.progress[span.partition], span) for span in spans]
         if not self.replaying:
-            return found
-        return [(progress, span) for progress, span in found if self.sequence > progress.partition.applied]
+            return pairs
+        return [(progress, span) for progress, span in pairs if self.sequence > progress.partition.applied]
 
     # queues and groups
 
@@ -356,7 +356,7 @@ class DeliveryState:
             # Only this partition moves: the lease keeps what it holds of others.
             lease.takes = [take for take in lease.takes if take.progress is not progress]
             lease.is_whole = False
-            self.let_go(lease, lease.count - sum(take.open for take in lease.takes))
+            self.close_deliveries(lease, lease.count - sum(take.open for take in lease.takes))
         if progress.offered or not self.replaying:
             group.withdraw(progress)
         if group.gate is not None:
@@ -442,7 +442,7 @@ class DeliveryState:
             heapq.heappush(self.expiries, (first_at, queue.id, partition.id, extent.first))
 
     def expire_one(self, queue: Queue, expires_at: int, offset: int) -> None:
-        """The same for one message of a queue with one partition."""
+        """Index the expiry of one message of a queue with one partition."""
         heapq.heappush(self.expiries, (expires_at, queue.id, 0, offset))
 
     def index_settled(self, progress: Progress, span: Span, after: int, now: int) -> None:
@@ -479,7 +479,7 @@ class DeliveryState:
             self._make_ready(progress, at_once)
 
     def expire_returned(self, progress: Progress, span: Span) -> None:
-        """They may have expired while they were held: let the next tick look at them once."""
+        """They may have expired while they were held: the next tick looks at them once."""
         offsets = span.offset_array()
         for extent in progress.partition.extents_from(int(offsets[0])):
             if extent.first > int(offsets[-1]):
@@ -488,7 +488,7 @@ class DeliveryState:
                 heapq.heappush(self.expiries, (ONCE, progress.partition.queue.id, progress.partition.id, extent.first))
 
     def advance(self, now: int) -> bool:
-        """Let the timers that are due fire; whether anything came ready."""
+        """Fire the timers that are due; returns whether anything became ready."""
         fired = self.wheel.advance(now) if now >> 10 > self.wheel.tick else None
         if not fired:
             return False

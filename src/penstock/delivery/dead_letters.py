@@ -19,7 +19,7 @@ from penstock import limits
 from penstock.batch import Batch
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry, GroupSet, PartitionsAdded, Push, QueueSet, Revived, Settled
-from penstock.delivery.log import ColumnNotLoaded, Queue
+from penstock.delivery.log import Queue
 from penstock.delivery.progress import Progress, span_of
 from penstock.errors import MessageNotFound, TooLarge
 from penstock.model import (
@@ -122,11 +122,7 @@ def _settled(queue: Queue, delivery: DeadDelivery, outcome: Outcome) -> Settled:
 
 def _letter(queue: Queue, delivery: DeadDelivery) -> Message:
     progress, offset = delivery.progress, delivery.offset
-    extent = progress.partition.extent_at(offset)
-    batch = extent.batch or (extent.columns or {}).get("batch")
-    if batch is None:
-        raise ColumnNotLoaded((extent, "batch"))
-    row = extent.row_of(offset) if extent.batch is not None else extent.sealed.row + offset - extent.first
+    batch, row = progress.partition.extent_at(offset).message(offset)
     tried = (progress.attempts or {}).get(offset)
     headers = {
         DEAD_ORIGIN: str(MessageId(queue.name, progress.partition.name, offset)),
@@ -202,7 +198,7 @@ def origin_of(core: DeliveryState, letter: DeadLetter) -> tuple[Queue, Progress]
         raise MessageNotFound(f"the origin {letter.origin} of a dead letter, or its group {letter.group!r}, is gone")
     progress = queue.groups[number].progress[partition.id]
     if letter.origin.offset < partition.start:
-        raise MessageNotFound(f"{letter.origin} is no longer kept", hint="redrive it with an edit to push it anew")
+        raise MessageNotFound(f"{letter.origin} is no longer kept", hint="redrive it with an edit to push it again")
     if progress.dead_offsets is None or letter.origin.offset not in progress.dead_offsets:
         raise MessageNotFound(f"{letter.origin} is no longer dead in group {letter.group!r}")
     return queue, progress

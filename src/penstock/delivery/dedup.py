@@ -1,7 +1,7 @@
 """The dedup window of a queue: which keys were pushed lately, and where each message went.
 
 Keys are kept as 128-bit hashes. New ones go into a dictionary; when it is full it is frozen into a sorted run, which a
-checkpoint writes once. Of a run only the first halves of the hashes need be in memory, side by side: they tell that a
+checkpoint writes once. Of a run only the first halves of the hashes need be in memory, side by side: they show that a
 key is new. The rest may lie in the mapped file of a checkpoint.
 
 So that there are few runs, neighbours are merged, the smaller first: small ones at once, larger ones by whoever takes a
@@ -79,9 +79,9 @@ class Run:
         (high, low), hashes, place = needle, self.hashes, None
         index = int(hashes.searchsorted(high))
         while index < len(hashes) and hashes[index] == high:
-            found = self.records[index]
-            if found["low"] == low:
-                place = Place(int(found["partition"]), int(found["offset"]), int(found["at"]))
+            record = self.records[index]
+            if record["low"] == low:
+                place = Place(int(record["partition"]), int(record["offset"]), int(record["at"]))
             index += 1
         return place
 
@@ -89,12 +89,12 @@ class Run:
         """Which of these are here, by the first halves of their hashes alone."""
         places = self.hashes.searchsorted(highs)
         places[places == len(self.hashes)] = 0
-        found: list[int] = np.flatnonzero(self.hashes[places] == highs).tolist()
-        return found
+        indexes: list[int] = np.flatnonzero(self.hashes[places] == highs).tolist()
+        return indexes
 
 
 class DedupWindow:
-    """See the module's rules."""
+    """The keys of one queue that were pushed within its window."""
 
     def __init__(self, seconds: float) -> None:
         self.window = round(seconds * 1_000_000)
@@ -120,7 +120,7 @@ class DedupWindow:
         return place if place is not None and place.pushed_at > now - self.window else None
 
     def find_all(self, keys: Sequence[bytes | None], now: int) -> list[Place | None]:
-        """The same for many: each run is asked once."""
+        """Where each of many keys went within the window: every run is searched once."""
         hot = self.hot
         places = [None if key is None else hot.get(key) for key in keys]
         if self.runs:

@@ -138,7 +138,7 @@ class Revived(msgspec.Struct, array_like=True, tag_field="kind", tag=10):
     group: int
     at: int
     spans: list[Span]
-    was: int = 0  # the outcome that those which are settled had; 0: they died
+    was: int = 0  # the outcome of those that are settled; 0: they died
 
 
 class Closing(msgspec.Struct, array_like=True, tag_field="kind", tag=11):
@@ -174,7 +174,7 @@ class ProducerSet(msgspec.Struct, array_like=True, tag_field="kind", tag=13):
 
 
 class Answered(msgspec.Struct, array_like=True, tag_field="kind", tag=14):
-    """What a producer was told of this frame, when its pushes do not say all of it: the ids of each push."""
+    """The reply to a producer for this frame, when its pushes do not say all of it: the ids of each push."""
 
     queue: int  # 0: a transaction
     producer: int
@@ -191,14 +191,14 @@ class SinkCommitted(msgspec.Struct, array_like=True, tag_field="kind", tag=15):
     sink: str
     batch: int
     at: int
-    origin: str  # what numbers the batches: another one begins anew
-    is_once: bool  # nobody asks for it later than a day
+    origin: str  # what numbers the batches: another one starts over
+    is_once: bool  # it is not used again later than a day
     staged: list[str] = []  # files that hold the batch; none when all of it is in this frame
     done: int = 0  # how many of them are in
 
 
 class Note(msgspec.Struct, array_like=True, gc=False):
-    """Something told of one task: what a run of it gave, or said, or that it was cancelled."""
+    """A note on one task: the result, error or progress of a run, or that it was cancelled."""
 
     RESULT: ClassVar = 1  # data is JSON
     ERROR: ClassVar = 2  # data is text
@@ -214,7 +214,7 @@ class Note(msgspec.Struct, array_like=True, gc=False):
 
 
 class TasksNoted(msgspec.Struct, array_like=True, tag_field="kind", tag=16, gc=False):
-    """Notes on tasks of one queue. What became of their deliveries is told by the `Settled` of the same frame."""
+    """Notes on tasks of one queue. How their deliveries ended is in the `Settled` of the same frame."""
 
     queue: int
     at: int
@@ -297,7 +297,7 @@ class ScheduleFired(msgspec.Struct, array_like=True, tag_field="kind", tag=21):
 
 
 class TasksPurged(msgspec.Struct, array_like=True, tag_field="kind", tag=22):
-    """Tasks of one queue that the catalogue forgets: at these places, and of these ids where they never had a message.
+    """Tasks of one queue that the task index forgets: at these places, and of these ids where there was no message.
 
     All of them are final; those that this frame cancels are too.
     """
@@ -312,7 +312,7 @@ class TasksPurged(msgspec.Struct, array_like=True, tag_field="kind", tag=22):
 
 
 class OperationSet(msgspec.Struct, array_like=True, tag_field="kind", tag=23, frozen=True):
-    """An operation on many tasks as it stands: begun, a step further, or over. What a step did is in the same frame."""
+    """The state of an operation on many tasks: begun, a step further, or over. What a step did is in the same frame."""
 
     RUNNING: ClassVar = 1
     DONE: ClassVar = 2
@@ -403,7 +403,7 @@ class Push:
         self.batch = batch
         self.rows = rows  # partition of each row of the batch; None when all rows go to the one partition
         self.producer = producer  # id, epoch, sequence
-        self.columns = columns  # the batch, parsed, when whoever made the entry had it
+        self.columns = columns  # the batch, parsed, when the maker of the entry had it
 
     def rows_by_part(self) -> list[Int64s | None]:
         """For each part the rows of the batch that went to it; None for "all of them"."""
@@ -468,7 +468,7 @@ def encode(entries: Sequence[Entry]) -> bytes:
 
 
 def _check_frame(size: int) -> None:
-    """Refused while nothing has changed: no decision may ask for this, and if one does, it is not to stop the shard."""
+    """Refuse a frame that is too large while nothing has changed: a decision that makes one must not stop the shard."""
     if size > FRAME_BYTES_MAX:
         raise TooLarge(f"a frame cannot hold {size:,} bytes", hint="do less at a time")
 
@@ -484,12 +484,12 @@ def _pieces(entries: Sequence[Entry]) -> list[Any]:
     return pieces
 
 
-def entry_bytes(each: Entry) -> int:
+def entry_bytes(entry: Entry) -> int:
     """How much of a frame an entry takes, to a few bytes; a batch is not copied for it."""
-    if not isinstance(each, Push):
-        return HEAD.size + len(_encoder.encode(each))
-    rows = 0 if each.rows is None else 4 * len(each.rows)
-    return HEAD.size + PUSH_HEAD.size + PUSH_PART.size * len(each.parts) + rows + len(each.batch)
+    if not isinstance(entry, Push):
+        return HEAD.size + len(_encoder.encode(entry))
+    rows = 0 if entry.rows is None else 4 * len(entry.rows)
+    return HEAD.size + PUSH_HEAD.size + PUSH_PART.size * len(entry.parts) + rows + len(entry.batch)
 
 
 def encode_push(push: Push) -> list[Any]:
@@ -507,14 +507,8 @@ def encode_push(push: Push) -> list[Any]:
 
 def decode(data: memoryview) -> Iterator[Entry]:
     """Entries of one frame. The frame's checksum has been verified: what is here, we wrote."""
-    position = 0
-    end = len(data)
-    while position < end:
-        kind, length = HEAD.unpack_from(data, position)
-        position += HEAD.size
-        body = data[position : position + length]
+    for kind, body in split(data):
         yield decode_push(body) if kind == PUSH else _decoder.decode(body)
-        position += length + -length % 8
 
 
 def decode_push_one(data: memoryview) -> tuple[int, int, int, int, bytes] | None:
@@ -531,13 +525,7 @@ def decode_push_one(data: memoryview) -> tuple[int, int, int, int, bytes] | None
 
 def decode_pushes(data: memoryview) -> Iterator[Push]:
     """Only the pushes of one frame."""
-    position = 0
-    while position < len(data):
-        kind, length = HEAD.unpack_from(data, position)
-        position += HEAD.size
-        if kind == PUSH:
-            yield decode_push(data[position : position + length])
-        position += length + -length % 8
+    return (decode_push(body) for kind, body in split(data) if kind == PUSH)
 
 
 def split(data: memoryview) -> Iterator[tuple[int, memoryview]]:

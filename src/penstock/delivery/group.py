@@ -20,12 +20,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+import numpy as np
 
 from penstock import limits
 from penstock.delivery.entries import Int64s, Span
 from penstock.delivery.keys import KeyGate
 from penstock.delivery.phases import LEASED
-from penstock.delivery.progress import Progress
+from penstock.delivery.progress import Progress, span_of
 from penstock.delivery.rate_limits import QUEUE, Buckets, renewed
 from penstock.model import ARCHIVE_GROUP, Outcome, QueueOptions
 
@@ -47,22 +48,22 @@ class LeaseLimits:
 
     @staticmethod
     def renewed(old: LeaseLimits | None, group: Group, options: QueueOptions, now: int) -> LeaseLimits | None:
-        """The limits that these options ask for, with the buckets of the old ones."""
-        found = old or LeaseLimits()
-        found.queue = renewed(found.queue, options.lease_per_second, options.lease_burst, now)
-        found.clients = renewed(found.clients, options.client_lease_per_second, options.client_lease_burst, now)
-        keys = found.gate.rates if found.gate is not None else None
+        """The limits of these options, with the buckets of the old ones."""
+        limits = old or LeaseLimits()
+        limits.queue = renewed(limits.queue, options.lease_per_second, options.lease_burst, now)
+        limits.clients = renewed(limits.clients, options.client_lease_per_second, options.client_lease_burst, now)
+        keys = limits.gate.rates if limits.gate is not None else None
         keys = renewed(keys, options.key_lease_per_second, options.key_lease_burst, now)
         # In key order there is never more than one.
         held_max = options.key_max_in_flight if options.ordering == "none" else None
         if keys is not None or held_max is not None:
-            found.gate = found.gate or KeyGate(group)
-            found.gate.set_limits(keys, held_max, now)
-        elif found.gate is not None:
-            found.gate.open()
-            found.gate = None
-        limits = (found.queue, found.clients, found.gate)
-        return None if limits == (None, None, None) else found
+            limits.gate = limits.gate or KeyGate(group)
+            limits.gate.set_limits(keys, held_max, now)
+        elif limits.gate is not None:
+            limits.gate.open()
+            limits.gate = None
+        buckets = (limits.queue, limits.clients, limits.gate)
+        return None if buckets == (None, None, None) else limits
 
     def room(self, client: str, now: int, count_max: int) -> int:
         """How many messages a client may have now, of `count_max`."""
@@ -99,7 +100,7 @@ class Take(msgspec.Struct, gc=False):
     done: bytearray | None = None  # 1 for each delivery that was settled on its own
 
     def index_of(self, offset: int) -> int:
-        """Where an offset stands in this take; −1 when it does not."""
+        """The index of an offset in this take; −1 when it is not there."""
         offsets = self.offsets
         if isinstance(offsets, range):
             return offset - offsets.start if offset in offsets else -1
@@ -108,6 +109,21 @@ class Take(msgspec.Struct, gc=False):
 
     def attempt_of(self, index: int) -> int:
         return self.attempts if isinstance(self.attempts, int) else self.attempts[index]
+
+    def span(self, indexes: Sequence[int] | None = None) -> Span:
+        """The take, or some of its deliveries, as a span with the number of each delivery."""
+        offsets, attempts = self.offsets, self.attempts
+        if indexes is None and isinstance(offsets, range) and isinstance(attempts, int):
+            return Span(self.progress.partition.id, offsets.start, self.open, attempts)
+        if indexes is not None and len(indexes) < len(offsets):
+            offsets = [offsets[index] for index in indexes]
+            attempts = attempts if isinstance(attempts, int) else [attempts[index] for index in indexes]
+        if isinstance(attempts, int):
+            return span_of(self.progress.partition.id, offsets, attempts)
+        span = span_of(self.progress.partition.id, offsets, attempts[0])
+        if len(set(attempts)) > 1:
+            span.attempts = np.array(attempts, np.uint16).tobytes()
+        return span
 
     def is_open(self, index: int) -> bool:
         return self.open > 0 if self.done is None else not self.done[index]
@@ -175,7 +191,7 @@ BIT: Final = tuple(1 << priority for priority in range(limits.priority_max + 1))
 
 
 class Lane:
-    """What stands ready at one priority."""
+    """What is ready at one priority."""
 
     __slots__ = ("fresh", "priority", "retries")
 
@@ -231,10 +247,10 @@ class Group:
         self.active_at = 0
         self.waiting = 0  # leases that wait for a message
         self.leases: dict[int, Lease] = {}
-        self.roster: Roster | None = None  # its members, once it has had one
+        self.roster: Roster | None = None  # its members, once there was one
         self.turn = 0
         self.outcomes = [0] * (max(Outcome) + 1)  # deliveries and messages by how they ended, since the process started
-        self.change_count = 0  # times that messages were settled without their leases being asked
+        self.change_count = 0  # times that messages were settled without their leases
         self.limits: LeaseLimits | None = None
         self.batch_max = 0  # how many messages a consumer should take at a time; 0: any number
         self.clear_lanes()

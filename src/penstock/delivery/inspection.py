@@ -29,7 +29,7 @@ from penstock.model import GroupStats, Outcome, PartitionLag, Reason, to_datetim
 
 
 def group_stats(group: Group, reached: int) -> GroupStats:
-    """One group's account: `ready` is what remains, so `verify` counts it anew from the states.
+    """One group's account: `ready` is what remains, so `verify` counts it again from the states.
 
     Delays up to `reached` have ended. May raise `ColumnNotLoaded`.
     """
@@ -78,7 +78,7 @@ def _delayed_in(progress: Progress, extent: Extent, first: int, reached: int) ->
 
 
 def lags(group: Group) -> list[PartitionLag]:
-    """Where the group stands in each partition."""
+    """How far the group is in each partition."""
     return [
         PartitionLag(p.partition.name, p.partition.start, p.base, p.partition.end, p.unsettled())
         for p in group.progress
@@ -86,7 +86,7 @@ def lags(group: Group) -> list[PartitionLag]:
 
 
 def count_phases(group: Group) -> Counter[int]:
-    """Every offset of the group's account by phase, counted anew from the states: what `verify` compares with."""
+    """Every offset of the group's account by phase, counted again from the states: what `verify` compares with."""
     counts: Counter[int] = Counter()
     for progress in group.progress:
         known = len(progress.states)
@@ -229,7 +229,7 @@ def _gated(core: DeliveryState, progress: Progress, offset: int, state: int, now
 def _is_past_the_gate(progress: Progress, offset: int, state: int) -> bool:
     """Whether the delay and the window of the queue hold this message back no more: they do so once.
 
-    In partition order they hold back whatever is to be had of the partition, also what came back.
+    In partition order they hold back all messages of the partition, also what came back.
     """
     if progress.partition.queue.options.ordering == "partition":
         return False
@@ -300,36 +300,36 @@ def _in_line(group: Group, progress: Progress, offset: int, state: int) -> tuple
     cursor = cursor_of(progress, priority)
     ahead = int(progress.fresh_mask(cursor, offset).sum()) if state == FRESH and offset > cursor else 0
     assert state in LEASABLE
-    return "in_line", f"it is ready at priority {priority}; {ahead} messages of its partition stand before it"
+    return "in_line", f"it is ready at priority {priority}; {ahead} messages of its partition are ahead of it"
 
 
 EVERYONE: Final = 1 << 30
 NOTHING: Final = (0, None)
 
 
-def made_ready(core: DeliveryState, each: Entry) -> tuple[int, int | None]:
+def made_ready(core: DeliveryState, entry: Entry) -> tuple[int, int | None]:
     """How many messages, or more, an entry that was applied has made ready, and in which group; None: in all."""
-    queue = core.queues.get(each.queue)
-    if isinstance(each, Leased | AttemptsLost):
+    queue = core.queues.get(entry.queue)
+    if isinstance(entry, Leased | AttemptsLost):
         return NOTHING
-    if queue is None:  # it was deleted: whoever waits for it is told so
+    if queue is None:  # it was deleted: all who wait for it are woken
         return EVERYONE, None
-    if isinstance(each, Push):
-        return ready_of_push(queue, each), None
-    if isinstance(each, Revived):
-        return sum(_due_by(span, each.at) for span in each.spans), each.group
-    if not isinstance(each, Settled):
+    if isinstance(entry, Push):
+        return ready_of_push(queue, entry), None
+    if isinstance(entry, Revived):
+        return sum(_due_by(span, entry.at) for span in entry.spans), entry.group
+    if not isinstance(entry, Settled):
         return EVERYONE, None
     if _frees_others(queue):
-        return EVERYONE, each.group
-    after = AFTER[each.outcome]
+        return EVERYONE, entry.group
+    after = AFTER[entry.outcome]
     if after == WAITING:
-        return sum(_due_by(span, each.at) for span in each.spans), each.group
-    return sum(span.count for span in each.spans) if after == READY else 0, each.group
+        return sum(_due_by(span, entry.at) for span in entry.spans), entry.group
+    return sum(span.count for span in entry.spans) if after == READY else 0, entry.group
 
 
 def ready_of_push(queue: Queue, push: Push) -> int:
-    """How many of the messages of a push can be had at once. A queue that holds all back must be looked at to know."""
+    """How many messages of a push are available at once; of a queue that holds all back, the most there may be."""
     count = sum(count for _, count, _ in push.parts)
     batch = push.columns
     if batch is None or queue.gated or not batch.flags & DUE:
@@ -338,8 +338,8 @@ def ready_of_push(queue: Queue, push: Push) -> int:
 
 
 def _frees_others(queue: Queue) -> bool:
-    """Whether the end of a delivery lets other messages be had: those behind it, or those for which there was no room.
-    How many is not known.
+    """Whether the end of a delivery makes other messages available: those behind it, or those for which there was no
+    room. How many is not known.
     """
     options = queue.options
     return queue.ordered or options.max_in_flight is not None or options.key_max_in_flight is not None

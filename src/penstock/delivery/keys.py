@@ -20,12 +20,10 @@ from collections import deque
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from penstock import limits
 from penstock.delivery.entries import Span
 from penstock.delivery.log import Partition, ask_each
-from penstock.delivery.phases import FRESH, LEASABLE, LEASED, SETTLED
+from penstock.delivery.phases import LEASABLE, LEASED, READY, WAITING
 from penstock.delivery.progress import Progress
 from penstock.delivery.rate_limits import Buckets
 
@@ -42,8 +40,9 @@ def recall(progress: Progress) -> None:
         return
     keys: dict[int, int] = {}
     parked: dict[int, deque[int]] = {}
+    unfinished = (offset for phase in (LEASED, WAITING, READY) for offset in progress.offsets_in(phase))
     # A retry goes before a dead letter that was brought back: its attempts say that it had the key first.
-    touched = sorted(_touched(progress), key=lambda offset: (progress.attempt_next(offset) == 1, offset))
+    touched = sorted(unfinished, key=lambda offset: (progress.attempt_next(offset) == 1, offset))
     hashes = ask_each(lambda offset: key_of(progress.partition, offset), touched)
     for offset, key in zip(touched, hashes, strict=True):
         if key and key not in parked:
@@ -82,19 +81,12 @@ def key_of(partition: Partition, offset: int) -> int:
     return 0 if hashes is None else int(hashes[offset - extent.first])
 
 
-def _touched(progress: Progress) -> list[int]:
-    """Offsets that were leased or brought back, and are not settled."""
-    states = np.frombuffer(bytes(progress.states), np.uint8)
-    inside = np.flatnonzero((states != FRESH) & (states != SETTLED)) + progress.base
-    return [*(progress.sparse or ()), *inside.tolist()]
-
-
 Place = tuple[int, int]  # partition, offset
 Parked = tuple[int, int, int]  # −priority, offset, partition: the order in which a line moves up
 
 
 class KeyGate:
-    """See the module's rules. `rates` or `held_max` may be None: no such limit."""
+    """The limits of each key on the way to the consumers of a group. `rates` or `held_max` None: no such limit."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -144,7 +136,7 @@ class KeyGate:
         """Count what was in flight before the limit was. May raise `ColumnNotLoaded`; then nothing changed."""
         if self.held_max is None or self._holders is not None:
             return
-        places = [(progress, offset) for progress in self._group.progress for offset in _leased(progress)]
+        places = [(progress, offset) for progress in self._group.progress for offset in progress.offsets_in(LEASED)]
         keys = ask_each(lambda place: key_of(place[0].partition, place[1]), places)
         named = zip(places, keys, strict=True)
         self._holders = {(progress.partition.id, offset): key for (progress, offset), key in named if key}
@@ -173,7 +165,7 @@ class KeyGate:
         return True
 
     def dismiss(self, progress: Progress, offset: int, now: int) -> None:
-        """An offer that came to nothing: the message is no longer to be had."""
+        """An offer that came to nothing: the message is no longer available."""
         key = self._take_back((progress.partition.id, offset))
         if key is not None:
             self.stir(key, now)
@@ -189,7 +181,7 @@ class KeyGate:
             offsets = [offset for partition, offset in self._holders if partition == number]
         for offset in offsets:
             if progress.state_of(offset) != LEASED:
-                self._let_go((number, offset), now)
+                self._release((number, offset), now)
 
     def forget(self, progress: Progress, now: int) -> None:
         """The group moves within a partition: nothing of it is in flight or in line."""
@@ -202,7 +194,7 @@ class KeyGate:
         self._parked_count = sum(map(len, self._lines.values()))
         self._blocked.discard(progress)
         for place in [place for place in self._holders or () if place[0] == number]:
-            self._let_go(place, now)
+            self._release(place, now)
         for key in list(self._lines):
             self.stir(key, now)
 
@@ -234,7 +226,7 @@ class KeyGate:
         return 0 if self.rates is None else self.rates.wait(key, 1, now)
 
     def stir(self, key: int, now: int) -> None:
-        """Offer the first of a line, if its key may go on now; else see to it that this is asked again."""
+        """Offer the first of a line if its key may go on now; else set the timer that tries again."""
         line = self._lines.get(key)
         if not line or key in self._outstanding or not self.has_room(key):
             return
@@ -262,7 +254,7 @@ class KeyGate:
             self._outstanding.discard(key)
         return key
 
-    def _let_go(self, place: Place, now: int) -> None:
+    def _release(self, place: Place, now: int) -> None:
         key = self._holders.pop(place, None) if self._holders is not None else None
         if key is None:
             return
@@ -270,10 +262,3 @@ class KeyGate:
         if not self.held[key]:
             del self.held[key]
         self.stir(key, now)
-
-
-def _leased(progress: Progress) -> list[int]:
-    if not progress.leased:
-        return []
-    inside = np.flatnonzero(np.frombuffer(bytes(progress.states), np.uint8) == LEASED) + progress.base
-    return [*(offset for offset, state in (progress.sparse or {}).items() if state == LEASED), *inside.tolist()]

@@ -16,11 +16,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-import numpy as np
-
 from penstock.delivery.core import DeliveryState
-from penstock.delivery.entries import Entry, Leased, Settled, Span
-from penstock.delivery.group import BIT, Group, Lane, Lease, LeaseLimits, Take
+from penstock.delivery.entries import Entry, Leased, Settled
+from penstock.delivery.group import BIT, Group, Lane, Lease, LeaseLimits
 from penstock.delivery.log import ColumnNotLoaded
 from penstock.delivery.membership import within_membership
 from penstock.delivery.progress import Progress, span_of
@@ -47,7 +45,7 @@ def select(group: Group, count_max: int, now: int, reached: int, only: Collectio
     except ColumnNotLoaded:
         if not selection.count and not selection.expired:
             for _, progress in selection.wakes:
-                group.offer_all(progress)  # its timer is not set: the question is asked again
+                group.offer_all(progress)  # its timer is not set: the caller tries again
             raise
     return selection
 
@@ -168,7 +166,7 @@ def decide_room(group: Group, request: LeaseRequest, now: int) -> Room:
 def select_lease(
     core: DeliveryState, group: Group, request: LeaseRequest, room: Room, now: int, monotonic: int, nonce: int
 ) -> tuple[list[Entry], Lease | None, Selection | None]:
-    """The entries of a lease, and the lease itself; nothing and None when there is nothing to be had."""
+    """The entries of a lease, and the lease itself; nothing and None when no message is available."""
     count_max, only = room
     if count_max <= 0:
         return [], None, None
@@ -182,7 +180,7 @@ def select_lease(
         return entries, None, selection
     seconds = queue.options.lease_seconds if request.lease_seconds is None else request.lease_seconds
     deadline = monotonic + round(seconds * 1_000_000)
-    spans = [span_of_take(take) for take in selection.takes]
+    spans = [take.span() for take in selection.takes]
     lease = Lease(
         nonce, group, request.consumer, now, deadline, selection.takes, selection.count, spans, True, group.change_count
     )
@@ -235,19 +233,3 @@ def _expired(selection: Selection) -> list[Entry]:
     group = selection.group
     spans = [span_of(progress.partition.id, sorted(offsets)) for progress, offsets in selection.expired]
     return [Settled(group.queue.id, group.id, int(Outcome.EXPIRED), selection.now, 0, "", "", spans)]
-
-
-def span_of_take(take: Take, indexes: Sequence[int] | None = None) -> Span:
-    """A take, or some of its deliveries, as a span with the number of each delivery."""
-    offsets, attempts = take.offsets, take.attempts
-    if indexes is None and isinstance(offsets, range) and isinstance(attempts, int):
-        return Span(take.progress.partition.id, offsets.start, take.open, attempts)
-    if indexes is not None and len(indexes) < len(offsets):
-        offsets = [offsets[index] for index in indexes]
-        attempts = attempts if isinstance(attempts, int) else [attempts[index] for index in indexes]
-    if isinstance(attempts, int):
-        return span_of(take.progress.partition.id, offsets, attempts)
-    span = span_of(take.progress.partition.id, offsets, attempts[0])
-    if len(set(attempts)) > 1:
-        span.attempts = np.array(attempts, np.uint16).tobytes()
-    return span

@@ -37,25 +37,25 @@ SPECIAL: Final = DUE | layout.PRIORITY | layout.TTL
 class ColumnNotLoaded(Exception):
     """Columns of sealed extents must be loaded before the question can be answered."""
 
-    def __init__(self, *wanted: tuple[Extent, str]) -> None:
-        super().__init__(", ".join(f"{column} of {extent.sealed}" for extent, column in wanted[:3]))
-        self.wanted = wanted
+    def __init__(self, *columns: tuple[Extent, str]) -> None:
+        super().__init__(", ".join(f"{column} of {extent.sealed}" for extent, column in columns[:3]))
+        self.columns = columns
 
 
-def ask_each(question: Callable[[A], T], of: Iterable[A]) -> list[T]:
-    """Answers to the same question about many things. If columns are needed, all of them are named at once.
+def ask_each(question: Callable[[A], T], items: Iterable[A]) -> list[T]:
+    """Answers to one question about many items. If columns are not loaded, all of them are named at once.
 
-    Named one by one, every one of them would mean to ask all questions again.
+    Named one by one, each of them would mean to repeat all questions.
     """
     answers: list[T] = []
-    wanted: dict[tuple[int, str], tuple[Extent, str]] = {}
-    for each in of:
+    columns: dict[tuple[int, str], tuple[Extent, str]] = {}
+    for item in items:
         try:
-            answers.append(question(each))
-        except ColumnNotLoaded as need:
-            wanted.update(((id(extent), column), (extent, column)) for extent, column in need.wanted)
-    if wanted:
-        raise ColumnNotLoaded(*wanted.values())
+            answers.append(question(item))
+        except ColumnNotLoaded as missing:
+            columns.update(((id(extent), column), (extent, column)) for extent, column in missing.columns)
+    if columns:
+        raise ColumnNotLoaded(*columns.values())
     return answers
 
 
@@ -90,16 +90,13 @@ class Extent(msgspec.Struct, eq=False, gc=False):
         self.columns[column] = values
 
     def unload(self, column: str) -> None:
-        """Let go of a column that can be read again. Priorities stay: every lease looks at them."""
+        """Drop a column that can be read again. Priorities stay: every lease looks at them."""
         if self.sealed is not None and self.columns is not None and column != "priority":
             self.columns.pop(column, None)
 
     def priorities(self) -> NDArray[np.uint8] | None:
         """Priority of each message, None when all have the default."""
-        if not self.flags & layout.PRIORITY:
-            return None
-        values: NDArray[np.uint8] = self._column("priority")
-        return values
+        return self._column("priority") if self.flags & layout.PRIORITY else None
 
     def priorities_present(self) -> list[int]:
         """The priorities that occur; empty when there is no column."""
@@ -108,30 +105,19 @@ class Extent(msgspec.Struct, eq=False, gc=False):
 
     def dues(self) -> Int64s | None:
         """When each message is due, µs; 0 for at once. None when all are due at once."""
-        if not self.flags & DUE:
-            return None
-        values: Int64s = self._column("available_at")
-        return values
+        return self._column("available_at") if self.flags & DUE else None
 
     def expiries(self) -> Int64s | None:
         """When each message expires, µs; 0 for never. None when none expires."""
-        if not self.flags & layout.TTL:
-            return None
-        values: Int64s = self._column("expires_at")
-        return values
+        return self._column("expires_at") if self.flags & layout.TTL else None
 
     def key_hashes(self) -> NDArray[np.uint32] | None:
         """Hash of each message's key; 0 for none. None when no message has one."""
-        if not self.flags & layout.KEY:
-            return None
-        values: NDArray[np.uint32] = self._column("key_hash")
-        return values
+        return self._column("key_hash") if self.flags & layout.KEY else None
 
     def attempts_max(self, offset: int) -> int:
         """The message's own limit of attempts; 0 when it has none."""
-        if not self.flags & layout.MAX_ATTEMPTS:
-            return 0
-        return int(self._column("max_attempts")[offset - self.first])
+        return int(self._column("max_attempts")[offset - self.first]) if self.flags & layout.MAX_ATTEMPTS else 0
 
     def is_task(self, offset: int) -> bool:
         """Whether the message is a task."""
@@ -151,6 +137,15 @@ class Extent(msgspec.Struct, eq=False, gc=False):
     def row_of(self, offset: int) -> int:
         """The row of an offset in `batch`."""
         return offset - self.first if self.rows is None else int(self.rows[offset - self.first])
+
+    def message(self, offset: int) -> tuple[Batch, int]:
+        """The batch that holds one message, and its row there. May raise `ColumnNotLoaded`."""
+        if self.batch is not None:
+            return self.batch, self.row_of(offset)
+        batch = (self.columns or {}).get("batch")
+        if batch is None:
+            raise ColumnNotLoaded((self, "batch"))
+        return batch, self.sealed.row + offset - self.first
 
     def _column(self, name: str) -> Any:
         if self.columns is not None and name in self.columns:
@@ -240,7 +235,7 @@ class Partition:
         self.pushed_at = extent.pushed_at
 
     def learn(self, extent: Extent) -> None:
-        """Replay: the same, when a checkpoint or the segments may know of the extent already."""
+        """Replay: append an extent unless a checkpoint or the segments have it already."""
         known = self.extents[-1].end if self.extents else self.start
         if extent.end <= known:
             return
@@ -253,7 +248,7 @@ class Partition:
             self.pushed_at = extent.pushed_at
 
     def place_of(self, offset: int) -> int:
-        """Where in `extents` the one stands that holds an offset of [start, end)."""
+        """The index in `extents` of the one that holds an offset of [start, end)."""
         return bisect_right(self.firsts, offset) - 1
 
     def extent_at(self, offset: int) -> Extent:
@@ -366,7 +361,7 @@ class Queue:
     def set_options(self, options: QueueOptions, now: int) -> None:
         self.options = options
         self.push_limits = PushLimits.renewed(self.push_limits, options, now)
-        self.gated = bool(options.window_seconds or options.delay_seconds)  # by time, beyond what messages ask for
+        self.gated = bool(options.window_seconds or options.delay_seconds)  # by time, beyond the delays of messages
         self.ttl_us = round((options.ttl_seconds or 0) * 1_000_000)  # of messages that have none of their own; 0: none
         # A push of one message without options needs no decision: it goes to the end of the only partition.
         is_checked = options.max_length or self.push_limits is not None

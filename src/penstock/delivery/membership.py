@@ -39,11 +39,11 @@ from penstock.requests import LeaseRequest
 
 
 def shares(
-    owned: Mapping[str, int], wanted: Mapping[str, int], members: Sequence[str], partitions: int
+    owned: Mapping[str, int], inherited: Mapping[str, int], members: Sequence[str], partitions: int
 ) -> dict[str, int]:
     """How many partitions each member shall have; `members` are in the order in which they joined."""
     least, larger = divmod(partitions, len(members))
-    ranked = sorted(members, key=lambda member: (-owned.get(member, 0), -wanted.get(member, 0)))
+    ranked = sorted(members, key=lambda member: (-owned.get(member, 0), -inherited.get(member, 0)))
     return {member: least + (place < larger) for place, member in enumerate(ranked)}
 
 
@@ -55,8 +55,8 @@ def assign(owners: Sequence[str], heirs: Sequence[str], members: Sequence[str]) 
     """
     if not members:
         return [""] * len(owners)
-    wanted = Counter(heirs)
-    room = shares(Counter(owners), wanted, members, len(owners))
+    inherited = Counter(heirs)
+    room = shares(Counter(owners), inherited, members, len(owners))
     chosen = [""] * len(owners)
     # What stays: first what was not about to move anyway. Then what goes on as planned. Then whoever has room.
     settled = [number for number, owner in enumerate(owners) if owner == heirs[number]]
@@ -75,7 +75,7 @@ REBALANCE_US: Final = round(limits.rebalance_seconds * 1_000_000)
 
 
 class State(StrEnum):
-    """How a partition stands to its owner."""
+    """The state of a partition."""
 
     FREE = "free"
     OWNED = "owned"
@@ -151,7 +151,7 @@ class Roster:
             self._assign(number)
 
     def released(self, member: str, generation: int, held: Collection[int]) -> list[int]:
-        """What such a heartbeat lets go of. One that left before the news came says nothing about a revocation."""
+        """The partitions that a heartbeat releases; one that was sent before the revocation arrived releases none."""
         revoking = sorted(self.seat(member, generation).revoking)
         return [number for number in revoking if number not in held and self.slots[number].revoked <= generation]
 
@@ -160,7 +160,7 @@ class Roster:
         self.seat(member, generation)
         self._remove([member], now)
 
-    # what happens by itself
+    # what time does
 
     def appear(self) -> None:
         """The queue has one partition more; it goes to whoever has least."""
@@ -181,7 +181,7 @@ class Roster:
                 yield member, late
 
     def expire(self, now: int) -> bool:
-        """Members that were silent for too long go, partitions that were not let go of in time move."""
+        """Remove members that were silent for too long; move partitions that were not released in time."""
         silent = [member for member, seat in self.seats.items() if seat.deadline <= now]
         late = [number for number in self._revoking() if self.slots[number].deadline <= now]
         if not silent and not late:
@@ -199,7 +199,7 @@ class Roster:
         instants += [self.slots[number].deadline for number in self._revoking()]
         return min(instants, default=None)
 
-    # what others ask
+    # questions
 
     def seat(self, member: str, generation: int) -> Seat:
         """A member that is still one, in its present life."""
@@ -236,9 +236,9 @@ class Roster:
         """Give every partition the heir that it should have, and move what can be moved at once."""
         owners = [slot.owner for slot in self.slots]
         heirs = assign(owners, [slot.heir for slot in self.slots], list(self.seats))
-        wanted = Counter(heirs)
+        inherited = Counter(heirs)
         for member, seat in self.seats.items():
-            seat.wanted = wanted[member]
+            seat.wanted = inherited[member]
         for number, (slot, heir) in enumerate(zip(self.slots, heirs, strict=True)):
             slot.heir = heir
             if slot.state is State.FREE:
@@ -291,11 +291,11 @@ class Roster:
 
 
 class Rosters:
-    """All of them; `next_at` is on the monotonic clock, and may be earlier than need be, never later."""
+    """The rosters of all groups; `next_at` is on the monotonic clock, and may be too early, never too late."""
 
     def __init__(self) -> None:
         self._groups: dict[Group, Roster] = {}
-        self._generation = 0  # the highest that any of them had when its last member left
+        self._generation = 0  # the highest of any roster whose last member left
         self.next_at = FOREVER
 
     def of(self, group: Group, now: int) -> Roster:
@@ -321,7 +321,7 @@ class Rosters:
 
 
 class Owned(Collection[Progress]):
-    """What a member owns, as a lease asks for it."""
+    """The progress of the partitions that a member owns."""
 
     def __init__(self, group: Group, numbers: Collection[int]) -> None:
         self._group = group

@@ -8,7 +8,7 @@
     whatever is not settled ──evict, purge, cancel, skip, lose───────▶ settled (dropped)
 
 An event is an outcome, or one of `lease`, `due` and `revive`. A move that is not in `MOVES` is illegal: a failed
-lookup. Decisions look at the phase before they ask for a move, so that `apply` need not. Two things are no moves: an
+lookup. Decisions look at the phase before they decide a move, so that `apply` need not. Two things are no moves: an
 entry may name messages that are settled already, which stay as they are and are not counted twice; and in replay a
 lease may meet a message that still waits, since time made it ready before and time is not in the journal. After a hole
 in the journal, which only a repair passes over, an entry may find any phase: each is then what the last entry said.
@@ -26,7 +26,7 @@ from penstock.model import Outcome
 
 
 class Phase(IntEnum):
-    """Where a message stands in one group; the value is its byte."""
+    """The phase of a message in one group; the value is its byte."""
 
     FRESH = 0
     LEASED = 1

@@ -1,12 +1,12 @@
-"""Producers that may push again without pushing twice: what each has pushed lately, and the answer it was given.
+"""Producers that may push again without pushing twice: what each has pushed lately, and the reply to it.
 
-A producer has an id, an epoch and numbers its pushes. Told (id, epoch, sequence) a second time, the shard answers as it
-did the first time and stores nothing; after a restart too, since all of this follows from entries.
+A producer has an id, an epoch and numbers its pushes. When (id, epoch, sequence) comes a second time, the shard replies
+as it did the first time and stores nothing; after a restart too, since all of this follows from entries.
 
-- A newer epoch begins anew. An older one is refused: its producer has a successor.
+- A newer epoch starts over. An older one is refused: its producer has a successor.
 - Sequences grow. Gaps are allowed, and so is disorder within the window: the `producer_window` sequences up to the
   highest. One that has left the window is refused, since nobody can tell any more whether it was stored.
-- An answer holds for the queue that it speaks of: a queue that was deleted and made anew knows nothing of it.
+- An answer holds for the queue that it speaks of: a queue that was deleted and created again knows nothing of it.
 - A producer that is silent for a day is forgotten when the next one comes, and of too many the one silent longest.
 
 Answers are kept as packed rows. What a row cannot say (several partitions, duplicates, transactions) is kept beside it.
@@ -76,10 +76,10 @@ class KnownProducer:
 
     def find(self, sequence: int, queue: int) -> Answer | None:
         rows = np.frombuffer(bytes(self.rows), ROWS)
-        found = rows[(rows["sequence"] == sequence) & (rows["queue"] == queue)]
-        if not len(found):
+        matches = rows[(rows["sequence"] == sequence) & (rows["queue"] == queue)]
+        if not len(matches):
             return None
-        _, first, _, partition, count = found[-1].item()
+        _, first, _, partition, count = matches[-1].item()
         if partition == BESIDE:
             return msgspec.msgpack.decode(self.beside[sequence, queue], type=Answer)
         return Answer([(partition, count, first)])
@@ -105,7 +105,7 @@ class KnownProducer:
             self.floor = max(self.floor, oldest[0])
 
     def sweep(self) -> None:
-        """Let go of what has left the window."""
+        """Drop what has left the window."""
         floor = self.window_floor()
         rows = np.frombuffer(bytes(self.rows), ROWS)
         self.rows = bytearray(rows[rows["sequence"].astype(np.int64) > floor].tobytes())
@@ -122,7 +122,7 @@ class Producers:
         self.look_at = 0  # when to look next for those that are silent
 
     def find(self, producer: Producer, queue: int) -> Answer | None:
-        """The answer that this push was given before; None when it is new. Refuses what comes too late."""
+        """The answer to this push from before; None when it is new. Refuses what comes too late."""
         id, epoch, sequence = producer
         known = self.known.get(id)
         if known is None or epoch > known.epoch:
@@ -133,14 +133,14 @@ class Producers:
             return None
         if sequence <= known.window_floor():
             raise ProducerFenced(
-                f"producer {id} has pushed up to sequence {known.last}; nobody remembers what became of {sequence}",
+                f"producer {id} has pushed up to sequence {known.last}; whether {sequence} was stored is not known",
                 hint=f"keep fewer than {limits.producer_window:,} pushes under way, and do not reuse a sequence",
             )
         return known.find(sequence, queue)
 
     def find_rows(self, producers: Sequence[Producer | None], queue: int) -> dict[int, tuple[int, int]]:
         """Of single pushes, those that are known: the partition and offset of each, by its row."""
-        found: dict[int, tuple[int, int]] = {}
+        places: dict[int, tuple[int, int]] = {}
         by_id = self.known
         for row, producer in enumerate(producers):
             if producer is None:
@@ -153,8 +153,8 @@ class Producers:
                 if len(answer.parts) != 1:
                     raise ProducerFenced(f"producer {producer[0]} has used sequence {producer[2]} for another push")
                 partition, _, first = answer.parts[0]
-                found[row] = (partition, first)
-        return found
+                places[row] = (partition, first)
+        return places
 
     # apply
 
@@ -167,7 +167,7 @@ class Producers:
         self._learn(push.producer, push.pushed_at, frame, push.queue, Answer(list(push.parts), rows, width))
 
     def learn_answer(self, answered: Answered, frame: int) -> None:
-        """A transaction, or a push that had duplicates: its ids in full."""
+        """A transaction, or a push with duplicates: its ids in full."""
         producer = (answered.producer, answered.epoch, answered.producer_sequence)
         self._learn(producer, answered.at, frame, answered.queue, Answer([], pushes=answered.pushes))
 
@@ -190,7 +190,7 @@ class Producers:
         self.touched = frame
 
     def learn_epoch(self, change: ProducerSet, frame: int) -> None:
-        """A named producer begins anew."""
+        """A named producer begins an epoch."""
         self._begin(change.producer, change.epoch, change.at, frame)
         self.touched = frame
 

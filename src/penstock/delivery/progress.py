@@ -44,7 +44,7 @@ class Attempts:
 
 
 class Progress:
-    """See the module's rules. Offsets are absolute; `states[0]` belongs to offset `base`."""
+    """What one group has done of one partition. Offsets are absolute; `states[0]` belongs to offset `base`."""
 
     __slots__ = (
         "acked",
@@ -161,6 +161,15 @@ class Progress:
             states = np.frombuffer(bytes(self.states), np.uint8)[inside - self.base]
             inside = inside[(states != SETTLED) & (states != LEASED)]
         return [*under, *inside.tolist(), *offsets[known:].tolist()]
+
+    def offsets_in(self, phase: int) -> list[int]:
+        """The offsets that are in one phase, `FRESH` excepted, ascending."""
+        low = sorted(offset for offset, state in (self.sparse or {}).items() if state == phase)
+        if _BYTE[phase] not in self.states:
+            return low
+        # A copy: a view would forbid growing the bytearray while it lives.
+        inside = np.flatnonzero(np.frombuffer(bytes(self.states), np.uint8) == phase) + self.base
+        return [*low, *inside.tolist()]
 
     def all_leased(self, offsets: Sequence[int]) -> bool:
         """Whether every one of these is in someone's hands."""

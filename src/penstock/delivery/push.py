@@ -62,17 +62,17 @@ class Ahead:
     def drop(self, group: Group, count: int) -> list[Aged]:
         """The next oldest of a group that nobody holds, before the push that is being decided."""
         oldest = self._oldest.setdefault(group.id, chain(_oldest_unheld(group), self._pushed))
-        found = list(islice(oldest, count))
+        dropped = list(islice(oldest, count))
         self._dropped[group.id] += count  # what is missing is taken from the push itself
-        return found
+        return dropped
 
     def learn(self, batch: Batch, decided: Decided, now: int) -> None:
         """One more push is decided."""
         self.pushes += 1
-        for each in decided.entries:
-            if isinstance(each, PartitionsAdded):
-                self.made += each.names
-                self.names |= {name: each.first + index for index, name in enumerate(each.names)}
+        for entry in decided.entries:
+            if isinstance(entry, PartitionsAdded):
+                self.made += entry.names
+                self.names |= {name: entry.first + index for index, name in enumerate(entry.names)}
         for number, count, first in decided.push.parts:
             self.ends[number] = first + count
             self.accepted += count
@@ -102,27 +102,33 @@ def decide_push(
     is_promised: bool = False,
     ahead: Ahead | None = None,
 ) -> Decided:
-    """Refuse a push, or say what it does. What was promised its place before is pushed however full the queue is."""
+    """Refuse a push, or say what it does. What was promised before is pushed however full the queue is."""
     check_allowed(queue, batch)
     if not batch.count:
         return Decided([], Push(queue.id, now, [], b""), {})
     if queue.ttl_us:
         batch = batch.with_ttl(queue.ttl_us)
     entries: list[Entry] = []
+    duplicates: dict[int, MessageId] = {}
+    rows: Int32s | None
     if queue.options.partitions == 1 and partition is None and not batch.flags & layout.DEDUP_KEY:
-        rows: Int32s | None = None
+        rows = None
         parts = [(0, batch.count, queue.partitions[0].end if ahead is None else _end(queue, 0, ahead))]
     else:
-        rows, added = _rows(queue, batch, partition, ahead)
-        entries += added
-        has_keys = batch.flags & layout.DEDUP_KEY and not is_promised
-        duplicates = _duplicates(queue, batch, now, ahead) if has_keys else {}
+        rows, entries = _rows(queue, batch, partition, ahead)
+        if batch.flags & layout.DEDUP_KEY and not is_promised:
+            duplicates = _duplicates(queue, batch, now, ahead)
         if duplicates:
             rows = np.array(rows if rows.size > 1 else np.full(batch.count, rows[0]), np.int32)
             rows[list(duplicates)] = -1
         rows, parts = _parts(queue, rows, batch.count, ahead)
-        return _decided(queue, batch, now, entries, rows, parts, producer, duplicates, is_promised, ahead)
-    return _decided(queue, batch, now, entries, rows, parts, producer, {}, is_promised, ahead)
+    push = Push(queue.id, now, parts, batch.data, rows, producer, batch)
+    if not parts:
+        return Decided(entries, push, duplicates)
+    if queue.options.max_length is None or is_promised:
+        return Decided([*entries, push], push, duplicates)
+    before, after = _make_room(queue, parts, queue.options.max_length, now, ahead)
+    return Decided([*entries, *before, push, *after], push, duplicates)
 
 
 _UNORDERED: Final = (  # column, its name, and the value that says nothing
@@ -143,27 +149,6 @@ def check_allowed(queue: Queue, batch: Batch) -> None:
                 f"{field}: queue {queue.name!r} is ordered by {queue.options.ordering}, so its messages have none",
                 hint="use a queue with ordering='none', or set delay_seconds on the queue",
             )
-
-
-def _decided(
-    queue: Queue,
-    batch: Batch,
-    now: int,
-    entries: list[Entry],
-    rows: Int32s | None,
-    parts: list[tuple[int, int, int]],
-    producer: Producer,
-    duplicates: dict[int, MessageId],
-    is_promised: bool,
-    ahead: Ahead | None,
-) -> Decided:
-    push = Push(queue.id, now, parts, batch.data, rows, producer, batch)
-    if not parts:
-        return Decided(entries, push, duplicates)
-    if queue.options.max_length is None or is_promised:
-        return Decided([*entries, push], push, duplicates)
-    before, after = _make_room(queue, parts, queue.options.max_length, now, ahead)
-    return Decided([*entries, *before, push, *after], push, duplicates)
 
 
 def _rows(queue: Queue, batch: Batch, choice: PartitionChoice, ahead: Ahead | None) -> tuple[Int32s, list[Entry]]:
@@ -219,21 +204,21 @@ def _number(queue: Queue, name: int | str | None, made: dict[str, int], added: d
 
 
 def _duplicates(queue: Queue, batch: Batch, now: int, ahead: Ahead | None) -> dict[int, MessageId]:
-    """Rows whose dedup key is known already, or stands twice in this batch (the later row has no id yet: offset −1)."""
+    """Rows whose dedup key is known already, or is twice in this batch (the later row has no id yet: offset −1)."""
     keys = digests(batch)
     places = [None] * batch.count if queue.dedup is None else queue.dedup.find_all(keys, now)
-    found: dict[int, MessageId] = {}
+    duplicates: dict[int, MessageId] = {}
     seen: dict[bytes, int] = {}
     for row, (key, place) in enumerate(zip(keys, places, strict=True)):
         if key is None:
             continue
         if place is not None:
-            found[row] = MessageId(queue.name, queue.partitions[place.partition].name, place.offset)
+            duplicates[row] = MessageId(queue.name, queue.partitions[place.partition].name, place.offset)
         elif ahead is not None and key in ahead.keys:
-            found[row] = ahead.keys[key]
+            duplicates[row] = ahead.keys[key]
         elif (first := seen.setdefault(key, row)) != row:
-            found[row] = MessageId(queue.name, "", first)
-    return found
+            duplicates[row] = MessageId(queue.name, "", first)
+    return duplicates
 
 
 def _parts(
@@ -342,7 +327,7 @@ def decide_coalesced(
     now: int,
     content: ContentType | Alike = ContentType.BYTES,
 ) -> CoalescedPush:
-    """Refuse them all, or say what they do."""
+    """Refuse all of these pushes, or say what they do."""
     if not any(producers):
         return _decide_new(core, queue, payloads, now, content)
     places = core.producers.find_rows(producers, queue.id)
@@ -381,13 +366,15 @@ def _with_producers(
     coalesced: CoalescedPush, queue: int, producers: Sequence[Producer | None], now: int
 ) -> CoalescedPush:
     pack = Produced.ROW.pack
-    rows = b"".join([pack(each[0], each[2], each[1], row) for row, each in enumerate(producers) if each])
+    rows = b"".join(
+        [pack(producer[0], producer[2], producer[1], row) for row, producer in enumerate(producers) if producer]
+    )
     produced = Produced(queue, now, coalesced.partition, coalesced.offsets[0], rows)
     return coalesced._replace(entries=[produced, *coalesced.entries])
 
 
 def _repeats(producers: Sequence[Producer | None]) -> dict[int, int]:
-    """Rows that say the same as an earlier one of this fold."""
+    """Rows with the producer and sequence of an earlier one of this call."""
     nobodies = producers.count(None)
     if len(set(producers)) == len(producers) - max(0, nobodies - 1):
         return {}

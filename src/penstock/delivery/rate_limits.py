@@ -95,7 +95,7 @@ class Buckets:
         return min(self.rate.capacity, level + (now - since) * self.rate.refill)
 
     def _sweep(self, now: int) -> None:
-        """Forget full buckets. When too many are left, the fullest go too: memory is bounded, whoever asks."""
+        """Forget full buckets. When too many are left, the fullest go too: memory is bounded."""
         levels = {who: (self._level(who, now), now) for who in self._levels}
         kept = {who: known for who, known in levels.items() if known[0] < self.rate.capacity}
         if len(kept) > limits.buckets_max:
@@ -121,15 +121,15 @@ class PushLimits:
 
     @staticmethod
     def renewed(old: PushLimits | None, options: QueueOptions, now: int) -> PushLimits | None:
-        """The limits that these options ask for, with the buckets of the old ones."""
+        """The limits of these options, with the buckets of the old ones."""
         rates = (options.push_per_second, options.client_push_per_second, options.key_push_per_second)
         if rates == (None, None, None):
             return None
-        found = old or PushLimits()
-        found.queue = renewed(found.queue, rates[0], options.push_burst, now)
-        found.clients = renewed(found.clients, rates[1], options.client_push_burst, now)
-        found.keys = renewed(found.keys, rates[2], options.key_push_burst, now)
-        return found
+        limits = old or PushLimits()
+        limits.queue = renewed(limits.queue, rates[0], options.push_burst, now)
+        limits.clients = renewed(limits.clients, rates[1], options.client_push_burst, now)
+        limits.keys = renewed(limits.keys, rates[2], options.key_push_burst, now)
+        return limits
 
     def costs(self, push: Push, client: str) -> Iterator[tuple[Buckets, Hashable, int, str]]:
         """What the messages of a push take, duplicates excepted: (buckets, whose, tokens, option)."""

@@ -25,15 +25,15 @@ Range = tuple[int, int]  # first offset, end offset
 
 def gaps(partition: Partition) -> list[Range]:
     """Offsets of [start, end) that are in no extent and have not been given up: there are none in a sound shard."""
-    found: list[Range] = []
+    missing: list[Range] = []
     position = partition.start
     for first, end in _covered(partition):
         if first > position:
-            found.append((position, first))
+            missing.append((position, first))
         position = max(position, end)
     if position < partition.end:
-        found.append((position, partition.end))
-    return found
+        missing.append((position, partition.end))
+    return missing
 
 
 def _covered(partition: Partition) -> Iterable[Range]:
@@ -141,14 +141,7 @@ def _index(core: DeliveryState, progress: Progress) -> None:
         else:
             progress.become_ready([offset])
     if partition.queue.options.ordering != "partition":
-        for offset in _ready_offsets(progress):
+        for offset in progress.offsets_in(READY):
             group.offer_retry(progress, offset, priority_of(partition, offset))
     elif progress.unsettled():
         group.offer(progress)
-
-
-def _ready_offsets(progress: Progress) -> list[int]:
-    low = sorted(offset for offset, state in (progress.sparse or {}).items() if state == READY)
-    if READY not in progress.states:
-        return low
-    return low + [progress.base + index for index, state in enumerate(progress.states) if state == READY]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.batch import Batch, layout
-from penstock.delivery.log import ColumnNotLoaded, Queue, ask_each
+from penstock.delivery.log import Queue, ask_each
 from penstock.errors import StateError
 from penstock.model import ContentType, MessageId
 
@@ -40,7 +40,7 @@ def used_otherwise(producer: Producer) -> StateError:
     """The refusal of a push that has the sequence of another one."""
     return StateError(
         f"producer {producer[0]:016x} has used sequence {producer[2]} for a push of other messages",
-        hint="number every push of a producer anew, and give each program a producer of its own",
+        hint="give every push of a producer a new number, and each program a producer of its own",
     )
 
 
@@ -72,31 +72,31 @@ def check_types(queue: Queue, batch: Batch, duplicates: Mapping[int, MessageId])
 
 def _check_row(queue: Queue, batch: Batch, duplicate: tuple[int, MessageId]) -> None:
     row, id = duplicate
-    wanted = _typed(batch, row)
-    if wanted is None:
+    task = _typed(batch, row)
+    if task is None:
         return
     if not id.partition:  # the same batch has it, in an earlier row
         known = _typed(batch, id.offset)
     else:
         partition = queue.by_name.get(id.partition)
         known = None if partition is None else _stored(queue, partition.id, id.offset)
-    _compare(wanted, known)
+    _compare(task, known)
 
 
 def check_type(queue: Queue, partition: int, offset: int, task_id: str, task_type: str) -> None:
-    """The same for one task, and the place of the one that has its id. May raise `ColumnNotLoaded`."""
+    """Refuse a task if the message at this place is a task of another type. May raise `ColumnNotLoaded`."""
     _compare(_Typed(task_id, task_type), _stored(queue, partition, offset))
 
 
 def check_type_of(stored: bytes, task_id: str, task_type: str) -> None:
-    """The same for one that is held, or was: `stored` is the batch of its message."""
+    """Refuse a task if one that is held, or was, is of another type: `stored` is the batch of its message."""
     _compare(_Typed(task_id, task_type), _typed(Batch(stored), 0))
 
 
-def _compare(wanted: _Typed, known: _Typed | None) -> None:
-    if known is not None and known.task_type != wanted.task_type:
+def _compare(task: _Typed, known: _Typed | None) -> None:
+    if known is not None and known.task_type != task.task_type:
         raise StateError(
-            f"task_id: {wanted.task_id} is that of a task of type {known.task_type!r}, not {wanted.task_type!r}",
+            f"task_id: {task.task_id} is that of a task of type {known.task_type!r}, not {task.task_type!r}",
             hint="give each task an id of its own",
         )
 
@@ -108,12 +108,7 @@ def _stored(queue: Queue, number: int, offset: int) -> _Typed | None:
     extent = partition.extent_at(offset)
     if not extent.first <= offset < extent.end or not extent.is_task(offset):
         return None
-    if extent.batch is not None:
-        return _typed(extent.batch, extent.row_of(offset))
-    batch = (extent.columns or {}).get("batch")
-    if batch is None:
-        raise ColumnNotLoaded((extent, "batch"))
-    return _typed(batch, extent.sealed.row + offset - extent.first)
+    return _typed(*extent.message(offset))
 
 
 def _typed(batch: Batch, row: int) -> _Typed | None:

@@ -40,7 +40,7 @@ class Tick(NamedTuple):
 
 
 def spec_of(schedule: Schedule) -> ScheduleSpec:
-    """What was asked for."""
+    """The schedule as it was set."""
     return _decoder.decode(schedule.spec)
 
 
@@ -95,10 +95,10 @@ def skipped_tick(name: str, tick: Tick) -> list[Entry]:
 
 def tick_id(name: str, at: int) -> bytes:
     """The id of a tick's task: a UUID of version 8."""
-    found = bytearray(hashlib.blake2b(f"{at} {name}".encode(), digest_size=16).digest())
-    found[6] = found[6] & 0x0F | 0x80
-    found[8] = found[8] & 0x3F | 0x80
-    return bytes(found)
+    digest = bytearray(hashlib.blake2b(f"{at} {name}".encode(), digest_size=16).digest())
+    digest[6] = digest[6] & 0x0F | 0x80
+    digest[8] = digest[8] & 0x3F | 0x80
+    return bytes(digest)
 
 
 def _batch(spec: ScheduleSpec, task_id: str, at: int) -> Batch:

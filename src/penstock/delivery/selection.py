@@ -47,7 +47,7 @@ class Selection(msgspec.Struct):
         self.count += take.open
 
     def claim(self, progress: Progress, offset: int) -> bool:
-        """Whether a returned message is still to be had; an index may name it twice."""
+        """Claim a returned message: whether it is still available; an index may name it twice."""
         if progress.state_of(offset) not in LEASABLE:
             return False
         self._claimed = set() if self._claimed is None else self._claimed
@@ -152,11 +152,11 @@ def _take_from_extent(
     selection: Selection, progress: Progress, extent: Extent, priority: int, low: int, high: int, room: int
 ) -> tuple[int, int]:
     """Take from [low, high) of one extent; returns where to look next, and how many were taken."""
-    found = ready_offsets(selection, progress, extent, priority, low, high)
-    offsets: list[int] = found[:room].tolist()
+    ready = ready_offsets(selection, progress, extent, priority, low, high)
+    offsets: list[int] = ready[:room].tolist()
     if offsets:
         add_offsets(selection, progress, offsets)
-    return (offsets[-1] + 1 if len(found) > room else high), len(offsets)
+    return (offsets[-1] + 1 if len(ready) > room else high), len(offsets)
 
 
 def ready_offsets(
@@ -281,7 +281,7 @@ _TAKERS: dict[str, Taker] = {"none": take_any, "partition": take_in_order, "key"
 
 
 def take_limited(selection: Selection, progress: Progress, priority: int, room: int) -> bool:
-    """No ordering: whatever is ready and its key lets go; the rest of a key is parked, other keys flow."""
+    """No ordering: whatever is ready and its key allows; the rest of a key is parked, other keys flow."""
     partition, gate = progress.partition, progress.group.gate
     assert gate is not None
     end = available_end(selection, progress, priority) if partition.queue.gated else partition.end
@@ -370,7 +370,7 @@ def _may_go(
 
 
 def _take_returned(selection: Selection, progress: Progress, offsets: list[int]) -> None:
-    """Lease those of `offsets` that are still to be had; the index may be behind the state."""
+    """Lease those of `offsets` that are still available; the index may be behind the state."""
     offsets = [offset for offset in offsets if selection.claim(progress, offset)]
     if progress.partition.flags:
         offsets = selection.without_expired(progress, offsets)

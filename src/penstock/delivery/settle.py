@@ -1,6 +1,6 @@
 """Deciding the end of deliveries: ack, nack, reject, release, snooze, and the leases that run out.
 
-A delivery is settled with proof: a receipt whose lease is alive and holds it still. Everything asked for in one call is
+A delivery is settled with proof: a receipt whose lease is alive and holds it still. Everything in one call is
 checked before anything is decided, so a refused call changes nothing.
 """
 
@@ -18,7 +18,6 @@ from penstock.delivery.core import DeliveryState
 from penstock.delivery.dead_letters import DeadDelivery, decide_dead
 from penstock.delivery.entries import AttemptsLost, Entry, Settled
 from penstock.delivery.group import Lease, Take
-from penstock.delivery.lease import span_of_take
 from penstock.delivery.log import Queue
 from penstock.delivery.phases import AFTER, COUNTED, LEASED, WAITING
 from penstock.errors import LeaseLost, TooLarge
@@ -45,10 +44,10 @@ def find_receipts(core: DeliveryState, receipts: Iterable[Receipt]) -> list[Chos
     chosen: dict[int, tuple[Lease, Take, set[int]]] = {}
     for receipt in receipts:
         lease = core.leases.get(receipt.nonce)
-        found = lease.find(receipt.partition, receipt.offset) if lease is not None else None
-        if lease is None or found is None or lease.deadline <= core.over_at or lease.group.queue.name != receipt.queue:
+        place = lease.find(receipt.partition, receipt.offset) if lease is not None else None
+        if lease is None or place is None or lease.deadline <= core.over_at or lease.group.queue.name != receipt.queue:
             raise LeaseLost(f"receipt {receipt} is not held by a live lease")
-        take, index = found
+        take, index = place
         if take.attempt_of(index) != receipt.attempt or not _is_held(take, index):
             raise LeaseLost(f"receipt {receipt} was settled already or belongs to another attempt")
         indexes = chosen.setdefault(id(take), (lease, take, set()))[2]
@@ -79,8 +78,8 @@ def find_lease(core: DeliveryState, nonce: int) -> list[Chosen]:
     if lease is None or lease.deadline <= core.over_at:
         raise LeaseLost("the lease expired or everything in it was settled")
     chosen = [Chosen(lease, take, indexes) for take, indexes in lease.open_takes()]
-    for each in chosen:
-        take, indexes = each.take, each.indexes
+    for part in chosen:
+        take, indexes = part.take, part.indexes
         offsets = take.offsets if len(indexes) == len(take.offsets) else [take.offsets[index] for index in indexes]
         if not take.progress.all_leased(offsets):
             # A purge or a cancel ended some of them under the consumer's hands.
@@ -96,7 +95,7 @@ def decide_settle(
     core: DeliveryState, chosen: Sequence[Chosen], how: Settling, now: int, rng: random.Random
 ) -> list[Entry]:
     """Entries that end these deliveries in one way. May raise `ColumnNotLoaded` for the payload of a dead letter."""
-    return decide_settles(core, [(each, how) for each in chosen], now, rng)
+    return decide_settles(core, [(part, how) for part in chosen], now, rng)
 
 
 def decide_settles(
@@ -106,12 +105,12 @@ def decide_settles(
     rng: random.Random,
     id_next: int | None = None,
 ) -> list[Entry]:
-    """The same for deliveries that end each in its own way; `id_next` is the id of a queue that is made for them."""
+    """Entries that end each of these deliveries in its own way; `id_next` is the id of a queue made for them."""
     entries: list[Entry] = []
     dead_by_queue: dict[Queue, list[DeadDelivery]] = {}
-    for each, how in chosen:
+    for part, how in chosen:
         outcome = how.outcome if how.outcome == Outcome.REJECTED else Outcome.DEAD
-        lease, take, indexes = each.lease, each.take, each.indexes
+        lease, take, indexes = part.lease, part.take, part.indexes
         queue = lease.group.queue
         dying = dying_indexes(queue, take, indexes, how.outcome) if how.outcome in MAY_KILL else ()
         if dying:
@@ -124,7 +123,7 @@ def decide_settles(
             entries.append(_settled(lease, take, indexes, how, now, rng))
             lost = [index for index in indexes if is_task(take, index)] if how.outcome in LOST else ()
             if lost:
-                entries.append(AttemptsLost(queue.id, lease.group.id, now, [span_of_take(take, lost)]))
+                entries.append(AttemptsLost(queue.id, lease.group.id, now, [take.span(lost)]))
     for made, (queue, dead) in enumerate(dead_by_queue.items()):
         entries += decide_dead(core, queue, dead, now, (id_next or core.queue_id_next) + made)
     return entries
@@ -133,7 +132,7 @@ def decide_settles(
 def decide_what_fits(
     core: DeliveryState, chosen: Sequence[Chosen], how: Settling, now: int, rng: random.Random
 ) -> tuple[list[Entry], Sequence[Chosen]]:
-    """The same for as many of these as fit into one frame: dead letters bring their payloads along."""
+    """Entries that end as many of these as fit into one frame, since dead letters bring their payloads along."""
     while True:
         try:
             return decide_settle(core, chosen, how, now, rng), chosen
@@ -150,11 +149,11 @@ def _fewer(chosen: Sequence[Chosen]) -> Sequence[Chosen]:
 
 
 def close_chosen(core: DeliveryState, chosen: Sequence[Chosen]) -> None:
-    """Called when the entries above are applied: the leases let go of what was settled."""
-    for each in chosen:
-        each.take.close(each.indexes)
-        each.lease.is_whole = False
-        core.let_go(each.lease, len(each.indexes))
+    """Called when the entries are applied: the leases close what was settled."""
+    for part in chosen:
+        part.take.close(part.indexes)
+        part.lease.is_whole = False
+        core.close_deliveries(part.lease, len(part.indexes))
 
 
 def dying_indexes(queue: Queue, take: Take, indexes: Sequence[int], outcome: Outcome) -> list[int]:
@@ -203,7 +202,7 @@ def _dead_delivery(lease: Lease, take: Take, index: int, outcome: Outcome, error
 def _settled(lease: Lease, take: Take, indexes: Sequence[int], how: Settling, now: int, rng: random.Random) -> Settled:
     group = lease.group
     whole = take.done is None and len(indexes) == take.open
-    span = span_of_take(take, None if whole else indexes)
+    span = take.span(None if whole else indexes)
     if AFTER[how.outcome] == WAITING:
         dues = [_due(group.queue, take.attempt_of(index), how, now, rng) for index in indexes]
         span.dues = np.array(dues, np.int64).tobytes()

@@ -7,8 +7,8 @@ from entries, and so survives a restart.
 - A batch too large for one frame is remembered with the files that were staged for it first, and how many of them are
   in. Whoever comes with it again goes on with those, never with others: they may hold the same rows in another order.
 - A sink is known by its queue and its name: the same name in another queue is another sink. It belongs to one origin if
-  that is told: where its numbers come from, such as a query. Another one, or a number 0 after others, means that
-  somebody counts anew; that is refused unless it is asked for.
+  that is named: where its numbers come from, such as a query. Another one, or a number 0 after others, means that the
+  count starts over; that is refused unless the commit says `is_reset`.
 - A sink that is used once is forgotten after a day, when the next one comes, and of too many the one silent longest.
 """
 
@@ -68,25 +68,25 @@ class Sinks:
         """What is known of a sink; nothing when there is no such queue."""
         return None if queue is None else self.known.get((queue.id, sink))
 
-    def todo(self, wanted: SinkCommit, queue: Queue | None) -> Todo | None:
+    def todo(self, commit: SinkCommit, queue: Queue | None) -> Todo | None:
         """What a commit has to do, None when it is done already. What an unfinished batch lacks comes first."""
-        known = self.find(queue, wanted.sink)
-        if known is None or self._begins_anew(known, wanted):
-            return Todo(wanted.batch, wanted.staged, 0)
-        if known.staged and wanted.batch >= known.unfinished:
+        known = self.find(queue, commit.sink)
+        if known is None or self._starts_over(known, commit):
+            return Todo(commit.batch, commit.staged, 0)
+        if known.staged and commit.batch >= known.unfinished:
             return Todo(known.unfinished, known.staged, known.done)
-        return None if wanted.batch <= max(known.batch, known.unfinished) else Todo(wanted.batch, wanted.staged, 0)
+        return None if commit.batch <= max(known.batch, known.unfinished) else Todo(commit.batch, commit.staged, 0)
 
-    def _begins_anew(self, known: KnownSink, wanted: SinkCommit) -> bool:
+    def _starts_over(self, known: KnownSink, commit: SinkCommit) -> bool:
         last = max(known.batch, known.unfinished)
-        if wanted.origin and known.origin and wanted.origin != known.origin:
+        if commit.origin and known.origin and commit.origin != known.origin:
             what = f"another query has used it up to batch {last}"
-        elif wanted.batch == 0 and last > 0:
+        elif commit.batch == 0 and last > 0:
             what = f"it is at batch {last}, and this is batch 0"
         else:
             return False
-        if not wanted.is_reset:
-            raise SinkConflict(f"sink {wanted.sink!r}: {what}")
+        if not commit.is_reset:
+            raise SinkConflict(f"sink {commit.sink!r}: {what}")
         return True
 
     def needed(self) -> set[str]:
@@ -111,30 +111,30 @@ class Sinks:
         self.touched = frame
 
     def _forget(self, now: int) -> None:
-        over = [place for place, each in self.known.items() if each.is_once and each.at <= now - ONCE]
+        over = [place for place, sink in self.known.items() if sink.is_once and sink.at <= now - ONCE]
         for place in over:
             del self.known[place]
         if len(self.known) >= limits.sinks_max:
             many = 1 + limits.sinks_max // 100  # so that not every newcomer has to look at all
-            idle = [place for place, each in self.known.items() if not each.staged]
+            idle = [place for place, sink in self.known.items() if not sink.staged]
             for place in nsmallest(many, idle, key=lambda place: self.known[place].at):
                 del self.known[place]
         self.look_at = now + ONCE // 24
 
 
-def check_commit(wanted: SinkCommit) -> SinkCommit:
-    """`wanted` itself when it can be stored."""
-    check_name(wanted.queue)
-    for field, text in (("sink", wanted.sink), ("origin", wanted.origin)):
+def check_commit(commit: SinkCommit) -> SinkCommit:
+    """`commit` itself when it can be stored."""
+    check_name(commit.queue)
+    for field, text in (("sink", commit.sink), ("origin", commit.origin)):
         if len(text.encode()) > limits.sink_bytes_max:
             raise InvalidField(f"{field}: it has more than {limits.sink_bytes_max} bytes")
-    if not wanted.sink:
+    if not commit.sink:
         raise InvalidField("sink: it has no name")
-    if not 0 <= wanted.batch < BATCH_END:
-        raise InvalidField(f"batch: {wanted.batch} is outside 0 to 2⁶³ − 1")
-    if len(wanted.staged) > limits.staged_files_max:
+    if not 0 <= commit.batch < BATCH_END:
+        raise InvalidField(f"batch: {commit.batch} is outside 0 to 2⁶³ − 1")
+    if len(commit.staged) > limits.staged_files_max:
         hint = "write fewer partitions: coalesce() before"
-        raise InvalidField(f"staged: {len(wanted.staged)} files are over {limits.staged_files_max}", hint=hint)
-    if len(set(wanted.staged)) < len(wanted.staged):
+        raise InvalidField(f"staged: {len(commit.staged)} files are over {limits.staged_files_max}", hint=hint)
+    if len(set(commit.staged)) < len(commit.staged):
         raise InvalidField("staged: a file is named twice")
-    return wanted
+    return commit

@@ -304,7 +304,7 @@ class TasksPart(msgspec.Struct, array_like=True):
 
 
 class Taken(NamedTuple):
-    """The same, not encoded yet."""
+    """What the shard knows of tasks at one sequence, not encoded yet."""
 
     sequence: int
     held: dict[bytes, Held]
@@ -363,11 +363,11 @@ def restore_tasks(tasks: Tasks, data: bytes) -> None:
             tasks.ripe[held.task_id] = None
     for parent, place in part.where.items():
         tasks.await_at(parent, place)
-    tasks.unique = {(queue, digest): each for queue, digest, each in part.unique}
+    tasks.unique = {(queue, digest): withdrawn for queue, digest, withdrawn in part.unique}
     tasks.schedules.restore(part.schedules)
     tasks.operations.restore(part.operations)
-    for each in part.withdrawn:
-        tasks.withdrawn.add(each)
+    for withdrawn in part.withdrawn:
+        tasks.withdrawn.add(withdrawn)
 
 
 class SinksPart(msgspec.Struct, array_like=True):
@@ -382,7 +382,7 @@ class SinksPart(msgspec.Struct, array_like=True):
 def take_sinks(sinks: Sinks, sequence: int) -> SinksPart:
     """The sinks as they are now."""
     known: dict[str, KnownSink] = {}
-    more = [(name, each) for (_, name), each in sinks.known.items() if known.setdefault(name, each) is not each]
+    more = [(name, sink) for (_, name), sink in sinks.known.items() if known.setdefault(name, sink) is not sink]
     return SinksPart(sequence, sinks.look_at, known, more)
 
 
@@ -395,4 +395,4 @@ def restore_sinks(sinks: Sinks, data: bytes) -> None:
     """Put the sinks of a checkpoint back; what it includes is not learnt again from the journal."""
     part = msgspec.msgpack.decode(data, type=SinksPart)
     sinks.applied, sinks.look_at = part.sequence, part.look_at
-    sinks.known = {(each.queue, name): each for name, each in [*part.known.items(), *part.more]}
+    sinks.known = {(sink.queue, name): sink for name, sink in [*part.known.items(), *part.more]}

@@ -60,16 +60,16 @@ class Operations:
             return
         self.touched = frame
         self.known[entry.operation_id] = entry
-        over = [each.operation_id for each in self.known.values() if each.state != OperationSet.RUNNING]
+        over = [operation.operation_id for operation in self.known.values() if operation.state != OperationSet.RUNNING]
         for operation_id in over[: max(0, len(over) - limits.operations_kept)]:
             del self.known[operation_id]
 
     def running(self) -> list[OperationSet]:
-        return [each for each in self.known.values() if each.state == OperationSet.RUNNING]
+        return [operation for operation in self.known.values() if operation.state == OperationSet.RUNNING]
 
     def restore(self, known: list[OperationSet]) -> None:
         """Put those of a checkpoint back."""
-        self.known = {each.operation_id: each for each in known}
+        self.known = {operation.operation_id: operation for operation in known}
 
 
 STALE_MAX: Final = 100  # ticks that are stale, kept before they are swept out
@@ -139,7 +139,7 @@ class Schedules:
             self._sweep()
 
     def _sweep(self) -> None:
-        self._ticks = [(each.next_at, name) for name, each in self.known.items() if each.next_at]
+        self._ticks = [(schedule.next_at, name) for name, schedule in self.known.items() if schedule.next_at]
         heapq.heapify(self._ticks)
 
     def _look(self) -> None:
@@ -178,14 +178,14 @@ class AllWithdrawn:
     def __bool__(self) -> bool:
         return bool(self.known)
 
-    def add(self, each: Withdrawn) -> None:
+    def add(self, task: Withdrawn) -> None:
         """One was cancelled; others may have to go."""
-        self.discard(each.task_id)
-        self.known[each.task_id] = each
-        self.size += len(each.batch)
-        if each.because:
-            self._because.setdefault(each.because, {})[each.task_id] = None
-        while self.known and self._is_too_much(each.at):
+        self.discard(task.task_id)
+        self.known[task.task_id] = task
+        self.size += len(task.batch)
+        if task.because:
+            self._because.setdefault(task.because, {})[task.task_id] = None
+        while self.known and self._is_too_much(task.at):
             self.discard(next(iter(self.known)))
 
     def _is_too_much(self, now: int) -> bool:
@@ -195,25 +195,25 @@ class AllWithdrawn:
 
     def discard(self, task_id: bytes) -> None:
         """It is held again, or forgotten."""
-        found = self.known.pop(task_id, None)
-        if found is None:
+        task = self.known.pop(task_id, None)
+        if task is None:
             return
-        self.size -= len(found.batch)
-        siblings = self._because.get(found.because, {})
+        self.size -= len(task.batch)
+        siblings = self._because.get(task.because, {})
         siblings.pop(task_id, None)
         if not siblings:
-            self._because.pop(found.because, None)
+            self._because.pop(task.because, None)
 
     def drop_queue(self, queue: int) -> bool:
         """A queue is gone, and those that would have come to it; whether there were any."""
-        gone = [each.task_id for each in self.known.values() if each.queue == queue]
+        gone = [task.task_id for task in self.known.values() if task.queue == queue]
         for task_id in gone:
             self.discard(task_id)
         return bool(gone)
 
     def because_of(self, task_id: bytes) -> list[Withdrawn]:
         """Those that were cancelled because of a task, which may itself be one of them."""
-        return [self.known[each] for each in self._because.get(task_id, ())]
+        return [self.known[child] for child in self._because.get(task_id, ())]
 
 
 GROUP: Final = 0  # `default`: the one that workers lease from
@@ -258,7 +258,7 @@ class Unique(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Tasks:
-    """See the module's rules."""
+    """Held tasks and their parents, unique keys, schedules and operations of a shard."""
 
     def __init__(self) -> None:
         self.held: dict[bytes, Held] = {}
@@ -328,7 +328,7 @@ class Tasks:
         self.touched = frame
         held = self.held.pop(entry.task_id, None)
         if held is None:
-            return  # pushed anew by a retry
+            return  # pushed again by a retry
         self.held_bytes -= len(held.batch)
         self.ripe.pop(held.task_id, None)
         for parent in held.waits:
@@ -409,7 +409,7 @@ class Tasks:
         """Forget keys that are free again, once there are many."""
         if len(self.unique) < self._sweep_at:
             return
-        self.unique = {key: each for key, each in self.unique.items() if self._is_taken(core, key[0], each, now)}
+        self.unique = {key: unique for key, unique in self.unique.items() if self._is_taken(core, key[0], unique, now)}
         self._sweep_at = 2 * len(self.unique) + 1_000
 
     def _is_taken(self, core: DeliveryState, queue: int, unique: Unique, now: int) -> bool:

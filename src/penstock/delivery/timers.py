@@ -14,6 +14,7 @@ the next share is put into the wheel. So ten million messages delayed over a yea
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -58,7 +59,7 @@ class Slot:
 
 
 class TimerWheel:
-    """See the module's rules. All instants are µs."""
+    """Timers by the instant at which they are due. All instants are µs."""
 
     def __init__(self, now: int) -> None:
         self.tick = now >> TICK_BITS  # every tick up to and including this one has fired
@@ -89,9 +90,9 @@ class TimerWheel:
 
     def dues_of(self, owners: set[int]) -> Int64s:
         """Due times of all timers of some owners."""
-        wanted = np.array(sorted(owners), np.int32)
-        found = [timers["due"][np.isin(timers["owner"], wanted)] for timers in map(Slot.timers, self._all_slots())]
-        return np.concatenate(found)
+        numbers = np.array(sorted(owners), np.int32)
+        dues = [timers["due"][np.isin(timers["owner"], numbers)] for timers in map(Slot.timers, self._all_slots())]
+        return np.concatenate(dues)
 
     def next_at(self) -> int | None:
         """No timer fires before this instant; None when there is none."""
@@ -122,10 +123,10 @@ class TimerWheel:
     def drop_after(self, instant: int, owners: set[int]) -> int:
         """Forget the timers of some owners that are due after an instant; returns how many."""
         dropped = 0
-        wanted = np.array(sorted(owners), np.int32)
+        numbers = np.array(sorted(owners), np.int32)
         for slot in self._all_slots():
             timers = slot.timers()
-            keep = (timers["due"] <= instant) | ~np.isin(timers["owner"], wanted)
+            keep = (timers["due"] <= instant) | ~np.isin(timers["owner"], numbers)
             slot.singles, slot.chunks = [], [timers[keep]]
             dropped += int((~keep).sum())
         self.count -= dropped
@@ -166,10 +167,7 @@ class TimerWheel:
     def _spread(self, timers: Timers, indexes: Int64s, slots: dict[int, Slot]) -> None:
         order = np.argsort(indexes, kind="stable")
         timers, indexes = timers[order], indexes[order]
-        cuts = np.flatnonzero(np.diff(indexes)) + 1
-        starts = [0, *cuts.tolist()]
-        ends = [*cuts.tolist(), len(indexes)]
-        for start, end in zip(starts, ends, strict=True):
+        for start, end in _runs(indexes):
             slots.setdefault(int(indexes[start]), Slot()).add(timers[start:end].copy())
 
     def _slot(self, tick: int) -> Slot:
@@ -180,16 +178,18 @@ class TimerWheel:
         return self._beyond
 
 
+def _runs(values: NDArray[np.integer]) -> Iterator[tuple[int, int]]:
+    """Where the runs of equal values begin and end."""
+    return pairwise([0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)])
+
+
 def _by_owner(fired: Timers) -> list[tuple[int, Int64s]]:
     owners = fired["owner"]
     if bool((owners == owners[0]).all()):
         return [(int(owners[0]), fired["offset"].copy())]
     order = np.argsort(owners, kind="stable")
     grouped = fired[order]
-    cuts = np.flatnonzero(np.diff(grouped["owner"])) + 1
-    starts = [0, *cuts.tolist()]
-    ends = [*cuts.tolist(), len(grouped)]
-    runs = sorted((int(order[start]), start, end) for start, end in zip(starts, ends, strict=True))
+    runs = sorted((int(order[start]), start, end) for start, end in _runs(grouped["owner"]))
     return [(int(grouped["owner"][start]), grouped["offset"][start:end].copy()) for _, start, end in runs]
 
 

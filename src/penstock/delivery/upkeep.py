@@ -46,18 +46,18 @@ def expired_leases(core: DeliveryState, monotonic: int) -> list[Lease]:
     heap = core.deadlines
     while heap and _lease_of(core, heap[0]) is None:
         heapq.heappop(heap)
-    found: dict[int, Lease] = {}
+    expired: dict[int, Lease] = {}
     left = CHUNK
     ahead = [(heap[0], 0)] if heap else []  # the next ones in order, and where they are in the heap
     while left > 0 and ahead and ahead[0][0][0] <= monotonic:
         entry, index = heapq.heappop(ahead)
         lease = _lease_of(core, entry)
-        if lease is not None and lease.nonce not in found:
-            found[lease.nonce] = lease
+        if lease is not None and lease.nonce not in expired:
+            expired[lease.nonce] = lease
             left -= max(1, lease.count)
         for child in range(2 * index + 1, min(2 * index + 3, len(heap))):
             heapq.heappush(ahead, (heap[child], child))
-    return list(found.values())
+    return list(expired.values())
 
 
 def _lease_of(core: DeliveryState, entry: tuple[int, int]) -> Lease | None:
@@ -103,23 +103,15 @@ def decide_taken(
 
 
 def decide_interrupted(core: DeliveryState, now: int, rng: random.Random) -> Iterator[list[Entry]]:
-    """After a restart what was leased is in nobody's hands. The attempt counts: poison must not crash-loop for ever."""
+    """After a restart nobody holds what was leased. The attempt counts: poison must not crash-loop for ever."""
     for queue in list(core.queues.values()):
         for group in queue.groups.values():
             for progress in group.progress:
-                while part := _offsets_in(progress, LEASED)[:CHUNK]:
+                while progress.leased and (part := progress.offsets_in(LEASED)[:CHUNK]):
                     take = Take(progress, part, [progress.attempt_next(offset) for offset in part], len(part))
                     lease = Lease(0, group, "", now, 0, [take], len(part))
                     how = Settling(Outcome.INTERRUPTED, delay_seconds=0, error="the process stopped")
                     yield decide_what_fits(core, [Chosen(lease, take, range(len(part)))], how, now, rng)[0]
-
-
-def _offsets_in(progress: Progress, phase: int) -> list[int]:
-    if not progress.leased:
-        return []
-    found = (np.flatnonzero(np.frombuffer(bytes(progress.states), np.uint8) == phase) + progress.base).tolist()
-    low = sorted(offset for offset, state in (progress.sparse or {}).items() if state == phase)
-    return [*low, *found]
 
 
 def decide_expired(core: DeliveryState, now: int) -> list[Entry]:
@@ -168,7 +160,7 @@ def decide_expired(core: DeliveryState, now: int) -> list[Entry]:
 
 
 def _extent_of(queue: Queue | None, number: int, first: int) -> Extent | None:
-    """The extent that an expiry speaks of, unless retention has let go of all of it."""
+    """The extent of an expiry, unless retention has dropped all of it."""
     partition = queue.partitions[number] if queue is not None else None
     if partition is None or not partition.extents:
         return None
@@ -198,20 +190,20 @@ def next_look(core: DeliveryState, now: int) -> int:
 
 def _evict_from(core: DeliveryState, queue: Queue, group: Group, since: int, now: int) -> list[Entry]:
     lates = ask_each(lambda progress: _late(progress, since), group.progress)
-    found: list[tuple[Progress, list[int]]] = []
+    evicted: list[tuple[Progress, list[int]]] = []
     left = CHUNK
     for progress, late in zip(group.progress, lates, strict=True):
         if late and left > 0:
-            found.append((progress, late[:left]))
+            evicted.append((progress, late[:left]))
             left -= len(late)
-    if not found:
+    if not evicted:
         return []
     if queue.options.max_wait_action == "drop":
-        spans = [span_of(progress.partition.id, late) for progress, late in found]
+        spans = [span_of(progress.partition.id, late) for progress, late in evicted]
         return [Settled(queue.id, group.id, int(Outcome.EVICTED), now, 0, "", "waited too long", spans)]
     dead = [
         DeadDelivery(progress, offset, progress.attempt_next(offset) - 1, Outcome.DEAD, "waited too long", "", 0, now)
-        for progress, late in found
+        for progress, late in evicted
         for offset in late
     ]
     return _dead_that_fit(core, queue, dead[:CHUNK], now)
@@ -225,7 +217,7 @@ def _dead_that_fit(core: DeliveryState, queue: Queue, dead: list[DeadDelivery], 
 
 
 def _late(progress: Progress, since: int) -> list[int]:
-    """Up to `CHUNK` messages that could be had by `since` and were never delivered. May raise `ColumnNotLoaded`."""
+    """Up to `CHUNK` messages that were available by `since` and were never delivered. May raise `ColumnNotLoaded`."""
     late: list[int] = []
     for extent in progress.partition.extents_from(progress.base):
         if extent.pushed_at > since or len(late) >= CHUNK:

@@ -140,7 +140,7 @@ class Session:
             finally:  # whoever waits is woken, however it went
                 with self.shard.lock:
                     self.shard.waiters.wake_all()
-                    self.shard.core.forget_leases()
+                    self.shard.core.clear_leases()
                 self.tasks.wake_all()
 
     # messages

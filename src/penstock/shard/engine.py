@@ -257,7 +257,7 @@ class Engine:
     def drop_lease(self, lease: Lease) -> None:
         """What is left of it was purged under its holder's hands."""
         self.changing = True
-        self.core.let_go(lease, lease.count)
+        self.core.close_deliveries(lease, lease.count)
         self.changing = False
 
     def _evict(self, now: int) -> int:
@@ -381,7 +381,7 @@ class Engine:
         fetched: list[tuple[Extent, str]] = []
         try:
             while True:
-                for extent, column in need.wanted:
+                for extent, column in need.columns:
                     extent.load(column, self.column(extent, column))
                     fetched.append((extent, column))
                 try:

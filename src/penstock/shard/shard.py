@@ -90,7 +90,7 @@ class Shard(Pushing):
             return LeaseReply(name, group_name, 0, 0, (), 0), read
         expires_at = now + lease.deadline - monotonic
         if not request.auto_ack:
-            core.hold(lease)
+            core.add_lease(lease)
             if expires_at < self.asleep_until:
                 self.on_deadline(expires_at)
         self.changing = False
@@ -131,7 +131,7 @@ class Shard(Pushing):
             return None
         lease, settled = whole
         ticket = self.commit_frame([settled], lease.group.queue.options.durability or self.durability)
-        self.core.let_go(lease, lease.count)
+        self.core.close_deliveries(lease, lease.count)
         if self.waiters:
             self.changed([settled])
         self.changing = False
@@ -170,7 +170,7 @@ class Shard(Pushing):
             deadline = monotonic + round(seconds * 1_000_000)
             self.changing = True
             lease.deadline = deadline
-            self.core.hold_until(lease)
+            self.core.set_deadline(lease)
             self.on_deadline(now + deadline - monotonic)  # it may be sooner than before
             self.changing = False
             return now + deadline - monotonic

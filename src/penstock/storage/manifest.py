@@ -322,7 +322,7 @@ def needed_events(file: SegmentFile, oldest: dict[int, int], since: int = FOREVE
     """The queues whose events in this file may be about a message that is kept.
 
     A message is settled after it is pushed, so what was settled before the oldest kept message was pushed is about
-    messages that are gone. Changes of tasks are needed beside that while the catalogue keeps them: those from `since`.
+    messages that are gone. Changes of tasks are needed beside that while the task index keeps them: those from `since`.
     """
     return [
         events.queue

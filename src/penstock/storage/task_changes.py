@@ -37,7 +37,7 @@ class Code(IntEnum):
     CANCELLED = 12
 
 
-PURGED: Final = 20  # in the sealed table only: the catalogue has no row of such a task
+PURGED: Final = 20  # in the sealed table only: the task index has no row of such a task
 FINAL_FROM: Final = 10  # codes of final states are not below this
 ANY: Final = 100  # above all codes
 

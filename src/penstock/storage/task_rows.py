@@ -53,7 +53,7 @@ class Identity(NamedTuple):
     task_id: bytes
     task_type: str
     number: int
-    until: int | None = None  # the sequence at which the catalogue forgot it; None while it is known
+    until: int | None = None  # the sequence at which the task index forgot it; None while it is known
 
 
 Waiting = tuple[Key, int, Change, int]  # what changed, when, and in which frame
@@ -232,7 +232,7 @@ class TaskRows:
 
 
 def _purged(entry: TasksPurged, sequence: int) -> list[Waiting]:
-    """A row for each task that the catalogue forgets, so that it does so when it is made anew."""
+    """A row for each task that the task index forgets, so that it does so when it is made anew."""
     places: list[tuple[Key, list[Any]]] = [
         ((entry.queue, span.partition, offset), [entry.queue, span.partition, offset])
         for span in entry.spans

@@ -1,5 +1,5 @@
-"""The catalogue of tasks: what has become of each, as a view of the journal that can be searched."""
+"""The task index: the state of each task, as a searchable view of the journal."""
 
-from penstock.task_index.index import Catalogue
+from penstock.task_index.index import TaskIndex
 
-__all__ = ["Catalogue"]
+__all__ = ["TaskIndex"]

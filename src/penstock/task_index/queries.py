@@ -1,4 +1,4 @@
-"""Questions to the catalogue: one task, many by their ids, pages of those that match.
+"""Questions to the task index: one task, many by their ids, pages of those that match.
 
 Pages are newest first, by the instant of submission and, within it, by the task's number. A cursor names the last task
 that was shown, so that paging costs the same however far one is, and what is new meanwhile moves nothing.
@@ -22,8 +22,8 @@ from penstock.model_tasks import Run, TaskFilter, TaskPage, TaskState, TaskView
 from penstock.requests import ParentFound, Target
 from penstock.storage.task_changes import FINAL_FROM, Code, id_text
 from penstock.storage.task_rows import Identity, Key
-from penstock.task_index import schema
-from penstock.task_index.arguments import argument_terms
+from penstock.task_index import database
+from penstock.task_index.argument_filter import argument_terms
 
 LIMIT_MAX: Final = limits.task_page_max
 IDS_AT_ONCE: Final = 500
@@ -149,7 +149,7 @@ def rows_of(connection: sqlite3.Connection, ids: Iterable[bytes]) -> Iterator[tu
         yield from connection.execute(f"{SELECT} WHERE task_id IN ({', '.join('?' * len(part))})", part)
 
 
-def found(row: Sequence[Any], names: Names, now: int) -> ParentFound:
+def parent_of(row: Sequence[Any], names: Names, now: int) -> ParentFound:
     """Where a task of a row is, and how it stands."""
     queue, partition, position, code, due_at = *row[3:7], row[12]
     place = None if position is None else _message_id(names, queue, partition, position)
@@ -237,7 +237,9 @@ def _limit(limit: int) -> int:
     return limit
 
 
-_TARGET: Final = f"SELECT task_id, queue, partition, position, {schema.HAS_OPEN_CHILD}, submitted_at, number FROM tasks"
+_TARGET: Final = (
+    f"SELECT task_id, queue, partition, position, {database.HAS_OPEN_CHILD}, submitted_at, number FROM tasks"
+)
 
 
 def targets(
@@ -262,7 +264,7 @@ def count(connection: sqlite3.Connection, wanted: TaskFilter, names: Names, now:
 
 def expired(connection: sqlite3.Connection, final_before: int, limit: int) -> list[Target]:
     """Tasks that were final before an instant, and that no unfinished child may ask for."""
-    return [Target(*row) for row in connection.execute(f"{_TARGET} {schema.EXPIRED}", (final_before, limit))]
+    return [Target(*row) for row in connection.execute(f"{_TARGET} {database.EXPIRED}", (final_before, limit))]
 
 
 def closed_targets(connection: sqlite3.Connection, ids: Sequence[bytes]) -> list[Target]:

@@ -103,7 +103,7 @@ def retry(
     """Make a dead, cancelled or failed task pending again, with all its attempts. May raise `Moved`.
 
     Whoever was cancelled because of it waits for it again, in the same frame; one without a place waits for its
-    parents. `known` is what the catalogue tells of those. `died_at` tells where among many dead letters to look for
+    parents. `known` is what the task index tells of those. `died_at` tells where among many dead letters to look for
     the one of this task.
     """
     if state not in RETRIED:

@@ -57,8 +57,8 @@ class Looks:
         except PenstockError as error:
             return error
         except Exception:  # whoever asks next must find somebody who leads
-            logger.exception("a fault in the catalogue")
-            return Internal("the catalogue failed")
+            logger.exception("a fault in the task index")
+            return Internal("the task index failed")
 
     def _take(self) -> dict[str, list[Told]]:
         with self._lock:

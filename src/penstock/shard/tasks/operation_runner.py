@@ -1,6 +1,6 @@
 """Works on operations: looks up the tasks that match, some thousands at a time, and has the shard deal with them.
 
-An operation that was running when the process stopped goes on where its last step was. The catalogue follows from step
+An operation that was running when the process stopped goes on where its last step was. The task index follows from step
 to step, so that whoever looks when an operation is over sees what it did.
 """
 

@@ -1,4 +1,4 @@
-"""Operations on many tasks: cancel those that match a filter, or have the catalogue forget them.
+"""Operations on many tasks: cancel those that match a filter, or have the task index forget them.
 
 An operation is worked on in steps. A step is one frame: what becomes of some tasks, and how far the operation is with
 them. The caller looked the tasks up; where they are by now, and whether they are final, is decided with the lock held.

@@ -33,7 +33,7 @@ class Kin(NamedTuple):
 
 
 def kin(shard: Shard, task_id: str) -> frozenset[str]:
-    """Of whom the catalogue must tell before a task is retried."""
+    """Of whom the task index must tell before a task is retried."""
     task = id_bytes(task_id)
     members, _ = shard.look(lambda now: _family(shard.core, task))
     return frozenset({id_text(each.task_id) for each in members}.union(*map(_parents, members)))

@@ -1,6 +1,6 @@
-"""What a session keeps about tasks beside its shard: the catalogue, who waits for results, and who works.
+"""What a session keeps about tasks beside its shard: the task index, who waits for results, and who works.
 
-All of it is volatile or a view of the journal. The catalogue is opened when it is first asked for, or found beside the
+All of it is volatile or a view of the journal. The task index is opened when it is first asked for, or found beside the
 data; whoever never touches a task pays for none of it.
 """
 
@@ -40,7 +40,7 @@ from penstock.storage.disk import Disk
 from penstock.storage.task_rows import Identity, Key
 
 if TYPE_CHECKING:
-    from penstock.task_index import Catalogue
+    from penstock.task_index import TaskIndex
 
 T = TypeVar("T")
 logger: Final = logging.getLogger("penstock")
@@ -63,7 +63,7 @@ class TaskService:
         self._disk = disk
         self._retention_seconds = retention_seconds
         self._opening = threading.Lock()
-        self._catalogue: Catalogue | None = None
+        self._task_index: TaskIndex | None = None
         self.clerk = Sleeper("clerk", self.follow, shard.is_over) if background else None
         self.operations = OperationRunner(shard, self, background=background)
         self._is_closed = threading.Event()
@@ -89,40 +89,40 @@ class TaskService:
         self.operations.stop()
         with self._opening:
             self._is_closed.set()
-            catalogue, self._catalogue = self._catalogue, None
-        if catalogue is not None:
+            task_index, self._task_index = self._task_index, None
+        if task_index is not None:
             if self.clerk is not None:
                 self.clerk.stop()
-            catalogue.close()
+            task_index.close()
 
-    # the catalogue
+    # the task index
 
     @property
-    def catalogue(self) -> Catalogue:
+    def task_index(self) -> TaskIndex:
         """As it was left; `caught_up` has it follow the journal first."""
         with self._opening:
             if self._is_closed.is_set():
                 raise Closed("this Penstock is closed")
-            if self._catalogue is None:
-                self._catalogue = self._open()
-            return self._catalogue
+            if self._task_index is None:
+                self._task_index = self._open()
+            return self._task_index
 
-    def _open(self) -> Catalogue:
-        catalogue = self._new_catalogue(self._disk)
-        catalogue.on_change(self._changed, self.waiters.keys)
+    def _open(self) -> TaskIndex:
+        task_index = self._new_task_index(self._disk)
+        task_index.on_change(self._changed, self.waiters.keys)
         if self.clerk is not None:
             self.clerk.start()
-        return catalogue
+        return task_index
 
-    def _new_catalogue(self, disk: Disk | None) -> Catalogue:
-        from penstock.task_index import Catalogue
+    def _new_task_index(self, disk: Disk | None) -> TaskIndex:
+        from penstock.task_index import TaskIndex
 
-        return Catalogue(self.shard, disk, retention_seconds=self._retention_seconds)
+        return TaskIndex(self.shard, disk, retention_seconds=self._retention_seconds)
 
     def start(self) -> None:
-        """Go on with a catalogue from before, if there may be threads."""
+        """Go on with a task index from before, if there may be threads."""
         if self.clerk is not None and self._disk is not None and self._disk.exists(DIRECTORY):
-            _ = self.catalogue  # the clerk opens it
+            _ = self.task_index  # the clerk opens it
         self.operations.start()
 
     def identify(self, keys: Iterable[Key]) -> Mapping[Key, Identity]:
@@ -130,33 +130,33 @@ class TaskService:
         try:
             return self.caught_up().identify(keys)
         except Exception as error:  # noqa: BLE001 - not to be held up by a view
-            logger.warning("the catalogue of tasks is made anew in memory, for the sealer: %s", error)
-        with closing(self._new_catalogue(None)) as spare:
+            logger.warning("the task index is made anew in memory, for the sealer: %s", error)
+        with closing(self._new_task_index(None)) as spare:
             spare.catch_up()
             return spare.identify(keys)
 
     def before_removal(self, sequence: int) -> None:
         """The journal is about to lose frames up to here; whoever follows it should have seen them."""
-        catalogue = self._catalogue
-        if catalogue is None:
+        task_index = self._task_index
+        if task_index is None:
             return
         try:
-            catalogue.catch_up(sequence)
-            catalogue.sealed(sequence)
+            task_index.catch_up(sequence)
+            task_index.sealed(sequence)
         except Exception as error:  # noqa: BLE001 - not to be held up by a view
-            logger.warning("the catalogue of tasks will be made anew: %s", error)  # from what is sealed
+            logger.warning("the task index will be made anew: %s", error)  # from what is sealed
 
     def follow(self) -> float:
         """What the clerk does, so that readers find little to catch up with, and deaths are told of soon."""
-        catalogue, monotonic = self._catalogue, self.shard.clock.monotonic()
-        if catalogue is not None:
-            if not catalogue.is_open:
-                catalogue.open_if_there()
-            if catalogue.is_behind:
-                catalogue.catch_up(between=self._pause)
+        task_index, monotonic = self._task_index, self.shard.clock.monotonic()
+        if task_index is not None:
+            if not task_index.is_open:
+                task_index.open_if_there()
+            if task_index.is_behind:
+                task_index.catch_up(between=self._pause)
             if monotonic >= self._expire_at:
                 self._expire_at = monotonic + EXPIRE_US
-                catalogue.expire()
+                task_index.expire()
         return FOLLOW_SECONDS
 
     def watch(self, task_id: str, wake: Callable[[], object]) -> TaskWaiter:
@@ -171,12 +171,12 @@ class TaskService:
         return waiter
 
     def _hurry(self) -> None:
-        """A lease ran out, a queue was purged: if somebody waits, the catalogue finds out at once if it matters."""
+        """A lease ran out, a queue was purged: if somebody waits, the task index finds out at once if it matters."""
         if self.waiters and self.clerk is not None:
             self.clerk.wake()
 
     def _views(self, ids: Iterable[str]) -> list[TaskView]:
-        return self.catalogue.views(ids)
+        return self.task_index.views(ids)
 
     def _pause(self) -> None:
         self._is_closed.wait(PAUSE_SECONDS)
@@ -184,11 +184,11 @@ class TaskService:
     def _changed(self, views: Sequence[TaskView]) -> None:
         self.waiters.changed(views, self.shard.read_ticket)
 
-    def caught_up(self) -> Catalogue:
-        """The catalogue, with everything that has happened by now. All of it is durable: it may be told."""
-        catalogue = self.catalogue
-        catalogue.catch_up()
-        return catalogue
+    def caught_up(self) -> TaskIndex:
+        """The task index, with everything that has happened by now. All of it is durable: it may be told."""
+        task_index = self.task_index
+        task_index.catch_up()
+        return task_index
 
     # submitting and looking
 
@@ -201,13 +201,13 @@ class TaskService:
                 return shard_tasks.submit_tasks(self.shard, tasks, {}, client)
 
         def submit() -> tuple[list[Submitted], Ticket]:
-            return shard_tasks.submit_tasks(self.shard, tasks, self.catalogue.places(parents), client)
+            return shard_tasks.submit_tasks(self.shard, tasks, self.task_index.places(parents), client)
 
         return _until_settled(submit, "depends_on")
 
     def task(self, task_id: str) -> TaskView:
         """One task, with its runs."""
-        view = self.catalogue.find(task_id)
+        view = self.task_index.find(task_id)
         if view is None:
             raise not_found(task_id)
         return view
@@ -257,7 +257,7 @@ class TaskService:
 
         def retry() -> None:
             ids = shard_tasks.kin(self.shard, task_id)
-            kin = shard_tasks.Kin(ids, self.catalogue.places(ids) if ids else {})
+            kin = shard_tasks.Kin(ids, self.task_index.places(ids) if ids else {})
             view = self.task(task_id)
             self.registry.revived(task_id)
             shard_tasks.retry(self.shard, _message_of(view), task_id, view.state, view.finished_at, kin)
@@ -338,7 +338,7 @@ class TaskService:
 
 
 def _until_settled(decide: Callable[[], T], what: str) -> T:
-    """Decide by what the catalogue tells, again while the task has moved before the decision is made."""
+    """Decide by what the task index tells, again while the task has moved before the decision is made."""
     for _ in range(LOOKS_MAX):
         try:
             return decide()

@@ -1,7 +1,7 @@
 """Who waits for a task to be final.
 
 A waiter is woken when an entry of its task is applied: by its result, which is at hand then, or by something after
-which the catalogue has to be asked. It is woken too when the catalogue has learned that its task is final in another
+which the task index has to be asked. It is woken too when the task index has learned that its task is final in another
 way: its time is over, its queue is gone. Register first and look second, and no wake-up is lost. Nothing in here waits.
 """
 
@@ -51,7 +51,7 @@ class TaskWaiter:
     def __init__(self, key: bytes, wake: Callable[[], object]) -> None:
         self.key = key
         self.wake = wake
-        self.news: Ending | TaskView | None = None  # final; None when the catalogue must be asked
+        self.news: Ending | TaskView | None = None  # final; None when the task index must be asked
         self.ticket = 0  # what must be durable before it is told
 
     def final(self, view: TaskView) -> TaskView | None:
@@ -105,7 +105,7 @@ class TaskWaiters:
             elif note.what == Note.CANCELLED:
                 self._tell(note.task_id, _ending(TaskState.CANCELLED, entry, note), ticket)
             elif note.what == Note.ERROR:
-                self._tell(note.task_id, None, ticket)  # whether it was the last attempt is for the catalogue to say
+                self._tell(note.task_id, None, ticket)  # whether it was the last attempt is for the task index to say
 
     def freed(self, entry: TaskFreed, ticket: int) -> None:
         """A task that waited for its parents does so no more."""
@@ -114,7 +114,7 @@ class TaskWaiters:
             self._tell(entry.task_id, ending, ticket)
 
     def changed(self, views: Iterable[TaskView], ticket: int) -> None:
-        """The catalogue has learned of changes."""
+        """The task index has learned of changes."""
         if not self._by_task:
             return
         for view in views:

@@ -1,4 +1,4 @@
-"""The catalogue against the delivery core, itself rebuilt, and the sealed table, through random lives of tasks."""
+"""The task index against the delivery core, itself rebuilt, and the sealed table, through random lives of tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.errors import LeaseLost, MessageNotFound, PenstockError, TaskConfl
 from penstock.model import MessageId
 from penstock.model_tasks import FINAL, TaskFilter, TaskState, TaskView
 from penstock.task_index import index
-from penstock.task_index.store import NAME
+from penstock.task_index.database import NAME
 from tests.behaviour.task_steps import Office, Run
 from tests.support.dose import NIGHTLY
 from tests.support.operations import purge_tasks, run_operation
@@ -130,7 +130,7 @@ class Life:
 
     def _expired(self) -> dict[str, TaskView]:
         before = views(self.office)
-        self.office.session.tasks.catalogue.expire()
+        self.office.session.tasks.task_index.expire()
         after = views(self.office)
         gone = {task_id: view for task_id, view in before.items() if task_id not in after}
         self.expired |= set(gone)
@@ -147,10 +147,10 @@ class Life:
     def lose(self) -> None:
         """The database goes; what is shown afterwards is the same."""
         before = self._expired()
-        index = self.office.session.tasks.catalogue
+        index = self.office.session.tasks.task_index
         index.close()
         (self.office.path / NAME).unlink(missing_ok=True)
-        self.office.session.tasks._catalogue = None
+        self.office.session.tasks._task_index = None
         assert views(self.office) == before
 
     def restart(self) -> None:
@@ -165,7 +165,7 @@ class Life:
                 assert run.error == "the process stopped"
 
     def check(self) -> None:
-        """Also of some tasks that were asked for by themselves, while the catalogue was behind."""
+        """Also of some tasks that were asked for by themselves, while the task index was behind."""
         behind = {task_id: self.office.task(task_id) for task_id in self.rng.sample(self.ids, min(3, len(self.ids)))}
         core = self.office.session.shard.core
         shown = views(self.office)
@@ -182,7 +182,7 @@ class Life:
             assert (view.state is TaskState.RUNNING) == (phase == LEASED), view
 
     def check_sealed(self) -> None:
-        """The table tells of everybody, also of those that the catalogue has forgotten."""
+        """The table tells of everybody, also of those that the task index has forgotten."""
         run_operation(self.office.session, ops.Seal())
         lives: dict[str, list[dict[str, Any]]] = {}
         for row in self.office.rows():
@@ -190,7 +190,7 @@ class Life:
         for task_id, view in {**views(self.office), **self.ends}.items():
             end = _end_of(lives[task_id])
             if task_id in self.expired:
-                # Its dead letter may have been redriven since: a life that the catalogue does not tell.
+                # Its dead letter may have been redriven since: a life that the task index does not tell.
                 assert view.state in {row["state"] for row in lives[task_id]}
             elif view.is_final:
                 assert end["state"] == view.state, (view, lives[task_id])

@@ -1,15 +1,15 @@
-"""Some tasks as they are now, while the catalogue is far behind the journal.
+"""Some tasks as they are now, while the task index is far behind the journal.
 
-A task that cannot have changed since the catalogue looked is answered from its row. Of others, their row is put into an
-empty database, and the frames of the journal that are about them after it: the same code folds and stores them as for
-the catalogue itself. Other frames cost a glance.
+A task that cannot have changed since its row was stored is answered from that row. The rows of others are put into an
+empty database, and brought up to date by the frames of the journal after them that are about these tasks, with the code
+that folds and stores for the index itself. Other frames cost a glance.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 from penstock.batch import Batch, layout
 from penstock.delivery.dedup import digest
@@ -44,16 +44,15 @@ from penstock.storage.task_changes import (
     id_text,
 )
 from penstock.task_index import queries
+from penstock.task_index.database import Database
 from penstock.task_index.follower import Sink, known_of, take_frame
-from penstock.task_index.store import Store
 
-T = TypeVar("T")
 Row = Sequence[Any]
 PURGED: Final = TasksPurged.__struct_config__.tag
 
 
 class Seen(NamedTuple):
-    """What the catalogue says of some tasks, all of it at one position of the journal."""
+    """What the task index says of some tasks, all of it at one position of the journal."""
 
     position: int
     rows: Sequence[Row]
@@ -61,8 +60,8 @@ class Seen(NamedTuple):
     known: Known
 
 
-def seen(connection: sqlite3.Connection, ids: Iterable[bytes]) -> Seen:
-    """Read it, as of one moment."""
+def read_seen(connection: sqlite3.Connection, ids: Iterable[bytes]) -> Seen:
+    """What the index says of some tasks, as of one moment."""
     connection.execute("BEGIN")
     try:
         (position,) = connection.execute("SELECT value FROM meta WHERE name = 'position'").fetchone()
@@ -80,11 +79,11 @@ def seen(connection: sqlite3.Connection, ids: Iterable[bytes]) -> Seen:
 _RUN: Final = ("number", "attempt", "worker", "started_at", "ended_at", "outcome", "error")
 
 
-def changed(shard: Shard, found: Seen, ids: Collection[bytes]) -> list[bytes]:
-    """Of these tasks those that the journal may be about after it. The lock is held."""
-    if shard.core.swept > found.position:
+def changed(shard: Shard, seen: Seen, ids: Collection[bytes]) -> list[bytes]:
+    """Those of these tasks that the journal after `seen` may be about. The lock is held."""
+    if shard.core.swept > seen.position:
         return list(ids)
-    unchanged = {row[1] for row in found.rows if _is_unchanged(shard, row)}
+    unchanged = {row[1] for row in seen.rows if _is_unchanged(shard, row)}
     return [task_id for task_id in ids if task_id not in unchanged]
 
 
@@ -108,27 +107,27 @@ def _is_known(shard: Shard, row: Row) -> bool:
     queue = shard.core.queues.get(row[3])
     if queue is None or queue.dedup is None:
         return row[1] in shard.core.tasks.held
-    found = queue.dedup.find(digest(id_text(row[1])), shard.clock.now())
-    return row[1] in shard.core.tasks.held or (found is not None and (found.partition, found.offset) != (*row[4:6],))
+    place = queue.dedup.find(digest(id_text(row[1])), shard.clock.now())
+    return row[1] in shard.core.tasks.held or (place is not None and (place.partition, place.offset) != (*row[4:6],))
 
 
 class Scratch:
     """A database with some tasks in it; those of `ids` are brought up to date by the frames that are about them."""
 
-    def __init__(self, found: Seen, ids: Collection[bytes]) -> None:
-        self.known = found.known
-        self._store = Store(None)
-        wanted = set(ids)
-        places = [(row[3], row[4], row[5]) for row in found.rows if row[1] in wanted and row[5] is not None]
-        self._about = _About(wanted, places)
-        with self._store.writing() as connection:
-            _insert(connection, "tasks", queries.COLUMNS, found.rows)
-            _insert(connection, "runs", _RUN, found.runs)
+    def __init__(self, seen: Seen, ids: Collection[bytes]) -> None:
+        self.known = seen.known
+        self.database = Database(None)
+        chosen = set(ids)
+        places = [(row[3], row[4], row[5]) for row in seen.rows if row[1] in chosen and row[5] is not None]
+        self._about = _About(chosen, places)
+        with self.database.writing() as connection:
+            _insert(connection, "tasks", queries.COLUMNS, seen.rows)
+            _insert(connection, "runs", _RUN, seen.runs)
 
     def follow(self, frames: Iterable[Frame]) -> None:
         """Take in what is about its tasks."""
         fold = Fold(self.known)
-        with self._store.writing() as connection:
+        with self.database.writing() as connection:
             sink = Sink(connection, self.known, None)
             for sequence, _, frame in frames:
                 if self._about.is_in(frame):
@@ -136,13 +135,6 @@ class Scratch:
                     self._about.learn(fold.changes.values())
                     fold.changes = {place: change for place, change in fold.changes.items() if self._about.has(place)}
             sink.store(fold)
-
-    def ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
-        with self._store.reading() as connection:
-            return question(connection)
-
-    def close(self) -> None:
-        self._store.close()
 
 
 def _insert(connection: sqlite3.Connection, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:

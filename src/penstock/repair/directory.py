@@ -1,20 +1,22 @@
-"""Making a damaged directory whole again, in steps each of which may be the last.
+"""Diagnosing a data directory, and making a damaged one whole again, in steps each of which may be the last.
 
-1. The marker is written anew.
+1. The marker is rewritten.
 2. Damaged segment files are replaced by what can be read of them, and the manifest says so.
 3. A damaged journal is sealed: every sound frame goes into segments.
 4. A checkpoint takes the salvaged state, with what is lost settled as lost.
-5. The damaged journal makes room for an empty one that goes on after it.
-6. The directory is opened, as a proof and to write into history what was lost.
+5. The damaged journal is replaced by an empty one that continues after it.
+6. The directory is opened, to check it and to record in history what was lost.
 
-Everything that is replaced is copied to `damaged/` first. Until step 5 the journal is as it was found, so a repair
-that was cut short is simply done again.
+Everything that is replaced is copied to the quarantine first: `damaged/<time>/` in the data directory, under the names
+that the files had. Copies are durable before anything happens to the originals, and Penstock never reads or removes
+them. Until step 5 the journal is as it was found, so a repair that was cut short is simply done again.
 """
 
 from __future__ import annotations
 
 import os
 import random
+from typing import Final
 
 import msgspec
 
@@ -25,76 +27,173 @@ from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import run_of
 from penstock.delivery.entries import Settled, Span
 from penstock.delivery.snapshot import encode_sinks, encode_tasks, take_sinks, take_tasks
-from penstock.model import Outcome
-from penstock.repair.diagnosis import Diagnosis, Report
-from penstock.repair.salvage import Loss, Salvaged
+from penstock.model import Outcome, to_datetime
+from penstock.repair.salvage import Loss, Salvaged, salvage
 from penstock.shard.checkpoints import DEDUP_PART, HOT, PRODUCERS_PART, QUEUE_PART, SHARD_PART, SINKS_PART, TASKS_PART
 from penstock.shard.opening import close_on_disk, open_on_disk
 from penstock.shard.shard import Shard
 from penstock.storage import compaction, journal_files
 from penstock.storage import manifest as manifests
-from penstock.storage.aside import Aside
 from penstock.storage.checkpoint import CheckpointStore
 from penstock.storage.directory import DIRECTORIES, MARKER, write_marker
 from penstock.storage.disk import Disk
-from penstock.storage.doctor import CheckpointCheck, Examination, SegmentCheck
+from penstock.storage.doctor import CheckpointCheck, Examination, Finding, Progress, SegmentCheck, examine
 from penstock.storage.frames import Header
 from penstock.storage.manifest import Manifest
 from penstock.storage.parquet import SegmentReader
 from penstock.storage.schema import MESSAGES, Names
 from penstock.storage.segments import SegmentStore
 
+
+class Checked(msgspec.Struct, frozen=True):
+    """How much was examined."""
+
+    journal_files: int
+    frames: int
+    checkpoint_parts: int
+    segment_files: int
+    sealed_messages: int
+
+
+class Report(msgspec.Struct, frozen=True):
+    """A diagnosis, and what was done about it, as people and programs read it."""
+
+    directory: str
+    is_sound: bool
+    findings: list[Finding]
+    losses: list[Loss]
+    notes: list[str]
+    checked: Checked
+    is_repaired: bool = False
+    kept_in: str | None = None  # the quarantine: copies of everything that the repair replaced
+
+
+class Diagnosis(msgspec.Struct):
+    """What is wrong and what is left."""
+
+    directory: str
+    examination: Examination
+    salvaged: Salvaged
+
+    @property
+    def is_sound(self) -> bool:
+        return self.examination.is_sound and not self.salvaged.losses
+
+    def report(self, kept_in: str | None = None) -> Report:
+        """As a report; `kept_in` when it has been repaired."""
+        salvaged = self.salvaged
+        return Report(
+            self.directory,
+            self.is_sound,
+            self.examination.findings,
+            salvaged.losses,
+            [] if self.is_sound else salvaged.notes,
+            self._checked(),
+            kept_in is not None,
+            kept_in,
+        )
+
+    def _checked(self) -> Checked:
+        examination = self.examination
+        return Checked(
+            len(examination.journal.starts),
+            sum(len(stretch.positions) for stretch in examination.journal.stretches),
+            len(examination.checkpoint.parts),
+            len(examination.segments.manifest.files),
+            sum(extent.count for extent in examination.segments.manifest.extents),
+        )
+
+
+def diagnose(disk: Disk, now: int, on_progress: Progress = lambda done, total: None) -> Diagnosis:
+    """Read everything; nothing is changed. The caller holds the directory."""
+    examination = examine(disk, on_progress)
+    return Diagnosis(str(disk.root), examination, salvage(disk, examination, now))
+
+
+QUARANTINE: Final = "damaged"
+
+
+class Quarantine:
+    """The folder where one repair keeps what it replaces. It is created with the first file."""
+
+    def __init__(self, disk: Disk, now: int) -> None:
+        self._disk = disk
+        stamp = to_datetime(now).strftime("%Y%m%dT%H%M%SZ")
+        taken = set(disk.list(QUARANTINE)) if disk.exists(QUARANTINE) else set()
+        names = [stamp, *(f"{stamp}-{number}" for number in range(2, len(taken) + 3))]
+        self.folder = f"{QUARANTINE}/{next(name for name in names if name not in taken)}"
+
+    def keep(self, name: str) -> None:
+        """Copy a file, if it is there; the original stays."""
+        if self._disk.exists(name):
+            self.write(name, self._disk.read(name))
+
+    def move(self, name: str) -> None:
+        """Copy a file and remove the original."""
+        self.keep(name)
+        self._disk.remove(name)
+        self._disk.sync_directory(os.path.dirname(name))
+
+    def write(self, name: str, data: bytes) -> None:
+        """Add a file of the repair itself."""
+        path = f"{self.folder}/{name}"
+        levels = path.split("/")[:-1]
+        for depth in range(1, len(levels) + 1):
+            self._disk.make_directory("/".join(levels[:depth]))
+        self._disk.write_whole(path, data)
+
+
 REPORT = "report.json"
 
 
 def repair(
     disk: Disk,
-    found: Diagnosis,
+    diagnosis: Diagnosis,
     clock: Clock,
     rng: random.Random,
     *,
     journal_file_bytes: int = limits.journal_file_bytes,
 ) -> Report:
-    """Mend what a diagnosis has found. The caller holds the directory, and has given it back when this returns."""
-    examination, salvaged = found.examination, found.salvaged
-    aside = Aside(disk, clock.now())
-    # First of all, so that what is lost is known even if this process does not live to tell.
-    _write_report(aside, found.report())
+    """Repair what a diagnosis has found. The caller holds the directory; it is released when this returns."""
+    examination, salvaged = diagnosis.examination, diagnosis.salvaged
+    quarantine = Quarantine(disk, clock.now())
+    # First of all, so that what is lost is known even if this process dies.
+    _write_report(quarantine, diagnosis.report())
     if not examination.marker_is_sound:
-        aside.keep(MARKER)
+        quarantine.keep(MARKER)
         write_marker(disk, examination.shard_id)
     for name in DIRECTORIES:
         disk.make_directory(name)
-    _mend_segments(disk, examination.segments, aside)
+    _repair_segments(disk, examination.segments, quarantine)
     journal_is_sound = all(finding.harmless for finding in examination.journal.findings)
     if not journal_is_sound:
         _seal_journal(disk, examination, salvaged)
     _sync_journal(disk, examination)
-    _write_checkpoint(disk, examination.checkpoint, salvaged, aside)
+    _write_checkpoint(disk, examination.checkpoint, salvaged, quarantine)
     if not journal_is_sound:
-        _restart_journal(disk, examination, salvaged, aside, journal_file_bytes)
-    report = found.report(kept_in=aside.folder)
-    _write_report(aside, report)
+        _restart_journal(disk, examination, salvaged, quarantine, journal_file_bytes)
+    report = diagnosis.report(kept_in=quarantine.folder)
+    _write_report(quarantine, report)
     disk.close()
-    _prove(disk, salvaged, clock, rng, journal_file_bytes)
+    _reopen(disk, salvaged, clock, rng, journal_file_bytes)
     return report
 
 
-def _write_report(aside: Aside, report: Report) -> None:
-    aside.write(REPORT, msgspec.json.format(msgspec.json.encode(report)))
+def _write_report(quarantine: Quarantine, report: Report) -> None:
+    quarantine.write(REPORT, msgspec.json.format(msgspec.json.encode(report)))
 
 
-def _mend_segments(disk: Disk, segments: SegmentCheck, aside: Aside) -> None:
-    """New files for what can be read of damaged ones; then the manifest; then the damaged ones go."""
+def _repair_segments(disk: Disk, segments: SegmentCheck, quarantine: Quarantine) -> None:
+    """Write new files with what can be read of damaged ones, then the manifest, then remove the damaged ones."""
     if not segments.findings:
         return
     for name in (manifests.NAME, *manifests.part_files(disk)):
-        aside.keep(name)
+        quarantine.keep(name)
     for name in segments.unlisted_files:
-        aside.move(name)
+        quarantine.move(name)
     manifest = segments.manifest
     for name in segments.damaged_files:
-        aside.keep(name)
+        quarantine.keep(name)
         manifest = _replace(disk, manifest, segments, name)
     disk.make_directory("segments")
     disk.write_whole(manifests.NAME, manifests.encode(manifest))
@@ -137,10 +236,10 @@ def _sync_journal(disk: Disk, examination: Examination) -> None:
         file.close()
 
 
-def _write_checkpoint(disk: Disk, check: CheckpointCheck, salvaged: Salvaged, aside: Aside) -> None:
+def _write_checkpoint(disk: Disk, check: CheckpointCheck, salvaged: Salvaged, quarantine: Quarantine) -> None:
     for name in check.damaged_files:
         if disk.exists(name):
-            aside.move(name)
+            quarantine.move(name)
     CheckpointStore(disk).save(salvaged.end_sequence - 1, _parts(salvaged.core))
 
 
@@ -168,14 +267,16 @@ def _parts(core: DeliveryState) -> dict[str, bytes]:
     return parts | {SHARD_PART: snapshot.encode_shard(core.queue_id_next, spares)}
 
 
-def _restart_journal(disk: Disk, examination: Examination, salvaged: Salvaged, aside: Aside, file_bytes: int) -> None:
-    """Everything up to here is in segments and in the checkpoint."""
+def _restart_journal(
+    disk: Disk, examination: Examination, salvaged: Salvaged, quarantine: Quarantine, file_bytes: int
+) -> None:
+    """Replace the journal: everything up to here is in segments and in the checkpoint."""
     old = [journal_files.name_of(start) for start in examination.journal.starts]
     for name in old:
-        aside.keep(name)
+        quarantine.keep(name)
     journal_files.remove_leftovers(disk)
     if disk.exists(journal_files.MARK_FILE):
-        disk.remove(journal_files.MARK_FILE)  # of the journal that was
+        disk.remove(journal_files.MARK_FILE)  # of the old journal
     header = Header(examination.shard_id, len(old) + 1, salvaged.end_sequence)
     journal_files.create_file(disk, header, file_bytes)[0].close()
     for name in old:
@@ -184,7 +285,7 @@ def _restart_journal(disk: Disk, examination: Examination, salvaged: Salvaged, a
     disk.sync_directory(journal_files.DIRECTORY)
 
 
-def _prove(disk: Disk, salvaged: Salvaged, clock: Clock, rng: random.Random, file_bytes: int) -> None:
+def _reopen(disk: Disk, salvaged: Salvaged, clock: Clock, rng: random.Random, file_bytes: int) -> None:
     shard, keeper = open_on_disk(disk, clock, rng, journal_file_bytes=file_bytes)
     with shard.lock:
         shard.check()
@@ -194,7 +295,7 @@ def _prove(disk: Disk, salvaged: Salvaged, clock: Clock, rng: random.Random, fil
 
 
 def _record(shard: Shard, loss: Loss) -> None:
-    """Settled already; this is for the events table."""
+    """Record a loss in the events table; the state has it already."""
     queue = shard.core.by_name[loss.queue]
     span = Span(queue.by_name[loss.partition].id, loss.first_offset, loss.end_offset - loss.first_offset)
     now = shard.clock.now()

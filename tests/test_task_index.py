@@ -1,4 +1,4 @@
-"""The catalogue: what has become of each task, as the journal tells it."""
+"""The task index: what has become of each task, as the journal tells it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from penstock.shard import tasks as shard_tasks
 from penstock.shard.opening import open_in_memory
 from penstock.shard.shard import Shard
 from penstock.storage.task_changes import id_bytes
-from penstock.task_index import Catalogue
-from penstock.task_index.arguments import argument_terms
+from penstock.task_index import TaskIndex
+from penstock.task_index.argument_filter import argument_terms
 
 
 class Scene:
-    """A shard in memory, its catalogue, and a hand to do things with."""
+    """A shard in memory, its task index, and a hand to do things with."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.shard: Shard = open_in_memory(self.clock, random.Random(1))
-        self.catalogue = Catalogue(self.shard)
+        self.task_index = TaskIndex(self.shard)
 
     def submit(self, count: int = 1, **fields: Any) -> list[str]:
         tasks = [submission(new_task_id(self.clock.now()), **fields) for _ in range(count)]
@@ -44,8 +44,8 @@ class Scene:
         self.shard.settle_lease(reply.nonce, Settling(outcome, **how))
 
     def find(self, task_id: str) -> TaskView | None:
-        self.catalogue.catch_up()
-        return self.catalogue.find(task_id)
+        self.task_index.catch_up()
+        return self.task_index.find(task_id)
 
     def task(self, task_id: str) -> TaskView:
         found = self.find(task_id)
@@ -61,7 +61,7 @@ class Scene:
         view, _ = shard_tasks.begin_operation(self.shard, OperationAction.PURGE, TaskFilter(**wanted))
         phase = shard_tasks.Phase((), cancels=False, purges=True)
         count, cursor = 0, None
-        while targets := self.catalogue.targets(TaskFilter(**wanted), cursor, 7):
+        while targets := self.task_index.targets(TaskFilter(**wanted), cursor, 7):
             cursor = targets[-1].submitted_at, targets[-1].number
             taken = shard_tasks.take_step(self.shard, view.operation_id, phase, targets)
             assert taken is not None
@@ -69,8 +69,8 @@ class Scene:
         return count
 
     def ids(self, **wanted: Any) -> list[str]:
-        self.catalogue.catch_up()
-        return [task.task_id for task in self.catalogue.page(TaskFilter(**wanted)).tasks]
+        self.task_index.catch_up()
+        return [task.task_id for task in self.task_index.page(TaskFilter(**wanted)).tasks]
 
 
 def submission(task_id: str, **fields: Any) -> TaskSubmission:
@@ -253,8 +253,8 @@ def test_pages_have_every_task_once_while_others_come(scene):
         scene.clock.advance(0.001)
     seen, cursor = [], None
     while True:
-        scene.catalogue.catch_up()
-        page = scene.catalogue.page(TaskFilter(limit=4, cursor=cursor))
+        scene.task_index.catch_up()
+        page = scene.task_index.page(TaskFilter(limit=4, cursor=cursor))
         seen += [task.task_id for task in page.tasks]
         scene.submit(5)
         cursor = page.cursor
@@ -375,19 +375,19 @@ def test_listeners_are_told_what_changed_and_only_what_they_want(scene):
     everything: list[TaskView] = []
     some: list[TaskView] = []
     wanted: set[bytes] = set()
-    end = scene.catalogue.on_change(everything.extend)
-    scene.catalogue.on_change(some.extend, lambda: wanted)
+    end = scene.task_index.on_change(everything.extend)
+    scene.task_index.on_change(some.extend, lambda: wanted)
     first, second = scene.submit(2)
     wanted.add(id_bytes(second))
-    scene.catalogue.catch_up()
+    scene.task_index.catch_up()
     scene.settle(scene.lease(2), Outcome.ACKED)
-    scene.catalogue.catch_up()
+    scene.task_index.catch_up()
 
     assert [(view.task_id, view.state) for view in some] == [(second, "pending"), (second, "completed")]
     assert {view.task_id for view in everything} == {first, second}
     end()
     scene.submit()
-    scene.catalogue.catch_up()
+    scene.task_index.catch_up()
     assert len(everything) == 4
 
 
@@ -401,12 +401,12 @@ def test_final_tasks_are_forgotten_after_their_time_and_others_are_not(scene):
     scene.clock.advance(6 * 86_400)
     (new,) = scene.submit()
     scene.settle(scene.lease(), Outcome.ACKED)
-    scene.catalogue.catch_up()
-    assert scene.catalogue.expire() == 0
+    scene.task_index.catch_up()
+    assert scene.task_index.expire() == 0
 
     scene.clock.advance(2 * 86_400)
 
-    assert scene.catalogue.expire() == 1
+    assert scene.task_index.expire() == 1
     assert scene.find(old) is None
     assert scene.ids() == [new, waiting]
 
@@ -416,14 +416,14 @@ def test_a_parent_stays_while_a_child_is_not_final(scene):
     scene.settle(scene.lease(), Outcome.ACKED)
     (child,) = scene.submit(depends_on=(parent,))
     scene.clock.advance(8 * 86_400)
-    scene.catalogue.catch_up()
-    assert scene.catalogue.expire() == 0
+    scene.task_index.catch_up()
+    assert scene.task_index.expire() == 0
     assert scene.purge() == 0
 
     scene.settle(scene.lease(), Outcome.ACKED)
-    scene.catalogue.catch_up()
+    scene.task_index.catch_up()
 
-    assert scene.catalogue.expire() == 1
+    assert scene.task_index.expire() == 1
     assert scene.ids() == [child]
 
 
@@ -432,7 +432,7 @@ def test_forgetting_goes_by_the_filter_over_all_pages(scene):
     other = scene.submit(3, task_type="b")
     scene.settle(scene.lease(33), Outcome.ACKED)
     (waiting,) = scene.submit(task_type="a")
-    scene.catalogue.catch_up()
+    scene.task_index.catch_up()
 
     assert scene.purge(task_type="a") == len(ids)
     assert scene.ids() == [waiting, *other[::-1]]

@@ -1,4 +1,4 @@
-"""The catalogue's database: it may be lost, damaged, left behind or of another journal, and nobody notices."""
+"""The task index's database: it may be lost, damaged, left behind or of another journal, and nobody notices."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from penstock.requests import LeaseRequest, Settling
 from penstock.shard.opening import close_on_disk, open_on_disk
 from penstock.storage.disk import RealDisk
 from penstock.storage.task_rows import Identity, Key
-from penstock.task_index import Catalogue, queries
+from penstock.task_index import TaskIndex, queries
 from penstock.task_index import follower as follower_module
-from penstock.task_index.store import NAME, DatabaseBroken
+from penstock.task_index.database import NAME, DatabaseBroken
 
 
 class Data:
-    """A data directory, its shard and its catalogue."""
+    """A data directory, its shard and its task index."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -40,15 +40,15 @@ class Data:
         self.shard, self.keeper = open_on_disk(
             self.disk, self.clock, random.Random(1), durability="os", journal_file_bytes=64 << 20
         )
-        self.catalogue = Catalogue(self.shard, self.disk)
+        self.task_index = TaskIndex(self.shard, self.disk)
         self.keeper.identify_tasks = self.identify
 
     def identify(self, keys: Iterable[Key]) -> Mapping[Key, Identity]:
-        self.catalogue.catch_up()
-        return self.catalogue.identify(keys)
+        self.task_index.catch_up()
+        return self.task_index.identify(keys)
 
     def close(self) -> None:
-        self.catalogue.close()
+        self.task_index.close()
         if not self.shard.is_closed:
             close_on_disk(self.shard, self.keeper, self.disk)
 
@@ -70,13 +70,13 @@ class Data:
         self.keeper.seal()
 
     def states(self) -> dict[str, str]:
-        self.catalogue.catch_up()
-        return {task.task_id: task.state.value for task in self.catalogue.page(TaskFilter(limit=1000)).tasks}
+        self.task_index.catch_up()
+        return {task.task_id: task.state.value for task in self.task_index.page(TaskFilter(limit=1000)).tasks}
 
     @property
     def position(self) -> int:
-        assert self.catalogue._follower is not None
-        return self.catalogue._follower.position
+        assert self.task_index._follower is not None
+        return self.task_index._follower.position
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_a_journal_that_lost_its_end_is_not_mistaken_for_the_one_that_was_follow
     shutil.rmtree(data.path)
     shutil.copytree(tmp_path / "before", data.path)
     data.open()
-    data.catalogue.close()
+    data.task_index.close()
     other = data.submit(5)
     data.close()
     (data.path / NAME).write_bytes(followed)
@@ -205,10 +205,10 @@ def test_a_look_that_is_interrupted_leaves_the_last_whole_one(data, monkeypatch)
 
     monkeypatch.setattr(follower_module, "take_frame", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        data.catalogue.catch_up()
+        data.task_index.catch_up()
     monkeypatch.undo()
     assert data.position == position
-    assert len(data.catalogue.page(TaskFilter()).tasks) == len(expected)
+    assert len(data.task_index.page(TaskFilter()).tasks) == len(expected)
 
     assert set(data.states()) == {*expected, *new}
 
@@ -220,7 +220,7 @@ def test_slices_are_each_whole(data, monkeypatch):
         data.submit(4)
     data.complete(7)
 
-    data.catalogue.catch_up(between=lambda: pauses.append(data.position))
+    data.task_index.catch_up(between=lambda: pauses.append(data.position))
 
     assert len(pauses) >= 5
     assert pauses == sorted(pauses)
@@ -250,21 +250,21 @@ def test_many_ask_at_once_while_work_goes_on(data):
     assert (states.count("completed"), states.count("pending")) == (90, 60)
 
 
-def test_a_closed_catalogue_says_so(data):
+def test_a_closed_task_index_says_so(data):
     data.submit()
     data.states()
-    data.catalogue.close()
+    data.task_index.close()
 
     with pytest.raises(Closed):
-        data.catalogue.catch_up()
+        data.task_index.catch_up()
 
 
-def test_a_catalogue_whose_directory_cannot_be_written_is_a_storage_error(data):
+def test_a_task_index_whose_directory_cannot_be_written_is_a_storage_error(data):
     (data.path / "catalogue").write_bytes(b"a file is in the way")
     data.submit()
 
     with pytest.raises(StorageError):
-        data.catalogue.catch_up()
+        data.task_index.catch_up()
 
 
 # Reading the journal while it is written.
@@ -304,42 +304,42 @@ def test_a_reader_goes_from_file_to_file_and_over_large_frames(tmp_path):
 @pytest.mark.parametrize(("where", "ends"), [("memory", pytest.raises(Closed)), ("file", nullcontext())])
 def test_one_that_is_closed_while_it_is_asked_answers_or_says_so(data, where, ends, monkeypatch):
     (task_id,) = data.submit()
-    catalogue = Catalogue(data.shard, data.disk if where == "file" else None)
-    catalogue.catch_up()
+    task_index = TaskIndex(data.shard, data.disk if where == "file" else None)
+    task_index.catch_up()
     rows_of = queries.rows_of
 
     def closed_meanwhile(*arguments):
         rows = list(rows_of(*arguments))
-        catalogue.close()
+        task_index.close()
         return rows
 
     monkeypatch.setattr(queries, "rows_of", closed_meanwhile)
 
     with ends:
-        assert catalogue.find(task_id) is not None
+        assert task_index.find(task_id) is not None
 
 
 def test_one_that_is_made_anew_while_it_is_asked_answers_all_the_same(data, monkeypatch):
     (task_id,) = data.submit()
-    data.catalogue.catch_up()
+    data.task_index.catch_up()
     rows_of = queries.rows_of
 
     def damaged_meanwhile(*arguments):
         monkeypatch.setattr(queries, "rows_of", rows_of)
-        data.catalogue._start_over(DatabaseBroken("somebody else has found it damaged"))
+        data.task_index._start_over(DatabaseBroken("somebody else has found it damaged"))
         return rows_of(*arguments)
 
     monkeypatch.setattr(queries, "rows_of", damaged_meanwhile)
 
-    assert data.catalogue.find(task_id) is not None
+    assert data.task_index.find(task_id) is not None
 
 
 def test_one_that_is_closed_while_its_listeners_are_told_says_so(data):
-    catalogue = Catalogue(data.shard)
-    catalogue.catch_up()
-    catalogue.on_change(lambda views: catalogue.close())
-    catalogue.on_change(lambda views: pytest.fail("there is nothing to read any more"))
+    task_index = TaskIndex(data.shard)
+    task_index.catch_up()
+    task_index.on_change(lambda views: task_index.close())
+    task_index.on_change(lambda views: pytest.fail("there is nothing to read any more"))
     data.submit()
 
     with pytest.raises(Closed):
-        catalogue.catch_up()
+        task_index.catch_up()
