@@ -25,7 +25,7 @@ from penstock.history import Moment, absolute_url, open_history
 from penstock.model import check_name, suggestion, to_datetime
 from penstock.spark import functions as f
 from penstock.spark.pipelines import replay_messages
-from penstock.spark.pipelines.archive_store import Manifest, archive_of, end_of, names_like, read_archive
+from penstock.spark.pipelines.archive_store import Manifest, archive_of, names_like, read_archive
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
 from penstock.spark.pipelines.state import read_state, write_state
 from penstock.spark.staging import Target
@@ -305,7 +305,7 @@ def _ends(moment: Moment, manifest: Manifest, queues: Sequence[str]) -> replay_m
         (name, partition): end
         for name in queues
         for partition in moment.queue(name).partitions
-        if (end := end_of(manifest, name, moment.queue(name).incarnation, partition))
+        if (end := manifest.end_of(name, moment.queue(name).incarnation, partition))
     }
 
 
