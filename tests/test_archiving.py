@@ -246,7 +246,7 @@ def test_what_retention_removed_before_it_was_archived_is_told(world):
     world.archive()
 
     assert [(each.first, each.end) for each in new.lost] == [(2, 4), (2, 4)]
-    assert ranges_of(world.manifest(), "orders", 1, "0") == [(0, 2), (4, 5)]
+    assert world.manifest().ranges_of("orders", 1, "0") == [(0, 2), (4, 5)]
 
 
 def test_progress_is_noted_as_a_group_or_it_is_said_why_not(world):
@@ -257,7 +257,7 @@ def test_progress_is_noted_as_a_group_or_it_is_said_why_not(world):
 
     with penstock.open(world.data):
         (why,) = archive.commit_progress(str(world.data), moment, manifest, ["orders"])
-    assert "progress is not noted" in why
+    assert "progress is not committed" in why
     assert archive.commit_progress(str(world.data), moment, manifest, ["orders", "short"]) == []
 
     with penstock.open(world.data) as ps:

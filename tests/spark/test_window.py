@@ -17,7 +17,7 @@ from penstock import Message
 from penstock.client.handles import Penstock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField
-from penstock.spark.pipelines.flags import typed
+from penstock.spark.pipelines.flags import parse_options
 from penstock.spark.pipelines.runner import PipelineRun
 from penstock.spark.pipelines.window import PIPELINE, StreamCounts, WindowOptions, find_spec, windowed
 from penstock.spark.pipelines.window_spec import Aggregate, Shape, WindowSpec, made, types_of
@@ -289,11 +289,11 @@ def test_options_are_given_as_text() -> None:
         "available_now": True,
     }
 
-    assert typed(WindowOptions, given) == WindowOptions(
+    assert parse_options(WindowOptions, given) == WindowOptions(
         spec="a.toml", preview=20, messages_max=5, trigger_seconds=2.0, available_now=True
     )
     with pytest.raises(InvalidField, match="--preview"):
-        typed(WindowOptions, {"spec": "a.toml", "preview": "0"})
+        parse_options(WindowOptions, {"spec": "a.toml", "preview": "0"})
 
 
 def test_what_a_query_tells_is_added_up_once() -> None:

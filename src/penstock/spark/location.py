@@ -150,7 +150,7 @@ class Place:
                 self._handle = penstock.connect(self.url, client=CLIENT, timeout=BROKER_SECONDS)
             self._note(self._handle)
         except PenstockError as error:
-            self._say(f"progress is not noted at {self.url} for now: {error}")
+            self._say(f"progress is not committed at {self.url} for now: {error}")
 
     def _open_directory(self) -> None:
         self._next_at = self._clock.monotonic() + round(DIRECTORY_SECONDS * 1_000_000)
@@ -160,11 +160,11 @@ class Place:
                 self._note(handle)
         except DirectoryInUse as error:
             self._say(
-                f"progress is not noted: {error.message}. If that is a broker, give its url (penstock://host:port): "
+                f"progress is not committed: {error.message}. If that is a broker, give its url (penstock://host:port): "
                 "then the lag of this job can be seen, and retention waits for it"
             )
         except PenstockError as error:
-            self._say(f"progress is not noted in {self.url} for now: {error}")
+            self._say(f"progress is not committed in {self.url} for now: {error}")
 
     def _note(self, handle: Penstock) -> None:
         for place, offsets in list(self._pending.items()):
@@ -174,7 +174,7 @@ class Place:
             except PenstockError as error:
                 if error.code in _UNREACHED:
                     raise
-                self._say(f"progress in queue {queue!r} is not noted: {error}")
+                self._say(f"progress in queue {queue!r} is not committed: {error}")
             else:
                 self._noted.setdefault(place, {}).update(offsets)
             del self._pending[place]
