@@ -160,7 +160,8 @@ class Place:
                 self._note(handle)
         except DirectoryInUse as error:
             self._say(
-                f"progress is not committed: {error.message}. If that is a broker, give its url (penstock://host:port): "
+                f"progress is not committed: {error.message}. "
+                "If that is a broker, give its url (penstock://host:port): "
                 "then the lag of this job can be seen, and retention waits for it"
             )
         except PenstockError as error:

@@ -63,7 +63,7 @@ def report(table: DataFrame, out: Path, handler: str, samples: int) -> Report:
 
 
 def verdict(handler: str, figures: dict[str, Any]) -> str:
-    """One line: would it be better?"""
+    """One line: better, worse, mixed or the same."""
     if not figures["messages"]:
         return "there are no messages to run"
     broken, fixed = figures["broken"], figures["fixed"]
@@ -71,7 +71,7 @@ def verdict(handler: str, figures: dict[str, Any]) -> str:
     parts = [f"{broken:,} of {worked:,} that were acknowledged would fail" if worked else ""]
     parts += [f"{fixed:,} of {failed:,} that failed would pass" if failed else ""]
     parts += [f"{figures['other']:,} have nothing to compare with" if figures["other"] else ""]
-    # However many it mends: what worked and would not is never called better.
+    # However many it fixes: when something that worked would fail, it is never called better.
     word = {(0, 0): "the same", (1, 0): "worse", (0, 1): "better", (1, 1): "mixed"}[bool(broken), bool(fixed)]
     return f"{handler} is {word}: " + "; ".join(filter(None, parts))
 
@@ -142,7 +142,7 @@ def _cut(text: str) -> str:
 
 
 RESULTS: Final = "results"
-PLACE: Final = ("queue", "partition", "offset")
+ID_COLUMNS: Final = ("queue", "partition", "offset")
 COLUMNS: Final = (
     "queue", "partition", "offset", "key", "payload", "headers", "priority", "pushed_at", "dedup_key", "trace_id",
     "content_type", "max_attempts",
@@ -195,16 +195,16 @@ def called(messages: DataFrame, handling: Handling) -> DataFrame:
     # Not Arrow's kind of function: those ask for pandas.
     handle = f.udf(handling, _RESULT, useArrow=False).asNondeterministic()
     columns = [f.unix_micros("pushed_at") if name == "pushed_at" else f.col(name) for name in COLUMNS]
-    return messages.select(*PLACE, handle(*columns).alias("_result")).select(*PLACE, "_result.*")
+    return messages.select(*ID_COLUMNS, handle(*columns).alias("_result")).select(*ID_COLUMNS, "_result.*")
 
 
 def what_happened(messages: DataFrame, events: DataFrame) -> DataFrame:
     """How deliveries of each message ended in one group: was, was_error, was_ms, attempts. Only of those delivered."""
     matched = match(
-        messages.select(*PLACE), events, "inner", ["outcome", "attempt", "settled_at", "error", "processing_ms"]
+        messages.select(*ID_COLUMNS), events, "inner", ["outcome", "attempt", "settled_at", "error", "processing_ms"]
     )
     when = f.struct("settled_at", "attempt")
-    return matched.groupBy(*PLACE).agg(
+    return matched.groupBy(*ID_COLUMNS).agg(
         f.max_by("outcome", when).alias("was"),
         f.max_by("processing_ms", when).alias("was_ms"),
         f.max_by("error", f.when(f.col("error") != "", when)).alias("was_error"),
@@ -223,9 +223,9 @@ def compared(results: DataFrame, happened: DataFrame) -> DataFrame:
         .when(failed & fails, "failing")
         .otherwise("other")
     )
-    joined = results.join(happened, list(PLACE), "left")
+    joined = results.join(happened, list(ID_COLUMNS), "left")
     return joined.select(
-        f.concat_ws("/", *PLACE).alias("id"), "*", verdict.alias("verdict"), _was_in_words().alias("before")
+        f.concat_ws("/", *ID_COLUMNS).alias("id"), "*", verdict.alias("verdict"), _was_in_words().alias("before")
     )
 
 
@@ -291,7 +291,7 @@ def _now() -> int:
 def _chosen(run: Run, queues: list[str], options: BacktestOptions) -> DataFrame:
     share = options.share
     if options.limit is not None:
-        count = run.messages(queues=queues, columns=PLACE).count()
+        count = run.messages(queues=queues, columns=ID_COLUMNS).count()
         share = min(share, options.limit / max(count, 1))
     messages = run.messages(queues=queues, columns=COLUMNS)
     tasks = options.tasks or int(run.spark.conf.get("spark.sql.shuffle.partitions") or 2)

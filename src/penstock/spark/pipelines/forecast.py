@@ -27,7 +27,7 @@ from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
 from penstock.spark.pipelines.charts import Outlook, outlook_chart
 from penstock.spark.pipelines.forecast_waits import Floats, Profile, Waits, breach_step, profile, waits, workers_enough
 from penstock.spark.pipelines.pages import page, picture, section, table_section
-from penstock.spark.pipelines.state import Seen, as_before, remember, seen
+from penstock.spark.pipelines.state import Seen, seen, store_report, unchanged_report
 from penstock.spark.pipelines.trace_hops import AGAIN
 
 if TYPE_CHECKING:
@@ -314,7 +314,7 @@ def run(run: Run) -> Report:
     now = seen(run, messages, events)
     if now.is_empty:
         return Report(summary="No messages yet: there is nothing to forecast from.")
-    before = as_before(run.out / FILE, now)
+    before = unchanged_report(run.out / FILE, now)
     if before is not None:
         return before
     run.progress.step("adding up hours")
@@ -325,7 +325,7 @@ def run(run: Run) -> Report:
     files = write_report(run.out, forecasts, shown, run.options)
     report = _report(forecasts, shown, files, run.options)
     # What is open grows older by itself: such a forecast holds for no later run.
-    return report if any(item.history.backlog for item in forecasts) else remember(run.out / FILE, now, report)
+    return report if any(item.history.backlog for item in forecasts) else store_report(run.out / FILE, now, report)
 
 
 def histories(run: Run, now: Seen) -> list[QueueHistory]:
@@ -413,7 +413,8 @@ def _minute_us(at_us: int | None) -> str | None:
 def _report(forecasts: list[Forecast], shown: list[Table], files: list[Path], options: ForecastOptions) -> Report:
     late = [item for item in forecasts if item.breach_at]
     first = f"; the first is {late[0].history.queue}, at {late[0].breach_at:%Y-%m-%d %H:%M} UTC" if late else ""
-    summary = f"{len(late)} of {len(forecasts)} queues and groups let messages wait longer than {options.target_age_seconds:g} s"
+    target = f"{options.target_age_seconds:g} s"
+    summary = f"{len(late)} of {len(forecasts)} queues and groups let messages wait longer than {target}"
     stopped = _names(item for item in forecasts if item.is_stopped)
     outage = f" Nobody works on {stopped}, where messages wait." if stopped else ""
     return Report(

@@ -282,7 +282,7 @@ def _overview(selected: DataFrame) -> Table:
 def _sample(selected: DataFrame) -> Table:
     """The first few messages."""
     payload = f.substring(f.make_valid_utf8(f.col("payload").cast("string")), 1, PAYLOAD_SHOWN)
-    first = selected.orderBy(*replay_messages.PLACE).limit(SAMPLE)
+    first = selected.orderBy(*replay_messages.ORDER).limit(SAMPLE)
     rows = first.select(replay_messages.id_of(), _shown(f.col("pushed_at")), "key", payload).collect()
     return Table("the first of them", ("message", "pushed at", "key", "payload"), [tuple(row) for row in rows])
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 ORIGIN: Final = "penstock-replayed-from"  # header: the id of the message that was replayed
-PLACE: Final = ("pushed_at", "queue", "partition", "offset")  # the order in which messages are replayed
+ORDER: Final = ("pushed_at", "queue", "partition", "offset")  # the order in which messages are replayed
 
 _PARTITIONS: Final = "queue string, partition string, {} bigint"
 
@@ -117,7 +117,7 @@ def push_at_once(messages: DataFrame, url: str, to: str, id: str) -> None:
 
 def prepare(selected: DataFrame, folder: Path, *, keep_partition: bool) -> None:
     """Put the messages, in order, into files."""
-    ordered = replayed(selected.orderBy(*PLACE), keep_partition=keep_partition)
+    ordered = replayed(selected.orderBy(*ORDER), keep_partition=keep_partition)
     ordered.write.mode("overwrite").parquet(str((folder / MESSAGES).absolute()))
 
 
