@@ -33,6 +33,7 @@ from penstock.spark.pipelines.archive_store import (
     Part,
     extended,
     generation_of,
+    hidden,
     path_of,
     read_manifest,
 )
