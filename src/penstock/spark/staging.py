@@ -23,7 +23,7 @@ from penstock.batch import Batch
 from penstock.clock import Clock, SystemClock
 from penstock.errors import DirectoryInUse, PenstockError, QueueNotFound, RateLimited, Unavailable
 from penstock.requests import SinkCommit
-from penstock.spark.location import CLIENT, Place, check_directory, not_here
+from penstock.spark.location import CLIENT, Location, check_directory, not_here
 from penstock.storage.access import DirectoryLock
 from penstock.storage.directory import MARKER, read_marker
 from penstock.storage.disk import RealDisk
@@ -49,7 +49,7 @@ class Target(msgspec.Struct, frozen=True):
 
     def prepare(self) -> None:
         """Before anything is staged: a directory that is not there yet is made, what cannot be had is refused."""
-        place = Place(self.url)
+        place = Location(self.url)
         if not place.is_broker and (Path(place.url) / MARKER).is_file():
             _waiting_for_directory(lambda: _look(place.url))
         else:
@@ -63,7 +63,7 @@ class Target(msgspec.Struct, frozen=True):
         from penstock.remote.dialling import session
         from penstock.remote.settings import settings
 
-        place = Place(self.url)
+        place = Location(self.url)
         if place.is_broker:
             opened = session(
                 settings(
@@ -81,7 +81,7 @@ class Target(msgspec.Struct, frozen=True):
 
     @contextmanager
     def _staging(self) -> Iterator[tuple[Put, Remove]]:
-        place = Place(self.url)
+        place = Location(self.url)
         if not place.is_broker:
             check_directory(place.url)
             staging = Staging(RealDisk(place.url))
@@ -129,16 +129,16 @@ class Target(msgspec.Struct, frozen=True):
                 session.execute(ops.DiscardStaged(self.queue, sorted({*names, *self._seen(session, sink)})))
 
     def _seen(self, session: Any, sink: str) -> list[str]:
-        place = Place(self.url)
+        place = Location(self.url)
         disk = _own_directory(session) if place.is_broker else RealDisk(place.url)
         return Staging(disk).of_sink(self.queue, sink) if sink else []
 
-    def commit(self, wanted: SinkCommit) -> None:
+    def commit(self, batch: SinkCommit) -> None:
         """Commit a batch, in as many steps as it takes."""
         with self.session() as session:
             while True:
-                state = _paced(lambda: session.execute(ops.CommitSink(**structs.asdict(wanted))))
-                if state.batch >= wanted.batch:
+                state = _paced(lambda: session.execute(ops.CommitSink(**structs.asdict(batch))))
+                if state.batch >= batch.batch:
                     return
 
 

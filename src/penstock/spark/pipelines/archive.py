@@ -23,7 +23,7 @@ from penstock.clock import SystemClock
 from penstock.errors import InvalidField, PenstockError, StorageError
 from penstock.history import History, Moment, OffsetRange, QueueView, Slice, absolute_url, open_history, pack
 from penstock.model import ARCHIVE_GROUP, DLQ_SUFFIX
-from penstock.spark.location import Place, move_group, open_planned
+from penstock.spark.location import Location, move_group, open_planned
 from penstock.spark.pipelines import archive_files, archive_verify
 from penstock.spark.pipelines.archive_files import COLUMNS, Spread, on_executors, task_slots, write_files
 from penstock.spark.pipelines.archive_store import Archive, File, Manifest, Range, names_like, read_archive
@@ -37,7 +37,7 @@ def commit_progress(url: str, moment: Moment, manifest: Manifest, queues: Sequen
     """Move the group of each queue to where the archive ends. Returns notes about what failed."""
     offsets = {name: ends_of(moment.queue(name), manifest) for name in queues if not name.endswith(DLQ_SUFFIX)}
     try:
-        with Place(url).handle() as handle:
+        with Location(url).handle() as handle:
             for name, ends in offsets.items():
                 if ends:
                     move_group(handle, name, ARCHIVE_GROUP, ends)
