@@ -33,7 +33,6 @@ from penstock.spark.pipelines.archive_store import (
     Part,
     extended,
     generation_of,
-    hidden,
     path_of,
     read_manifest,
 )

@@ -354,7 +354,7 @@ class ConsumingReader(StreamReader):
                     False,
                     start="earliest",
                 )
-                reply, _ = self.session.lease(
+                reply = self.session.lease(
                     queue.name, self._group, request, 0.0 if leases else wait_seconds / len(queues)
                 )
                 if not reply.count:

@@ -182,7 +182,7 @@ def selection(run: Run, plan: Plan) -> tuple[DataFrame, list[str]]:
     queues = names_like(known, plan.queues, f"{plan.url}, with the archive," if plan.archive else plan.url)
     if not queues:
         hint = suggestion(plan.queues[0], tuple(sorted(known)))
-        raise QueueNotFound(f"no queue is like {' or '.join(plan.queues)}", hint=hint)
+        raise QueueNotFound(f"no queue matches {' or '.join(plan.queues)}", hint=hint)
     live = [name for name in queues if name in moment.queues]
     parts = []
     if live:
