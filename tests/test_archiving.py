@@ -34,7 +34,6 @@ from penstock.spark.pipelines.archive_store import (
     extended,
     generation_of,
     path_of,
-    ranges_of,
     read_manifest,
 )
 from penstock.storage.schema import MESSAGES, SCHEMAS
@@ -96,7 +95,7 @@ class World:
         moment = history.look()
         copier = Copier(archive, str(self.data), history, at_once, 2)
         new = new_messages(moment, archive.manifest, sorted(moment.queues))
-        for share in rounds(new.wanted, round_messages):
+        for share in rounds(new.ranges, round_messages):
             copier.copy(moment, share)
         if compact and (lots := archive_files.small_files(archive.manifest)):
             archive_files.join(archive, lots, at_once, NOW)
@@ -247,7 +246,7 @@ def test_what_retention_removed_before_it_was_archived_is_told(world):
     world.archive()
 
     assert [(each.first, each.end) for each in new.lost] == [(2, 4), (2, 4)]
-    assert ranges_of(world.manifest(), "orders", 1, "0") == [(0, 2), (4, 5)]
+    assert world.manifest().ranges_of("orders", 1, "0") == [(0, 2), (4, 5)]
 
 
 def test_progress_is_noted_as_a_group_or_it_is_said_why_not(world):
@@ -257,9 +256,9 @@ def test_progress_is_noted_as_a_group_or_it_is_said_why_not(world):
     moment = looked_at(world)
 
     with penstock.open(world.data):
-        (why,) = archive.commit(str(world.data), moment, manifest, ["orders"])
-    assert "progress is not noted" in why
-    assert archive.commit(str(world.data), moment, manifest, ["orders", "short"]) == []
+        (why,) = archive.commit_progress(str(world.data), moment, manifest, ["orders"])
+    assert "progress is not committed" in why
+    assert archive.commit_progress(str(world.data), moment, manifest, ["orders", "short"]) == []
 
     with penstock.open(world.data) as ps:
         assert [row.committed_offset for row in ps.queue("orders").groups()["archive"]] == [2, 2]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from penstock.spark.pipelines.custom import CustomOptions
-from penstock.spark.pipelines.flags import Option, described, typed
+from penstock.spark.pipelines.flags import Option, option_list, parse_options
 from penstock.spark.pipelines.runner import shipped
 
 KINDS = {each.name: each.options for each in shipped()} | {"custom": CustomOptions}
-OPTIONS = [(name, option) for name, kind in KINDS.items() for option in described(kind)]
+OPTIONS = [(name, option) for name, kind in KINDS.items() for option in option_list(kind)]
 
 
 def text_for(option: Option) -> str | bool | list[str]:
@@ -27,7 +27,7 @@ def text_for(option: Option) -> str | bool | list[str]:
 @pytest.mark.parametrize(("name", "option"), OPTIONS, ids=[f"{name}{option.flag}" for name, option in OPTIONS])
 def test_an_option_takes_text(name: str, option: Option) -> None:
     kind = KINDS[name]
-    given = {each.name: text_for(each) for each in described(kind) if each.is_required or each == option}
+    given = {each.name: text_for(each) for each in option_list(kind) if each.is_required or each == option}
 
-    assert getattr(typed(kind, given), option.name) not in (None, "")
+    assert getattr(parse_options(kind, given), option.name) not in (None, "")
     assert option.about, "it says what it is for"

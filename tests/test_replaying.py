@@ -119,10 +119,10 @@ def test_the_id_follows_from_what_is_asked_for():
 
 def test_a_replay_that_began_keeps_the_times_it_began_with(tmp_path):
     first = msgspec.structs.replace(PLAN, until=datetime(2030, 1, 1, tzinfo=UTC), portion=7)
-    assert replay.begun(tmp_path, first, is_named=True) == first
+    assert replay.resumed(tmp_path, first, is_named=True) == first
     replay.keep(tmp_path, first)
 
-    again = replay.begun(tmp_path, PLAN, is_named=True)
+    again = replay.resumed(tmp_path, PLAN, is_named=True)
 
     assert again == first
     assert (again.is_prepared, again.is_done) == (True, False)
@@ -132,7 +132,7 @@ def test_a_replay_cannot_become_another_one(tmp_path):
     replay.keep(tmp_path, PLAN)
 
     with pytest.raises(InvalidField, match="to: replay 'x' began with 'again', not 'other'"):
-        replay.begun(tmp_path, msgspec.structs.replace(PLAN, to="other"), is_named=True)
+        replay.resumed(tmp_path, msgspec.structs.replace(PLAN, to="other"), is_named=True)
 
 
 def test_the_same_messages_are_not_replayed_under_a_new_id_while_the_first_has_not_ended(tmp_path):
@@ -140,12 +140,12 @@ def test_the_same_messages_are_not_replayed_under_a_new_id_while_the_first_has_n
     later = msgspec.structs.replace(PLAN, id="y", since=datetime(2030, 1, 1, tzinfo=UTC))
 
     with pytest.raises(InvalidField, match="'x'") as refused:
-        replay.begun(tmp_path, later, is_named=False)
+        replay.resumed(tmp_path, later, is_named=False)
     assert "--id x" in refused.value.hint
 
-    assert replay.begun(tmp_path, later, is_named=True) == later
+    assert replay.resumed(tmp_path, later, is_named=True) == later
     replay.keep(tmp_path, msgspec.structs.replace(PLAN, messages=3))
-    assert replay.begun(tmp_path, later, is_named=False) == later
+    assert replay.resumed(tmp_path, later, is_named=False) == later
 
 
 def test_the_files_of_a_replay_go_when_it_has_ended(folder):

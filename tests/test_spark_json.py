@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import InvalidField
 from penstock.spark.json_payload import Parser, inferred, texts
-from penstock.spark.json_payload import given as as_given
+from penstock.spark.json_payload import declared as as_given
 
 KIND = pa.struct(
     [

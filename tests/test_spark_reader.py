@@ -262,7 +262,7 @@ def test_planned_files_are_pinned(hours, url, session, tmp_path):
     ("given", "says"),
     [
         ({"path": "ordres"}, "there is no queue 'ordres' (did you mean 'orders'?)"),
-        ({"path": "mail*"}, "no queue is like 'mail*' (there are orders)"),
+        ({"path": "mail*"}, "no queue matches 'mail*' (there are orders)"),
         ({"startingOffsets": '{"7": 1}'}, "startingOffsets: there is no partition '7' (known: 0, 1)"),
         ({"endingOffsets": '{"order": {"0": 1}}'}, "endingOffsets: 'order' is none of the queues (did you mean"),
     ],

@@ -57,7 +57,7 @@ def test_new_partitions_and_queues_are_read_from_their_beginning():
     end = moved(offset(a={"p0": 5}), queues)
 
     assert end == offset(a={"p0": 5, "p1": 4}, b={"p0": 9})
-    assert list(stream_offsets.wanted(offset(a={"p0": 5}), end, queues)) == [
+    assert list(stream_offsets.requested(offset(a={"p0": 5}), end, queues)) == [
         OffsetRange("a", "p1", 3, 4),
         OffsetRange("b", "p0", 7, 9),
     ]
@@ -76,7 +76,7 @@ def test_a_limit_below_the_number_of_partitions_serves_all_of_them_in_turn():
     seen = []
     for _ in range(6):
         end = moved(start, queues, 1)
-        seen += [each.partition for each in stream_offsets.wanted(start, end, queues)]
+        seen += [each.partition for each in stream_offsets.requested(start, end, queues)]
         start = end
 
     assert sorted(seen) == ["p0", "p0", "p1", "p1", "p2", "p2"]
@@ -126,7 +126,7 @@ def test_a_queue_made_again_is_read_from_its_beginning_by_who_can_do_without_the
     end = moved(start, queues)
 
     assert end.queues == {"a": QueueOffset(2, {"p0": 3})}
-    assert list(stream_offsets.wanted(start, end, queues)) == [OffsetRange("a", "p0", 0, 3)]
+    assert list(stream_offsets.requested(start, end, queues)) == [OffsetRange("a", "p0", 0, 3)]
 
 
 def test_a_batch_that_is_planned_again_misses_what_went_meanwhile():
@@ -190,7 +190,7 @@ def test_an_offset_of_leases_survives_spark():
 @given(st.lists(st.integers(0, 20_000), min_size=1, max_size=60, unique=True))
 def test_planned_ranges_cover_all_that_is_held_and_only_that_is_kept(offsets):
     runs = {"0": list(consume.runs_in(offsets))}
-    planned = consume.wanted("mail", runs)
+    planned = consume.ranges_of("mail", runs)
     covered = [offset for each in planned for offset in range(each.first, each.end)]
     rows = pa.record_batch({"partition": ["0"] * len(covered), "offset": covered})
 

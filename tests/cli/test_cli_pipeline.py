@@ -21,7 +21,7 @@ from penstock.cli.pipeline import blocks
 from penstock.errors import InvalidField
 from penstock.spark.pipelines import runner
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Table
-from penstock.spark.pipelines.flags import described, typed
+from penstock.spark.pipelines.flags import option_list, parse_options
 from penstock.spark.pipelines.replay import ReplayOptions
 from penstock.spark.pipelines.runner import PipelineRun, execute
 from penstock.spark.pipelines.state import Record, keep, locked, read_state, records, write_state
@@ -84,11 +84,11 @@ def test_values_are_read_as_their_options_say():
         "verify": True,
     }
 
-    found = typed(Choices, given, now=NOW)
+    found = parse_options(Choices, given, now=NOW)
 
     assert (found.top, found.gap_seconds, found.part_bytes, found.by) == (3, 300.0, 2**20, ("key", "queue"))
     assert (found.at, found.verify, found.every) == (datetime(2030, 1, 31, 11, tzinfo=UTC), True, "hour")
-    assert typed(Choices, {"part_bytes": "none"}).part_bytes is None
+    assert parse_options(Choices, {"part_bytes": "none"}).part_bytes is None
 
 
 @pytest.mark.parametrize(
@@ -105,13 +105,13 @@ def test_values_are_read_as_their_options_say():
 )
 def test_a_wrong_value_is_refused_with_the_name_of_its_option(given, message):
     with pytest.raises(InvalidField, match=message):
-        typed(Choices, given, now=NOW)
+        parse_options(Choices, given, now=NOW)
 
 
 def test_every_shipped_pipeline_is_complete_and_hides_no_flag_of_the_command():
     common = {"--queue", "--since", "--until", "--out", "--master", "--conf", "--url", "--context", "--json", "--help"}
     for name, pipeline in zip(runner.names(), runner.shipped(), strict=True):
-        options = described(pipeline.options)
+        options = option_list(pipeline.options)
         assert pipeline.name == name
         assert pipeline.summary
         assert pipeline.explanation

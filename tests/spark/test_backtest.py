@@ -24,7 +24,7 @@ from penstock.spark.pipelines.backtest import (
     verdict,
     what_happened,
 )
-from penstock.spark.pipelines.flags import typed
+from penstock.spark.pipelines.flags import parse_options
 from penstock.spark.pipelines.handler_process import LOST_IN_A_ROW_MAX, Call, HandlerProcess, Result, Setup
 from penstock.spark.pipelines.runner import PipelineRun
 
@@ -223,7 +223,7 @@ def test_the_verdict(broken: int, fixed: int, word: str) -> None:
 def test_options_are_given_as_text() -> None:
     given = {"handler": "m:f", "limit": "100", "tasks": "4", "share": "0.5", "timeout_seconds": "500ms"}
 
-    assert typed(BacktestOptions, given) == BacktestOptions(
+    assert parse_options(BacktestOptions, given) == BacktestOptions(
         handler="m:f", limit=100, tasks=4, share=0.5, timeout_seconds=0.5
     )
 

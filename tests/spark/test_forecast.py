@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from penstock.spark.pipelines import forecast, forecast_waits
-from penstock.spark.pipelines.forecast import ForecastOptions, History
+from penstock.spark.pipelines.forecast import ForecastOptions, QueueHistory
 from tests.spark.made import EVENTS, MESSAGES, START, MadeRun, event, frame, message
 
 HOUR_US = 3_600_000_000
@@ -24,11 +24,11 @@ def week(hours: int, **busy: float) -> np.ndarray:
     return counts
 
 
-def known(counts: np.ndarray, **more) -> History:
+def known(counts: np.ndarray, **more) -> QueueHistory:
     """History that began on Monday at midnight and ends with the last of the counts; a worker finishes 0.5 a second."""
     hours = np.concatenate([[0.0], counts, [0.0]])  # of the first and the last hour only a part was seen
     given = {"finished": 1800, "busy_seconds": 3600.0, "workers": 1, **more}
-    return History(
+    return QueueHistory(
         queue="q",
         group="default",
         first_hour=MONDAY - 1,
@@ -158,7 +158,7 @@ def minutes_ago(minutes: float) -> int:
     return NOW_US - round(minutes * 60_000_000)
 
 
-def outage(**more) -> History:
+def outage(**more) -> QueueHistory:
     """628 messages that wait since ten minutes, nobody at work since nine."""
     given = {"backlog": 628, "oldest_us": minutes_ago(10), "worked_us": minutes_ago(9), "now_us": NOW_US, **more}
     return known(week(336), workers=40, **given)

@@ -21,7 +21,7 @@ from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import QueueNotFound
 from penstock.spark.pipelines.error_signatures import signature
-from penstock.spark.pipelines.flags import typed
+from penstock.spark.pipelines.flags import parse_options
 from penstock.spark.pipelines.runner import PipelineRun
 from penstock.spark.pipelines.triage import PIPELINE, TriageOptions, open_only
 from penstock.spark.pipelines.triage_facts import ALL, facts_of, in_words, key_prefix, most_telling
@@ -232,7 +232,7 @@ def test_options_are_given_as_text() -> None:
     given: dict[str, Any] = {"all": True, "group": "g", "limit": "3", "share": "0.8", "healthy": "0", "again": True}
 
     expected = TriageOptions(all=True, group="g", limit=3, share=0.8, healthy=0, again=True)
-    assert typed(TriageOptions, given) == expected
+    assert parse_options(TriageOptions, given) == expected
 
 
 def test_a_queue_without_dead_letters_and_one_that_is_not_there(spark: Any, data: Path, tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from penstock import Message
 from penstock.client.handles import Penstock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField
-from penstock.spark.pipelines.flags import typed
+from penstock.spark.pipelines.flags import parse_options
 from penstock.spark.pipelines.runner import PipelineRun
 from penstock.spark.pipelines.window import PIPELINE, StreamCounts, WindowOptions, find_spec, windowed
-from penstock.spark.pipelines.window_spec import Aggregate, Shape, WindowSpec, made, types_of
+from penstock.spark.pipelines.window_spec import Aggregate, Shape, WindowSpec, spec_from, types_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -76,7 +76,7 @@ def changed(**changes: Any) -> dict[str, Any]:
 )
 def test_a_spec_that_makes_no_sense_is_refused_by_name(raw: dict[str, Any], problem: str, hint: str | None) -> None:
     with pytest.raises(InvalidField) as refused:
-        made(raw)
+        spec_from(raw)
 
     assert problem in refused.value.message
     assert hint is None or hint in refused.value.hint
@@ -87,7 +87,7 @@ def test_a_spec_is_read_from_toml_or_from_python(tmp_path: Path, monkeypatch: py
         'source = "a"\nsink = "b"\nlateness = "10s"\n[window]\ntype = "session"\ngap = 30\n', encoding="utf-8"
     )
     (tmp_path / "my_windows.py").write_text(
-        "from penstock.spark.pipelines.windowing.spec import Shape, WindowSpec\n"
+        "from penstock.spark.pipelines.window_spec import Shape, WindowSpec\n"
         "BY_SESSION = WindowSpec(source='a', sink='b', lateness='10s', window=Shape(type='session', gap=30))\n",
         encoding="utf-8",
     )
@@ -103,7 +103,7 @@ def test_a_spec_is_read_from_toml_or_from_python(tmp_path: Path, monkeypatch: py
 
 
 def test_fields_are_what_their_use_suggests_unless_the_spec_says_otherwise() -> None:
-    spec = made(changed(fields={"price": "int", "vip": "bool"}))
+    spec = spec_from(changed(fields={"price": "int", "vip": "bool"}))
 
     assert types_of(spec) == {"user.country": "text", "price": "int", "page": "text", "at": "text", "vip": "bool"}
 
@@ -166,7 +166,7 @@ def in_sessions(found: list[dict[str, Any]], gap: float) -> list[tuple[datetime,
 def test_windows_are_those_of_plain_python(spark: Any, shape: dict[str, Any], size: float, slide: float) -> None:
     found = clicks()
 
-    rows = windowed(spark.createDataFrame(table_of(found)), made(changed(window=shape))).collect()
+    rows = windowed(spark.createDataFrame(table_of(found)), spec_from(changed(window=shape))).collect()
 
     payloads = [msgspec.json.decode(row.payload) for row in rows]
     by_group = {(datetime.fromisoformat(each["window_start"]), each["user.country"]): each for each in payloads}
@@ -188,7 +188,7 @@ def test_windows_are_those_of_plain_python(spark: Any, shape: dict[str, Any], si
 
 def test_sessions_end_after_a_silence_and_a_filter_chooses(spark: Any) -> None:
     found = clicks()
-    spec = made(
+    spec = spec_from(
         changed(
             keys=[],
             window={"type": "session", "gap": "10s"},
@@ -214,7 +214,7 @@ def test_a_filter_that_cannot_be_is_refused(spark: Any) -> None:
 
     for text, problem in (("colour = 1", "colour"), ("price >", "filter: "), ("price + 1", "not true or false")):
         with pytest.raises(InvalidField, match=problem):
-            windowed(messages, made(changed(filter=text)))
+            windowed(messages, spec_from(changed(filter=text)))
 
 
 def push(data: Path, *seconds: float) -> None:
@@ -289,11 +289,11 @@ def test_options_are_given_as_text() -> None:
         "available_now": True,
     }
 
-    assert typed(WindowOptions, given) == WindowOptions(
+    assert parse_options(WindowOptions, given) == WindowOptions(
         spec="a.toml", preview=20, messages_max=5, trigger_seconds=2.0, available_now=True
     )
     with pytest.raises(InvalidField, match="--preview"):
-        typed(WindowOptions, {"spec": "a.toml", "preview": "0"})
+        parse_options(WindowOptions, {"spec": "a.toml", "preview": "0"})
 
 
 def test_what_a_query_tells_is_added_up_once() -> None:

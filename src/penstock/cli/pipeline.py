@@ -24,7 +24,7 @@ from penstock.cli.exits import nothing_there
 from penstock.cli.options import AsJson, ContextOption, Since, Until, Url
 from penstock.cli.spark_session import Bar, Conf, Master, parsed_conf, readable
 from penstock.spark.pipelines.base import Options, Pipeline, Report
-from penstock.spark.pipelines.flags import Option, described
+from penstock.spark.pipelines.flags import Option, option_list
 from penstock.spark.pipelines.state import plain
 from penstock.units import plural
 
@@ -73,9 +73,9 @@ def named(ctx: typer.Context) -> Pipeline:
 
 def chosen(ctx: typer.Context) -> Options:
     """Its options, parsed."""
-    from penstock.spark.pipelines.flags import typed
+    from penstock.spark.pipelines.flags import parse_options
 
-    return typed(named(ctx).options, ctx.meta[_GIVEN])
+    return parse_options(named(ctx).options, ctx.meta[_GIVEN])
 
 
 def first_word(words: Sequence[str], parameters: Sequence[Any]) -> str | None:
@@ -96,7 +96,7 @@ def parameters(pipeline: Pipeline) -> list[Any]:
     def shape() -> None:
         """Nothing but its parameters."""
 
-    options = described(pipeline.options)
+    options = option_list(pipeline.options)
     shape.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [_parameter(option, f"{PANEL} {pipeline.name}") for option in options]
     )
@@ -126,7 +126,7 @@ WRAPPED: Final = 36  # text that is longer than this may be wrapped; a trace id 
 
 def write_explanation(pipeline: Pipeline, *, as_json: bool) -> None:
     """A pipeline, and how it is run."""
-    options = described(pipeline.options)
+    options = option_list(pipeline.options)
     if as_json:
         shown = [_option(each) for each in options]
         head = {"name": pipeline.name, "summary": pipeline.summary, "explanation": pipeline.explanation}

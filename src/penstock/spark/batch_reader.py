@@ -12,13 +12,14 @@ import logging
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.history import History, Limits, Slice, open_history, pack
+from penstock.history.history import CONNECT_SECONDS
 from penstock.spark import failures, ranges
 from penstock.spark.json_payload import Parser, texts
 from penstock.spark.location import open_planned
@@ -88,7 +89,7 @@ class Lot(InputPartition):
 
 
 class BatchReader(DataSourceReader):
-    """Plans and reads; see the module's rules."""
+    """Plans in the driver, reads in the tasks."""
 
     def __init__(self, options: SourceOptions, shape: Layout, schema: StructType) -> None:
         self.options = options
@@ -113,24 +114,21 @@ class BatchReader(DataSourceReader):
 
 @contextmanager
 def planned(options: SourceOptions) -> Iterator[tuple[History, Sequence[Slice]]]:
-    """The history at a url, and the slices of it that are asked for: as of now, or as they were planned before."""
-    history = open_history(options.url, local=options.is_local)
-    try:
+    """The history at a url, and the slices to read: planned now, or before (`options.slices`)."""
+    with closing(open_history(options.url, local=options.is_local)) as history:
         yield history, _plan(history, options) if options.slices is None else options.slices
-    finally:
-        history.close()
 
 
 def _plan(history: History, options: SourceOptions) -> list[Slice]:
     moment = history.look()
     limits = Limits(options.since, options.until)
     if options.table == "messages":
-        slices = history.plan(moment, ranges.wanted(moment, options), limits)
+        slices = history.plan(moment, ranges.requested(moment, options), limits)
     else:
         names = [view.name for view in ranges.chosen(moment, options.queues)]
         slices = (history.plan_events if options.table == "events" else history.plan_tasks)(moment, names, limits)
     if options.part != "all":
-        slices = [each for each in slices if each.is_tail == (options.part == "tail")]
+        slices = [part for part in slices if part.is_tail == (options.part == "tail")]
     return slices
 
 
@@ -138,40 +136,44 @@ def _plan(history: History, options: SourceOptions) -> list[Slice]:
 def read_slices(
     options: SourceOptions, shape: Layout, schema: StructType, slices: Sequence[Slice], shard: str
 ) -> Iterator[pa.RecordBatch]:
-    """Slices as batches of a schema, in the types that Spark wants to see."""
+    """In a task: slices as batches of exactly the schema."""
     return failures.shown_rows(_read(options, shape, schema, slices, shard))
 
 
 def _read(
     options: SourceOptions, shape: Layout, schema: StructType, slices: Sequence[Slice], shard: str
 ) -> Iterator[pa.RecordBatch]:
-    if not slices:
-        return
-    shaper = Shaper(shape, schema)
-    history = open_planned(options.url, shard, local=options.is_local)
-    history.skips_lost = not options.fail_on_data_loss
-    try:
-        for batch in history.read(slices, shaper.needed):
+    if slices:
+        shaper = Shaper(shape, schema)
+        yield from map(shaper.shaped, read_planned(options, shard, slices, shaper.needed))
+
+
+def read_planned(
+    options: SourceOptions,
+    shard: str,
+    slices: Sequence[Slice],
+    columns: Sequence[str],
+    connect_seconds: float = CONNECT_SECONDS,
+) -> Iterator[pa.RecordBatch]:
+    """In a task: the batches of some slices. Messages that retention has removed meanwhile are logged, or an error."""
+    with closing(open_planned(options.url, shard, local=options.is_local, connect_seconds=connect_seconds)) as history:
+        history.skips_lost = not options.fail_on_data_loss
+        for batch in history.read(slices, columns):
             if batch.num_rows:
-                yield shaper.shaped(batch)
-        for gone in history.lost:
-            _log.warning("offsets %s to %s of %s/%s were removed meanwhile", gone.first, gone.end - 1, *_place(gone))
-    finally:
-        history.close()
+                yield batch
+        for lost in history.lost:
+            what = f"offsets {lost.first} to {lost.end - 1} of {lost.queue}/{lost.partition}"
+            _log.warning("%s were removed by retention before they were read, and are skipped", what)
 
 
 def lots(slices: Sequence[Slice], bytes_max: int) -> list[list[Slice]]:
     """Work for the tasks: a lot for every core while there is little, then lots of `bytes_max`."""
-    total = sum(each.bytes for each in slices)
+    total = sum(part.bytes for part in slices)
     return pack(slices, min(bytes_max, max(LOT_BYTES_MIN, -(-total // (os.cpu_count() or 1)))))
 
 
 def _hold(history: History, slices: Sequence[Slice]) -> None:
-    """Keep the files until the tasks come to hold them themselves; a pin runs out by itself."""
-    files = sorted({each.file for each in slices if not each.is_tail})
+    """Pin the files until the tasks pin them themselves; a pin expires by itself."""
+    files = sorted({part.file for part in slices if not part.is_tail})
     if files:
         history.files.pin(f"spark-{secrets.token_hex(8)}", history.clock.now(), files)
-
-
-def _place(gone: Any) -> tuple[str, str]:
-    return gone.queue, gone.partition

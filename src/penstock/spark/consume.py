@@ -81,14 +81,14 @@ class LeaseOffset(msgspec.Struct, frozen=True):
 
     def as_dict(self) -> dict[str, Any]:
         """As Spark keeps it."""
-        found: dict[str, Any] = msgspec.to_builtins(self)
-        return found
+        offset: dict[str, Any] = msgspec.to_builtins(self)
+        return offset
 
 
-def offset_of(given: Mapping[str, Any]) -> LeaseOffset:
+def offset_of(offset: Mapping[str, Any]) -> LeaseOffset:
     """An offset from a checkpoint."""
     try:
-        return msgspec.convert(given, LeaseOffset)
+        return msgspec.convert(offset, LeaseOffset)
     except msgspec.ValidationError:
         raise InvalidField(
             "checkpointLocation: the checkpoint is not of a query that consumes", hint=CHECKPOINT_HINT
@@ -96,7 +96,7 @@ def offset_of(given: Mapping[str, Any]) -> LeaseOffset:
 
 
 def lease_of(reply: LeaseReply, incarnation: int) -> Lease:
-    """What a broker has handed out."""
+    """The lease of a reply, as runs of offsets."""
     offsets: dict[str, list[int]] = {}
     for piece in reply.pieces:
         if isinstance(piece.partitions, str):
@@ -104,7 +104,7 @@ def lease_of(reply: LeaseReply, incarnation: int) -> Lease:
         else:
             for partition, offset in zip(piece.partitions, piece.offsets, strict=True):
                 offsets.setdefault(partition, []).append(offset)
-    runs = [(name, first, count) for name, each in sorted(offsets.items()) for first, count in runs_in(each)]
+    runs = [(name, *run) for name in sorted(offsets) for run in runs_in(offsets[name])]
     return Lease(reply.queue, incarnation, f"{reply.nonce:016x}", runs)
 
 
@@ -113,25 +113,25 @@ def runs_in(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
     ordered = np.unique(np.fromiter(offsets, np.int64))
     if len(ordered):
         cuts = np.flatnonzero(np.diff(ordered) != 1) + 1
-        for each in np.split(ordered, cuts):
-            yield int(each[0]), len(each)
+        for run in np.split(ordered, cuts):
+            yield int(run[0]), len(run)
 
 
 def runs_by_queue(leases: Sequence[Lease]) -> dict[tuple[str, int], Runs]:
     """Everything that some leases hold, by queue (its name and incarnation) and partition."""
-    found: dict[tuple[str, int], Runs] = {}
+    by_queue: dict[tuple[str, int], Runs] = {}
     for lease in leases:
         for partition, first, count in lease.runs:
-            found.setdefault((lease.queue, lease.incarnation), {}).setdefault(partition, []).append((first, count))
-    for runs in found.values():
-        for each in runs.values():
-            each.sort()
-    return found
+            by_queue.setdefault((lease.queue, lease.incarnation), {}).setdefault(partition, []).append((first, count))
+    for runs in by_queue.values():
+        for partition_runs in runs.values():
+            partition_runs.sort()
+    return by_queue
 
 
-def wanted(queue: str, runs: Runs) -> list[OffsetRange]:
-    """What to plan: ranges that hold the runs, with what lies between those that are close together."""
-    return [OffsetRange(queue, name, *each) for name, found in runs.items() for each in _clusters(found)]
+def ranges_of(queue: str, runs: Runs) -> list[OffsetRange]:
+    """Ranges to read: they cover the runs, with what lies between those that are close together."""
+    return [OffsetRange(queue, name, *cluster) for name in runs for cluster in _clusters(runs[name])]
 
 
 def _clusters(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -139,13 +139,13 @@ def _clusters(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     gaps = [(after - first - count, after) for (first, count), (after, _) in pairwise(runs)]
     wide = sorted((gap for gap in gaps if gap[0] >= GAP_MIN), reverse=True)[: CLUSTERS_MAX - 1]
     cuts = {after for _, after in wide}
-    found: list[tuple[int, int]] = []
+    clusters: list[tuple[int, int]] = []
     for first, count in runs:
-        if not found or first in cuts:
-            found.append((first, first + count))
+        if not clusters or first in cuts:
+            clusters.append((first, first + count))
         else:
-            found[-1] = (found[-1][0], first + count)
-    return found
+            clusters[-1] = (clusters[-1][0], first + count)
+    return clusters
 
 
 def held(batch: pa.RecordBatch, runs: Runs) -> pa.RecordBatch:
@@ -164,8 +164,8 @@ def _within(offsets: NDArray[np.int64], runs: list[tuple[int, int]]) -> NDArray[
     firsts = np.array([first for first, _ in runs], np.int64)
     ends = firsts + np.array([count for _, count in runs], np.int64)
     index = np.searchsorted(firsts, offsets, side="right") - 1
-    found: NDArray[np.bool_] = (index >= 0) & (offsets < ends[np.maximum(index, 0)])
-    return found
+    is_within: NDArray[np.bool_] = (index >= 0) & (offsets < ends[np.maximum(index, 0)])
+    return is_within
 
 
 LEASE_COUNT_MAX: Final = 10_000  # in one answer: what does not fit into it is handed back one by one
@@ -176,7 +176,7 @@ _log = logging.getLogger(__name__)
 
 
 class Keeper:
-    """Extends leases from a thread until they are let go of."""
+    """Extends leases from a thread until they are released."""
 
     def __init__(self, extend: Callable[[int, float], object], seconds: float) -> None:
         self._extend = extend
@@ -193,7 +193,7 @@ class Keeper:
             self._thread = threading.Thread(target=self._run, name="penstock-spark-leases", daemon=True)
             self._thread.start()
 
-    def let_go(self, nonce: int) -> None:
+    def release(self, nonce: int) -> None:
         with self._lock:
             self._held.discard(nonce)
 
@@ -205,7 +205,7 @@ class Keeper:
             try:
                 self._extend(nonce, self._seconds)
             except LeaseLost:
-                self.let_go(nonce)
+                self.release(nonce)
                 _log.warning("a lease ran out before its batch was done: its messages may be delivered to others too")
             except PenstockError as error:
                 _log.warning("a lease could not be extended for now: %s", error)
@@ -222,7 +222,7 @@ class Keeper:
 
 
 class ConsumingReader(StreamReader):
-    """See the module's rules."""
+    """Reader of the mode `consume`."""
 
     count_default = 10_000
 
@@ -238,7 +238,7 @@ class ConsumingReader(StreamReader):
             raise InvalidField("leaseSeconds: 0 would end a lease before it begins")
         self._session_or_none: Any = None
         self._keeper: Keeper | None = None
-        self._given: tuple[LeaseOffset, LeaseOffset] | None = None  # the last start and the end that it was given
+        self._planned: tuple[LeaseOffset, LeaseOffset] | None = None  # the start and the end of the last batch
         self._acked: set[int] = set()  # of the batch before
         self._left: int | None = None  # of availableNow: how many messages may still be taken
 
@@ -253,18 +253,18 @@ class ConsumingReader(StreamReader):
     @failures.shown_plainly
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         begun = self._begun(start)
-        if self._given is not None and self._given[0] == begun:
-            return self._given[1].as_dict()  # asked again before that batch has run
-        self.let_go()
+        if self._planned is not None and self._planned[0] == begun:
+            return self._planned[1].as_dict()  # requested again before that batch has run
+        self.release()
         self._acknowledge(begun.leases)
         count_max = count_max_of(limit) or self.options.messages_per_trigger_max or self.count_default
         leases = self._lease(begun, count_max if self._left is None else min(count_max, self._left))
         if not leases:
             return start if start is not None else begun.as_dict()
         if self._left is not None:
-            self._left -= sum(each.count for each in leases)
+            self._left -= sum(lease.count for lease in leases)
         end = LeaseOffset(self.shard, begun.query, begun.batch + 1, leases)
-        self._given = (begun, end)
+        self._planned = (begun, end)
         return end.as_dict()
 
     @failures.shown_plainly
@@ -273,15 +273,15 @@ class ConsumingReader(StreamReader):
         if first == last:
             return []
         self._check(last)
-        self._given = (first, last)
-        self.keeper.hold([each.nonce for each in last.leases])
+        self._planned = (first, last)
+        self.keeper.hold([item.nonce for item in last.leases])
         moment = self.history.look()
         work: list[tuple[list[Slice], Runs]] = []
         for (queue, incarnation), runs in runs_by_queue(last.leases).items():
-            slices = self.history.plan(moment, self._wanted(moment, queue, incarnation, runs))
+            slices = self.history.plan(moment, self._ranges(moment, queue, incarnation, runs))
             work += [(lot, runs) for lot in lots(slices, self.options.partition_bytes_max)]
-        self.hold([each for lot, _ in work for each in lot])
-        return [Lot(each, self.shard) for each in work]
+        self.hold([item for lot, _ in work for item in lot])
+        return [Lot(item, self.shard) for item in work]
 
     def read_lot(self, lot: Any) -> Iterator[pa.RecordBatch]:
         slices, runs = lot
@@ -329,7 +329,7 @@ class ConsumingReader(StreamReader):
         if start is not None:
             return self._check(offset_of(start))
         # Spark before 4.2 does not say where it is; it asks for the next batch when it is done with the last.
-        return self._given[1] if self._given is not None else offset_of(self.initialOffset())
+        return self._planned[1] if self._planned is not None else offset_of(self.initialOffset())
 
     def _check(self, offset: LeaseOffset) -> LeaseOffset:
         known = stream_offsets.StreamOffset(offset.shard, offset.query, {})
@@ -340,8 +340,8 @@ class ConsumingReader(StreamReader):
         return list(self.queues(self.history.look()).values())
 
     def _lease(self, begun: LeaseOffset, count_max: int) -> list[Lease]:
-        """Messages of every queue in turn, until there are enough or no more; a moment is waited for the first."""
-        found: list[Lease] = []
+        """Lease from every queue in turn, up to `count_max` messages; wait a moment for the first."""
+        leases: list[Lease] = []
         queues = self._queues()
         wait_seconds = PAUSE_SECONDS if self._left is None else 0.0
         for queue in queues:
@@ -354,23 +354,23 @@ class ConsumingReader(StreamReader):
                     False,
                     start="earliest",
                 )
-                reply, _ = self.session.lease(
-                    queue.name, self._group, request, 0.0 if found else wait_seconds / len(queues)
+                reply = self.session.lease(
+                    queue.name, self._group, request, 0.0 if leases else wait_seconds / len(queues)
                 )
                 if not reply.count:
                     break
                 lease = lease_of(reply, queue.incarnation)
-                found.append(lease)
+                leases.append(lease)
                 self.keeper.hold([lease.nonce])
                 count_max -= lease.count
-        return found
+        return leases
 
     def _acknowledge(self, leases: Sequence[Lease]) -> None:
-        """Settle what is done; leases that ran out meanwhile are for others by now."""
+        """Acknowledge what is done; the messages of leases that expired meanwhile are delivered again."""
         for lease in leases:
             if lease.nonce in self._acked:
                 continue
-            self.keeper.let_go(lease.nonce)
+            self.keeper.release(lease.nonce)
             try:
                 self.session.settle_lease(lease.nonce, _ACK)
             except LeaseLost:
@@ -378,21 +378,21 @@ class ConsumingReader(StreamReader):
         if leases:
             self._acked = {lease.nonce for lease in leases}
 
-    def _wanted(self, moment: Moment, queue: str, incarnation: int, runs: Runs) -> list[OffsetRange]:
+    def _ranges(self, moment: Moment, queue: str, incarnation: int, runs: Runs) -> list[OffsetRange]:
         """What to read of a queue, unless it is gone."""
         view = moment.queues.get(queue)
         if view is None or view.incarnation != incarnation:
-            self._bear([f"queue {queue!r} was deleted while this query held messages of it"])
+            self._report_loss([f"queue {queue!r} was deleted while this query held messages of it"])
             return []
-        found = wanted(queue, runs)
-        gone = removed(moment, found)
-        self._bear(
-            [f"offsets {each.first} to {each.end - 1} of {queue}/{each.partition} were removed" for each in gone]
+        ranges = ranges_of(queue, runs)
+        lost = removed(moment, ranges)
+        self._report_loss(
+            [f"offsets {item.first} to {item.end - 1} of {queue}/{item.partition} were removed" for item in lost]
         )
-        return found
+        return ranges
 
-    def _bear(self, lost: Sequence[str]) -> None:
-        """Fail for what is gone, or say so and go on."""
+    def _report_loss(self, lost: Sequence[str]) -> None:
+        """Fail because of lost messages, or log them and go on."""
         if self.options.fail_on_data_loss:
             stream_offsets.refuse([Loss(text, None) for text in lost])
         for text in lost:

@@ -29,7 +29,7 @@ _OURS: Final = re.compile(r"penstock\.errors\.(\w+): (.*)")
 
 
 def shown_plainly(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, whose `PenstockError` a worker of Spark's reports by its message alone."""
+    """Decorator: a `PenstockError` of the function is reported by a Spark worker by its message alone."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -43,7 +43,7 @@ def shown_plainly(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def shown_rows(rows: Iterator[R]) -> Iterator[R]:
-    """The same for errors that come up while rows are made."""
+    """Rows whose `PenstockError`, raised while they are iterated, a Spark worker reports by its message alone."""
     try:
         yield from rows
     except PenstockError:
@@ -52,27 +52,27 @@ def shown_rows(rows: Iterator[R]) -> Iterator[R]:
 
 
 def hide_traceback() -> None:
-    """In a worker of Spark's, have the error that is under way reported by its message alone."""
+    """In a Spark worker, have the error that is being raised reported by its message alone."""
     if is_worker():
         os.environ[_HIDE_TRACEBACK] = "1"
 
 
 def is_worker() -> bool:
-    """Whether this process is one of Spark's own."""
+    """Whether this process is a Spark worker."""
     main: Any = getattr(sys.modules.get("__main__"), "__spec__", None)
     return main is not None and str(main.name).startswith(_WORKERS)
 
 
 def cause(error: BaseException) -> PenstockError | None:
-    """The error of ours behind one of Spark's, if there is one."""
-    found = _OURS.search(str(error))
-    kind = getattr(errors, found[1], None) if found else None
-    if found is None or not (isinstance(kind, type) and issubclass(kind, PenstockError)):
+    """The Penstock error behind one of Spark's, if there is one."""
+    match = _OURS.search(str(error))
+    kind = getattr(errors, match[1], None) if match else None
+    if match is None or not (isinstance(kind, type) and issubclass(kind, PenstockError)):
         return None
-    return kind(found[2].strip(), hint="")
+    return kind(match[2].strip(), hint="")
 
 
 def query_error(text: str) -> str:
-    """What Spark says of a query: the sentence, and where."""
+    """Spark's error message about a query, without codes and stack traces."""
     sentence = _JAVA.split(text.strip())[0].split(";\n")[0]
     return " ".join(_NOISE.sub(" ", " ".join(sentence.split())).split()).rstrip(";")

@@ -44,14 +44,14 @@ _decode_sample: Final = msgspec.json.Decoder().decode
 def payload_type(options: SourceOptions) -> str:
     """The type of the column `payload`, as DDL."""
     if options.payload_schema is not None:
-        return given(options.payload_schema)
+        return declared(options.payload_schema)
     from penstock.spark.batch_reader import planned
 
     with planned(options) as (history, slices):
         return inferred(_samples(history, slices))
 
 
-def given(payload_schema: str) -> str:
+def declared(payload_schema: str) -> str:
     """A payload's type as the user spelt it: the fields, or all of `STRUCT<…>`."""
     is_struct = payload_schema.upper().startswith("STRUCT<")
     check_ddl(f"payload {payload_schema}" if is_struct else payload_schema)
@@ -86,24 +86,24 @@ def check_ddl(text: str) -> None:
 
 def inferred(samples: Iterable[bytes]) -> str:
     """The type of payloads, as DDL, from some of them; those that are no JSON objects do not count."""
-    found: Any = None
+    merged: Any = None
     for sample in samples:
         try:
             value = _decode_sample(sample)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         if isinstance(value, dict):
-            found = _merged(found, _kind_of(value))
-    if not isinstance(found, dict) or not found:
+            merged = _merged(merged, _kind_of(value))
+    if not isinstance(merged, dict) or not merged:
         hint = "say what is in it: option('payloadSchema', 'id BIGINT, name STRING'), or read it as text"
         raise InvalidField("payload: no JSON object is among the messages that were looked at", hint=hint)
-    return _spelt(found)
+    return _spelt(merged)
 
 
 def _samples(history: History, slices: Sequence[Slice]) -> Iterator[bytes]:
     """The first messages of some slices, from all over what will be read."""
-    for each in slices[:: -(-len(slices) // SAMPLE_SLICES) or 1]:
-        batch = next(history.read([each], ["payload"]), None)
+    for part in slices[:: -(-len(slices) // SAMPLE_SLICES) or 1]:
+        batch = next(history.read([part], ["payload"]), None)
         if batch is not None:
             yield from batch.column(0).slice(0, SAMPLE_ROWS).to_pylist()
 
@@ -113,12 +113,12 @@ def _samples(history: History, slices: Sequence[Slice]) -> Iterator[bytes]:
 
 def _kind_of(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _kind_of(each) for name, each in value.items() if name}
+        return {name: _kind_of(item) for name, item in value.items() if name}
     if isinstance(value, list):
-        found = None
-        for each in value:
-            found = _merged(found, _kind_of(each))
-        return [found]
+        merged = None
+        for item in value:
+            merged = _merged(merged, _kind_of(item))
+        return [merged]
     if isinstance(value, bool):
         return "BOOLEAN"
     if isinstance(value, int):
@@ -138,7 +138,7 @@ def _merged(one: Any, other: Any) -> Any:
 
 def _spelt(kind: Any) -> str:
     if isinstance(kind, dict):
-        fields = ", ".join(f"`{name.replace('`', '``')}`: {_spelt(each)}" for name, each in kind.items())
+        fields = ", ".join(f"`{name.replace('`', '``')}`: {_spelt(field)}" for name, field in kind.items())
         return f"STRUCT<{fields}>" if kind else "STRING"
     if isinstance(kind, list):
         return f"ARRAY<{_spelt(kind[0])}>"
@@ -218,17 +218,17 @@ class Parser:
 
     def _found_loosened(self, payloads: pa.Array) -> pa.Array:
         rows = [self._loosened(row) for row in payloads.to_pylist()]
-        places = [place for place, row in enumerate(rows) if row is not None]
-        good = self._found(pa.array([rows[place] for place in places], pa.binary()), is_loosened=True)
-        index_of = {place: index for index, place in enumerate(places)}
-        return good.take(pa.array([index_of.get(place) for place in range(len(rows))], pa.int64()))
+        indexes = [index for index, row in enumerate(rows) if row is not None]
+        good = self._found(pa.array([rows[index] for index in indexes], pa.binary()), is_loosened=True)
+        rank_of = {index: rank for rank, index in enumerate(indexes)}
+        return good.take(pa.array([rank_of.get(index) for index in range(len(rows))], pa.int64()))
 
     def _loosened(self, row: bytes) -> bytes | None:
         """A payload whose fields of type string are strings; None when it is no JSON object, or cannot fit."""
         try:
             value = _decode(row)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return row if any(each in row for each in _LOOSE_NUMBERS) else None
+            return row if any(token in row for token in _LOOSE_NUMBERS) else None
         try:
             return _encode(self._loosen(value)) if isinstance(value, dict) else None
         except _Unfit:
@@ -240,7 +240,7 @@ def texts(payloads: pa.Array) -> pa.Array:
     try:
         return payloads.cast(pa.string())
     except pa.ArrowInvalid:
-        decoded = [None if each is None else each.decode("utf-8", "replace") for each in payloads.to_pylist()]
+        decoded = [None if payload is None else payload.decode("utf-8", "replace") for payload in payloads.to_pylist()]
         return pa.array(decoded, pa.string())
 
 
@@ -315,6 +315,6 @@ def _list_loosener(loosen_each: Callable[[Any], Any]) -> Callable[[Any], Any]:
             return None
         if not isinstance(value, list):
             raise _Unfit
-        return [loosen_each(each) for each in value]
+        return [loosen_each(item) for item in value]
 
     return loosen

@@ -67,7 +67,7 @@ def not_here(url: str, error: PenstockError) -> PenstockError:
 
 
 DIRECTORY_SECONDS: Final = 10.0
-BROKER_SECONDS: Final = 5.0  # noting progress must not hold a job up for longer
+BROKER_SECONDS: Final = 5.0  # committing progress must not hold a job up for longer
 CLIENT: Final = "spark"
 _UNREACHED: Final = ("unavailable", "closed", "not_authenticated")  # codes of errors that are not about the queue
 
@@ -76,8 +76,8 @@ Offsets = Mapping[str, int]  # by partition: the next one to be read
 _log = logging.getLogger(__name__)
 
 
-class Place:
-    """See the module's rules."""
+class Location:
+    """A data directory or a broker, and the progress that is to be committed there."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         if not isinstance(url, str) or not url.strip():
@@ -86,10 +86,10 @@ class Place:
         self.is_broker = "://" in self.url
         self._clock = clock or SystemClock()
         self._handle: Penstock | None = None  # of a broker, kept for the next time
-        self._pending: dict[tuple[str, str], dict[str, int]] = {}  # (queue, group): what is not noted yet
-        self._noted: dict[tuple[str, str], dict[str, int]] = {}
+        self._pending: dict[tuple[str, str], dict[str, int]] = {}  # (queue, group): not committed yet
+        self._committed: dict[tuple[str, str], dict[str, int]] = {}
         self._next_at = 0  # monotonic µs: when a directory may be opened again
-        self._said: set[str] = set()  # what the log has already
+        self._warned: set[str] = set()  # what was logged already
 
     def handle(self, *, client: str = CLIENT) -> Penstock:
         """The directory opened, or a connection to the broker; the caller closes it."""
@@ -104,7 +104,7 @@ class Place:
             ) from None
 
     def check(self) -> None:
-        """Refuse a directory that holds no data; it would be made by opening it."""
+        """Refuse a directory that holds no data; opening would create it."""
         if not self.is_broker and not (Path(self.url) / MARKER).is_file():
             raise NotADataDirectory(
                 f"{self.url} holds no data of Penstock",
@@ -114,59 +114,60 @@ class Place:
     # progress
 
     def commit_progress(self, queue: str, group: str, offsets: Offsets) -> None:
-        """Note that everything before these offsets is done with; the group is made if it is not there."""
+        """Commit that everything before these offsets is done; the group is created if it does not exist."""
         check_name(group, "group")
         if offsets:
             pending = self._pending.setdefault((queue, group), {})
             pending.update(offsets)
-        self._note_pending(now=False)
+        self._commit_pending(now=False)
 
     def flush(self) -> None:
-        """Note what is still to be noted, directory or not."""
-        self._note_pending(now=True)
+        """Commit what is still pending, in a directory too."""
+        self._commit_pending(now=True)
 
     def finish(self) -> None:
-        """The same, and let go of the broker."""
+        """Commit what is still pending, and close the connection."""
         self.flush()
         if self._handle is not None:
             with suppress(PenstockError):
                 self._handle.close()
             self._handle = None
 
-    def _note_pending(self, *, now: bool) -> None:
+    def _commit_pending(self, *, now: bool) -> None:
         for place, offsets in list(self._pending.items()):
-            if self._noted.get(place, {}).items() >= offsets.items():
+            if self._committed.get(place, {}).items() >= offsets.items():
                 del self._pending[place]
         if not self._pending:
             return
         if self.is_broker:
-            self._tell_broker()
+            self._commit_to_broker()
         elif now or self._clock.monotonic() >= self._next_at:
-            self._open_directory()
+            self._commit_to_directory()
 
-    def _tell_broker(self) -> None:
+    def _commit_to_broker(self) -> None:
         try:
             if self._handle is None:
                 self._handle = penstock.connect(self.url, client=CLIENT, timeout=BROKER_SECONDS)
-            self._note(self._handle)
+            self._commit(self._handle)
         except PenstockError as error:
-            self._say(f"progress is not noted at {self.url} for now: {error}")
+            self._warn_once(f"progress is not committed at {self.url} for now: {error}")
 
-    def _open_directory(self) -> None:
+    def _commit_to_directory(self) -> None:
         self._next_at = self._clock.monotonic() + round(DIRECTORY_SECONDS * 1_000_000)
         try:
             self.check()
             with Penstock(BlockingSession(Session(self.url, background=False))) as handle:
-                self._note(handle)
+                self._commit(handle)
         except DirectoryInUse as error:
-            self._say(
-                f"progress is not noted: {error.message}. If that is a broker, give its url (penstock://host:port): "
+            self._warn_once(
+                f"progress is not committed: {error.message}. "
+                "If that is a broker, give its url (penstock://host:port): "
                 "then the lag of this job can be seen, and retention waits for it"
             )
         except PenstockError as error:
-            self._say(f"progress is not noted in {self.url} for now: {error}")
+            self._warn_once(f"progress is not committed in {self.url} for now: {error}")
 
-    def _note(self, handle: Penstock) -> None:
+    def _commit(self, handle: Penstock) -> None:
         for place, offsets in list(self._pending.items()):
             queue, group = place
             try:
@@ -174,19 +175,19 @@ class Place:
             except PenstockError as error:
                 if error.code in _UNREACHED:
                     raise
-                self._say(f"progress in queue {queue!r} is not noted: {error}")
+                self._warn_once(f"progress in queue {queue!r} is not committed: {error}")
             else:
-                self._noted.setdefault(place, {}).update(offsets)
+                self._committed.setdefault(place, {}).update(offsets)
             del self._pending[place]
 
-    def _say(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
             _log.warning("%s", text)
 
 
 def move_group(handle: Penstock, queue: str, group: str, offsets: Offsets) -> None:
-    """Have a group stand at these offsets, whether it is there already or not."""
+    """Move a group to these offsets; it is created if it does not exist."""
     place = handle.queue(queue)
     try:
         place.seek(group, dict(offsets))

@@ -18,7 +18,7 @@ from penstock.history import Limits, Moment, QueueView
 from penstock.model import DEFAULT_GROUP, check_name
 from penstock.spark import failures, ranges, stream_offsets
 from penstock.spark.batch_reader import Lot, lots
-from penstock.spark.location import Place
+from penstock.spark.location import Location
 from penstock.spark.options import SourceOptions
 from penstock.spark.stream_offsets import Loss, QueueOffset, StreamOffset, offset_of
 from penstock.spark.stream_reader import PATTERN, StreamReader, count_max_of, pause
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class ObservingReader(StreamReader):
-    """See the module's rules."""
+    """Reader of the mode `observe`."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
@@ -44,7 +44,7 @@ class ObservingReader(StreamReader):
                 f"group: {DEFAULT_GROUP!r} is the group of ordinary consumers, whose messages this would settle",
                 hint="name another one, or take messages from it with mode=consume",
             )
-        self._place: Place | None = None
+        self._location: Location | None = None
         self._targets: Mapping[tuple[str, str], int] | None = None  # of availableNow
         self._reached: StreamOffset | None = None  # for versions of Spark that do not say where to go on from
         self.lost_count = 0  # messages that were skipped, as far as anybody knows
@@ -60,16 +60,18 @@ class ObservingReader(StreamReader):
     @failures.shown_plainly
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         begun = self._begun(start)
-        self.let_go()
-        found = self._next(begun, count_max_of(limit))  # refuses an offset that is not ours, before it is noted
-        self._note(begun)
-        if found is begun and self._targets is None:
+        self.release()
+        next_offset = self._next(
+            begun, count_max_of(limit)
+        )  # refuses an offset that is not ours, before it is committed
+        self._commit_progress(begun)
+        if next_offset is begun and self._targets is None:
             pause()
-            found = self._next(begun, count_max_of(limit))
-        elif found is begun:
-            self.place.flush()  # the query ends here
-        self._reached = found
-        return found.as_dict() if found is not begun or start is None else start
+            next_offset = self._next(begun, count_max_of(limit))
+        elif next_offset is begun:
+            self.location.flush()  # the query ends here
+        self._reached = next_offset
+        return next_offset.as_dict() if next_offset is not begun or start is None else start
 
     @failures.shown_plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -77,10 +79,10 @@ class ObservingReader(StreamReader):
         self._reached = last
         moment = self.history.look()
         queues = self._checked(last, moment)
-        wanted = list(stream_offsets.wanted(first, last, queues))
-        self._bear(stream_offsets.missing(wanted, last, queues))
-        there = [each for each in wanted if _is_same(queues.get(each.queue), last.queues[each.queue])]
-        slices = self.history.plan(moment, there)
+        offset_ranges = list(stream_offsets.requested(first, last, queues))
+        self._report_loss(stream_offsets.missing(offset_ranges, last, queues))
+        kept = [item for item in offset_ranges if _is_same(queues.get(item.queue), last.queues[item.queue])]
+        slices = self.history.plan(moment, kept)
         self.hold(slices)
         return [Lot(tuple(lot), self.shard) for lot in lots(slices, self.options.partition_bytes_max)]
 
@@ -90,7 +92,7 @@ class ObservingReader(StreamReader):
 
     @failures.shown_plainly
     def commit(self, end: dict[str, Any]) -> None:
-        self._note(offset_of(end))
+        self._commit_progress(offset_of(end))
 
     @failures.shown_plainly
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
@@ -103,9 +105,9 @@ class ObservingReader(StreamReader):
         self._targets = stream_offsets.ends(self.queues(self.history.look()))
 
     def stop(self) -> None:
-        if self._place is not None:
-            self._place.finish()
-            self._place = None
+        if self._location is not None:
+            self._location.finish()
+            self._location = None
         super().stop()
 
     # where to begin
@@ -113,33 +115,33 @@ class ObservingReader(StreamReader):
     def _starting(self, moment: Moment, queues: Mapping[str, QueueView]) -> dict[tuple[str, str], int]:
         if self.options.since is not None:
             return self._since(moment, queues, self.options.since)
-        ranges.wanted(moment, self.options)  # refuses what is not there, or not any more
-        found = {}
+        ranges.requested(moment, self.options)  # refuses what does not exist, or was removed
+        positions = {}
         for queue, view in queues.items():
             for name, partition in view.partitions.items():
                 offset = ranges.offset_at(self.options.starting_offsets, view, partition, partition.start)
                 if offset > partition.end:
                     raise InvalidField(f"startingOffsets: {queue}/{name} ends at {partition.end}, before {offset}")
-                found[queue, name] = max(offset, partition.start)
-        return found
+                positions[queue, name] = max(offset, partition.start)
+        return positions
 
     def _since(self, moment: Moment, queues: Mapping[str, QueueView], since: int) -> dict[tuple[str, str], int]:
         """The first message of each partition that was pushed at that time or later; its end when there is none."""
-        found = {(queue, name): each.end for queue, view in queues.items() for name, each in view.partitions.items()}
-        wanted = [each for name in queues for each in moment.everything(name)]
-        missing = {(each.queue, each.partition) for each in wanted}
-        slices = self.history.plan(moment, wanted, Limits(since=since))
-        slices.sort(key=lambda each: min(first for _, first, _ in each.partitions.values()))
-        for each in slices:
-            (queue,) = each.queues.values()
-            if not any((queue, name) in missing for name, _, _ in each.partitions.values()):
+        positions = stream_offsets.ends(queues)
+        offset_ranges = [item for name in queues for item in moment.everything(name)]
+        missing = {(item.queue, item.partition) for item in offset_ranges}
+        slices = self.history.plan(moment, offset_ranges, Limits(since=since))
+        slices.sort(key=lambda part: min(first for _, first, _ in part.partitions.values()))
+        for part in slices:
+            (queue,) = part.queues.values()
+            if not any((queue, name) in missing for name, _, _ in part.partitions.values()):
                 continue
-            for batch in self.history.read([each], ["partition", "offset"]):
+            for batch in self.history.read([part], ["partition", "offset"]):
                 for name, offset in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
                     if (queue, name) in missing:
                         missing.discard((queue, name))
-                        found[queue, name] = offset
-        return found
+                        positions[queue, name] = offset
+        return positions
 
     # going on
 
@@ -164,28 +166,28 @@ class ObservingReader(StreamReader):
                 moment.queue(name)  # it is not there, and never was
         return self.queues(moment)
 
-    def _bear(self, lost: Sequence[Loss]) -> None:
-        """Fail for what is gone, or say so and go on."""
+    def _report_loss(self, lost: Sequence[Loss]) -> None:
+        """Fail because of lost messages, or log them and go on."""
         if self.options.fail_on_data_loss:
             stream_offsets.refuse(lost)
-        for each in lost:
-            self.lost_count += each.count or 0
-            _log.warning("%s; skipped, %s messages so far", each.text, self.lost_count)
+        for loss in lost:
+            self.lost_count += loss.count or 0
+            _log.warning("%s; skipped, %s messages so far", loss.text, self.lost_count)
 
     # progress
 
     @property
-    def place(self) -> Place:
-        if self._place is None:
-            self._place = Place(self.options.url)
-        return self._place
+    def location(self) -> Location:
+        if self._location is None:
+            self._location = Location(self.options.url)
+        return self._location
 
-    def _note(self, done: StreamOffset) -> None:
+    def _commit_progress(self, done: StreamOffset) -> None:
         group = self.options.group or GROUP_PREFIX + done.query
         known = self.history.recent().queues
-        for queue, each in done.queues.items():
-            if _is_same(known.get(queue), each):
-                self.place.commit_progress(queue, group, each.next)
+        for queue, position in done.queues.items():
+            if _is_same(known.get(queue), position):
+                self.location.commit_progress(queue, group, position.next)
 
 
 def _is_same(view: QueueView | None, known: QueueOffset) -> bool:

@@ -31,15 +31,15 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 PARTITION_BYTES: Final = 128 * 2**20
 
-# What Spark adds by itself, and what belongs to a query or to a table of SQL rather than to us.
-_SPARKS_OWN: Final = frozenset(
+# What Spark adds by itself, and what belongs to a query or to a table of SQL.
+_IGNORED: Final = frozenset(
     {"serialization.format", "queryname", "checkpointlocation", "provider", "location", "owner", "external", "comment"}
 )
 _AGAIN: Final = "option."  # of a table of SQL, Spark says each option twice
 
 
 class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a read is asked for. docs/spark.md explains each."""
+    """Options of a read. docs/spark.md explains each."""
 
     url: str
     queues: tuple[str, ...]  # names and patterns
@@ -64,7 +64,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a write is asked for. docs/spark.md explains each."""
+    """Options of a write. docs/spark.md explains each."""
 
     url: str
     queue: str
@@ -82,14 +82,14 @@ class _Option(NamedTuple):
     parse: Callable[[str], Any]
 
 
-def source_options(given: Mapping[str, str]) -> SourceOptions:
+def source_options(texts: Mapping[str, str]) -> SourceOptions:
     """Options of a read; `InvalidField` names the one that is wrong."""
-    return _parsed(SourceOptions, _SOURCE, given, "load('orders'), load('orders,returns') or load('orders.*')")
+    return _parsed(SourceOptions, _SOURCE, texts, "load('orders'), load('orders,returns') or load('orders.*')")
 
 
-def sink_options(given: Mapping[str, str]) -> SinkOptions:
+def sink_options(texts: Mapping[str, str]) -> SinkOptions:
     """Options of a write; `InvalidField` names the one that is wrong."""
-    return _parsed(SinkOptions, _SINK, given, "save('orders') or start('orders')")
+    return _parsed(SinkOptions, _SINK, texts, "save('orders') or start('orders')")
 
 
 def option_names() -> dict[str, tuple[str, ...]]:
@@ -102,13 +102,13 @@ def spelt_slices(slices: Sequence[Slice]) -> str:
     return base64.b64encode(msgspec.msgpack.encode(slices)).decode()
 
 
-def _parsed(kind: type[T], known: Mapping[str, _Option], given: Mapping[str, str], where: str) -> T:
+def _parsed(kind: type[T], known: Mapping[str, _Option], texts: Mapping[str, str], where: str) -> T:
     by_case = {name.lower(): name for name in known}
-    found: dict[str, Any] = {}
-    for name, text in given.items():
+    values: dict[str, Any] = {}
+    for name, text in texts.items():
         spelt = by_case.get(name.lower())
         if spelt is None:
-            if name.lower() not in _SPARKS_OWN and not name.lower().startswith(_AGAIN):
+            if name.lower() not in _IGNORED and not name.lower().startswith(_AGAIN):
                 raise InvalidField(f"{name}: there is no such option", hint=_suggestion(name, tuple(known)))
             continue
         option = known[spelt]
@@ -116,32 +116,33 @@ def _parsed(kind: type[T], known: Mapping[str, _Option], given: Mapping[str, str
             value = option.parse(text)
         except InvalidField as error:
             raise InvalidField(f"{spelt}: {error.message}", hint=error.hint) from None
-        if found.setdefault(option.field, value) != value:
+        if values.setdefault(option.field, value) != value:
             raise InvalidField("queue: path and queue say different things", hint="name the queue once")
-    return kind(**_complete(kind, found, where))
+    return kind(**_complete(kind, values, where))
 
 
-def _complete(kind: type[msgspec.Struct], found: dict[str, Any], where: str) -> dict[str, Any]:
-    if "url" not in found:
+def _complete(kind: type[msgspec.Struct], values: dict[str, Any], where: str) -> dict[str, Any]:
+    if "url" not in values:
         hint = "option('url', …) is a data directory or the address of a broker: penstock://localhost:7710"
-        if not found:
+        if not values:
             hint += "; of a table that names its columns Spark hands over no options: leave the columns out"
         raise InvalidField("url: it says where the queues are, and is not given", hint=hint)
-    missing = [field.name for field in msgspec.structs.fields(kind) if field.required and field.name not in found]
+    missing = [field.name for field in msgspec.structs.fields(kind) if field.required and field.name not in values]
     if missing:
         raise InvalidField("queue: none is named", hint=f"write {where}, or option('queue', 'orders')")
-    return found
+    return values
 
 
 def _suggestion(name: str, known: tuple[str, ...]) -> str:
-    """As everywhere, but blind to case, as Spark's options are."""
-    hint = suggestion(name.lower(), tuple(each.lower() for each in known))
-    return next((hint.replace(repr(each.lower()), repr(each)) for each in known if repr(each.lower()) in hint), "") or (
-        f"known: {', '.join(known)}"
-    )
+    """The suggestion for an unknown name, whatever its case, as Spark's options are."""
+    hint = suggestion(name.lower(), tuple(option.lower() for option in known))
+    for option in known:
+        if repr(option.lower()) in hint:
+            return hint.replace(repr(option.lower()), repr(option))
+    return f"known: {', '.join(known)}"
 
 
-# How texts are read.
+# parsing of values
 
 
 def _url(text: str) -> str:
@@ -190,10 +191,10 @@ def _count(text: str) -> int:
 
 
 def _size(text: str) -> int:
-    found = units.size_bytes(text)
-    if found < 1:
+    size = units.size_bytes(text)
+    if size < 1:
         raise InvalidField(f"{text!r} is too small", hint="64 to 128 MiB are right for most")
-    return found
+    return size
 
 
 def _instant(text: str) -> int:
@@ -209,14 +210,14 @@ def _offsets(text: str) -> Offsets:
     if text.lower() in ("earliest", "latest"):
         return "earliest" if text.lower() == "earliest" else "latest"
     try:
-        found = msgspec.json.decode(text, type=dict[str, int | dict[str, int]])
+        offsets = msgspec.json.decode(text, type=dict[str, int | dict[str, int]])
     except msgspec.DecodeError:
-        found = {}
-    each = [value for part in found.values() for value in (part.values() if isinstance(part, dict) else [part])]
-    if not each or min(each) < 0:
+        offsets = {}
+    numbers = [value for part in offsets.values() for value in (part.values() if isinstance(part, dict) else [part])]
+    if not numbers or min(numbers) < 0:
         hint = 'use earliest, latest, {"0": 1000} by partition, or {"orders": {"0": 1000}} by queue and partition'
         raise InvalidField(f"{text!r} says no offsets", hint=hint)
-    return found
+    return offsets
 
 
 _URL: Final = _Option("url", _url)

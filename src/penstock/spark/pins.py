@@ -18,12 +18,12 @@ from penstock import limits
 from penstock.clock import Clock, SystemClock
 from penstock.history.files import LocalFiles
 
-HOLD_SECONDS: Final = 8 * 3600.0  # a working day in a notebook
+PIN_SECONDS: Final = 8 * 3600.0  # a working day in a notebook
 RENEW_SECONDS: Final = limits.segment_pin_seconds / 4
 
 
-class Hold:
-    """One pin. Begins with every file; `narrow` says which ones are meant."""
+class Pin:
+    """One pin. It begins with every file; `narrow` reduces it to some."""
 
     def __init__(self, root: Path, clock: Clock) -> None:
         self.root = root
@@ -31,7 +31,7 @@ class Hold:
         self._clock = clock
         self._name = f"table-{secrets.token_hex(8)}"
         self.names: tuple[str, ...] | None = None
-        self.ends_at = clock.monotonic() + round(HOLD_SECONDS * 1_000_000)
+        self.ends_at = clock.monotonic() + round(PIN_SECONDS * 1_000_000)
         self.renew()
 
     def narrow(self, names: Sequence[str]) -> None:
@@ -45,67 +45,67 @@ class Hold:
         self._files.unpin(self._name)
 
 
-class Holder:
-    """Renews holds until their time is over."""
+class PinKeeper:
+    """Renews pins until their time is over."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._holds: list[Hold] = []
+        self._pins: list[Pin] = []
         self._is_over = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def hold(self, root: Path) -> Hold:
-        """Pin all files below a data directory, and go on doing so."""
-        found = Hold(root, self._clock)
+    def pin(self, root: Path) -> Pin:
+        """Pin all files of a data directory, and renew the pin from now on."""
+        pin = Pin(root, self._clock)
         with self._lock:
-            self._holds.append(found)
+            self._pins.append(pin)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="penstock-holder", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="penstock-pins", daemon=True)
                 self._thread.start()
                 atexit.register(self.release)
-        return found
+        return pin
 
-    def narrow(self, hold: Hold, names: Sequence[str]) -> None:
-        """Hold these files and no others. Where they are held already, that hold lasts longer, and this one ends."""
+    def narrow(self, pin: Pin, names: Sequence[str]) -> None:
+        """Pin only these files. If another pin holds the same ones, that pin is prolonged and this one is released."""
         with self._lock:
-            same = next((each for each in self._holds if each.root == hold.root and each.names == tuple(names)), None)
+            same = next((other for other in self._pins if other.root == pin.root and other.names == tuple(names)), None)
             if same is not None:
-                same.ends_at = hold.ends_at
+                same.ends_at = pin.ends_at
         if same is None and names:
-            hold.narrow(names)
+            pin.narrow(names)
         else:
-            self.let_go(hold)
+            self.unpin(pin)
 
-    def let_go(self, hold: Hold) -> None:
-        """What this one held may go."""
+    def unpin(self, pin: Pin) -> None:
+        """Release a pin."""
         with self._lock:
-            self._holds = [each for each in self._holds if each is not hold]
-        hold.release()
+            self._pins = [other for other in self._pins if other is not pin]
+        pin.release()
 
     def tick(self) -> None:
-        """Renew what is held; let go of what was held for long enough."""
+        """Renew all pins; release those whose time is over."""
         now = self._clock.monotonic()
         with self._lock:
-            over = [each for each in self._holds if each.ends_at <= now]
-            self._holds = [each for each in self._holds if each.ends_at > now]
-            renewed = list(self._holds)
-        for each in over:
-            each.release()
-        for each in renewed:
-            each.renew()
+            over = [pin for pin in self._pins if pin.ends_at <= now]
+            self._pins = [pin for pin in self._pins if pin.ends_at > now]
+            renewed = list(self._pins)
+        for pin in over:
+            pin.release()
+        for pin in renewed:
+            pin.renew()
 
     def release(self) -> None:
-        """Let go of everything, for good."""
+        """Release everything, for good."""
         self._is_over.set()
         with self._lock:
-            holds, self._holds = self._holds, []
-        for each in holds:
-            each.release()
+            pins, self._pins = self._pins, []
+        for pin in pins:
+            pin.release()
 
     def _run(self) -> None:
         while not self._is_over.wait(RENEW_SECONDS):
             self.tick()
 
 
-HOLDER: Final = Holder()
+KEEPER: Final = PinKeeper()

@@ -119,17 +119,17 @@ def ddl(options: SourceOptions, comment: str = "") -> str:
     return ", ".join([columns[0] + comment, *columns[1:]])
 
 
-def described(given: Mapping[str, str]) -> str:
+def described(texts: Mapping[str, str]) -> str:
     """The schema of a read, as DDL.
 
     For `CREATE TABLE … USING penstock` it is stored in Spark's catalogue, and is all that a query of the table hands to
     the source: so the options are in it too, as the comment of the first column.
     """
-    options = source_options(given)
-    if "provider" not in given:
+    options = source_options(texts)
+    if "provider" not in texts:
         return ddl(options)
     known = {name.lower() for name in option_names()["source"]}
-    own = {name: text for name, text in given.items() if name.lower() in known} | {"url": options.url}
+    own = {name: text for name, text in texts.items() if name.lower() in known} | {"url": options.url}
     quoted = (_REMEMBERED + msgspec.json.encode(own).decode()).replace("\\", "\\\\").replace("'", "\\'")
     return ddl(options, f" COMMENT '{quoted}'")
 
@@ -146,16 +146,16 @@ def remembered(schema: StructType) -> dict[str, str]:
 def layout(options: SourceOptions, schema: StructType) -> Layout:
     """What to give for a schema; `InvalidField` names the column that does not fit."""
     types = _types(options)
-    found: dict[str, str] = {}
+    columns: dict[str, str] = {}
     for field in schema.fields:
         if field.name not in types and field.name != CORRUPT:
             raise InvalidField(
                 f"schema: the table {options.table} has no column {field.name!r}",
                 hint=suggestion(field.name, tuple(types)),
             )
-        found[field.name] = field.dataType.simpleString()
-    shape = _shape(options, found)
-    _check(options, types, found, shape)
+        columns[field.name] = field.dataType.simpleString()
+    shape = _shape(options, columns)
+    _check(options, types, columns, shape)
     return shape
 
 
@@ -185,29 +185,29 @@ def _chosen(options: SourceOptions, types: dict[str, str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(options.columns))
 
 
-def _shape(options: SourceOptions, found: dict[str, str]) -> Layout:
+def _shape(options: SourceOptions, columns: dict[str, str]) -> Layout:
     """A user's schema may say what an option could have said."""
     payload, headers = options.payload, options.headers
-    kind = found.get("payload", "")
+    kind = columns.get("payload", "")
     if kind.startswith("struct<"):
         payload = "json"
     elif kind in ("binary", "string"):
         payload = "binary" if kind == "binary" else "string"
-    if found.get("headers") == HEADERS_TYPES["list"]:
+    if columns.get("headers") == HEADERS_TYPES["list"]:
         headers = "list"
-    return Layout(options.table, tuple(found), payload, headers)
+    return Layout(options.table, tuple(columns), payload, headers)
 
 
-def _check(options: SourceOptions, types: dict[str, str], found: dict[str, str], shape: Layout) -> None:
-    wanted = {**types, CORRUPT: "string"}
-    if "headers" in found:
-        wanted["headers"] = HEADERS_TYPES.get(shape.headers, wanted["headers"])
-    if "payload" in found:
-        wanted["payload"] = found["payload"] if shape.payload == "json" else _PAYLOAD_TYPES[shape.payload]
-    for name, kind in found.items():
-        if kind != wanted[name]:
+def _check(options: SourceOptions, types: dict[str, str], columns: dict[str, str], shape: Layout) -> None:
+    expected = {**types, CORRUPT: "string"}
+    if "headers" in columns:
+        expected["headers"] = HEADERS_TYPES.get(shape.headers, expected["headers"])
+    if "payload" in columns:
+        expected["payload"] = columns["payload"] if shape.payload == "json" else _PAYLOAD_TYPES[shape.payload]
+    for name, kind in columns.items():
+        if kind != expected[name]:
             raise InvalidField(
-                f"schema: the column {name!r} is {wanted[name]}, not {kind}", hint="cast it after reading"
+                f"schema: the column {name!r} is {expected[name]}, not {kind}", hint="cast it after reading"
             )
-    if CORRUPT in found and shape.payload != "json":
+    if CORRUPT in columns and shape.payload != "json":
         raise InvalidField(f"schema: {CORRUPT!r} is for JSON", hint="say option('payload', 'json')")

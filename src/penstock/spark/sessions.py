@@ -19,7 +19,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -69,24 +69,24 @@ def _find(environment: Mapping[str, str]) -> str:
             hint = "set JAVA_HOME to where Java is, or unset it"
             raise SparkMissing(f"JAVA_HOME is {home}, where there is no bin/java", hint=hint)
         return java
-    found = shutil.which("java", path=environment.get("PATH", ""))
-    if found is None:
+    in_path = shutil.which("java", path=environment.get("PATH", ""))
+    if in_path is None:
         raise SparkMissing("Spark needs Java, and there is none", hint=f"type: {INSTALL_JAVA}")
-    return found
+    return in_path
 
 
 def _version(java: str) -> int:
     try:
-        asked = subprocess.run(  # noqa: S603 - the Java that Spark would start anyway
+        reply = subprocess.run(  # noqa: S603 - the Java that Spark would start anyway
             [java, "-version"], capture_output=True, text=True, check=False, timeout=_ANSWER_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SparkMissing(f"{java} does not start: {error}", hint=f"type: {INSTALL_JAVA}") from None
-    found = _VERSION.search(asked.stderr + asked.stdout)
-    if found is None:
+    match = _VERSION.search(reply.stderr + reply.stdout)
+    if match is None:
         hint = f"type: {INSTALL_JAVA}, or set JAVA_HOME to where a sound one is"
         raise SparkMissing(f"{java} does not say which version it is", hint=hint)
-    return int(found[1])
+    return int(match[1])
 
 
 SOURCE: Final = "penstock"
@@ -116,12 +116,12 @@ def load_by_source(reader: DataFrameReader) -> DataFrame:
 def _wrapped(load: Load) -> Load:
     @functools.wraps(load)
     def load_planned(self: DataFrameReader, path: Any = None, *args: Any, **options: Any) -> DataFrame:
-        given = None if args else _shared_options(self.options(**_apart(self, options)), path)
-        if given is None:
+        shared = None if args else _shared_options(self.options(**_apart(self, options)), path)
+        if shared is None:
             return load(self, path, *args)
         from penstock.spark.tables import frame
 
-        return frame(self._spark, given)
+        return frame(self._spark, shared)
 
     return load_planned
 
@@ -140,19 +140,17 @@ def _shared_options(reader: DataFrameReader, path: Any) -> dict[str, str] | None
     java: Any = reader._jreader
     if java.source() != SOURCE or java.userSpecifiedSchema().isDefined():
         return None
-    given = dict(_pairs(java.extraOptions()))
+    options = dict(_pairs(java.extraOptions()))
     if path is not None:
-        given["path"] = path if isinstance(path, str) else ",".join(path)
-    return given if _SHARED.issuperset(name.lower() for name in given) else None
+        options["path"] = path if isinstance(path, str) else ",".join(path)
+    return options if _SHARED.issuperset(name.lower() for name in options) else None
 
 
-def _pairs(options: Any) -> list[tuple[str, str]]:
-    found = []
+def _pairs(options: Any) -> Iterator[tuple[str, str]]:
     pairs = options.originalMap().iterator()
     while pairs.hasNext():
         pair = pairs.next()
-        found.append((pair._1(), pair._2()))
-    return found
+        yield pair._1(), pair._2()
 
 
 LOOPBACK: Final = "127.0.0.1"
@@ -226,10 +224,10 @@ def _show_archive(spark: SparkSession) -> None:
 
 def settings(master: str) -> dict[str, str]:
     """What a session of ours is started with; a server of Spark Connect takes only what can be set while it runs."""
-    found = {**_SETTINGS, "spark.sql.shuffle.partitions": str(2 * cores(master))}
+    chosen = {**_SETTINGS, "spark.sql.shuffle.partitions": str(2 * cores(master))}
     if master.startswith("sc://"):
-        return {name: value for name, value in found.items() if name.startswith("spark.sql.")}
-    return {**found, **_LOCAL_SETTINGS} if master.startswith("local") else found
+        return {name: value for name, value in chosen.items() if name.startswith("spark.sql.")}
+    return {**chosen, **_LOCAL_SETTINGS} if master.startswith("local") else chosen
 
 
 def cores(master: str) -> int:

@@ -78,13 +78,13 @@ _TO_JSON: Final = "df.selectExpr('to_json(struct(*)) AS payload') makes one of a
 
 
 def _check_type(name: str, kind: DataType) -> None:
-    found, column = kind.simpleString(), COLUMNS[name]
-    if found.split("(")[0].split(" ")[0].split("<")[0] not in column.kinds and found not in column.kinds:
-        raise InvalidField(f"{name}: a column of {found} does not fit", hint=f"expected: {column.expected}")
+    type_name, column = kind.simpleString(), COLUMNS[name]
+    if type_name.split("(")[0].split(" ")[0].split("<")[0] not in column.kinds and type_name not in column.kinds:
+        raise InvalidField(f"{name}: a column of {type_name} does not fit", hint=f"expected: {column.expected}")
 
 
 def _hint(name: str, names: list[str]) -> str:
-    """A misspelt column, or a frame that was not made for a queue."""
+    """What to do about an unknown column: a misspelt one, or a frame that was not made for a queue."""
     meant = suggestion(name, tuple(COLUMNS))
     if meant.startswith("did you mean"):
         return meant
@@ -95,39 +95,39 @@ def batches_of(arrived: Iterable[pa.RecordBatch], columns: tuple[str, ...]) -> I
     """Batches of about `limits.staged_batch_bytes` from Spark's own, which are smaller."""
     gathered: list[pa.RecordBatch] = []
     size = rows = 0
-    for each in arrived:
-        for piece in _pieces(_fitted(each, columns)):
-            if gathered and (size + piece.nbytes > limits.staged_batch_bytes or rows + len(piece) > _ROWS_MAX):
+    for batch in arrived:
+        for part in _split(_fitted(batch, columns)):
+            if gathered and (size + part.nbytes > limits.staged_batch_bytes or rows + len(part) > _ROWS_MAX):
                 yield Batch.build(pa.Table.from_batches(gathered))
                 gathered, size, rows = [], 0, 0
-            gathered.append(piece)
-            size += piece.nbytes
-            rows += len(piece)
+            gathered.append(part)
+            size += part.nbytes
+            rows += len(part)
     if gathered:
         yield Batch.build(pa.Table.from_batches(gathered))
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The record batch, halved until its pieces are small enough, or single messages."""
+def _split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The record batch, halved until its parts are small enough, or single messages."""
     if len(batch) > 1 and (batch.nbytes > limits.staged_batch_bytes or len(batch) > _ROWS_MAX):
         middle = len(batch) // 2
-        yield from _pieces(batch.slice(0, middle))
-        yield from _pieces(batch.slice(middle))
+        yield from _split(batch.slice(0, middle))
+        yield from _split(batch.slice(middle))
     elif len(batch):
         yield batch
 
 
 def _fitted(arrived: pa.RecordBatch, columns: tuple[str, ...]) -> pa.RecordBatch:
     """The columns of messages, as `Batch.build` takes them."""
-    found: dict[str, Any] = {name: arrived.column(name) for name in columns}
+    by_name: dict[str, Any] = {name: arrived.column(name) for name in columns}
     for name in ("delay", "ttl"):
-        if name in found and pa.types.is_decimal(found[name].type):
-            found[name] = found[name].cast(pa.float64())
-    payload = found[PAYLOAD]
+        if name in by_name and pa.types.is_decimal(by_name[name].type):
+            by_name[name] = by_name[name].cast(pa.float64())
+    payload = by_name[PAYLOAD]
     if pa.types.is_nested(payload.type):
-        found[PAYLOAD] = _as_json(payload)
-        found.setdefault(CONTENT_TYPE, pa.repeat(CONTENT_TYPE_NAMES[ContentType.JSON], len(payload)))
-    return pa.RecordBatch.from_arrays(list(found.values()), names=list(found))
+        by_name[PAYLOAD] = _as_json(payload)
+        by_name.setdefault(CONTENT_TYPE, pa.repeat(CONTENT_TYPE_NAMES[ContentType.JSON], len(payload)))
+    return pa.RecordBatch.from_arrays(list(by_name.values()), names=list(by_name))
 
 
 def _as_json(column: pa.Array) -> pa.Array:

@@ -23,7 +23,7 @@ from penstock.batch import Batch
 from penstock.clock import Clock, SystemClock
 from penstock.errors import DirectoryInUse, PenstockError, QueueNotFound, RateLimited, Unavailable
 from penstock.requests import SinkCommit
-from penstock.spark.location import CLIENT, Place, check_directory, not_here
+from penstock.spark.location import CLIENT, Location, check_directory, not_here
 from penstock.storage.access import DirectoryLock
 from penstock.storage.directory import MARKER, read_marker
 from penstock.storage.disk import RealDisk
@@ -48,10 +48,10 @@ class Target(msgspec.Struct, frozen=True):
     queue: str
 
     def prepare(self) -> None:
-        """Before anything is staged: a directory that is not there yet is made, what cannot be had is refused."""
-        place = Place(self.url)
-        if not place.is_broker and (Path(place.url) / MARKER).is_file():
-            _waiting_for_directory(lambda: _look(place.url))
+        """Before anything is staged: create a directory that does not exist, refuse one that cannot be used."""
+        location = Location(self.url)
+        if not location.is_broker and (Path(location.url) / MARKER).is_file():
+            _waiting_for_directory(lambda: _look(location.url))
         else:
             with self.session():
                 pass
@@ -63,11 +63,11 @@ class Target(msgspec.Struct, frozen=True):
         from penstock.remote.dialling import session
         from penstock.remote.settings import settings
 
-        place = Place(self.url)
-        if place.is_broker:
+        location = Location(self.url)
+        if location.is_broker:
             opened = session(
                 settings(
-                    place.url,
+                    location.url,
                     client=CLIENT,
                     connect_seconds=CONNECT_SECONDS,
                     timeout=TIMEOUT_SECONDS,
@@ -75,22 +75,22 @@ class Target(msgspec.Struct, frozen=True):
                 )
             )
         else:
-            opened = _waiting_for_directory(lambda: BlockingSession(Session(place.url)))
+            opened = _waiting_for_directory(lambda: BlockingSession(Session(location.url)))
         with closing(opened):
             yield opened
 
     @contextmanager
     def _staging(self) -> Iterator[tuple[Put, Remove]]:
-        place = Place(self.url)
-        if not place.is_broker:
-            check_directory(place.url)
-            staging = Staging(RealDisk(place.url))
+        location = Location(self.url)
+        if not location.is_broker:
+            check_directory(location.url)
+            staging = Staging(RealDisk(location.url))
             yield partial(_write, staging), staging.remove
             return
         with self._task_session() as session:
             local = _own_directory(session)
             put = partial(_send, session, self.queue) if local is None else partial(_write, Staging(local))
-            yield put, partial(session.discard_staged, self.queue)
+            yield put, lambda names: session.execute(ops.DiscardStaged(self.queue, names))
 
     @contextmanager
     def _task_session(self) -> Iterator[Any]:
@@ -104,7 +104,7 @@ class Target(msgspec.Struct, frozen=True):
     def stage(
         self, sink: str, task: int, batches: Iterable[Batch], clock: Clock | None = None
     ) -> tuple[list[str], int]:
-        """Stage what a task has to write: the names of its files, and how many messages they hold."""
+        """Stage the batches of a task. Returns the names of the files, and how many messages they hold."""
         clock = clock or SystemClock()
         names: list[str] = []
         rows = 0
@@ -116,29 +116,29 @@ class Target(msgspec.Struct, frozen=True):
                     rows += batch.count
             except BaseException:
                 with suppress(PenstockError):
-                    remove(names)  # or else they go when they are old
+                    remove(names)  # otherwise they are removed when they are old
                 raise
         return names, rows
 
     def discard(self, names: list[str], sink: str = "") -> None:
-        """Remove files that will not be committed, and all others of `sink` that are to be seen from here, unless an
+        """Remove files that will not be committed, and all others of `sink` that are visible from here, unless an
         unfinished batch needs them.
         """
         if names or sink:
             with self.session() as session:
-                session.execute(ops.DiscardStaged(self.queue, sorted({*names, *self._seen(session, sink)})))
+                session.execute(ops.DiscardStaged(self.queue, sorted({*names, *self._visible(session, sink)})))
 
-    def _seen(self, session: Any, sink: str) -> list[str]:
-        place = Place(self.url)
-        disk = _own_directory(session) if place.is_broker else RealDisk(place.url)
+    def _visible(self, session: Any, sink: str) -> list[str]:
+        location = Location(self.url)
+        disk = _own_directory(session) if location.is_broker else RealDisk(location.url)
         return Staging(disk).of_sink(self.queue, sink) if sink else []
 
-    def commit(self, wanted: SinkCommit) -> None:
+    def commit(self, batch: SinkCommit) -> None:
         """Commit a batch, in as many steps as it takes."""
         with self.session() as session:
             while True:
-                state = _paced(lambda: session.execute(ops.CommitSink(**structs.asdict(wanted))))
-                if state.batch >= wanted.batch:
+                state = _paced(lambda: session.execute(ops.CommitSink(**structs.asdict(batch))))
+                if state.batch >= batch.batch:
                     return
 
 
@@ -158,13 +158,13 @@ def _send(session: Any, queue: str, name: str, batch: Batch) -> None:
 
 
 def _own_directory(session: Any) -> RealDisk | None:
-    """The broker's directory, if it is on this machine and files made here are as good as the broker's own."""
+    """The broker's directory, if it is on this machine and belongs to the same user."""
     try:
         info = session.execute(ops.History())
         disk = RealDisk(info.directory)
         is_own = read_marker(disk).hex() == info.shard_id and os.stat(disk.root).st_uid == os.geteuid()
     except (PenstockError, OSError):
-        return None  # not to be seen from here, or this client may not ask
+        return None  # not visible from here, or this client may not ask
     return disk if is_own else None
 
 

@@ -21,7 +21,7 @@ from penstock.history import OffsetRange, PartitionView, QueueView
 CHECKPOINT_HINT: Final = "give this query a checkpointLocation of its own, or name the queues that the checkpoint is of"
 
 Queues = Mapping[str, QueueView]
-Place = tuple[str, str]  # queue, partition
+PartitionKey = tuple[str, str]  # queue, partition
 
 
 class QueueOffset(msgspec.Struct, frozen=True):
@@ -40,11 +40,11 @@ class StreamOffset(msgspec.Struct, frozen=True):
 
     def as_dict(self) -> dict[str, Any]:
         """As Spark keeps it."""
-        found: dict[str, Any] = msgspec.to_builtins(self)
-        return found
+        offset: dict[str, Any] = msgspec.to_builtins(self)
+        return offset
 
-    def places(self) -> dict[Place, int]:
-        return {(queue, name): offset for queue, each in self.queues.items() for name, offset in each.next.items()}
+    def positions(self) -> dict[PartitionKey, int]:
+        return {(queue, name): offset for queue, known in self.queues.items() for name, offset in known.next.items()}
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -54,30 +54,30 @@ class Loss(msgspec.Struct, frozen=True):
     count: int | None
 
 
-def offset_of(given: Mapping[str, Any]) -> StreamOffset:
+def offset_of(offset: Mapping[str, Any]) -> StreamOffset:
     """An offset from a checkpoint."""
     try:
-        return msgspec.convert(given, StreamOffset)
+        return msgspec.convert(offset, StreamOffset)
     except msgspec.ValidationError:
         raise InvalidField(
             "checkpointLocation: the checkpoint is not of a query that observes a queue", hint=CHECKPOINT_HINT
         ) from None
 
 
-def begin(shard: str, query: str, queues: Queues, positions: Mapping[Place, int]) -> StreamOffset:
+def begin(shard: str, query: str, queues: Queues, positions: Mapping[PartitionKey, int]) -> StreamOffset:
     """The first offset of a query."""
-    found = {
+    offsets = {
         name: QueueOffset(
-            view.incarnation, {each: positions[name, each] for each in view.partitions if (name, each) in positions}
+            view.incarnation, {part: positions[name, part] for part in view.partitions if (name, part) in positions}
         )
         for name, view in sorted(queues.items())
     }
-    return StreamOffset(shard, query, found)
+    return StreamOffset(shard, query, offsets)
 
 
-def losses(start: StreamOffset, queues: Queues) -> tuple[dict[Place, int], list[Loss]]:
+def losses(start: StreamOffset, queues: Queues) -> tuple[dict[PartitionKey, int], list[Loss]]:
     """From where on the query can go on, and what it has lost."""
-    positions: dict[Place, int] = {}
+    positions: dict[PartitionKey, int] = {}
     lost: list[Loss] = []
     for queue, known in start.queues.items():
         view = queues.get(queue)
@@ -91,8 +91,8 @@ def losses(start: StreamOffset, queues: Queues) -> tuple[dict[Place, int], list[
             if not kept[0] <= offset <= kept[1]:
                 lost.append(_loss(queue, name, offset, *kept))
             positions[queue, name] = min(max(offset, kept[0]), kept[1])
-    for (queue, name), each in _partitions(queues):
-        positions.setdefault((queue, name), each.start)
+    for (queue, name), partition in _partitions(queues):
+        positions.setdefault((queue, name), partition.start)
     return positions, lost
 
 
@@ -119,22 +119,24 @@ def check(start: StreamOffset, shard: str, is_meant: Mapping[str, bool]) -> None
 
 
 def refuse(lost: Sequence[Loss]) -> None:
-    """Say what is gone; nothing happens when nothing is."""
+    """Raise `HistoryLost` if anything was lost."""
     if lost:
         more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
         raise HistoryLost(
             f"{lost[0].text}{more}",
-            hint="set failOnDataLoss=false to skip it and go on, or begin anew with another checkpointLocation",
+            hint="set failOnDataLoss=false to skip it and go on, or start over with another checkpointLocation",
         )
 
 
-def advance(start: StreamOffset, positions: Mapping[Place, int], queues: Queues, count_max: int | None) -> StreamOffset:
+def advance(
+    start: StreamOffset, positions: Mapping[PartitionKey, int], queues: Queues, count_max: int | None
+) -> StreamOffset:
     """The next offset: at most `count_max` messages on from these positions. The start itself when nothing is new."""
-    backlog = {place: each.end - positions[place] for place, each in _partitions(queues) if each.end > positions[place]}
+    backlog = {key: end - positions[key] for key, end in ends(queues).items() if end > positions[key]}
     if not backlog:
         return start
     taken = shared(backlog, count_max, sum(positions.values()))
-    found: dict[str, QueueOffset] = {}
+    offsets: dict[str, QueueOffset] = {}
     for name in sorted({*start.queues, *(queue for queue, _ in backlog)}):
         view = queues.get(name)
         if view is None:
@@ -143,11 +145,11 @@ def advance(start: StreamOffset, positions: Mapping[Place, int], queues: Queues,
         kept = known.next if known is not None and known.incarnation == view.incarnation else {}
         moved = {part: positions[name, part] + count for (queue, part), count in taken.items() if queue == name}
         stays = {part: positions[name, part] for part in kept}
-        found[name] = QueueOffset(view.incarnation, {**stays, **moved})
-    return StreamOffset(start.shard, start.query, found)
+        offsets[name] = QueueOffset(view.incarnation, {**stays, **moved})
+    return StreamOffset(start.shard, start.query, offsets)
 
 
-def shared(backlog: Mapping[Place, int], count_max: int | None, turn: int) -> dict[Place, int]:
+def shared(backlog: Mapping[PartitionKey, int], count_max: int | None, turn: int) -> dict[PartitionKey, int]:
     """As many messages of each as make `count_max` together: all the same number, or as many as there are.
 
     What is left over goes to one each, beginning with another at every `turn`.
@@ -155,20 +157,20 @@ def shared(backlog: Mapping[Place, int], count_max: int | None, turn: int) -> di
     if count_max is None or sum(backlog.values()) <= count_max:
         return dict(backlog)
     taken = dict.fromkeys(backlog, 0)
-    left, hungry = count_max, sorted(backlog, key=lambda place: (backlog[place], place))
-    for index, place in enumerate(hungry):
-        taken[place] = min(backlog[place], left // (len(hungry) - index))
-        left -= taken[place]
+    left, hungry = count_max, sorted(backlog, key=lambda key: (backlog[key], key))
+    for index, key in enumerate(hungry):
+        taken[key] = min(backlog[key], left // (len(hungry) - index))
+        left -= taken[key]
     for step in range(len(hungry)):
-        place = hungry[(turn + step) % len(hungry)]
-        if left and taken[place] < backlog[place]:
-            taken[place] += 1
+        key = hungry[(turn + step) % len(hungry)]
+        if left and taken[key] < backlog[key]:
+            taken[key] += 1
             left -= 1
-    return {place: count for place, count in taken.items() if count}
+    return {key: count for key, count in taken.items() if count}
 
 
-def wanted(start: StreamOffset, end: StreamOffset, queues: Queues) -> Iterator[OffsetRange]:
-    """What lies between two offsets; what is new since the first one is wanted from its beginning."""
+def requested(start: StreamOffset, end: StreamOffset, queues: Queues) -> Iterator[OffsetRange]:
+    """What lies between two offsets; what is new since the first one is read from its beginning."""
     for queue, known in end.queues.items():
         before = start.queues.get(queue)
         is_same = before is not None and before.incarnation == known.incarnation
@@ -181,45 +183,45 @@ def wanted(start: StreamOffset, end: StreamOffset, queues: Queues) -> Iterator[O
                 yield OffsetRange(queue, name, first, offset)
 
 
-def missing(wanted: Sequence[OffsetRange], end: StreamOffset, queues: Queues) -> list[Loss]:
-    """What of it is not there: removed, or never written as far as this log knows."""
+def missing(ranges: Sequence[OffsetRange], end: StreamOffset, queues: Queues) -> list[Loss]:
+    """What of these ranges does not exist: removed, or never written as far as this log knows."""
     lost: list[Loss] = []
-    for each in wanted:
-        view = queues.get(each.queue)
-        if view is None or view.incarnation != end.queues[each.queue].incarnation:
-            lost.append(Loss(f"queue {each.queue!r} was deleted since this query planned to read it", None))
+    for item in ranges:
+        view = queues.get(item.queue)
+        if view is None or view.incarnation != end.queues[item.queue].incarnation:
+            lost.append(Loss(f"queue {item.queue!r} was deleted since this query planned to read it", None))
             continue
-        partition = view.partitions.get(each.partition)
+        partition = view.partitions.get(item.partition)
         start, stop = (0, 0) if partition is None else (partition.start, partition.end)
-        if each.first < start:
-            lost.append(_loss(each.queue, each.partition, each.first, min(start, each.end), stop))
-        if each.end > stop:
-            lost.append(_loss(each.queue, each.partition, each.end, start, stop))
+        if item.first < start:
+            lost.append(_loss(item.queue, item.partition, item.first, min(start, item.end), stop))
+        if item.end > stop:
+            lost.append(_loss(item.queue, item.partition, item.end, start, stop))
     return lost
 
 
-def ends(queues: Queues) -> dict[Place, int]:
-    """Where each partition ends."""
-    return {place: each.end for place, each in _partitions(queues)}
+def ends(queues: Queues) -> dict[PartitionKey, int]:
+    """The end of each partition."""
+    return {key: partition.end for key, partition in _partitions(queues)}
 
 
-def capped(queues: Queues, targets: Mapping[Place, int]) -> dict[str, QueueView]:
+def capped(queues: Queues, targets: Mapping[PartitionKey, int]) -> dict[str, QueueView]:
     """The queues as if nothing had come after the targets."""
-    found: dict[str, QueueView] = {}
+    queues_capped: dict[str, QueueView] = {}
     for queue, view in queues.items():
         parts = {
             name: PartitionView(
-                name, each.id, min(each.start, targets[queue, name]), min(each.end, targets[queue, name])
+                name, partition.id, min(partition.start, targets[queue, name]), min(partition.end, targets[queue, name])
             )
-            for name, each in view.partitions.items()
+            for name, partition in view.partitions.items()
             if (queue, name) in targets
         }
-        if parts or any(place[0] == queue for place in targets):
-            found[queue] = QueueView(view.name, view.incarnation, view.options, parts, view.groups)
-    return found
+        if parts or any(key[0] == queue for key in targets):
+            queues_capped[queue] = QueueView(view.name, view.incarnation, view.options, parts, view.groups)
+    return queues_capped
 
 
-def _partitions(queues: Queues) -> Iterable[tuple[Place, PartitionView]]:
+def _partitions(queues: Queues) -> Iterable[tuple[PartitionKey, PartitionView]]:
     for queue, view in sorted(queues.items()):
-        for name, each in view.partitions.items():
-            yield (queue, name), each
+        for name, partition in view.partitions.items():
+            yield (queue, name), partition

@@ -10,7 +10,6 @@ the last batch before a pause, for which Spark makes no `commit`.
 
 from __future__ import annotations
 
-import logging
 import secrets
 import threading
 from abc import abstractmethod
@@ -24,8 +23,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from penstock.errors import InvalidField
 from penstock.history import History, Moment, QueueView, Slice, open_history
 from penstock.spark import failures
-from penstock.spark.batch_reader import Lot, Shaper
-from penstock.spark.location import open_planned
+from penstock.spark.batch_reader import Lot, Shaper, read_planned
 from penstock.spark.options import SourceOptions, source_options
 from penstock.spark.schema import layout
 
@@ -45,7 +43,6 @@ PAUSE_SECONDS: Final = 0.05  # before looking a second time, when there is nothi
 TASK_CONNECT_SECONDS: Final = 60.0
 PATTERN: Final = frozenset("*?[")  # what makes a name a pattern
 
-_log = logging.getLogger(__name__)
 _never = threading.Event()
 
 
@@ -63,7 +60,7 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceS
 
 
 def _check(options: SourceOptions) -> None:
-    """What a stream cannot be asked for."""
+    """Refuse options that do not fit a stream."""
     if options.table != "messages":
         raise InvalidField("table: only messages can be read as a stream", hint="read events and tasks with spark.read")
     if options.ending_offsets != "latest" or options.until is not None:
@@ -74,7 +71,7 @@ def _check(options: SourceOptions) -> None:
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What both modes share; see the module's rules."""
+    """What both modes share: the history, the queues of the query, pinned files, and reading in tasks."""
 
     count_default: int | None = None  # messages of a batch when nothing is said
 
@@ -106,7 +103,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if count_max is None else ReadMaxRows(count_max)
 
     def stop(self) -> None:
-        self.let_go()
+        self.release()
         if self._history is not None:
             self._history.close()
             self._history = None
@@ -122,36 +119,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {name: view for name, view in moment.queues.items() if self.is_meant(name)}
 
     def hold(self, slices: Sequence[Slice]) -> None:
-        """Keep the files of a batch until the tasks come to hold them themselves; those of the one before may go."""
-        files = sorted({each.file for each in slices if not each.is_tail})
+        """Pin the files of a batch until the tasks pin them themselves; those of the batch before are released."""
+        files = sorted({part.file for part in slices if not part.is_tail})
         if files:
             self.history.files.pin(self._pin_name, self.history.clock.now(), files)
             self._is_holding = True
 
-    def let_go(self) -> None:
-        """The batch is done, and its files may go too."""
+    def release(self) -> None:
+        """Unpin the files of a batch that is done."""
         if self._is_holding and self._history is not None:
             self._history.files.unpin(self._pin_name)
         self._is_holding = False
 
     def rows(self, slices: Sequence[Slice], extra: Sequence[str] = ()) -> Iterator[tuple[pa.RecordBatch, Shaper]]:
-        """In a task: batches with the needed columns and some more, and what makes of them what Spark wants."""
+        """In a task: batches with the needed columns and `extra` ones, and the shaper that fits them to the schema."""
         shaper = Shaper(self.shape, self.schema)
         columns = list(dict.fromkeys((*shaper.needed, *extra)))
-        # The query has found its broker already: one that is being started again is worth waiting for.
-        history = open_planned(
-            self.options.url, self._planned_shard, local=self.options.is_local, connect_seconds=TASK_CONNECT_SECONDS
-        )
-        history.skips_lost = not self.options.fail_on_data_loss
-        try:
-            for batch in history.read(slices, columns):
-                if batch.num_rows:
-                    yield batch, shaper
-            for gone in history.lost:
-                what = f"offsets {gone.first} to {gone.end - 1} of {gone.queue}/{gone.partition}"
-                _log.warning("%s were removed by retention before they were read, and are skipped", what)
-        finally:
-            history.close()
+        # The query has found its broker already: one that is being restarted is worth waiting for.
+        batches = read_planned(self.options, self._planned_shard, slices, columns, TASK_CONNECT_SECONDS)
+        return ((batch, shaper) for batch in batches)
 
     @failures.shown_plainly
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -168,8 +154,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def count_max_of(limit: Any) -> int | None:
     """How many messages Spark allows; None for all."""
-    found: int | None = getattr(limit, "max_rows", None)
-    return found
+    count_max: int | None = getattr(limit, "max_rows", None)
+    return count_max
 
 
 def pause() -> None:

@@ -27,7 +27,7 @@ from penstock.model import suggestion
 from penstock.spark import functions as f
 from penstock.spark import ranges
 from penstock.spark.options import SourceOptions, source_options, spelt_slices
-from penstock.spark.pins import HOLDER
+from penstock.spark.pins import KEEPER
 from penstock.spark.schema import COLUMNS
 from penstock.spark.sessions import SOURCE, load_by_source, register
 from penstock.storage.directory import MARKER
@@ -81,9 +81,9 @@ def _lookup(url: str) -> Any:
 
 
 _OFFSET_MAX: Final = 2**63 - 1
-_PLACE: Final = "incarnation * 4294967296 + partition_id"  # a partition, as one number
+_PARTITION: Final = "incarnation * 4294967296 + partition_id"  # a partition, as one number
 
-Places = dict[tuple[int, int], int]  # (queue id, partition id): an offset
+Offsets = dict[tuple[int, int], int]  # (queue id, partition id): an offset
 
 
 def table(
@@ -101,34 +101,34 @@ def table(
     `since` ≤ `pushed_at` < `until`; for events it is `settled_at`, for tasks `at`.
     """
     names = [queues] if isinstance(queues, str) else list(queues)
-    given = {"url": str(url), "path": ",".join(names), "table": table}
-    given |= {name: _spelt(name, at) for name, at in (("startingTime", since), ("endingTime", until)) if at is not None}
+    texts = {"url": str(url), "path": ",".join(names), "table": table}
+    texts |= {name: _spelt(name, at) for name, at in (("startingTime", since), ("endingTime", until)) if at is not None}
     if columns is not None:
-        given["columns"] = msgspec.json.encode(list(columns)).decode()
-    return frame(spark, given)
+        texts["columns"] = msgspec.json.encode(list(columns)).decode()
+    return frame(spark, texts)
 
 
-def frame(spark: SparkSession, given: Mapping[str, str]) -> DataFrame:
+def frame(spark: SparkSession, texts: Mapping[str, str]) -> DataFrame:
     """A read with these options of the source, of the moment of this call."""
-    options = source_options(given)
+    options = source_options(texts)
     columns = _known(options.columns, options.table)
-    given = {**given, "url": options.url}  # a directory in full: Spark's processes may be in others
+    texts = {**texts, "url": options.url}  # a directory in full: Spark's processes may be in others
     register(spark)
     with closing(open_history(options.url)) as history:
         root = _root(spark, history) if options.table != EVENTS or can_look_up() else None
         if root is None:
-            return _from_source(spark, given | _ends(history, options), columns)
-        hold = HOLDER.hold(root)  # before anybody looks which files there are
+            return _from_source(spark, texts | _ends(history, options), columns)
+        pin = KEEPER.pin(root)  # before anybody looks which files there are
         try:
             sealed = _sealed(history, options)
         except BaseException:
-            HOLDER.let_go(hold)
+            KEEPER.unpin(pin)
             raise
-    HOLDER.narrow(hold, sealed.files)
+    KEEPER.narrow(pin, sealed.files)
     if not sealed.files:
-        return _from_source(spark, given | sealed.tail(), columns)
+        return _from_source(spark, texts | sealed.tail(), columns)
     parquet = sealed.read(spark, root).select(*(f"`{name}`" for name in columns))
-    return parquet.unionByName(_from_source(spark, given | sealed.tail(), columns)) if sealed.has_tail else parquet
+    return parquet.unionByName(_from_source(spark, texts | sealed.tail(), columns)) if sealed.has_tail else parquet
 
 
 class Sealed(Protocol):
@@ -153,17 +153,14 @@ class SealedMessages:
     def __init__(self, moment: Moment, views: Sequence[QueueView], since: int | None, until: int | None) -> None:
         self.queues = {view.incarnation: view for view in views}
         self.since, self.until = since, until
-        extents = [each for each in moment.manifest.extents if each.queue in self.queues]
-        self._ends: Places = {}
-        for each in extents:
-            place = (each.queue, each.partition)
-            self._ends[place] = max(self._ends.get(place, 0), each.end_offset)
+        limits = Limits(since, until)
+        extents = [extent for extent in moment.manifest.extents if extent.queue in self.queues]
+        self._ends: Offsets = {}
+        for extent in extents:
+            key = (extent.queue, extent.partition)
+            self._ends[key] = max(self._ends.get(key, 0), extent.end_offset)
         self.files = sorted(
-            {
-                each.file
-                for each in extents
-                if (since is None or each.pushed_last_at >= since) and (until is None or each.pushed_first_at < until)
-            }
+            {extent.file for extent in extents if limits.meets(extent.pushed_first_at, extent.pushed_last_at)}
         )
 
     def tail(self) -> dict[str, str]:
@@ -171,10 +168,10 @@ class SealedMessages:
         starts: dict[str, dict[str, int]] = {}
         ends: dict[str, dict[str, int]] = {}
         for view in self.queues.values():
-            parts = {each.name: each for each in view.partitions.values()}
-            sealed = {name: self._ends.get((view.incarnation, each.id), 0) for name, each in parts.items()}
-            starts[view.name] = {name: max(each.start, sealed[name]) for name, each in parts.items()}
-            ends[view.name] = {name: each.end for name, each in parts.items()}
+            parts = {partition.name: partition for partition in view.partitions.values()}
+            sealed = {name: self._ends.get((view.incarnation, partition.id), 0) for name, partition in parts.items()}
+            starts[view.name] = {name: max(partition.start, sealed[name]) for name, partition in parts.items()}
+            ends[view.name] = {name: partition.end for name, partition in parts.items()}
         return {"startingOffsets": _json(starts), "endingOffsets": _json(ends)}
 
     @property
@@ -185,23 +182,23 @@ class SealedMessages:
             for part in view.partitions.values()
         )
 
-    def outside(self) -> tuple[Places, Places]:
+    def outside(self) -> tuple[Offsets, Offsets]:
         """Where files have more than is kept: the first offset of those partitions; and where more than the moment
         has, since the manifest may be a little newer: the end of those.
         """
         parts = {
             (view.incarnation, part.id): part for view in self.queues.values() for part in view.partitions.values()
         }
-        starts = {place: part.start for place, part in parts.items() if part.start}
-        ends = {place: part.end for place, part in parts.items() if self._ends.get(place, 0) > part.end}
+        starts = {key: part.start for key, part in parts.items() if part.start}
+        ends = {key: part.end for key, part in parts.items() if self._ends.get(key, 0) > part.end}
         return starts, ends
 
     def read(self, spark: SparkSession, root: Path) -> DataFrame:
         types = {**COLUMNS["messages"], "incarnation": "bigint", "partition_id": "int"}
-        found = _parquet(spark, root, self.files, types, self.queues)
+        rows = _parquet(spark, root, self.files, types, self.queues)
         for is_kept in _kept(*self.outside()):
-            found = found.where(is_kept)
-        return _timed(found, "pushed_at", self.since, self.until)
+            rows = rows.where(is_kept)
+        return _timed(rows, "pushed_at", self.since, self.until)
 
 
 class SealedChanges:
@@ -212,8 +209,8 @@ class SealedChanges:
         slices = plan(moment, [view.name for view in views], Limits(options.since, options.until))
         self._options = options
         self._queues = {view.incarnation: view for view in views}
-        self._tail = [each for each in slices if each.is_tail]
-        self.files = sorted({each.file for each in slices if not each.is_tail})
+        self._tail = [part for part in slices if part.is_tail]
+        self.files = sorted({part.file for part in slices if not part.is_tail})
 
     @property
     def has_tail(self) -> bool:
@@ -225,9 +222,9 @@ class SealedChanges:
     def read(self, spark: SparkSession, root: Path) -> DataFrame:
         options = self._options
         stored = {name: kind for name, kind in COLUMNS[options.table].items() if name in SCHEMAS[options.table].names}
-        found = _parquet(spark, root, self.files, {**stored, "incarnation": "bigint"}, self._queues)
-        found = _timed(found, "settled_at" if options.table == EVENTS else "at", options.since, options.until)
-        return with_push_times(found, options.url) if options.table == EVENTS else found
+        rows = _parquet(spark, root, self.files, {**stored, "incarnation": "bigint"}, self._queues)
+        rows = _timed(rows, "settled_at" if options.table == EVENTS else "at", options.since, options.until)
+        return with_push_times(rows, options.url) if options.table == EVENTS else rows
 
 
 def _sealed(history: History, options: SourceOptions) -> Sealed:
@@ -257,40 +254,40 @@ def _root(spark: SparkSession, history: History) -> Path | None:
     return root if is_local and (root / MARKER).is_file() else None
 
 
-def _from_source(spark: SparkSession, given: Mapping[str, str], columns: Sequence[str]) -> DataFrame:
-    given = {**given, "columns": msgspec.json.encode(list(columns)).decode()}
-    return load_by_source(spark.read.format(SOURCE).options(**given))
+def _from_source(spark: SparkSession, texts: Mapping[str, str], columns: Sequence[str]) -> DataFrame:
+    texts = {**texts, "columns": msgspec.json.encode(list(columns)).decode()}
+    return load_by_source(spark.read.format(SOURCE).options(**texts))
 
 
 def _parquet(
     spark: SparkSession, root: Path, files: Sequence[str], types: Mapping[str, str], queues: Iterable[int]
 ) -> DataFrame:
     schema = ", ".join(f"`{name}` {kind}" for name, kind in types.items())
-    found = spark.read.schema(schema).parquet(*(str(root / name) for name in files))
-    return found.where(f.col("incarnation").isin(list(queues)))
+    rows = spark.read.schema(schema).parquet(*(str(root / name) for name in files))
+    return rows.where(f.col("incarnation").isin(list(queues)))
 
 
-def _timed(found: DataFrame, column: str, since: int | None, until: int | None) -> DataFrame:
+def _timed(rows: DataFrame, column: str, since: int | None, until: int | None) -> DataFrame:
     if since is not None:
-        found = found.where(f.col(column) >= f.timestamp_micros(f.lit(since)))
+        rows = rows.where(f.col(column) >= f.timestamp_micros(f.lit(since)))
     if until is not None:
-        found = found.where(f.col(column) < f.timestamp_micros(f.lit(until)))
-    return found
+        rows = rows.where(f.col(column) < f.timestamp_micros(f.lit(until)))
+    return rows
 
 
-def _kept(starts: Places, ends: Places) -> Iterable[Column]:
+def _kept(starts: Offsets, ends: Offsets) -> Iterable[Column]:
     if starts:
         yield f.col("offset") >= f.coalesce(_looked_up(starts), f.lit(0))
     if ends:
         yield f.col("offset") < f.coalesce(_looked_up(ends), f.lit(_OFFSET_MAX))
 
 
-def _looked_up(places: Places) -> Column:
+def _looked_up(places: Offsets) -> Column:
     """The offset of a row's partition; null for a partition that is not among these."""
     pairs: list[Any] = []
     for (queue, partition), offset in places.items():
         pairs += [f.lit(queue * 2**32 + partition), f.lit(offset)]
-    return f.try_element_at(f.create_map(*pairs), f.expr(_PLACE))
+    return f.try_element_at(f.create_map(*pairs), f.expr(_PARTITION))
 
 
 def _known(columns: Sequence[str] | None, table: str) -> Sequence[str]:

@@ -107,7 +107,7 @@ def meant(text: str, queues: Sequence[str]) -> dict[str, str | None]:
     alike = Counter(queue.lower() for queue in queues)
     named = [queue for queue in queues if alike[queue.lower()] == 1]
     plain = {_NOT_IN_WORDS.sub("_", queue): queue for queue in named}
-    found: dict[str, str | None] = {name: queue for name, queue in plain.items() if name.lower() in words}
+    views: dict[str, str | None] = {name: queue for name, queue in plain.items() if name.lower() in words}
     # All words of a name that is quoted are in the text.
-    found |= {name: name for name in named if is_listing or words.issuperset(_WORDS.findall(name.lower()))}
-    return found | {name: None for name in TABLES if is_listing or name in words}
+    views |= {name: name for name in named if is_listing or words.issuperset(_WORDS.findall(name.lower()))}
+    return views | {name: None for name in TABLES if is_listing or name in words}

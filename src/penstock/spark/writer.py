@@ -78,7 +78,7 @@ class Sink(msgspec.Struct, frozen=True):
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         # What is left goes with the sink's next commit, or when it is old; the error that led here is the one to show.
         with suppress(PenstockError):
-            # A name that is used once says whose files these are, also those of tasks that told nothing.
+            # A name that is used once says whose files these are, also those of tasks that reported nothing.
             self.target.discard(_names(messages), self.name if self.is_once else "")
 
 
@@ -122,7 +122,7 @@ class StreamWriter(_StreamArrowWriter):  # type: ignore[misc] # which it is depe
 
 
 class RowStreamWriter(StreamWriter):
-    """The same where Spark gives rows."""
+    """`StreamWriter` for versions of Spark that pass rows instead of Arrow batches."""
 
     def __init__(self, sink: Sink, schema: StructType) -> None:
         super().__init__(sink)
@@ -135,39 +135,39 @@ class RowStreamWriter(StreamWriter):
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
     """For a batch write."""
-    given, target, columns = _checked(options, schema, overwrite)
-    if given.batch_id is not None:
-        return BatchWriter(_named_sink(given, target, columns), given.batch_id)
-    if given.sink_id is not None:
+    parsed, target, columns = _checked(options, schema, overwrite)
+    if parsed.batch_id is not None:
+        return BatchWriter(_named_sink(parsed, target, columns), parsed.batch_id)
+    if parsed.sink_id is not None:
         raise InvalidField(
             "sinkId: a batch write takes it together with batchId", hint="set jobId for a job that may run again"
         )
-    if given.job_id is not None:
-        return BatchWriter(Sink(target, columns, f"job:{_text(given.job_id, 'jobId')}", "", given.is_reset))
+    if parsed.job_id is not None:
+        return BatchWriter(Sink(target, columns, f"job:{_text(parsed.job_id, 'jobId')}", "", parsed.is_reset))
     return BatchWriter(Sink(target, columns, f"once:{uuid.uuid4().hex}", is_once=True))
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamWriter:
     """For a streaming query."""
-    given, target, columns = _checked(options, schema, overwrite)
-    for option, value in (("jobId", given.job_id), ("batchId", given.batch_id)):
+    parsed, target, columns = _checked(options, schema, overwrite)
+    for option, value in (("jobId", parsed.job_id), ("batchId", parsed.batch_id)):
         if value is not None:
             raise InvalidField(f"{option}: a stream counts its batches itself", hint="name it with sinkId")
-    sink = _named_sink(given, target, columns)
+    sink = _named_sink(parsed, target, columns)
     return StreamWriter(sink) if _ARROW_STREAMS else RowStreamWriter(sink, schema)
 
 
-def _named_sink(given: SinkOptions, target: Target, columns: tuple[str, ...]) -> Sink:
+def _named_sink(options: SinkOptions, target: Target, columns: tuple[str, ...]) -> Sink:
     """The sink of a query, by the name that it was given or by the id in its checkpoint."""
-    origin = query_id(given.checkpoint_location)
-    name = _text(given.sink_id, "sinkId") if given.sink_id is not None else origin
+    origin = query_id(options.checkpoint_location)
+    name = _text(options.sink_id, "sinkId") if options.sink_id is not None else origin
     if not name:
-        where = f"in {given.checkpoint_location}" if given.checkpoint_location else "without checkpointLocation"
+        where = f"in {options.checkpoint_location}" if options.checkpoint_location else "without checkpointLocation"
         raise InvalidField(
-            f"sinkId: it is not given, and the query has no id that can be read {where}",
+            f"sinkId: it is missing, and the query has no id that can be read {where}",
             hint="option('checkpointLocation', a directory of this machine), or name the sink: option('sinkId', …)",
         )
-    return Sink(target, columns, name, origin, given.is_reset)
+    return Sink(target, columns, name, origin, options.is_reset)
 
 
 def query_id(checkpoint: str | None) -> str:
@@ -178,10 +178,10 @@ def query_id(checkpoint: str | None) -> str:
     if parts.scheme not in ("", "file"):
         return ""
     try:
-        found = msgspec.json.decode((Path(parts.path) / "metadata").read_bytes(), type=dict[str, Any])
+        metadata = msgspec.json.decode((Path(parts.path) / "metadata").read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.DecodeError):
         return ""
-    return str(found.get("id", ""))
+    return str(metadata.get("id", ""))
 
 
 def record_batches(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
@@ -203,11 +203,11 @@ def _checked(
 ) -> tuple[SinkOptions, Target, tuple[str, ...]]:
     if overwrite:
         raise InvalidField("mode: overwrite does not fit", hint="a queue is appended to; purge it first")
-    given = sink_options(options)
+    parsed = sink_options(options)
     columns = check_columns(schema)
-    target = Target(given.url, check_name(given.queue))
+    target = Target(parsed.url, check_name(parsed.queue))
     target.prepare()
-    return given, target, columns
+    return parsed, target, columns
 
 
 def _text(value: str, option: str) -> str:
@@ -218,7 +218,7 @@ def _text(value: str, option: str) -> str:
 
 def _names(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
     # Of tasks that failed there is no message.
-    return [name for each in messages if isinstance(each, StagedMessages) for name in each.names]
+    return [name for message in messages if isinstance(message, StagedMessages) for name in message.names]
 
 
 def stream_to(
@@ -238,7 +238,7 @@ def each_batch(
 ) -> Callable[[DataFrame, int], None]:
     """For `foreachBatch`: writes every batch once, known by the query's checkpoint or by a name of its own."""
     if sink_id is None and checkpoint is None:
-        raise InvalidField("sink_id: it is not given", hint="name the sink, or give the query's checkpoint")
+        raise InvalidField("sink_id: it is missing", hint="name the sink, or give the query's checkpoint")
     options = {"url": url}
     if sink_id is not None:
         options["sinkId"] = sink_id

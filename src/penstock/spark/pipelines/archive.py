@@ -12,6 +12,7 @@ as the group `archive` of each queue: for people to see, and for retention to wa
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -22,34 +23,33 @@ from penstock.clock import SystemClock
 from penstock.errors import InvalidField, PenstockError, StorageError
 from penstock.history import History, Moment, OffsetRange, QueueView, Slice, absolute_url, open_history, pack
 from penstock.model import ARCHIVE_GROUP, DLQ_SUFFIX
-from penstock.spark.location import Place, move_group, open_planned
+from penstock.spark.location import Location, move_group, open_planned
 from penstock.spark.pipelines import archive_files, archive_verify
-from penstock.spark.pipelines import archive_store as manifests
-from penstock.spark.pipelines.archive_files import COLUMNS, Spread, at_once, over, write_files
-from penstock.spark.pipelines.archive_store import Archive, File, Manifest, Part, Range, names_like, read_archive
+from penstock.spark.pipelines.archive_files import COLUMNS, Spread, on_executors, task_slots, write_files
+from penstock.spark.pipelines.archive_store import Archive, File, Manifest, Range, names_like, read_archive
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
 from penstock.units import plural
 
 __all__ = ["PIPELINE", "ArchiveOptions", "read_archive", "run"]
 
 
-def commit(url: str, moment: Moment, manifest: Manifest, queues: Sequence[str]) -> list[str]:
-    """Move the group of each queue to where the archive ends; what could not be done, in words."""
-    offsets = {name: ends(moment.queue(name), manifest) for name in queues if not name.endswith(DLQ_SUFFIX)}
+def commit_progress(url: str, moment: Moment, manifest: Manifest, queues: Sequence[str]) -> list[str]:
+    """Move the group of each queue to where the archive ends. Returns notes about what failed."""
+    offsets = {name: ends_of(moment.queue(name), manifest) for name in queues if not name.endswith(DLQ_SUFFIX)}
     try:
-        with Place(url).handle() as handle:
-            for name, each in offsets.items():
-                if each:
-                    move_group(handle, name, ARCHIVE_GROUP, each)
+        with Location(url).handle() as handle:
+            for name, ends in offsets.items():
+                if ends:
+                    move_group(handle, name, ARCHIVE_GROUP, ends)
     except PenstockError as error:
-        return [f"progress is not noted: {error}"]
+        return [f"progress is not committed: {error}"]
     return []
 
 
-def ends(queue: QueueView, manifest: Manifest) -> dict[str, int]:
+def ends_of(queue: QueueView, manifest: Manifest) -> dict[str, int]:
     """Where the archive ends in each partition that it covers."""
-    found = {name: manifests.end_of(manifest, queue.name, queue.incarnation, name) for name in queue.partitions}
-    return {name: end for name, end in found.items() if end}
+    ends = {name: manifest.end_of(queue.name, queue.incarnation, name) for name in queue.partitions}
+    return {name: end for name, end in ends.items() if end}
 
 
 ROUND_BYTES: Final = 4 * limits.GIB
@@ -57,44 +57,44 @@ LOT_BYTES: Final = 128 * limits.MIB  # of a task
 LOT_BYTES_MIN: Final = 8 * limits.MIB  # smaller lots would make small files
 
 
-class New(NamedTuple):
+class NewMessages(NamedTuple):
     """What is to be archived."""
 
-    wanted: list[OffsetRange]
-    lost: list[OffsetRange]  # removed by retention before it could be
+    ranges: list[OffsetRange]
+    lost: list[OffsetRange]  # removed by retention before they were archived
 
     @property
     def messages(self) -> int:
-        return sum(each.end - each.first for each in self.wanted)
+        return sum(item.end - item.first for item in self.ranges)
 
 
-def new_messages(moment: Moment, manifest: Manifest, queues: Sequence[str]) -> New:
+def new_messages(moment: Moment, manifest: Manifest, queues: Sequence[str]) -> NewMessages:
     """The offsets of some queues that the log has and the archive has not."""
-    found = New([], [])
+    new = NewMessages([], [])
     for name in queues:
         queue = moment.queue(name)
         for partition in queue.partitions.values():
-            end = manifests.end_of(manifest, name, queue.incarnation, partition.name)
+            end = manifest.end_of(name, queue.incarnation, partition.name)
             if end and end < partition.start:
-                found.lost.append(OffsetRange(name, partition.name, end, partition.start))
+                new.lost.append(OffsetRange(name, partition.name, end, partition.start))
             first = max(end, partition.start)
             if first < partition.end:
-                found.wanted.append(OffsetRange(name, partition.name, first, partition.end))
-    return found
+                new.ranges.append(OffsetRange(name, partition.name, first, partition.end))
+    return new
 
 
-def rounds(wanted: Sequence[OffsetRange], messages_max: int) -> Iterator[list[OffsetRange]]:
-    """Shares of what is wanted, in order, each of at most so many messages."""
+def rounds(requested: Sequence[OffsetRange], messages_max: int) -> Iterator[list[OffsetRange]]:
+    """The requested ranges in order, in shares of at most `messages_max` messages."""
     share: list[OffsetRange] = []
     room = messages_max
-    for each in wanted:
-        first = each.first
-        while first < each.end:
+    for item in requested:
+        first = item.first
+        while first < item.end:
             if room == 0:
                 yield share
                 share, room = [], messages_max
-            end = min(each.end, first + room)
-            share.append(OffsetRange(each.queue, each.partition, first, end))
+            end = min(item.end, first + room)
+            share.append(OffsetRange(item.queue, item.partition, first, end))
             room -= end - first
             first = end
     if share:
@@ -102,7 +102,7 @@ def rounds(wanted: Sequence[OffsetRange], messages_max: int) -> Iterator[list[Of
 
 
 class Copier:
-    """Copies messages of one place to an archive."""
+    """Copies messages of a shard to an archive."""
 
     def __init__(
         self, archive: Archive, url: str, history: History, spread: Spread[Sequence[Slice]], tasks: int
@@ -113,37 +113,32 @@ class Copier:
         self._spread = spread
         self._tasks = tasks  # that run at once
 
-    def rounds(self, moment: Moment, wanted: Sequence[OffsetRange]) -> Iterator[list[OffsetRange]]:
-        """How the work is divided: by bytes, as far as the log tells them."""
-        slices = self._history.plan(moment, wanted)
-        bytes_each = max(1, sum(each.bytes for each in slices)) / max(1, sum(each.rows for each in slices))
-        return rounds(wanted, max(1, int(ROUND_BYTES / bytes_each)))
+    def rounds(self, moment: Moment, requested: Sequence[OffsetRange]) -> Iterator[list[OffsetRange]]:
+        """Shares of about `ROUND_BYTES` each, by the average size of a message."""
+        slices = self._history.plan(moment, requested)
+        bytes_each = max(1, sum(part.bytes for part in slices)) / max(1, sum(part.rows for part in slices))
+        return rounds(requested, max(1, int(ROUND_BYTES / bytes_each)))
 
     def copy(self, moment: Moment, share: Sequence[OffsetRange]) -> list[File]:
         """Archive one share."""
         slices = self._history.plan(moment, share)
-        size = sum(each.bytes for each in slices) // self._tasks
+        size = sum(part.bytes for part in slices) // self._tasks
         lots = pack(slices, max(LOT_BYTES_MIN, min(LOT_BYTES, size)))
         url, stage = self._url, self._archive.stage
         staged = self._spread(lots, lambda lot: stage_messages(url, lot, stage))
-        files = [msgspec.json.decode(each, type=File) for each in staged]
-        covered = {(each.queue, moment.queue(each.queue).incarnation, each.partition): _range(each) for each in share}
-        _check(files, sum(each.rows for each in slices), covered)
+        files = [msgspec.json.decode(result, type=File) for result in staged]
+        covered = {
+            (item.queue, moment.queue(item.queue).incarnation, item.partition): (item.first, item.end) for item in share
+        }
+        _check(files, sum(part.rows for part in slices), covered)
         return self._archive.add(sorted(files, key=_order), covered)
 
 
 def stage_messages(url: str, slices: Sequence[Slice], stage: Path) -> Iterator[bytes]:
-    """On an executor: write the messages of some slices to the stage; an account of each file."""
-    history = open_planned(url)
-    try:
+    """On an executor: write the messages of some slices to the stage; yields a `File` as JSON for each."""
+    with closing(open_planned(url)) as history:
         for file in write_files(history.read(slices, COLUMNS), stage):
             yield msgspec.json.encode(file)
-    finally:
-        history.close()
-
-
-def _range(each: OffsetRange) -> Range:
-    return each.first, each.end
 
 
 def _order(file: File) -> tuple[str, str, list[tuple[str, int]]]:
@@ -151,24 +146,21 @@ def _order(file: File) -> tuple[str, str, list[tuple[str, int]]]:
 
 
 def _check(files: Sequence[File], rows: int, covered: Mapping[tuple[str, int, str], Range]) -> None:
-    """Exactly what was planned is in the files: as many rows, and no offset that was not asked for."""
+    """Check that the files hold exactly what was planned: as many rows, and no offset outside of the share."""
     stray = [
         (file.queue, part)
         for file in files
         for part in file.parts
-        if not _within(part, covered.get((file.queue, file.incarnation, part.partition), (0, 0)))
+        for first, end in [covered.get((file.queue, file.incarnation, part.partition), (0, 0))]
+        if part.first < first or part.end > end
     ]
     if stray or sum(file.rows for file in files) != rows:
         hint = "nothing of this round was archived: run it again, and `penstock verify` if it happens again"
         raise StorageError(f"the log gave other messages than planned ({rows}) {stray[:1] or ''}".strip(), hint=hint)
 
 
-def _within(part: Part, bounds: Range) -> bool:
-    return bounds[0] <= part.first and part.end <= bounds[1]
-
-
 class ArchiveOptions(Options, frozen=True, kw_only=True):
-    """What can be asked of a run."""
+    """Options of `archive`."""
 
     compact: Annotated[bool, msgspec.Meta(description="Join small files of a day into large ones.")] = False
     verify: Annotated[bool, msgspec.Meta(description="Prove that the archive and the log are the same.")] = False
@@ -180,10 +172,10 @@ class ArchiveOptions(Options, frozen=True, kw_only=True):
 class _Done(msgspec.Struct):
     """What a run has done so far."""
 
-    new: New
+    new: NewMessages
     files: list[File] = []
     joined: list[File] = []
-    proved: int = 0
+    verified: int = 0
     seconds: float = 0.0
     notes: list[str] = []
 
@@ -196,7 +188,7 @@ def check(run: Run) -> None:
 
 
 def run(run: Run) -> Report:
-    """Copy what is new; then join and prove, if that is asked for."""
+    """Copy what is new; then join small files and verify, as the options say."""
     clock = SystemClock()
     # Tasks may run in other directories than this process.
     archive, url = Archive(run.out.absolute()), absolute_url(run.url)
@@ -210,34 +202,34 @@ def run(run: Run) -> Report:
         if left:
             done.notes.append(f"removed {plural(len(left), 'file')} that a run which did not end had left")
         begun = clock.monotonic()
-        _copy(run, Copier(archive, url, history, over(run.spark), at_once(run.spark)), moment, done)
+        _copy(run, Copier(archive, url, history, on_executors(run.spark), task_slots(run.spark)), moment, done)
         done.seconds = (clock.monotonic() - begun) / 1e6
         if run.options.compact:
             _join(run, archive, done, clock.now())
         if run.options.verify:
             run.progress.step("comparing with the log")
-            done.proved = archive_verify.prove(run, moment, archive, queues)
+            done.verified = archive_verify.verify(run, moment, archive, queues)
     finally:
         history.close()
     if run.options.commit:
-        run.progress.step("noting progress")
-        done.notes += commit(url, moment, archive.manifest, queues)
+        run.progress.step("committing progress")
+        done.notes += commit_progress(url, moment, archive.manifest, queues)
     return _report(run, archive, done)
 
 
 def _copy(run: Run, copier: Copier, moment: Moment, done: _Done) -> None:
     copied = 0
-    for share in copier.rounds(moment, done.new.wanted):
+    for share in copier.rounds(moment, done.new.ranges):
         run.progress.step("archiving", copied, done.new.messages)
         done.files += copier.copy(moment, share)
-        copied += sum(each.end - each.first for each in share)
+        copied += sum(item.end - item.first for item in share)
 
 
 def _join(run: Run, archive: Archive, done: _Done, now: int) -> None:
     lots = archive_files.small_files(archive.manifest)
     if lots:
         run.progress.step("joining small files")
-        done.joined = archive_files.join(archive, lots, over(run.spark), now)
+        done.joined = archive_files.join(archive, lots, on_executors(run.spark), now)
         count = sum(map(len, lots))
         done.notes.append(
             f"joined {plural(count, 'file')} into {len(done.joined)}; "
@@ -247,7 +239,7 @@ def _join(run: Run, archive: Archive, done: _Done, now: int) -> None:
 
 def _report(run: Run, archive: Archive, done: _Done) -> Report:
     rows = sum(file.rows for file in done.files)
-    notes = [*(_lost(each) for each in done.new.lost), *done.notes]
+    notes = [*(_lost(item) for item in done.new.lost), *done.notes]
     figures = {
         "messages_archived": rows,
         "messages_in_archive": sum(file.rows for file in archive.manifest.files),
@@ -259,9 +251,9 @@ def _report(run: Run, archive: Archive, done: _Done) -> Report:
     summary = "nothing new to archive"
     if rows:
         summary = f"archived {plural(rows, 'new message')} in {plural(len(done.files), 'file')}"
-    if done.proved:
-        figures["messages_proved"] = done.proved
-        summary += f"; {plural(done.proved, 'message')} compared: the archive is the log"
+    if done.verified:
+        figures["messages_proved"] = done.verified
+        summary += f"; {plural(done.verified, 'message')} compared: the archive is the log"
     return Report(
         summary=summary,
         figures=figures,
@@ -281,10 +273,10 @@ def _by_queue(archive: Archive) -> Table:
     return Table("the archive", ("queue", "messages", "files", "bytes", "from", "to"), rows)
 
 
-def _lost(each: OffsetRange) -> str:
+def _lost(item: OffsetRange) -> str:
     return (
-        f"queue {each.queue!r}, partition {each.partition!r}: retention removed the offsets {each.first} to "
-        f"{each.end - 1} before they were archived; retention_until_archived=True prevents that"
+        f"queue {item.queue!r}, partition {item.partition!r}: retention removed the offsets {item.first} to "
+        f"{item.end - 1} before they were archived; retention_until_archived=True prevents that"
     )
 
 

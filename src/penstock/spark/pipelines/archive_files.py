@@ -37,21 +37,25 @@ T = TypeVar("T")
 TASKS_DEFAULT: Final = 8
 
 Work = Callable[[T], Iterator[bytes]]
-Spread = Callable[[Sequence[T], Work[T]], list[bytes]]  # how work is done; tests do it at once
+Spread = Callable[[Sequence[T], Work[T]], list[bytes]]  # how work is done; tests do it in this process
 
 
-def over(spark: SparkSession) -> Spread[T]:
-    """A way to have work done by the executors of a session."""
+def on_executors(spark: SparkSession) -> Spread[T]:
+    """A function that has the executors of a session do work: one task for each item, whose results come back as bytes.
 
-    def spread(pieces: Sequence[T], work: Work[T]) -> list[bytes]:
-        if not pieces:
+    It is an ordinary function of a DataFrame with one row in each partition, so it works wherever DataFrames do, Spark
+    Connect included. Items are small values; results of an attempt that failed never arrive.
+    """
+
+    def spread(items: Sequence[T], work: Work[T]) -> list[bytes]:
+        if not items:
             return []
 
         @shown_plainly
         def act(number: int) -> list[bytes]:
-            return list(work(pieces[number]))
+            return list(work(items[number]))
 
-        count = len(pieces)
+        count = len(items)
         acting = f.udf(act, "array<binary>", useArrow=False)
         try:
             rows = spark.range(0, count, 1, count).select(acting("id").alias("results")).collect()
@@ -65,8 +69,8 @@ def over(spark: SparkSession) -> Spread[T]:
     return spread
 
 
-def at_once(spark: SparkSession) -> int:
-    """How many tasks run at once, as far as can be known: Spark Connect does not tell."""
+def task_slots(spark: SparkSession) -> int:
+    """How many tasks run at once, as far as is known: Spark Connect does not tell."""
     context = getattr(spark, "sparkContext", None)
     return context.defaultParallelism if context is not None else TASKS_DEFAULT
 
@@ -85,19 +89,19 @@ def write_files(batches: Iterable[pa.RecordBatch], stage: Path, bytes_max: int =
     pending: dict[Key, list[pa.RecordBatch]] = {}
     bytes_of: dict[Key, int] = {}
     for batch in batches:
-        for key, piece in _split(batch):
-            pending.setdefault(key, []).append(piece)
-            bytes_of[key] = bytes_of.get(key, 0) + piece.nbytes
+        for key, rows in _split(batch):
+            pending.setdefault(key, []).append(rows)
+            bytes_of[key] = bytes_of.get(key, 0) + rows.nbytes
         while sum(bytes_of.values()) > bytes_max:
             fullest = max(bytes_of, key=lambda key: bytes_of[key])
             del bytes_of[fullest]
             yield write_file(pa.Table.from_batches(pending.pop(fullest)), stage)
-    for pieces in pending.values():
-        yield write_file(pa.Table.from_batches(pieces), stage)
+    for parts in pending.values():
+        yield write_file(pa.Table.from_batches(parts), stage)
 
 
 def _split(batch: pa.RecordBatch) -> Iterator[tuple[Key, pa.RecordBatch]]:
-    """The batch in pieces that each belong to one queue and one day."""
+    """The rows of each queue and day."""
     if batch.num_rows == 0:
         return
     incarnations = batch.column("incarnation").to_numpy()
@@ -142,8 +146,8 @@ def in_order(table: pa.Table) -> pa.Table:
     if len(firsts) * RUN_ROWS_MIN <= len(table):
         ends = np.append(firsts[1:], len(table))
         order = np.lexsort((offsets[firsts], partitions[firsts]))
-        pieces = zip(firsts[order].tolist(), ends[order].tolist(), strict=True)
-        moved = pa.concat_tables([table.slice(first, end - first) for first, end in pieces])
+        runs = zip(firsts[order].tolist(), ends[order].tolist(), strict=True)
+        moved = pa.concat_tables([table.slice(first, end - first) for first, end in runs])
         if _rising(moved["partition_id"].to_numpy(), moved["offset"].to_numpy()).all():
             return moved
     return table.combine_chunks().take(np.lexsort((offsets, partitions)))
@@ -152,8 +156,8 @@ def in_order(table: pa.Table) -> pa.Table:
 def _rising(partitions: NDArray[np.int32], offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Whether each row comes after the one before it."""
     steps = np.diff(partitions)
-    found: NDArray[np.bool_] = (steps > 0) | ((steps == 0) & (np.diff(offsets) > 0))
-    return found
+    is_rising: NDArray[np.bool_] = (steps > 0) | ((steps == 0) & (np.diff(offsets) > 0))
+    return is_rising
 
 
 def parts_of(table: pa.Table) -> list[Part]:
@@ -198,7 +202,7 @@ def small_files(manifest: Manifest, small_bytes: int = SMALL_BYTES, file_bytes: 
     for _, files in groupby(sorted(small, key=_order), key=_place):
         lot: list[File] = []
         for file in files:
-            if lot and sum(each.raw_bytes for each in lot) + file.raw_bytes > file_bytes:
+            if lot and sum(part.raw_bytes for part in lot) + file.raw_bytes > file_bytes:
                 lots.append(lot)
                 lot = []
             lot.append(file)
@@ -207,10 +211,10 @@ def small_files(manifest: Manifest, small_bytes: int = SMALL_BYTES, file_bytes: 
 
 
 def join(archive: Archive, lots: Sequence[Sequence[File]], spread: Spread[Sequence[File]], now: int) -> list[File]:
-    """Put one file in the place of each lot."""
+    """Replace each lot of files by one."""
     out, stage = archive.out, archive.stage
     staged = spread(lots, lambda lot: stage_joined(out, lot, stage))
-    files = [msgspec.json.decode(each, type=File) for each in staged]
+    files = [msgspec.json.decode(result, type=File) for result in staged]
     kept = sum(file.rows for lot in lots for file in lot)
     assert sum(file.rows for file in files) == kept, "compaction keeps every row"
     return archive.replace(lots, files, now)

@@ -80,34 +80,32 @@ class Replaced(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All of the archive."""
+    """The files of the archive, and the offsets they cover."""
 
     format: int = FORMAT
-    shard: str = ""  # whose messages these are: offsets of other data say nothing of them
+    shard: str = ""  # whose messages these are: offsets of another shard are about other messages
     generation: int = 0
     covered: dict[str, dict[str, Partitions]] = {}  # queue: incarnation: partitions
     files: list[File] = []
     replaced: list[Replaced] = []
 
+    def ranges_of(self, queue: str, incarnation: int, partition: str) -> list[Range]:
+        """The offsets of a partition that are archived."""
+        return self.covered.get(queue, {}).get(str(incarnation), {}).get(partition, [])
 
-def ranges_of(manifest: Manifest, queue: str, incarnation: int, partition: str) -> list[Range]:
-    """The offsets of a partition that are archived."""
-    return manifest.covered.get(queue, {}).get(str(incarnation), {}).get(partition, [])
-
-
-def end_of(manifest: Manifest, queue: str, incarnation: int, partition: str) -> int:
-    """Where archiving of a partition goes on."""
-    ranges = ranges_of(manifest, queue, incarnation, partition)
-    return ranges[-1][1] if ranges else 0
+    def end_of(self, queue: str, incarnation: int, partition: str) -> int:
+        """The offset at which archiving of a partition continues; 0 when nothing of it is archived."""
+        ranges = self.ranges_of(queue, incarnation, partition)
+        return ranges[-1][1] if ranges else 0
 
 
 def path_of(file: File, generation: int, number: int) -> str:
-    """Where a file goes."""
+    """The path of a new file below the archive."""
     return f"queue={file.queue}/date={file.date}/{file.incarnation}-{generation:06d}-{number:04d}.parquet"
 
 
 def generation_of(path: str) -> int | None:
-    """The generation that a file came with; None for what is no file of an archive."""
+    """The generation a file came with; None for what is no file of an archive."""
     match = _NAME.fullmatch(path)
     return int(match[1]) if match else None
 
@@ -147,8 +145,8 @@ def joined(manifest: Manifest, old: Iterable[File], new: Sequence[File], now: in
 
 def forgotten(manifest: Manifest, before: int) -> tuple[Manifest, list[str]]:
     """The manifest without files that were replaced before an instant, and those files."""
-    old = [each.path for each in manifest.replaced if each.at < before]
-    kept = [each for each in manifest.replaced if each.at >= before]
+    old = [file.path for file in manifest.replaced if file.at < before]
+    kept = [file for file in manifest.replaced if file.at >= before]
     return msgspec.structs.replace(manifest, generation=manifest.generation + 1, replaced=kept), old
 
 
@@ -174,7 +172,7 @@ class Archive:
         self.manifest = Manifest()
 
     def open(self, now: int) -> list[str]:
-        """Get ready to write: read the manifest, remove what a crash has left; the files that were removed."""
+        """Read the manifest and clean up after a crash. Returns the left-over files that were removed."""
         self.manifest = self._read()
         shutil.rmtree(self.stage, ignore_errors=True)
         left = [path for path in self._stored() if generation_of(path) == self.manifest.generation + 1]
@@ -189,7 +187,7 @@ class Archive:
         return left
 
     def claim(self, shard: bytes) -> None:
-        """Be the archive of this data; refused if it is that of another, whose offsets are the same numbers."""
+        """Become the archive of this shard; refuse if it is that of another, whose offsets are the same numbers."""
         if self.manifest.shard not in ("", shard.hex()):
             raise InvalidField(f"out: {self.out} is an archive of other data", hint="archive to another directory")
         if not self.manifest.shard:
@@ -197,13 +195,13 @@ class Archive:
             write_state(self.out / HOME / MANIFEST, self.manifest)
 
     def add(self, staged: Iterable[File], covered: Mapping[tuple[str, int, str], Range]) -> list[File]:
-        """Take in files that hold these offsets."""
+        """Add staged files that hold these offsets."""
         files = self._place(staged)
         self._swap(extended(self.manifest, files, covered))
         return files
 
     def replace(self, lots: Sequence[Sequence[File]], staged: Sequence[File], now: int) -> list[File]:
-        """Take in a file for each lot of others that holds what they did."""
+        """Replace each lot of files by one staged file with the same messages."""
         files: list[File] = []
         for lot, file in zip(lots, staged, strict=True):
             self._hide(lot)
@@ -212,14 +210,14 @@ class Archive:
         return files
 
     def _read(self) -> Manifest:
-        found = read_manifest(self.out)
-        if found is None:
+        manifest = read_manifest(self.out)
+        if manifest is None:
             if any(generation_of(path) is not None for path in self._stored()):
                 hint = f"restore {HOME}/{MANIFEST} from a backup, or archive to another directory"
                 raise InvalidField(f"out: {self.out} holds an archive without its manifest", hint=hint)
-            found = Manifest()
-            write_state(self.out / HOME / MANIFEST, found)
-        return found
+            manifest = Manifest()
+            write_state(self.out / HOME / MANIFEST, manifest)
+        return manifest
 
     def _stored(self) -> list[str]:
         return sorted(path.relative_to(self.out).as_posix() for path in self.out.glob("queue=*/date=*/*.parquet"))
@@ -232,7 +230,7 @@ class Archive:
         self._move([(self.out / file.path, hidden(self.out, file.path)) for file in files])
 
     def _restore(self) -> None:
-        """Files that a run has moved out of sight and did not live to replace."""
+        """Move back files that a run has moved out of sight and died before it replaced them."""
         files = [(hidden(self.out, file.path), self.out / file.path) for file in self.manifest.files]
         self._move([(source, target) for source, target in files if source.exists()])
 
@@ -267,7 +265,7 @@ class Archive:
 
 
 def located(out: Path, file: File) -> Path:
-    """Where a file that the manifest names is: in its place, or out of sight while it is being replaced."""
+    """The path of a file that the manifest names: in its place, or out of sight while it is being replaced."""
     public = out / file.path
     return public if public.exists() else hidden(out, file.path)
 
@@ -279,11 +277,11 @@ def hidden(out: Path, path: str) -> Path:
 
 def read_manifest(out: Path) -> Manifest | None:
     """The manifest of an archive, if there is one."""
-    found = read_state(out / HOME / MANIFEST, Manifest)
-    if found is not None and found.format > FORMAT:
+    manifest = read_state(out / HOME / MANIFEST, Manifest)
+    if manifest is not None and manifest.format > FORMAT:
         hint = "use the version of Penstock that wrote it, or a newer one"
-        raise InvalidField(f"out: the archive in {out} is of format {found.format}", hint=hint)
-    return found
+        raise InvalidField(f"out: the archive in {out} is of format {manifest.format}", hint=hint)
+    return manifest
 
 
 def read_archive(
@@ -295,19 +293,19 @@ def read_archive(
 ) -> DataFrame:
     """Messages of an archive: those of some queues (names or patterns), pushed from `since` to before `until`.
 
-    The columns are those of the table of messages. Days that are not wanted are not opened.
+    The columns are those of the table of messages. Files of other days are not opened.
     """
     out = Path(out)
-    found = messages(spark, out, chosen(archive_of(out), queues, since, until))
+    frame = messages(spark, out, chosen(archive_of(out), queues, since, until))
     if since is not None:
-        found = found.where(f.col("pushed_at") >= f.lit(since))
+        frame = frame.where(f.col("pushed_at") >= f.lit(since))
     if until is not None:
-        found = found.where(f.col("pushed_at") < f.lit(until))
-    return found
+        frame = frame.where(f.col("pushed_at") < f.lit(until))
+    return frame
 
 
 def archive_of(out: Path) -> Manifest:
-    """The manifest of an archive that must be there."""
+    """The manifest of an archive that must exist."""
     manifest = read_manifest(out)
     if manifest is None:
         hint = f"an archive is a directory with {HOME}/{MANIFEST}, as the archive pipeline makes it"
@@ -318,7 +316,7 @@ def archive_of(out: Path) -> Manifest:
 def chosen(
     manifest: Manifest, queues: Sequence[str] | None, since: datetime | None = None, until: datetime | None = None
 ) -> list[File]:
-    """The files that may hold what is wanted."""
+    """The files that may hold messages of these queues and times."""
     names = names_like(manifest.covered, queues or (), "the archive")
     first = date_of(to_micros(since, "since")) if since is not None else ""
     last = date_of(to_micros(until, "until")) if until is not None else "9"
@@ -328,14 +326,14 @@ def chosen(
 def names_like(known: Iterable[str], queues: Sequence[str], where: str) -> list[str]:
     """The queues of these names and patterns, all without any; `QueueNotFound` for a name that is not among them."""
     names = sorted(known)
-    found: set[str] = set()
+    chosen: set[str] = set()
     for pattern in queues or ("*",):
-        like = [name for name in names if fnmatchcase(name, pattern)]
-        if not like and "*" not in pattern:
+        matching = [name for name in names if fnmatchcase(name, pattern)]
+        if not matching and "*" not in pattern:
             hint = suggestion(pattern, tuple(names)) if names else "there are no queues yet"
             raise QueueNotFound(f"{where} has no queue {pattern!r}", hint=hint)
-        found.update(like)
-    return sorted(found)
+        chosen.update(matching)
+    return sorted(chosen)
 
 
 def messages(spark: SparkSession, out: Path, files: Sequence[File]) -> DataFrame:

@@ -16,8 +16,7 @@ import pyarrow as pa
 from penstock.errors import Damaged
 from penstock.history import Moment, OffsetRange
 from penstock.spark import functions as f
-from penstock.spark.pipelines import archive_store as manifests
-from penstock.spark.pipelines.archive_files import Spread, over, read_whole
+from penstock.spark.pipelines.archive_files import Spread, on_executors, read_whole
 from penstock.spark.pipelines.archive_store import Archive, File, Manifest, messages
 from penstock.spark.schema import COLUMNS
 
@@ -52,30 +51,30 @@ class Difference(NamedTuple):
 
 def both_have(moment: Moment, manifest: Manifest, queues: Sequence[str]) -> list[OffsetRange]:
     """The offsets that the log still has and the archive has already."""
-    found = []
+    ranges = []
     for name in queues:
         queue = moment.queue(name)
         for partition in queue.partitions.values():
-            for first, end in manifests.ranges_of(manifest, name, queue.incarnation, partition.name):
+            for first, end in manifest.ranges_of(name, queue.incarnation, partition.name):
                 first, end = max(first, partition.start), min(end, partition.end)
                 if first < end:
-                    found.append(OffsetRange(name, partition.name, first, end))
-    return found
+                    ranges.append(OffsetRange(name, partition.name, first, end))
+    return ranges
 
 
-def within(found: DataFrame, wanted: Sequence[OffsetRange]) -> DataFrame:
-    """The messages that are wanted, and no others."""
-    bounds = found.sparkSession.createDataFrame(
-        [(each.queue, each.partition, each.first, each.end) for each in wanted],
-        "queue string, partition string, first_wanted bigint, end_wanted bigint",
+def within(messages: DataFrame, ranges: Sequence[OffsetRange]) -> DataFrame:
+    """The messages within these ranges."""
+    bounds = messages.sparkSession.createDataFrame(
+        [(item.queue, item.partition, item.first, item.end) for item in ranges],
+        "queue string, partition string, range_first bigint, range_end bigint",
     )
     offset = f.col("offset")
-    inside = found.join(f.broadcast(bounds), ["queue", "partition"])
-    inside = inside.where((offset >= f.col("first_wanted")) & (offset < f.col("end_wanted")))
-    return inside.drop("first_wanted", "end_wanted")
+    inside = messages.join(f.broadcast(bounds), ["queue", "partition"])
+    inside = inside.where((offset >= f.col("range_first")) & (offset < f.col("range_end")))
+    return inside.drop("range_first", "range_end")
 
 
-def hashed(found: DataFrame) -> DataFrame:
+def hashed(messages: DataFrame) -> DataFrame:
     """One row for each message: where it is, its bucket, and a hash of all that it consists of."""
     # A map cannot be hashed; no headers may be written as none or as an empty map.
     headers = f.coalesce(f.map_entries("headers"), f.array().cast("array<struct<key:string,value:string>>"))
@@ -84,7 +83,7 @@ def hashed(found: DataFrame) -> DataFrame:
     blanks = f.concat(*(f.isnull(column).cast("int").cast("string") for column in rest))
     hash_of = f.xxhash64(*rest, headers, blanks)
     bucket = f.floor(f.col("offset") / BUCKET).alias("bucket")
-    return found.select("queue", "partition", "offset", bucket, hash_of.alias("hash"))
+    return messages.select("queue", "partition", "offset", bucket, hash_of.alias("hash"))
 
 
 def sums(log: DataFrame, archive: DataFrame) -> tuple[dict[Bucket, Sum], dict[Bucket, Sum]]:
@@ -95,10 +94,10 @@ def sums(log: DataFrame, archive: DataFrame) -> tuple[dict[Bucket, Sum], dict[Bu
         f.sum(f.col("hash").cast("decimal(38,0)")).alias("total"),
         f.bit_xor("hash").alias("xor"),
     )
-    found: dict[bool, dict[Bucket, Sum]] = {True: {}, False: {}}
+    by_side: dict[bool, dict[Bucket, Sum]] = {True: {}, False: {}}
     for row in rows.collect():
-        found[row.is_log][row.queue, row.partition, row.bucket] = Sum(row.rows, int(row.total), row.xor)
-    return found[True], found[False]
+        by_side[row.is_log][row.queue, row.partition, row.bucket] = Sum(row.rows, int(row.total), row.xor)
+    return by_side[True], by_side[False]
 
 
 def differing(log: Mapping[Bucket, Sum], archive: Mapping[Bucket, Sum]) -> list[Bucket]:
@@ -127,14 +126,14 @@ def differences(log: DataFrame, archive: DataFrame, buckets: Sequence[Bucket]) -
         .when(f.col("log_hash") != f.col("archive_hash"), "not the same")
     )
     number = f.row_number().over(Window.partitionBy(*keys[:3]).orderBy("offset"))
-    found = both.withColumn("what", what).where("what is not null").withColumn("number", number)
-    rows = found.where(f.col("number") <= SHOWN_MAX).orderBy("queue", "partition", "offset").collect()
+    differing = both.withColumn("what", what).where("what is not null").withColumn("number", number)
+    rows = differing.where(f.col("number") <= SHOWN_MAX).orderBy("queue", "partition", "offset").collect()
     return [Difference(row.queue, row.partition, row.offset, row.what) for row in rows]
 
 
 def check_files(out: Path, files: Sequence[File], spread: Spread[File]) -> list[str]:
     """What is wrong with files of the archive."""
-    return [each.decode() for each in spread(files, lambda file: _check_file(out, file))]
+    return [problem.decode() for problem in spread(files, lambda file: _check_file(out, file))]
 
 
 def _check_file(out: Path, file: File) -> Iterator[bytes]:
@@ -159,27 +158,27 @@ def contradictions(manifest: Manifest) -> list[str]:
     return [
         f"queue {queue!r}, partition {partition!r}: {count} rows for fewer offsets"
         for (queue, incarnation, partition), count in sorted(rows.items())
-        if count > sum(end - first for first, end in manifests.ranges_of(manifest, queue, incarnation, partition))
+        if count > sum(end - first for first, end in manifest.ranges_of(queue, incarnation, partition))
     ]
 
 
-def prove(run: Run, moment: Moment, archive: Archive, queues: Sequence[str]) -> int:
-    """Compare all that the log and the archive both have: how many messages; `Damaged` names those that differ."""
+def verify(run: Run, moment: Moment, archive: Archive, queues: Sequence[str]) -> int:
+    """Compare all messages that both have and count them; `Damaged` names those that differ."""
     files = [file for file in archive.manifest.files if file.queue in queues]
-    wrong = contradictions(archive.manifest) + check_files(archive.out, files, over(run.spark))
+    wrong = contradictions(archive.manifest) + check_files(archive.out, files, on_executors(run.spark))
     if wrong:
         raise Damaged(f"archive: {'; '.join(wrong)}", hint="restore these files from a backup")
-    wanted = both_have(moment, archive.manifest, queues)
-    if not wanted:
+    ranges = both_have(moment, archive.manifest, queues)
+    if not ranges:
         return 0
     alive = {(name, moment.queue(name).incarnation) for name in queues}
     files = [file for file in files if (file.queue, file.incarnation) in alive]
-    log = hashed(within(run.messages(queues=queues), wanted))
-    there = hashed(within(messages(run.spark, archive.out, files), wanted))
-    in_log, in_archive = sums(log, there)
+    log = hashed(within(run.messages(queues=queues), ranges))
+    archived = hashed(within(messages(run.spark, archive.out, files), ranges))
+    in_log, in_archive = sums(log, archived)
     buckets = differing(in_log, in_archive)
     if buckets:
-        found = differences(log, there, buckets[:BUCKETS_MAX])
-        shown = "; ".join(f"{each.queue}/{each.partition}/{each.offset} is {each.what}" for each in found)
+        different = differences(log, archived, buckets[:BUCKETS_MAX])
+        shown = "; ".join(f"{item.queue}/{item.partition}/{item.offset} is {item.what}" for item in different)
         raise Damaged(f"archive and log differ: {shown}", hint="the log is right: archive to another directory")
-    return sum(each.rows for each in in_log.values())
+    return sum(bucket.rows for bucket in in_log.values())

@@ -50,7 +50,7 @@ def report(table: DataFrame, out: Path, handler: str, samples: int) -> Report:
         _samples(table, "broken", "Newly failing", "outcome", "error", samples),
         _samples(table, "fixed", "Newly passing", "before", "was_error", samples),
     ]
-    tables = [each for each in tables if each.rows]
+    tables = [part for part in tables if part.rows]
     notes = _notes(counts)
     write_state(out / FILE, {"handler": handler, **figures, "notes": notes, "tables": tables})
     return Report(
@@ -63,7 +63,7 @@ def report(table: DataFrame, out: Path, handler: str, samples: int) -> Report:
 
 
 def verdict(handler: str, figures: dict[str, Any]) -> str:
-    """One line: would it be better?"""
+    """One line: better, worse, mixed or the same."""
     if not figures["messages"]:
         return "there are no messages to run"
     broken, fixed = figures["broken"], figures["fixed"]
@@ -71,7 +71,7 @@ def verdict(handler: str, figures: dict[str, Any]) -> str:
     parts = [f"{broken:,} of {worked:,} that were acknowledged would fail" if worked else ""]
     parts += [f"{fixed:,} of {failed:,} that failed would pass" if failed else ""]
     parts += [f"{figures['other']:,} have nothing to compare with" if figures["other"] else ""]
-    # However many it mends: what worked and would not is never called better.
+    # However many it fixes: when something that worked would fail, it is never called better.
     word = {(0, 0): "the same", (1, 0): "worse", (0, 1): "better", (1, 1): "mixed"}[bool(broken), bool(fixed)]
     return f"{handler} is {word}: " + "; ".join(filter(None, parts))
 
@@ -79,20 +79,20 @@ def verdict(handler: str, figures: dict[str, Any]) -> str:
 def confusion(counts: Sequence[Any]) -> Table:
     """What happened in rows, what would happen now in columns."""
     now = sorted({row.outcome for row in counts})
-    found = {(row.before, row.outcome): row["count"] for row in counts}
-    rows = [(was, *(found.get((was, each), 0) for each in now)) for was in sorted({row.before for row in counts})]
-    return Table("What happened, and what would now", ("it was", *(f"now {each}" for each in now)), rows)
+    cells = {(row.before, row.outcome): row["count"] for row in counts}
+    rows = [(was, *(cells.get((was, outcome), 0) for outcome in now)) for was in sorted({row.before for row in counts})]
+    return Table("What happened, and what would now", ("it was", *(f"now {outcome}" for outcome in now)), rows)
 
 
 def latency(table: DataFrame) -> dict[str, list[float] | None]:
     """p50, p95 and p99 in ms of the messages that were acknowledged then and would be now."""
     shares = f.array(*map(f.lit, PERCENTILES))
-    found = (
+    row = (
         table.where("verdict = 'same'")
         .agg(f.percentile("was_ms", shares).alias("before"), f.percentile("ms", shares).alias("after"))
         .collect()[0]
     )
-    return found.asDict()
+    return row.asDict()
 
 
 def _by_name(times: dict[str, list[float] | None]) -> dict[str, float]:
@@ -103,21 +103,21 @@ def _by_name(times: dict[str, list[float] | None]) -> dict[str, float]:
     }
 
 
-def _latency_table(found: dict[str, list[float] | None]) -> Table:
-    rows = [(when, *(round(ms, 3) for ms in values)) for when, values in found.items() if values]
+def _latency_table(times: dict[str, list[float] | None]) -> Table:
+    rows = [(when, *(round(ms, 3) for ms in values)) for when, values in times.items() if values]
     return Table("Latency of what was and would be acknowledged, ms", ("", "p50", "p95", "p99"), rows)
 
 
 def errors(table: DataFrame) -> Table:
     """The errors of the handler by signature, the most frequent first."""
-    found = (
+    by_signature = (
         table.where("error is not null")
         .groupBy("outcome", "signature")
         .agg(f.count("*").alias("n"), f.count_if(f.col("verdict") == "broken").alias("broken"), f.min("id").alias("id"))
         .orderBy(f.desc("broken"), f.desc("n"), "signature")
         .limit(ERRORS_SHOWN)
     )
-    rows = [(_cut(row.signature), row.outcome, row.id, row.n, row.broken) for row in found.collect()]
+    rows = [(_cut(row.signature), row.outcome, row.id, row.n, row.broken) for row in by_signature.collect()]
     return Table("Errors of the handler", ("error", "now", "for example", "messages", "newly failing"), rows)
 
 
@@ -129,8 +129,8 @@ def _samples(table: DataFrame, verdict: str, title: str, state: str, error: str,
 
 def _notes(counts: Sequence[Any]) -> list[str]:
     skipped = sum(row["count"] for row in counts if row.outcome == "skipped")
-    told = "the time before runs from the lease to the settlement: messages leased together share it"
-    return [told, *([f"{skipped:,} messages were not run: the handler hung or died too often"] if skipped else [])]
+    note = "the time before runs from the lease to the settlement: messages leased together share it"
+    return [note, *([f"{skipped:,} messages were not run: the handler hung or died too often"] if skipped else [])]
 
 
 def _last_line(text: str) -> str:
@@ -142,7 +142,7 @@ def _cut(text: str) -> str:
 
 
 RESULTS: Final = "results"
-PLACE: Final = ("queue", "partition", "offset")
+ID_COLUMNS: Final = ("queue", "partition", "offset")
 COLUMNS: Final = (
     "queue", "partition", "offset", "key", "payload", "headers", "priority", "pushed_at", "dedup_key", "trace_id",
     "content_type", "max_attempts",
@@ -195,16 +195,16 @@ def called(messages: DataFrame, handling: Handling) -> DataFrame:
     # Not Arrow's kind of function: those ask for pandas.
     handle = f.udf(handling, _RESULT, useArrow=False).asNondeterministic()
     columns = [f.unix_micros("pushed_at") if name == "pushed_at" else f.col(name) for name in COLUMNS]
-    return messages.select(*PLACE, handle(*columns).alias("_result")).select(*PLACE, "_result.*")
+    return messages.select(*ID_COLUMNS, handle(*columns).alias("_result")).select(*ID_COLUMNS, "_result.*")
 
 
 def what_happened(messages: DataFrame, events: DataFrame) -> DataFrame:
     """How deliveries of each message ended in one group: was, was_error, was_ms, attempts. Only of those delivered."""
-    found = match(
-        messages.select(*PLACE), events, "inner", ["outcome", "attempt", "settled_at", "error", "processing_ms"]
+    matched = match(
+        messages.select(*ID_COLUMNS), events, "inner", ["outcome", "attempt", "settled_at", "error", "processing_ms"]
     )
     when = f.struct("settled_at", "attempt")
-    return found.groupBy(*PLACE).agg(
+    return matched.groupBy(*ID_COLUMNS).agg(
         f.max_by("outcome", when).alias("was"),
         f.max_by("processing_ms", when).alias("was_ms"),
         f.max_by("error", f.when(f.col("error") != "", when)).alias("was_error"),
@@ -223,9 +223,9 @@ def compared(results: DataFrame, happened: DataFrame) -> DataFrame:
         .when(failed & fails, "failing")
         .otherwise("other")
     )
-    joined = results.join(happened, list(PLACE), "left")
+    joined = results.join(happened, list(ID_COLUMNS), "left")
     return joined.select(
-        f.concat_ws("/", *PLACE).alias("id"), "*", verdict.alias("verdict"), _was_in_words().alias("before")
+        f.concat_ws("/", *ID_COLUMNS).alias("id"), "*", verdict.alias("verdict"), _was_in_words().alias("before")
     )
 
 
@@ -291,7 +291,7 @@ def _now() -> int:
 def _chosen(run: Run, queues: list[str], options: BacktestOptions) -> DataFrame:
     share = options.share
     if options.limit is not None:
-        count = run.messages(queues=queues, columns=PLACE).count()
+        count = run.messages(queues=queues, columns=ID_COLUMNS).count()
         share = min(share, options.limit / max(count, 1))
     messages = run.messages(queues=queues, columns=COLUMNS)
     tasks = options.tasks or int(run.spark.conf.get("spark.sql.shuffle.partitions") or 2)

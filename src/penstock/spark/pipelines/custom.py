@@ -52,7 +52,7 @@ EXAMPLE: Final = "such as mymodule:enrich, for enrich in mymodule.py"
 
 
 class CustomOptions(Options, frozen=True):
-    """What a run of a pipeline of your own takes."""
+    """Options of a pipeline of your own."""
 
     stream: Annotated[bool, Meta(description="Go on as messages come, in micro-batches, until Ctrl-C.")] = False
     available_now: Annotated[bool, Meta(description="With --stream: end when all that is there now is done.")] = False
@@ -114,7 +114,7 @@ class CustomPipeline:
         sources = ", ".join(self.between.sources)
         about = " ".join((self.function.__doc__ or "").split())
         explanation = (
-            f"It reads what came to {sources} since the last run, has {self.name} make of it what it will, and pushes "
+            f"It reads what came to {sources} since the last run, passes it through {self.name}, and pushes "
             f"that to {self.between.sink}, exactly once. With --stream it goes on as messages come."
         )
         summary = f"From {sources} to {self.between.sink}."
@@ -128,14 +128,14 @@ class CustomPipeline:
         return run_stream(self, run) if run.options.stream else run_batch(self, run)
 
     def applied(self, frame: DataFrame) -> DataFrame:
-        """What the function makes of a frame; checked, since anybody may have written it."""
+        """The result of the function for a frame; `InvalidField` when it is no DataFrame, or the function raises."""
         from pyspark.sql import DataFrame
 
-        found = self._called(frame)
-        if not isinstance(found, DataFrame):
+        result = self._called(frame)
+        if not isinstance(result, DataFrame):
             hint = "it must return the DataFrame whose rows are to be pushed"
-            raise InvalidField(f"{self.name} returned {type(found).__name__}, not a DataFrame", hint=hint)
-        return found
+            raise InvalidField(f"{self.name} returned {type(result).__name__}, not a DataFrame", hint=hint)
+        return result
 
     def _called(self, frame: DataFrame) -> Any:
         try:
@@ -146,7 +146,7 @@ class CustomPipeline:
                 raise
             code = self.function.__code__
             lines = [
-                each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == code.co_filename
+                line.lineno for line in traceback.extract_tb(error.__traceback__) if line.filename == code.co_filename
             ]
             where = f"line {lines[-1]} of {os.path.basename(code.co_filename)}" if lines else self.name
             raise InvalidField(f"{self.name} failed: {type(error).__name__}: {error}", hint=f"see {where}") from error
@@ -170,7 +170,7 @@ def pipeline(
     if not sources:
         raise InvalidField("source: no queue is named")
     check_name(sink)
-    if any(fnmatchcase(sink, each) for each in sources):
+    if any(fnmatchcase(sink, pattern) for pattern in sources):
         raise InvalidField(f"sink: {sink} is a source too", hint="it would read what it wrote, without end")
     chosen = None if columns is None else tuple(columns)
     between = Between(
@@ -190,11 +190,11 @@ def load(name: str) -> CustomPipeline:
     if not module_name or not attribute:
         raise InvalidField(f"pipeline: {name!r} is not module:function", hint=EXAMPLE)
     module = _module(module_name)
-    found = getattr(module, attribute, None)
-    if isinstance(found, CustomPipeline):
-        return found
-    others = tuple(each for each, value in vars(module).items() if isinstance(value, CustomPipeline))
-    if found is not None:
+    loaded = getattr(module, attribute, None)
+    if isinstance(loaded, CustomPipeline):
+        return loaded
+    others = tuple(other for other, value in vars(module).items() if isinstance(value, CustomPipeline))
+    if loaded is not None:
         raise InvalidField(
             f"pipeline: {name} is no pipeline", hint="decorate it with @penstock.pipeline(source=…, sink=…)"
         )
@@ -220,7 +220,7 @@ FILE: Final = "state.json"
 
 
 class QueuePosition(msgspec.Struct, frozen=True):
-    """Where a reader of a queue stands: the next offset of each partition."""
+    """How far a queue was read: the next offset of each partition."""
 
     incarnation: int
     offsets: dict[str, int]
@@ -248,12 +248,12 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def job(self) -> str:
-        """What the sink knows this run by."""
+        """The job id under which the sink knows this run."""
         return f"{self.id}-{self.run}"
 
 
 def run_batch(pipeline: CustomPipeline, run: Run) -> Report:
-    """Take what has come since the last run through the function and into the sink."""
+    """Push the results for what has come since the last run."""
     path = run.out / FILE
     state = following(read_state(path, State), run, queues_now(run.url, pipeline.between.sources))
     sources = ", ".join(pipeline.between.sources)
@@ -270,7 +270,7 @@ def run_batch(pipeline: CustomPipeline, run: Run) -> Report:
 
 
 def following(last: State | None, run: Run, queues: Mapping[str, QueueView]) -> State:
-    """What this run takes: what the last one left undone, or else all that has come since."""
+    """What this run takes: what the last one did not finish, or else all that has come since."""
     if last is None:
         begin = {name: _start(view) for name, view in queues.items()}
         since = None if run.since is None else round(run.since.timestamp() * 1_000_000)

@@ -65,12 +65,12 @@ def with_value(value: Column, use: Callable[[Column], Column]) -> Column:
 def signature(error: Column) -> Column:
     """What an error is about, without the data it met: `KeyError: 'currency' at orders.py:price`."""
 
-    def found(text: Column) -> Column:
+    def of_text(text: Column) -> Column:
         about = f.substring(with_value(raised(text), normalised), 1, SIGNATURE_CHARS_MAX)
         at = f.array_join(own_frames(text), " < ")
         return f.concat(about, with_value(at, _at))
 
-    return with_value(f.substring(f.coalesce(error, f.lit("")), 1, ERROR_CHARS_MAX), found)
+    return with_value(f.substring(f.coalesce(error, f.lit("")), 1, ERROR_CHARS_MAX), of_text)
 
 
 def _at(frames: Column) -> Column:
@@ -107,6 +107,6 @@ def own_frames(error: Column) -> Column:
 
     frames = f.regexp_extract_all(error, f.lit(_FRAME), f.lit(0))
     # A slice from the end of an empty list is an error.
-    found = with_value(frames, lambda frames: f.when(f.size(frames) > 0, chosen(frames)).otherwise(frames))
-    short = f.transform(found, lambda frame: f.regexp_replace(frame, _SHORT_FRAME, "$1:$2"))
+    frames_ = with_value(frames, lambda frames: f.when(f.size(frames) > 0, chosen(frames)).otherwise(frames))
+    short = f.transform(frames_, lambda frame: f.regexp_replace(frame, _SHORT_FRAME, "$1:$2"))
     return f.slice(f.reverse(short), 1, FRAMES_MAX)

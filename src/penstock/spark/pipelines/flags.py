@@ -20,7 +20,7 @@ from penstock.model import suggestion
 from penstock.spark.pipelines.base import Options
 from penstock.units import instant, seconds, size_bytes
 
-Given = str | bool | Sequence[str]
+Text = str | bool | Sequence[str]
 Kind = TypeVar("Kind", bound=Options)
 
 
@@ -40,7 +40,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def default_shown(self) -> str:
-        """The default as one would write it; nothing if there is none."""
+        """The default as it is written on a command line; empty if there is none."""
         if self.is_required or self.default in (None, (), "") or (self.is_switch and not self.default):
             return ""
         if self.is_repeated:
@@ -53,22 +53,22 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def described(kind: type[Options]) -> list[Option]:
+def option_list(kind: type[Options]) -> list[Option]:
     """The options of a pipeline, in their order."""
     return [_option(field) for field in msgspec.structs.fields(kind)]
 
 
-def typed(kind: type[Kind], given: Mapping[str, Given], now: datetime | None = None) -> Kind:
+def parse_options(kind: type[Kind], texts: Mapping[str, Text], now: datetime | None = None) -> Kind:
     """Options from text; those that are not given have their defaults."""
-    known = {option.name: option for option in described(kind)}
-    for name in given:
+    known = {option.name: option for option in option_list(kind)}
+    for name in texts:
         if name not in known:
             raise InvalidField(f"{flag(name)}: there is no such option", hint=suggestion(name, tuple(known)))
     for option in known.values():
-        if option.is_required and option.name not in given:
+        if option.is_required and option.name not in texts:
             raise InvalidField(f"{option.flag} is missing", hint=option.about)
     now = now or datetime.fromtimestamp(SystemClock().now() / 1e6, UTC)
-    values = {name: _value(known[name], value, now) for name, value in given.items()}
+    values = {name: _value(known[name], value, now) for name, value in texts.items()}
     try:
         return kind(**values)
     except (TypeError, ValueError) as error:
@@ -102,10 +102,10 @@ def _plain(kind: Any) -> tuple[Any, str]:
         if get_origin(kind) is Annotated:
             kind, *notes = get_args(kind)
             about = next(
-                (each.description for each in notes if isinstance(each, msgspec.Meta) and each.description), about
+                (note.description for note in notes if isinstance(note, msgspec.Meta) and note.description), about
             )
         elif get_origin(kind) in (Union, types.UnionType):
-            inner = [each for each in get_args(kind) if each is not type(None)]
+            inner = [kind for kind in get_args(kind) if kind is not type(None)]
             if len(inner) > 1:
                 return kind, about
             kind = inner[0]
@@ -123,32 +123,32 @@ def _metavar(name: str, plain: Any, choices: tuple[str, ...]) -> str:
     return {bool: "", int: "NUMBER", float: "NUMBER", datetime: "TIME"}.get(plain, "VALUE")
 
 
-def _value(option: Option, given: Given, now: datetime) -> Any:
+def _value(option: Option, text: Text, now: datetime) -> Any:
     try:
-        value = _parsed(option, given, now)
+        value = _parsed(option, text, now)
         return msgspec.convert(value, option.type, strict=False)
     except InvalidField as error:
         raise InvalidField(f"{option.flag}: {error.message}", hint=error.hint) from None
     except msgspec.ValidationError as error:
-        hint = suggestion(str(given), option.choices) if option.choices else option.about
-        wanted = "" if option.choices else f": {_wanted(error)}"
-        raise InvalidField(f"{option.flag}: {given!r} is not accepted{wanted}", hint=hint) from None
+        hint = suggestion(str(text), option.choices) if option.choices else option.about
+        expected = "" if option.choices else f": {_expected(error)}"
+        raise InvalidField(f"{option.flag}: {text!r} is not accepted{expected}", hint=hint) from None
 
 
-def _wanted(error: msgspec.ValidationError) -> str:
-    """What a value should have been, in words of people."""
-    wanted = str(error).lower().partition(", got ")[0].replace(" | null", "")
-    return wanted.replace("`int`", "a whole number").replace("`float`", "a number")
+def _expected(error: msgspec.ValidationError) -> str:
+    """What a value should have been, in plain words."""
+    expected = str(error).lower().partition(", got ")[0].replace(" | null", "")
+    return expected.replace("`int`", "a whole number").replace("`float`", "a number")
 
 
-def _parsed(option: Option, given: Given, now: datetime) -> Any:
-    if not isinstance(given, str):
-        return given
-    if given.lower() == "none" and not option.is_required and option.default is None:
+def _parsed(option: Option, text: Text, now: datetime) -> Any:
+    if not isinstance(text, str):
+        return text
+    if text.lower() == "none" and not option.is_required and option.default is None:
         return None
     plain, _ = _plain(option.type)
     if option.name.endswith("_seconds"):
-        return seconds(given)
+        return seconds(text)
     if option.name.endswith("_bytes"):
-        return size_bytes(given)
-    return instant(given, now) if plain is datetime else given
+        return size_bytes(text)
+    return instant(text, now) if plain is datetime else text

@@ -21,13 +21,13 @@ import pyarrow.parquet as pq
 from msgspec import Meta
 
 from penstock.clock import SystemClock
-from penstock.model import DEFAULT_GROUP
+from penstock.model import DEFAULT_GROUP, to_datetime
 from penstock.spark import functions as f
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
 from penstock.spark.pipelines.charts import Outlook, outlook_chart
 from penstock.spark.pipelines.forecast_waits import Floats, Profile, Waits, breach_step, profile, waits, workers_enough
 from penstock.spark.pipelines.pages import page, picture, section, table_section
-from penstock.spark.pipelines.state import Seen, as_before, remember, seen
+from penstock.spark.pipelines.state import Seen, seen, store_report, unchanged_report
 from penstock.spark.pipelines.trace_hops import AGAIN
 
 if TYPE_CHECKING:
@@ -97,7 +97,6 @@ def open_messages(messages: DataFrame, events: DataFrame) -> DataFrame:
     return groups.join(counts, ["queue", "group"], "left").fillna({"open": 0})
 
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = pa.timestamp("us", tz="UTC")
 _METHOD = (
     "Expected of every hour: the mean of the same hour before. The wait is what has piled up, divided by what the "
@@ -106,16 +105,18 @@ _METHOD = (
 )
 
 
-def write_report(out: Path, found: Sequence[Forecast], shown: Sequence[Table], options: ForecastOptions) -> list[Path]:
+def write_report(
+    out: Path, forecasts: Sequence[Forecast], shown: Sequence[Table], options: ForecastOptions
+) -> list[Path]:
     """Write everything; the files that were written."""
     for old in out.glob("*.png"):
         old.unlink()
     sections = [table_section(table, _METHOD) for table in shown]
-    written = [_write(out / "hours.parquet", _hours(found)), _write(out / "forecast.parquet", _minutes(found))]
-    for each in [each for each in found if each.expected is not None][: options.charts]:
-        name = f"{each.history.queue} · {each.history.group}"
-        png = outlook_chart(name, _outlook(each, options))
-        written.append(out / f"{each.history.queue}.{each.history.group}.png")
+    written = [_write(out / "hours.parquet", _hours(forecasts)), _write(out / "forecast.parquet", _minutes(forecasts))]
+    for item in [item for item in forecasts if item.expected is not None][: options.charts]:
+        name = f"{item.history.queue} · {item.history.group}"
+        png = outlook_chart(name, _outlook(item, options))
+        written.append(out / f"{item.history.queue}.{item.history.group}.png")
         written[-1].write_bytes(png)
         sections.append(section("", picture(png, f"Forecast of {name}")))
     report = out / "report.html"
@@ -126,48 +127,53 @@ def write_report(out: Path, found: Sequence[Forecast], shown: Sequence[Table], o
     return [report, *written]
 
 
-def _times(each: Forecast) -> list[datetime]:
-    start = _EPOCH + timedelta(microseconds=each.history.last_us)
-    return [start + timedelta(minutes=step) for step in range(len(each.rates))]
+def _times(item: Forecast) -> list[datetime]:
+    start = to_datetime(item.history.last_us)
+    return [start + timedelta(minutes=step) for step in range(len(item.rates))]
 
 
-def _outlook(each: Forecast, options: ForecastOptions) -> Outlook:
-    assert each.expected is not None
-    assert each.busy is not None
+def _outlook(item: Forecast, options: ForecastOptions) -> Outlook:
+    assert item.expected is not None
+    assert item.busy is not None
     return Outlook(
-        times=_times(each),
-        arrivals=each.rates.tolist(),
-        capacity=each.workers * each.history.per_worker,
-        wait_seconds=each.expected.seconds.tolist(),
-        wait_high_seconds=each.busy.seconds.tolist(),
-        wait_enough_seconds=None if each.with_enough is None else each.with_enough.seconds.tolist(),
+        times=_times(item),
+        arrivals=item.rates.tolist(),
+        capacity=item.workers * item.history.per_worker,
+        wait_seconds=item.expected.seconds.tolist(),
+        wait_high_seconds=item.busy.seconds.tolist(),
+        wait_enough_seconds=None if item.with_enough is None else item.with_enough.seconds.tolist(),
         target_seconds=options.target_age_seconds,
-        workers=each.workers,
-        workers_enough=each.enough,
+        workers=item.workers,
+        workers_enough=item.enough,
     )
 
 
-def _hours(found: Sequence[Forecast]) -> pa.Table:
+def _hours(forecasts: Sequence[Forecast]) -> pa.Table:
     rows = [
-        (each.history.queue, each.history.group, _EPOCH + timedelta(hours=each.history.first_hour + place), int(count))
-        for each in found
-        for place, count in enumerate(each.history.pushed)
+        (
+            item.history.queue,
+            item.history.group,
+            to_datetime((item.history.first_hour + index) * 3_600_000_000),
+            int(count),
+        )
+        for item in forecasts
+        for index, count in enumerate(item.history.pushed)
     ]
     kinds = [("queue", pa.string()), ("group", pa.string()), ("hour", _TIME), ("pushed", pa.int64())]
     return _arrow_table(rows, kinds)
 
 
-def _minutes(found: Sequence[Forecast]) -> pa.Table:
+def _minutes(forecasts: Sequence[Forecast]) -> pa.Table:
     rows = [
-        (each.history.queue, each.history.group, time, *values)
-        for each in found
-        if each.expected is not None and each.busy is not None
+        (item.history.queue, item.history.group, time, *values)
+        for item in forecasts
+        if item.expected is not None and item.busy is not None
         for time, *values in zip(
-            _times(each),
-            each.rates.tolist(),
-            each.expected.backlog.tolist(),
-            each.expected.seconds.tolist(),
-            each.busy.seconds.tolist(),
+            _times(item),
+            item.rates.tolist(),
+            item.expected.backlog.tolist(),
+            item.expected.seconds.tolist(),
+            item.busy.seconds.tolist(),
             strict=True,
         )
     ]
@@ -203,7 +209,7 @@ class ForecastOptions(Options, frozen=True, kw_only=True):
     charts: Annotated[int, Meta(ge=0, le=100, description="Draw so many queues, those in most danger.")] = 12
 
 
-class History(msgspec.Struct, kw_only=True):
+class QueueHistory(msgspec.Struct, kw_only=True):
     """What is known of one queue and group."""
 
     queue: str
@@ -241,7 +247,7 @@ class History(msgspec.Struct, kw_only=True):
 class Forecast(msgspec.Struct, kw_only=True):
     """What is expected of one queue and group."""
 
-    history: History
+    history: QueueHistory
     profile: Profile
     workers: int
     rates: Any  # Floats, messages per second, one per step
@@ -259,7 +265,7 @@ class Forecast(msgspec.Struct, kw_only=True):
         return float(self.rates.max()) / capacity if capacity else math.inf
 
 
-def forecast(history: History, options: ForecastOptions) -> Forecast:
+def forecast(history: QueueHistory, options: ForecastOptions) -> Forecast:
     """What is expected from where history ends."""
     whole, first = _whole_hours(history)
     week = profile(first, whole)
@@ -268,18 +274,18 @@ def forecast(history: History, options: ForecastOptions) -> Forecast:
     hours = (np.floor(start + np.arange(steps) / _STEPS_PER_HOUR) - math.floor(start)).astype(int)
     rates = week.rates(math.floor(start), options.horizon_hours + 1)[hours]
     workers = options.workers or max(history.workers, 1)
-    found = Forecast(history=history, profile=week, workers=workers, rates=rates)
+    result = Forecast(history=history, profile=week, workers=workers, rates=rates)
     if history.per_worker:
-        _look_ahead(found, options)
+        _look_ahead(result, options)
     target = options.target_age_seconds
-    found.is_stopped = options.workers is None and history.is_stopped(target)
+    result.is_stopped = options.workers is None and history.is_stopped(target)
     if history.oldest_us is not None and history.oldest_seconds > target:
-        breached_at = _EPOCH + timedelta(microseconds=history.oldest_us, seconds=target)
-        found.breach_at = min(breached_at, found.breach_at or breached_at)
-    return found
+        breached_at = to_datetime(history.oldest_us) + timedelta(seconds=target)
+        result.breach_at = min(breached_at, result.breach_at or breached_at)
+    return result
 
 
-def _whole_hours(history: History) -> tuple[Floats, int]:
+def _whole_hours(history: QueueHistory) -> tuple[Floats, int]:
     """Without the first and last hour, of which only a part was seen; when that leaves nothing, a mean over all."""
     counts: Floats = history.pushed
     if len(counts) >= 3:
@@ -288,18 +294,16 @@ def _whole_hours(history: History) -> tuple[Floats, int]:
     return np.full(1, counts.sum() * 3600.0 / seconds), history.first_hour
 
 
-def _look_ahead(found: Forecast, options: ForecastOptions) -> None:
-    rate, backlog, target = found.history.per_worker, float(found.history.backlog), options.target_age_seconds
-    found.expected = waits(found.rates, found.workers, rate, backlog, STEP_SECONDS)
-    found.busy = waits(found.rates * found.profile.busy_factor, found.workers, rate, backlog, STEP_SECONDS)
-    found.enough = workers_enough(found.rates, rate, backlog, STEP_SECONDS, target)
-    if found.enough is not None:
-        found.with_enough = waits(found.rates, found.enough, rate, backlog, STEP_SECONDS)
-    step = breach_step(found.expected, target)
+def _look_ahead(item: Forecast, options: ForecastOptions) -> None:
+    rate, backlog, target = item.history.per_worker, float(item.history.backlog), options.target_age_seconds
+    item.expected = waits(item.rates, item.workers, rate, backlog, STEP_SECONDS)
+    item.busy = waits(item.rates * item.profile.busy_factor, item.workers, rate, backlog, STEP_SECONDS)
+    item.enough = workers_enough(item.rates, rate, backlog, STEP_SECONDS, target)
+    if item.enough is not None:
+        item.with_enough = waits(item.rates, item.enough, rate, backlog, STEP_SECONDS)
+    step = breach_step(item.expected, target)
     if step is not None:
-        found.breach_at = (
-            _EPOCH + timedelta(microseconds=found.history.last_us) + timedelta(seconds=step * STEP_SECONDS)
-        )
+        item.breach_at = to_datetime(item.history.last_us) + timedelta(seconds=step * STEP_SECONDS)
 
 
 def run(run: Run) -> Report:
@@ -310,21 +314,21 @@ def run(run: Run) -> Report:
     now = seen(run, messages, events)
     if now.is_empty:
         return Report(summary="No messages yet: there is nothing to forecast from.")
-    before = as_before(run.out / FILE, now)
+    before = unchanged_report(run.out / FILE, now)
     if before is not None:
         return before
     run.progress.step("adding up hours")
-    found = [forecast(each, run.options) for each in histories(run, now)]
+    forecasts = [forecast(item, run.options) for item in histories(run, now)]
     run.progress.step("drawing")
-    found.sort(key=lambda each: (each.breach_at or datetime.max.replace(tzinfo=UTC), -each.used_max))
-    shown = [_table(found)]
-    files = write_report(run.out, found, shown, run.options)
-    report = _report(found, shown, files, run.options)
+    forecasts.sort(key=lambda item: (item.breach_at or datetime.max.replace(tzinfo=UTC), -item.used_max))
+    shown = [_table(forecasts)]
+    files = write_report(run.out, forecasts, shown, run.options)
+    report = _report(forecasts, shown, files, run.options)
     # What is open grows older by itself: such a forecast holds for no later run.
-    return report if any(each.history.backlog for each in found) else remember(run.out / FILE, now, report)
+    return report if any(item.history.backlog for item in forecasts) else store_report(run.out / FILE, now, report)
 
 
-def histories(run: Run, now: Seen) -> list[History]:
+def histories(run: Run, now: Seen) -> list[QueueHistory]:
     """What is known of each queue and group."""
     messages = run.messages(columns=_COLUMNS)
     events = run.events()
@@ -342,28 +346,28 @@ def histories(run: Run, now: Seen) -> list[History]:
     ]
 
 
-def _history(row: Any, pushed: dict[int, int], work: list[Any], last_us: int, now_us: int) -> History:
+def _history(row: Any, pushed: dict[int, int], hours: list[Any], last_us: int, now_us: int) -> QueueHistory:
     last_hour = last_us // 3_600_000_000
-    first = min([*pushed, *(each["hour"] for each in work)], default=last_hour)
-    recent = [each["workers"] for each in sorted(work, key=lambda each: each["hour"])][-24:]
-    return History(
+    first = min([*pushed, *(hour["hour"] for hour in hours)], default=last_hour)
+    recent = [hour["workers"] for hour in sorted(hours, key=lambda hour: hour["hour"])][-24:]
+    return QueueHistory(
         queue=row["queue"],
         group=row["group"],
         first_hour=first,
         pushed=np.array([pushed.get(hour, 0) for hour in range(first, last_hour + 1)], dtype=np.float64),
         last_us=last_us,
-        finished=sum(each["finished"] for each in work),
-        deliveries=sum(each["deliveries"] for each in work),
-        busy_seconds=sum(each["busy_seconds"] for each in work),
+        finished=sum(hour["finished"] for hour in hours),
+        deliveries=sum(hour["deliveries"] for hour in hours),
+        busy_seconds=sum(hour["busy_seconds"] for hour in hours),
         workers=int(np.median(recent)) if recent else 0,
         backlog=row["open"],
         oldest_us=row["oldest_us"],
-        worked_us=max((each["last_us"] for each in work), default=None),
+        worked_us=max((hour["last_us"] for hour in hours), default=None),
         now_us=now_us,
     )
 
 
-def _table(found: list[Forecast]) -> Table:
+def _table(forecasts: list[Forecast]) -> Table:
     columns = [
         "queue",
         "group",
@@ -375,76 +379,75 @@ def _table(found: list[Forecast]) -> Table:
         "used % at most",
     ]
     columns += ["open now", "oldest open", "last worked", "breach at", "workers enough"]
-    return Table("Forecast", columns, [_row(each) for each in found])
+    return Table("Forecast", columns, [_row(item) for item in forecasts])
 
 
-def _row(each: Forecast) -> list[Any]:
-    known = each.history.per_worker > 0
-    breach = _minute(each.breach_at) if each.breach_at else "no" if known else "unknown"
+def _row(item: Forecast) -> list[Any]:
+    known = item.history.per_worker > 0
+    breach = _minute(item.breach_at) if item.breach_at else "no" if known else "unknown"
     return [
-        each.history.queue,
-        each.history.group,
-        each.profile.basis,
-        round(float(each.rates.mean()) * 3600, 1),
-        round(float(each.rates.max()) * 3600, 1),
-        round(each.history.per_worker, 3) if known else None,
-        each.workers if known and not each.is_stopped else 0,
-        round(100 * each.used_max, 1) if known else None,
-        each.history.backlog,
-        _minute(_at(each.history.oldest_us)),
-        _minute(_at(each.history.worked_us)),
+        item.history.queue,
+        item.history.group,
+        item.profile.basis,
+        round(float(item.rates.mean()) * 3600, 1),
+        round(float(item.rates.max()) * 3600, 1),
+        round(item.history.per_worker, 3) if known else None,
+        item.workers if known and not item.is_stopped else 0,
+        round(100 * item.used_max, 1) if known else None,
+        item.history.backlog,
+        _minute_us(item.history.oldest_us),
+        _minute_us(item.history.worked_us),
         breach,
-        each.enough,
+        item.enough,
     ]
-
-
-def _at(at_us: int | None) -> datetime | None:
-    return None if at_us is None else _EPOCH + timedelta(microseconds=at_us)
 
 
 def _minute(at: datetime | None) -> str | None:
     return None if at is None else at.strftime("%Y-%m-%d %H:%M")
 
 
-def _report(found: list[Forecast], shown: list[Table], files: list[Path], options: ForecastOptions) -> Report:
-    late = [each for each in found if each.breach_at]
+def _minute_us(at_us: int | None) -> str | None:
+    return None if at_us is None else _minute(to_datetime(at_us))
+
+
+def _report(forecasts: list[Forecast], shown: list[Table], files: list[Path], options: ForecastOptions) -> Report:
+    late = [item for item in forecasts if item.breach_at]
     first = f"; the first is {late[0].history.queue}, at {late[0].breach_at:%Y-%m-%d %H:%M} UTC" if late else ""
-    summary = (
-        f"{len(late)} of {len(found)} queues and groups let messages wait longer than {options.target_age_seconds:g} s"
-    )
-    stopped = _names(each for each in found if each.is_stopped)
+    target = f"{options.target_age_seconds:g} s"
+    summary = f"{len(late)} of {len(forecasts)} queues and groups let messages wait longer than {target}"
+    stopped = _names(item for item in forecasts if item.is_stopped)
     outage = f" Nobody works on {stopped}, where messages wait." if stopped else ""
     return Report(
         summary=f"{summary}, now or within {options.horizon_hours} hours{first}.{outage}",
-        figures={"forecasts": len(found), "breaches": len(late)},
+        figures={"forecasts": len(forecasts), "breaches": len(late)},
         tables=shown,
         files=[str(path) for path in files],
-        notes=_notes(found),
+        notes=_notes(forecasts),
     )
 
 
-def _notes(found: list[Forecast]) -> list[str]:
+def _notes(forecasts: list[Forecast]) -> list[str]:
     notes = []
-    for basis, wanted in (("mean", "two days"), ("hour of day", "a week")):
+    for basis, needed in (("mean", "two days"), ("hour of day", "a week")):
         short = [
-            f"{each.history.queue}/{each.history.group} ({each.profile.hours} h)"
-            for each in found
-            if each.profile.basis == basis
+            f"{item.history.queue}/{item.history.group} ({item.profile.hours} h)"
+            for item in forecasts
+            if item.profile.basis == basis
         ]
         if short:
             used = "the overall mean" if basis == "mean" else "a day like the others"
-            notes.append(f"less than {wanted} of whole hours: {used} is expected for {', '.join(short)}")
-    idle = _names(each for each in found if not each.history.per_worker)
+            notes.append(f"less than {needed} of whole hours: {used} is expected for {', '.join(short)}")
+    idle = _names(item for item in forecasts if not item.history.per_worker)
     if idle:
         notes.append(f"nobody has finished anything, so nothing is known about how fast it goes: {idle}")
-    stopped = _names(each for each in found if each.is_stopped)
+    stopped = _names(item for item in forecasts if item.is_stopped)
     if stopped:
         notes.append(f"messages wait and nobody has worked for longer than they may wait: {stopped}; see 'last worked'")
     return notes
 
 
-def _names(found: Iterable[Forecast]) -> str:
-    return ", ".join(f"{each.history.queue}/{each.history.group}" for each in found)
+def _names(forecasts: Iterable[Forecast]) -> str:
+    return ", ".join(f"{item.history.queue}/{item.history.group}" for item in forecasts)
 
 
 PIPELINE = Pipeline(

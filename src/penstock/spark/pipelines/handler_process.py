@@ -128,7 +128,7 @@ class Delivery:
 
 def load(setup: Setup) -> Callable[[Delivery], Any]:
     """The handler, or an ImportError that says what is wrong."""
-    sys.path[:0] = [each for each in setup.path if each not in sys.path]
+    sys.path[:0] = [entry for entry in setup.path if entry not in sys.path]
     name, _, attribute = setup.handler.partition(":")
     try:
         module = importlib.import_module(name)
@@ -138,7 +138,7 @@ def load(setup: Setup) -> Callable[[Delivery], Any]:
     for part in attribute.split("."):
         handler = getattr(handler, part, None)
     if not callable(handler):
-        known = [each for each in vars(module) if callable(getattr(module, each))]
+        known = [entry for entry in vars(module) if callable(getattr(module, entry))]
         close = difflib.get_close_matches(attribute, known, n=1)
         meant = f"; did you mean {close[0]!r}?" if close else ""
         raise ImportError(f"module {name!r} has no function {attribute!r}{meant}")  # noqa: TRY004 - as above
@@ -309,16 +309,16 @@ class HandlerProcess:
         poll.register(descriptor, select.POLLIN)
 
         def read(count: int) -> bytes:
-            found = b""
-            while len(found) < count:
+            data = b""
+            while len(data) < count:
                 left_ms = (deadline - self._clock.monotonic()) / 1000
                 if left_ms <= 0 or not poll.poll(left_ms):
                     raise _TimedOut
-                piece = os.read(descriptor, count - len(found))
-                if not piece:
+                chunk = os.read(descriptor, count - len(data))
+                if not chunk:
                     break
-                found += piece
-            return found
+                data += chunk
+            return data
 
         return read
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -25,7 +26,7 @@ from penstock.history import Moment, absolute_url, open_history
 from penstock.model import check_name, suggestion, to_datetime
 from penstock.spark import functions as f
 from penstock.spark.pipelines import replay_messages
-from penstock.spark.pipelines.archive_store import Manifest, archive_of, end_of, names_like, read_archive
+from penstock.spark.pipelines.archive_store import Manifest, archive_of, names_like, read_archive
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
 from penstock.spark.pipelines.state import read_state, write_state
 from penstock.spark.staging import Target
@@ -70,46 +71,46 @@ _WHEN: Final = ("since", "until")
 
 
 def id_for(plan: Plan) -> str:
-    """An id that is the same whenever the same is asked for."""
-    asked = msgspec.json.encode([getattr(plan, name) for name in (*_WHAT, *_WHEN)])
-    return hashlib.blake2b(asked, digest_size=6).hexdigest()
+    """An id derived from the options: the same options give the same id."""
+    options = msgspec.json.encode([getattr(plan, name) for name in (*_WHAT, *_WHEN)])
+    return hashlib.blake2b(options, digest_size=6).hexdigest()
 
 
 def folder_of(out: Path, id: str) -> Path:
-    """Where a replay keeps its files."""
+    """The directory of a replay."""
     return out / FOLDER / id
 
 
-def begun(out: Path, wanted: Plan, *, is_named: bool) -> Plan:
-    """The replay to go on with: the one that began as this, or this one. Refuses what would be done twice."""
-    found = read_state(folder_of(out, wanted.id) / FILE, Plan)
-    if found is not None:
-        _check_same(found, wanted)
-        return found
+def resumed(out: Path, plan: Plan, *, is_named: bool) -> Plan:
+    """The stored plan of this replay if it has begun, else this plan. Refuses what would be pushed twice."""
+    known = read_state(folder_of(out, plan.id) / FILE, Plan)
+    if known is not None:
+        _check_same(known, plan)
+        return known
     if not is_named:
-        _check_none_open(out, wanted)
-    return wanted
+        _check_none_open(out, plan)
+    return plan
 
 
 def keep(out: Path, plan: Plan) -> None:
-    """Write down how far a replay is."""
+    """Store a plan, with how far the replay is."""
     write_state(folder_of(out, plan.id) / FILE, plan)
 
 
-def _check_same(found: Plan, wanted: Plan) -> None:
+def _check_same(known: Plan, plan: Plan) -> None:
     # Times are those of the beginning: "an hour ago" is another time when it is said again.
     for name in _WHAT:
-        if getattr(found, name) != getattr(wanted, name):
+        if getattr(known, name) != getattr(plan, name):
             raise InvalidField(
-                f"{name}: replay {found.id!r} began with {getattr(found, name)!r}, not {getattr(wanted, name)!r}",
+                f"{name}: replay {known.id!r} began with {getattr(known, name)!r}, not {getattr(plan, name)!r}",
                 hint="ask for the same as then, or give another --id",
             )
 
 
-def _check_none_open(out: Path, wanted: Plan) -> None:
+def _check_none_open(out: Path, plan: Plan) -> None:
     for path in sorted((out / FOLDER).glob(f"*/{FILE}")):
         other = read_state(path, Plan)
-        if other is None or other.is_done or any(getattr(other, name) != getattr(wanted, name) for name in _WHAT):
+        if other is None or other.is_done or any(getattr(other, name) != getattr(plan, name) for name in _WHAT):
             continue
         hint = f"go on with it: --id {other.id}; or give an --id of your own for a new one"
         raise InvalidField(f"id: the replay {other.id!r} of the same messages has not ended", hint=hint)
@@ -120,7 +121,7 @@ PAYLOAD_SHOWN: Final = 60
 
 
 class ReplayOptions(Options, frozen=True, kw_only=True):
-    """What can be asked of a run."""
+    """Options of `replay`."""
 
     to: Annotated[str, msgspec.Meta(description="The queue that the messages go to.")]
     where: Annotated[str | None, msgspec.Meta(description="Only messages that this SQL condition holds for.")] = None
@@ -140,7 +141,7 @@ class ReplayOptions(Options, frozen=True, kw_only=True):
 
 
 def run(run: Run) -> Report:
-    """Say what would be pushed; push it, if that is asked for."""
+    """Report what would be pushed; with `go`, push it."""
     plan = _plan(run)
     figures: dict[str, Any] = {"messages": 0, "replay_id": plan.id}
     if plan.is_done:
@@ -153,16 +154,16 @@ def run(run: Run) -> Report:
         )
     run.progress.step("selecting")
     selected, notes = selection(run, plan)
-    found = _overview(selected)
-    figures["messages"] = count = sum(row[2] for row in found.rows)
+    overview = _overview(selected)
+    figures["messages"] = count = sum(row[2] for row in overview.rows)
     if not count:
         return Report(summary="no messages to replay", figures=figures, notes=notes)
     if not run.options.go:
         summary = f"would push {plural(count, 'message')} to {plan.to!r}; add --go to do it"
-        return Report(summary=summary, figures=figures, tables=[found, _sample(selected)], notes=notes)
+        return Report(summary=summary, figures=figures, tables=[overview, _sample(selected)], notes=notes)
     _push(run, plan, selected, count)
     return Report(
-        summary=f"pushed {plural(count, 'message')} to {plan.to!r}", figures=figures, tables=[found], notes=notes
+        summary=f"pushed {plural(count, 'message')} to {plan.to!r}", figures=figures, tables=[overview], notes=notes
     )
 
 
@@ -181,7 +182,7 @@ def selection(run: Run, plan: Plan) -> tuple[DataFrame, list[str]]:
     queues = names_like(known, plan.queues, f"{plan.url}, with the archive," if plan.archive else plan.url)
     if not queues:
         hint = suggestion(plan.queues[0], tuple(sorted(known)))
-        raise QueueNotFound(f"no queue is like {' or '.join(plan.queues)}", hint=hint)
+        raise QueueNotFound(f"no queue matches {' or '.join(plan.queues)}", hint=hint)
     live = [name for name in queues if name in moment.queues]
     parts = []
     if live:
@@ -190,37 +191,37 @@ def selection(run: Run, plan: Plan) -> tuple[DataFrame, list[str]]:
     archived = [name for name in queues if name in manifest.covered]
     if plan.archive is not None and archived:
         parts.append(read_archive(run.spark, plan.archive, archived, plan.since, plan.until))
-    found = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
-    found = replay_messages.matching(found, plan.where, plan.keys)
+    messages = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
+    messages = replay_messages.matching(messages, plan.where, plan.keys)
     if plan.skip_acked_by is None:
-        return found, []
+        return messages, []
     _check_group(moment, live, plan.skip_acked_by)
     events = table(run.spark, plan.url, live, "events", plan.since)
     starts = _starts(moment, live) if archived else {}
     notes = [f"what is only in the archive counts as acknowledged by {plan.skip_acked_by!r}"] if archived else []
-    return replay_messages.unacked(found, events, plan.skip_acked_by, starts), notes
+    return replay_messages.unacked(messages, events, plan.skip_acked_by, starts), notes
 
 
 def _plan(run: Run) -> Plan:
-    """What is asked for, as it was fixed when the replay began."""
-    asked: ReplayOptions = run.options
+    """The plan from the options, or as it was fixed when the replay began."""
+    options: ReplayOptions = run.options
     plan = Plan(
-        id=asked.id or "",
+        id=options.id or "",
         url=absolute_url(run.url),
-        to=asked.to,
+        to=options.to,
         queues=run.queues,
         since=run.since,
         until=run.until,
-        where=asked.where,
-        keys=asked.key,
-        archive=None if asked.archive is None else str(Path(asked.archive).absolute()),
-        skip_acked_by=asked.skip_acked_by,
-        keep_partition=asked.keep_partition,
+        where=options.where,
+        keys=options.key,
+        archive=None if options.archive is None else str(Path(options.archive).absolute()),
+        skip_acked_by=options.skip_acked_by,
+        keep_partition=options.keep_partition,
     )
     plan = msgspec.structs.replace(plan, id=plan.id or id_for(plan))
     # A replay into a queue that it reads from would never end.
     plan = msgspec.structs.replace(plan, until=plan.until or to_datetime(SystemClock().now()))
-    return begun(run.out, plan, is_named=asked.id is not None) if asked.go else plan
+    return resumed(run.out, plan, is_named=options.id is not None) if options.go else plan
 
 
 def _push(run: Run, plan: Plan, selected: DataFrame, count: int) -> None:
@@ -253,7 +254,7 @@ def _push_slowly(run: Run, plan: Plan) -> int:
         plan.id,
         plan.portion,
         pacer,
-        told=lambda done: run.progress.step("pushing", done, total),
+        on_progress=lambda done: run.progress.step("pushing", done, total),
     )
     keep(run.out, msgspec.structs.replace(plan, messages=count))
     replay_messages.forget(folder)
@@ -281,7 +282,7 @@ def _overview(selected: DataFrame) -> Table:
 def _sample(selected: DataFrame) -> Table:
     """The first few messages."""
     payload = f.substring(f.make_valid_utf8(f.col("payload").cast("string")), 1, PAYLOAD_SHOWN)
-    first = selected.orderBy(*replay_messages.PLACE).limit(SAMPLE)
+    first = selected.orderBy(*replay_messages.ORDER).limit(SAMPLE)
     rows = first.select(replay_messages.id_of(), _shown(f.col("pushed_at")), "key", payload).collect()
     return Table("the first of them", ("message", "pushed at", "key", "payload"), [tuple(row) for row in rows])
 
@@ -291,12 +292,9 @@ def _shown(time: Column) -> Column:
 
 
 def _look(url: str) -> tuple[Moment, str]:
-    """What there is now, and the id of the data."""
-    history = open_history(url)
-    try:
+    """The current moment, and the id of the shard."""
+    with closing(open_history(url)) as history:
         return history.look(), history.shard_id.hex()
-    finally:
-        history.close()
 
 
 def _ends(moment: Moment, manifest: Manifest, queues: Sequence[str]) -> replay_messages.Places:
@@ -305,7 +303,7 @@ def _ends(moment: Moment, manifest: Manifest, queues: Sequence[str]) -> replay_m
         (name, partition): end
         for name in queues
         for partition in moment.queue(name).partitions
-        if (end := end_of(manifest, name, moment.queue(name).incarnation, partition))
+        if (end := manifest.end_of(name, moment.queue(name).incarnation, partition))
     }
 
 
@@ -318,7 +316,7 @@ def _starts(moment: Moment, queues: Sequence[str]) -> replay_messages.Places:
 
 
 def _check_group(moment: Moment, queues: Sequence[str], group: str) -> None:
-    known = {each for name in queues for each in moment.queue(name).groups}
+    known = {known_group for name in queues for known_group in moment.queue(name).groups}
     if group not in known:
         hint = suggestion(group, tuple(sorted(known)))
         raise GroupNotFound(
@@ -340,17 +338,17 @@ With --per-second the messages are first put in order, oldest first, and then pu
 
 
 def check(run: Run) -> None:
-    """Refuse a replay of nothing, to nowhere, at no speed, or from an archive that is not there."""
-    asked: ReplayOptions = run.options
+    """Refuse a replay without queues, with an invalid target or rate, or from an archive that does not exist."""
+    options: ReplayOptions = run.options
     if not run.queues:
         raise InvalidField("queue: it says which messages are replayed, and is not given", hint="--queue orders")
-    if asked.per_second is not None and asked.per_second <= 0:
-        raise InvalidField(f"--per-second: {asked.per_second:g} is not more than 0")
-    check_name(asked.to)
-    if asked.id is not None:
-        check_name(asked.id, "replay")
-    if asked.archive is not None:
-        archive_of(Path(asked.archive))
+    if options.per_second is not None and options.per_second <= 0:
+        raise InvalidField(f"--per-second: {options.per_second:g} is not more than 0")
+    check_name(options.to)
+    if options.id is not None:
+        check_name(options.id, "replay")
+    if options.archive is not None:
+        archive_of(Path(options.archive))
 
 
 PIPELINE: Final = Pipeline(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 ORIGIN: Final = "penstock-replayed-from"  # header: the id of the message that was replayed
-PLACE: Final = ("pushed_at", "queue", "partition", "offset")  # the order in which messages are replayed
+ORDER: Final = ("pushed_at", "queue", "partition", "offset")  # the order in which messages are replayed
 
 _PARTITIONS: Final = "queue string, partition string, {} bigint"
 
@@ -106,7 +106,7 @@ PORTION_MAX: Final = 10_000  # messages
 PORTION_BYTES: Final = 16 * limits.MIB
 READ_ROWS: Final = 1_000
 
-Told = Callable[[int], None]  # how many messages are in by now
+OnProgress = Callable[[int], None]  # how many messages are pushed by now
 
 
 def push_at_once(messages: DataFrame, url: str, to: str, id: str) -> None:
@@ -117,14 +117,14 @@ def push_at_once(messages: DataFrame, url: str, to: str, id: str) -> None:
 
 def prepare(selected: DataFrame, folder: Path, *, keep_partition: bool) -> None:
     """Put the messages, in order, into files."""
-    ordered = replayed(selected.orderBy(*PLACE), keep_partition=keep_partition)
+    ordered = replayed(selected.orderBy(*ORDER), keep_partition=keep_partition)
     ordered.write.mode("overwrite").parquet(str((folder / MESSAGES).absolute()))
 
 
 def push_in_portions(
-    folder: Path, target: Target, id: str, rows_max: int, pacer: Pacer, told: Told = lambda count: None
+    folder: Path, target: Target, id: str, rows_max: int, pacer: Pacer, on_progress: OnProgress = lambda count: None
 ) -> int:
-    """Push what was prepared, as the pacer lets it; how many messages there are."""
+    """Push what was prepared, at the rate of the pacer. Returns how many messages there are."""
     sink = sink_of(id)
     target.prepare()
     last = _last(target, sink)
@@ -138,7 +138,7 @@ def push_in_portions(
         staged, _ = target.stage(sink, 0, batches_of(portion.to_batches(), columns))
         target.commit(SinkCommit(target.queue, sink, number, tuple(staged)))
         pacer.sent(portion.num_rows)
-        told(count)
+        on_progress(count)
     return count
 
 
@@ -168,11 +168,11 @@ def portions(folder: Path, rows_max: int, bytes_max: int = PORTION_BYTES) -> Ite
     rows = size = 0
     for batch in _batches(folder):
         while batch.num_rows:
-            piece = batch.slice(0, rows_max - rows)
-            batch = batch.slice(piece.num_rows)
-            gathered.append(piece)
-            rows += piece.num_rows
-            size += piece.nbytes
+            part = batch.slice(0, rows_max - rows)
+            batch = batch.slice(part.num_rows)
+            gathered.append(part)
+            rows += part.num_rows
+            size += part.nbytes
             if rows == rows_max or size >= bytes_max:
                 yield pa.Table.from_batches(gathered)
                 gathered, rows, size = [], 0, 0
@@ -194,7 +194,7 @@ def _last(target: Target, sink: str) -> int:
 
 
 class Pacer:
-    """Waits so that no more than so many messages a second are sent."""
+    """Waits so that no more than `per_second` messages a second are sent."""
 
     def __init__(self, per_second: float, clock: Clock, pause: Callable[[float], Any] | None = None) -> None:
         self._per_second = per_second
@@ -203,12 +203,12 @@ class Pacer:
         self._next_at: float | None = None  # monotonic µs
 
     def wait(self) -> None:
-        """Until the next may be sent."""
+        """Wait until the next messages may be sent."""
         if self._next_at is not None and (early := self._next_at - self._clock.monotonic()) > 0:
             self._pause(early / 1e6)
 
     def sent(self, count: int) -> None:
-        """So many were sent now."""
+        """Account for `count` messages that were just sent."""
         now = self._clock.monotonic()
         # What was late is not made up for: the rate is a limit at every moment.
         self._next_at = max(self._next_at or now, now) + count / self._per_second * 1e6

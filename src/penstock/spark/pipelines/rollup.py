@@ -26,6 +26,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock.errors import InvalidField
+from penstock.model import to_datetime
 from penstock.spark import functions as f
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
 from penstock.spark.pipelines.charts import Flow, flow_chart
@@ -87,13 +88,13 @@ class RollupFiles:
     def open(self, url: str, key_prefix: str | None, *, is_rebuild: bool) -> State:
         """The state to go on from. What a run that died has left is removed."""
         source = url if "://" in url else str(Path(url).resolve())
-        found = read_state(self._path, State)
-        state = State(url=source, key_prefix=key_prefix, generation=found.generation if found else 0)
-        state = found if found and not is_rebuild else state
-        for name, was, wanted in (("url", state.url, source), ("key-prefix", state.key_prefix, key_prefix)):
-            if was != wanted:
+        stored = read_state(self._path, State)
+        state = State(url=source, key_prefix=key_prefix, generation=stored.generation if stored else 0)
+        state = stored if stored and not is_rebuild else state
+        for name, was, value in (("url", state.url, source), ("key-prefix", state.key_prefix, key_prefix)):
+            if was != value:
                 hint = "give another directory with --out, or begin again with --rebuild"
-                raise InvalidField(f"--{name}: {self.out} was made with {was}, not {wanted}", hint=hint)
+                raise InvalidField(f"--{name}: {self.out} was made with {was}, not {value}", hint=hint)
         shutil.rmtree(self._staged, ignore_errors=True)
         if not is_rebuild:
             self._sweep(state)
@@ -117,12 +118,14 @@ class RollupFiles:
 
     def tables(self, spark: SparkSession, state: State, dates: Sequence[str] | None = None) -> DataFrame:
         """Everything that counts, with the columns `grain` and `date`."""
-        wanted = state.dates if dates is None else {date: state.dates[date] for date in dates if date in state.dates}
-        names = [f"grain=*/date={date}/{_name(generation)}" for date, generation in wanted.items()]
-        found = [str(path) for name in names for path in self.folder.glob(name)]
-        if not found:
+        generations = (
+            state.dates if dates is None else {date: state.dates[date] for date in dates if date in state.dates}
+        )
+        names = [f"grain=*/date={date}/{_name(generation)}" for date, generation in generations.items()]
+        paths = [str(path) for name in names for path in self.folder.glob(name)]
+        if not paths:
             return spark.createDataFrame([], table_schema(spark))
-        return spark.read.option("basePath", str(self.folder)).parquet(*found)
+        return spark.read.option("basePath", str(self.folder)).parquet(*paths)
 
     @property
     def is_drawn(self) -> bool:
@@ -146,9 +149,9 @@ class RollupFiles:
             hint = "with workers on other machines, --out must be a directory that all of them share"
             raise InvalidField(f"--out: what Spark has written to {self.out} is not to be seen here", hint=hint)
         for path in staged:
-            place = self.folder / path.relative_to(self._staged).parent / _name(generation)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            path.replace(place)
+            target = self.folder / path.relative_to(self._staged).parent / _name(generation)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(target)
         shutil.rmtree(self._staged, ignore_errors=True)
 
     def _sweep(self, state: State) -> None:
@@ -184,31 +187,31 @@ class Sum(msgspec.Struct):
         """As `sketch.percentile`; None without values."""
         bins = self.sketches[name]
         rank, seen = math.ceil(bins.total() * share), 0
-        for place in sorted(bins):
-            seen += bins[place]
+        for bin_number in sorted(bins):
+            seen += bins[bin_number]
             if seen >= rank:
-                return round(value_of(place), 3)
+                return round(value_of(bin_number), 3)
         return None
 
 
-class Known(msgspec.Struct):
-    """What there is to show."""
+class Rollup(msgspec.Struct):
+    """The rows to show, of one grain."""
 
     grain: str
-    rows: list[dict[str, Any]]  # of that grain
+    rows: list[dict[str, Any]]
 
 
-def read(tables: DataFrame, dates: int) -> Known:
+def read(tables: DataFrame, dates: int) -> Rollup:
     """The rows of the grain that suits so many dates."""
     grain = next(grain for grain, most in DATES_MAX.items() if dates <= most)
-    wanted = ["bucket", "queue", "group", *COUNTS, *(f"{name}_sketch" for name in SKETCHES)]
-    return Known(grain, tables.where(f.col("grain") == grain).select(*wanted).toArrow().to_pylist())
+    columns = ["bucket", "queue", "group", *COUNTS, *(f"{name}_sketch" for name in SKETCHES)]
+    return Rollup(grain, tables.where(f.col("grain") == grain).select(*columns).toArrow().to_pylist())
 
 
-def summary(known: Known) -> list[Table]:
+def summary(rollup: Rollup) -> list[Table]:
     """One row per queue and group, over everything."""
     sums: dict[tuple[str, str | None], Sum] = {}
-    for row in known.rows:
+    for row in rollup.rows:
         sums.setdefault((row["queue"], row["group"]), Sum()).add(row)
     groups = {name for name in sums if name[1] is not None}
     silent = {name for name in sums if name[1] is None} - {(queue, None) for queue, _ in groups}
@@ -224,33 +227,33 @@ def summary(known: Known) -> list[Table]:
     return [Table("Queues", columns, rows)]
 
 
-def write_report(out: Path, known: Known, shown: Sequence[Table], *, queues_max: int) -> list[Path]:
+def write_report(out: Path, rollup: Rollup, shown: Sequence[Table], *, queues_max: int) -> list[Path]:
     """Draw the busiest queues and write the page; the files that were written."""
     traffic: Counter[str] = Counter()
-    for row in known.rows:
+    for row in rollup.rows:
         traffic[row["queue"]] += row["pushed"] + row["delivered"]
-    times = _times(known)
+    times = _times(rollup)
     written, sections = [], [table_section(table) for table in shown]
     for path in out.glob("*.png"):
         path.unlink()
     for queue, _ in traffic.most_common(queues_max):
-        flow = _flow(times, SECONDS[known.grain], [row for row in known.rows if row["queue"] == queue])
+        flow = _flow(times, SECONDS[rollup.grain], [row for row in rollup.rows if row["queue"] == queue])
         png = flow_chart(queue, flow)
         sections.append(section("", picture(png, f"Throughput, backlog and times of {queue}")))
         written.append(out / f"{queue}.png")
         written[-1].write_bytes(png)
     left = len(traffic) - len(written)
-    lead = f"{times[0]:%Y-%m-%d %H:%M} to {times[-1]:%Y-%m-%d %H:%M} UTC, by {known.grain}."
+    lead = f"{times[0]:%Y-%m-%d %H:%M} to {times[-1]:%Y-%m-%d %H:%M} UTC, by {rollup.grain}."
     lead += f" {left} quieter queues are not drawn." if left else ""
     report = out / "report.html"
     report.write_text(page("Roll-up of queues", lead, sections), encoding="utf-8")
     return [report, *written]
 
 
-def _times(known: Known) -> list[datetime]:
+def _times(rollup: Rollup) -> list[datetime]:
     """Every bucket from the first to the last."""
-    seconds = SECONDS[known.grain]
-    ends = [int(each(row["bucket"].timestamp() for row in known.rows)) for each in (min, max)]
+    seconds = SECONDS[rollup.grain]
+    ends = [int(bound(row["bucket"].timestamp() for row in rollup.rows)) for bound in (min, max)]
     return [datetime.fromtimestamp(second, UTC) for second in range(ends[0], ends[1] + 1, seconds)]
 
 
@@ -259,12 +262,12 @@ def _flow(times: list[datetime], seconds: int, rows: list[dict[str, Any]]) -> Fl
     for row in rows:
         sums[row["bucket"]].add(row)
     values = list(sums.values())
-    pushed = [each.counts["pushed"] for each in values]
+    pushed = [total.counts["pushed"] for total in values]
     groups = sorted({row["group"] for row in rows if row["group"] is not None})
     return Flow(
         times=times,
         seconds=seconds,
-        counts={name: [each.counts[name] for each in values] for name in ("pushed", *OUTCOMES)},
+        counts={name: [total.counts[name] for total in values] for name in ("pushed", *OUTCOMES)},
         backlog={group: _backlog(times, pushed, (row for row in rows if row["group"] == group)) for group in groups},
         wait_ms=_percentiles(values, "wait"),
         processing_ms=_percentiles(values, "processing"),
@@ -272,8 +275,8 @@ def _flow(times: list[datetime], seconds: int, rows: list[dict[str, Any]]) -> Fl
 
 
 def _percentiles(sums: list[Sum], name: str) -> dict[str, list[float]]:
-    found = {label: [each.percentile(name, share) for each in sums] for label, share in SHARES.items()}
-    return {label: [math.nan if value is None else value for value in values] for label, values in found.items()}
+    by_label = {label: [total.percentile(name, share) for total in sums] for label, share in SHARES.items()}
+    return {label: [math.nan if value is None else value for value in values] for label, values in by_label.items()}
 
 
 def _backlog(times: list[datetime], pushed: list[int], rows: Iterable[dict[str, Any]]) -> list[float]:
@@ -284,9 +287,6 @@ def _backlog(times: list[datetime], pushed: list[int], rows: Iterable[dict[str, 
     # What was there before the tables begin is not known; it was at least what went out without having come in.
     lowest = min(0, *levels)
     return [level - lowest for level in levels]
-
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class RollupOptions(Options, frozen=True, kw_only=True):
@@ -329,19 +329,23 @@ def _look_from(run: Run, state: State) -> datetime | None:
     """The time before which nothing new is expected; None: everything must be looked at."""
     if not state.dates or set(run.queues) != set(state.queues):
         return None
-    last = max((cursor.pushed_last_us for each in state.cursors.values() for cursor in each.values()), default=0)
+    last = max(
+        (cursor.pushed_last_us for partitions in state.cursors.values() for cursor in partitions.values()), default=0
+    )
     seen = min(last, state.settled_last_us) if last and state.settled_last_us else max(last, state.settled_last_us)
-    return _EPOCH + timedelta(microseconds=seen) - timedelta(seconds=run.options.lateness_seconds)
+    return to_datetime(seen) - timedelta(seconds=run.options.lateness_seconds)
 
 
 def _new_pushes(run: Run, state: State, since: datetime | None) -> DataFrame:
     """Minutes of messages beyond the cursors, still apart by partition, with the last of each."""
-    wanted = ["queue", "partition", "offset", "pushed_at"]
-    wanted += ["key"] if run.options.key_prefix else []
-    messages = run.messages(columns=wanted + (["payload"] if run.options.sizes else []))
+    columns = ["queue", "partition", "offset", "pushed_at"]
+    columns += ["key"] if run.options.key_prefix else []
+    messages = run.messages(columns=columns + (["payload"] if run.options.sizes else []))
     if since is not None:
         messages = messages.where(f.col("pushed_at") >= f.lit(since))
-    known = [(q, p, c.end_offset, c.pushed_last_us) for q, each in state.cursors.items() for p, c in each.items()]
+    known = [
+        (q, p, c.end_offset, c.pushed_last_us) for q, partitions in state.cursors.items() for p, c in partitions.items()
+    ]
     cursors = run.spark.createDataFrame(known, "queue string, partition string, end_offset long, pushed_last_us long")
     # A queue that was deleted and made again counts from 0, so what was pushed later is new as well.
     is_new = (
@@ -349,9 +353,9 @@ def _new_pushes(run: Run, state: State, since: datetime | None) -> DataFrame:
         | (f.col("offset") >= f.col("end_offset"))
         | (f.unix_micros("pushed_at") > f.col("pushed_last_us"))
     )
-    found = messages.join(f.broadcast(cursors), ["queue", "partition"], "left").where(is_new)
+    new = messages.join(f.broadcast(cursors), ["queue", "partition"], "left").where(is_new)
     extra = [f.col("partition"), f.col("offset"), f.unix_micros("pushed_at").alias("pushed_us")]
-    rows = rows_of_messages(found, run.options.key_prefix, *extra)
+    rows = rows_of_messages(new, run.options.key_prefix, *extra)
     counts = [f.sum(name).alias(name) for name in COUNTS]
     last = [f.max("offset").alias("offset_last"), f.max("pushed_us").alias("pushed_last_us")]
     return rows.groupBy("bucket", "queue", "group", "key_prefix", "partition").agg(*counts, *last)
@@ -377,17 +381,17 @@ def _advance(run: Run, state: State, pushes: DataFrame, minutes: DataFrame) -> t
     """The state after this run, and how much is new; the same state when nothing is."""
     dates = f.collect_set(f.date_format("bucket", "yyyy-MM-dd")).alias("dates")
     sums = f.max("offset_last").alias("last"), f.max("pushed_last_us").alias("at"), f.sum("pushed").alias("pushed")
-    found = pushes.groupBy("queue", "partition").agg(*sums, dates).collect()
+    rows = pushes.groupBy("queue", "partition").agg(*sums, dates).collect()
     day = f.collect_set(f.date_format(f.timestamp_micros("minute_us"), "yyyy-MM-dd"))
     changed = minutes.agg(f.sum("more"), f.max("last_us"), day).first()
     assert changed is not None
     settled, settled_last, settled_dates = changed
-    if not found and not settled:
+    if not rows and not settled:
         return state, 0, 0
-    cursors = {queue: dict(each) for queue, each in state.cursors.items()}
-    for row in found:
+    cursors = {queue: dict(partitions) for queue, partitions in state.cursors.items()}
+    for row in rows:
         cursors.setdefault(row["queue"], {})[row["partition"]] = Cursor(row["last"] + 1, row["at"])
-    touched = {date for row in found for date in row["dates"]} | set(settled_dates)
+    touched = {date for row in rows for date in row["dates"]} | set(settled_dates)
     generation = state.generation + 1
     after = msgspec.structs.replace(
         state,
@@ -397,7 +401,7 @@ def _advance(run: Run, state: State, pushes: DataFrame, minutes: DataFrame) -> t
         cursors=cursors,
         settled_last_us=max(state.settled_last_us, settled_last or 0),
     )
-    return after, sum(row["pushed"] for row in found), settled or 0
+    return after, sum(row["pushed"] for row in rows), settled or 0
 
 
 def _settled_since(events: DataFrame, since: datetime | None) -> DataFrame:
@@ -428,9 +432,9 @@ def _nothing_new(run: Run, state: State) -> Report:
 
 def _report(run: Run, files: RollupFiles, state: State, pushed: int, settled: int) -> Report:
     run.progress.step("drawing")
-    known = read(files.tables(run.spark, state), len(state.dates))
-    shown: list[Table] = summary(known)
-    pages = write_report(run.out, known, shown, queues_max=run.options.charts)
+    rollup = read(files.tables(run.spark, state), len(state.dates))
+    shown: list[Table] = summary(rollup)
+    pages = write_report(run.out, rollup, shown, queues_max=run.options.charts)
     is_new = bool(pushed or settled)
     dates = [date for date, generation in state.dates.items() if is_new and generation == state.generation]
     new = f"{plural(pushed, 'push', 'pushes')} and {plural(settled, 'outcome')} added"

@@ -32,9 +32,9 @@ def bin_of(value_ms: Column) -> Column:
     return f.ceil(f.log(f.greatest(value_ms, f.lit(LEAST_MS))) / math.log(RATIO)).cast("int")
 
 
-def value_of(place: int) -> float:
+def value_of(bin_number: int) -> float:
     """The value that stands for all values of this bin."""
-    return float(2 / (RATIO + 1) * RATIO**place)
+    return float(2 / (RATIO + 1) * RATIO**bin_number)
 
 
 def sketch_of(value_ms: Column, count: Column) -> Column:
@@ -56,8 +56,8 @@ def percentile(sketch: Column, share: float) -> Column:
     def step(seen: Column, entry: Column) -> Column:
         count = seen["count"] + entry["value"]
         is_here = seen["bin"].isNull() & (count >= seen["rank"])
-        found = f.when(is_here, entry["key"]).otherwise(seen["bin"])
-        return f.struct(count.alias("count"), found.alias("bin"), seen["rank"].alias("rank"))
+        bin_here = f.when(is_here, entry["key"]).otherwise(seen["bin"])
+        return f.struct(count.alias("count"), bin_here.alias("bin"), seen["rank"].alias("rank"))
 
     def value(seen: Column) -> Column:
         return f.round(f.lit(2 / (RATIO + 1)) * f.pow(f.lit(RATIO), seen["bin"]), 3)
@@ -161,12 +161,12 @@ def fold(rows: DataFrame, *grains: str) -> DataFrame:
 
 def with_percentiles(rows: DataFrame) -> DataFrame:
     """Rows with wait_p50_ms … processing_p99_ms out of their sketches."""
-    found = [
+    percentiles = [
         percentile(f.col(f"{name}_sketch"), share).alias(f"{name}_{label}_ms")
         for name in SKETCHES
         for label, share in SHARES.items()
     ]
-    return rows.select("grain", "bucket", *DIMENSIONS, *COUNTS, *found, *(f"{name}_sketch" for name in SKETCHES))
+    return rows.select("grain", "bucket", *DIMENSIONS, *COUNTS, *percentiles, *(f"{name}_sketch" for name in SKETCHES))
 
 
 def rollup(
@@ -193,7 +193,7 @@ def _zero(name: str) -> Column:
 def _entries(name: str) -> Column:
     entries = f.map_entries(f.col(f"{name}_sketch"))
     return f.transform(
-        entries, lambda each: f.struct(f.lit(name).alias("of"), each["key"].alias("bin"), each["value"].alias("n"))
+        entries, lambda entry: f.struct(f.lit(name).alias("of"), entry["key"].alias("bin"), entry["value"].alias("n"))
     )
 
 

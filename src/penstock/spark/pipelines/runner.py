@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +20,7 @@ import msgspec
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidField, PenstockError
 from penstock.history import absolute_url
-from penstock.model import suggestion
+from penstock.model import suggestion, to_datetime
 from penstock.spark.failures import cause, query_error
 from penstock.spark.pipelines.base import Options, Pipeline, Progress, Report
 from penstock.spark.pipelines.state import Record, keep, locked, records
@@ -62,12 +62,11 @@ def find(name: str) -> Pipeline:
     if name not in names():
         hint = f"a function of your own is named module:function; {suggestion(name, names())}"
         raise InvalidField(f"pipeline: there is none called {name!r}", hint=hint)
-    found: Pipeline = importlib.import_module(f"{_HOME}.{MODULES[name]}").PIPELINE
-    return found
+    pipeline: Pipeline = importlib.import_module(f"{_HOME}.{MODULES[name]}").PIPELINE
+    return pipeline
 
 
 ALL: Final = "*"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Silent:
@@ -114,8 +113,8 @@ class PipelineRun:
     def _table(self, name: str, queues: Sequence[str] | None, columns: Sequence[str] | None) -> DataFrame:
         from penstock.spark import table
 
-        wanted = self.queues if queues is None else queues
-        return table(self.spark, self.url, wanted or ALL, name, self.since, self.until, columns)
+        names = self.queues if queues is None else queues
+        return table(self.spark, self.url, names or ALL, name, self.since, self.until, columns)
 
 
 def execute(pipeline: Pipeline, run: PipelineRun, *, clock: Clock | None = None) -> Report:
@@ -139,7 +138,7 @@ def _refuse_others(pipeline: Pipeline, out: Path) -> None:
     earlier: list[Record] = []
     with suppress(InvalidField):  # an account that cannot be read is no reason to fail
         earlier = records(out)
-    others = [each.pipeline for each in earlier if each.report is not None and each.pipeline != pipeline.name]
+    others = [record.pipeline for record in earlier if record.report is not None and record.pipeline != pipeline.name]
     if others:
         hint = f"give {pipeline.name} a directory of its own"
         raise InvalidField(f"out: {out} has the files of {others[-1]}", hint=hint)
@@ -163,7 +162,7 @@ def _record(pipeline: Pipeline, run: PipelineRun, clock: Clock, begun: int, **ca
         since=run.since,
         until=run.until,
         options=changed,
-        started_at=_EPOCH + timedelta(microseconds=begun),
+        started_at=to_datetime(begun),
         seconds=(clock.now() - begun) / 1e6,
         **came,
     )

@@ -134,16 +134,18 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 def seen(run: Run, messages: DataFrame, events: DataFrame) -> Seen:
     """What there is now."""
-    asked = [run.url, sorted(run.queues), run.since, run.until, run.options]
+    request = [run.url, sorted(run.queues), run.since, run.until, run.options]
     pushed = messages.agg(f.count("*"), f.unix_micros(f.max("pushed_at"))).first()
     settled = events.agg(f.sum("count"), f.unix_micros(f.max("settled_at"))).first()
     assert pushed is not None
     assert settled is not None
     last_us = max(pushed[1] or 0, settled[1] or 0)
-    return Seen(asked=msgspec.json.encode(asked).decode(), messages=pushed[0], events=settled[0] or 0, last_us=last_us)
+    return Seen(
+        asked=msgspec.json.encode(request).decode(), messages=pushed[0], events=settled[0] or 0, last_us=last_us
+    )
 
 
-def as_before(path: Path, now: Seen) -> Report | None:
+def unchanged_report(path: Path, now: Seen) -> Report | None:
     """The report of the last run, when nothing has changed since."""
     kept = read_state(path, Kept)
     if kept is None or kept.seen != now or not all(Path(file).exists() for file in kept.report.files):
@@ -151,7 +153,7 @@ def as_before(path: Path, now: Seen) -> Report | None:
     return msgspec.structs.replace(kept.report, summary=f"Nothing new. {kept.report.summary}")
 
 
-def remember(path: Path, now: Seen, report: Report) -> Report:
+def store_report(path: Path, now: Seen, report: Report) -> Report:
     """Keep what was made, for the next run."""
     write_state(path, Kept(seen=now, report=report))
     return report

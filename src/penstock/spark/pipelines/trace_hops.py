@@ -55,11 +55,11 @@ def journey(hops: Sequence[Hop]) -> list[Step]:
     parents = _parents(hops)
     path = _critical_path(hops, parents)
     follower = dict(zip(path[1:], path[:-1], strict=True))  # a hop on the path → the one that it led to
-    return [_step(hops, place, parents[place], place in path, follower.get(place)) for place in range(len(hops))]
+    return [_step(hops, index, parents[index], index in path, follower.get(index)) for index in range(len(hops))]
 
 
 def _parents(hops: Sequence[Hop]) -> list[int | None]:
-    by_id = {hop.id: place for place, hop in enumerate(hops)}
+    by_id = {hop.id: index for index, hop in enumerate(hops)}
     spans = {hop.span for hop in hops if hop.span}
     of_message: dict[str, int | None] = {}
     of_span: dict[str, int | None] = {}
@@ -80,24 +80,24 @@ def _parents(hops: Sequence[Hop]) -> list[int | None]:
 def _at_work(hops: Sequence[Hop], pushed: Hop) -> int | None:
     """The hop that was being worked on at a push, else the one that had ended last."""
     before = [
-        (place, hop.leased_us, hop.settled_us)
-        for place, hop in enumerate(hops)
+        (index, hop.leased_us, hop.settled_us)
+        for index, hop in enumerate(hops)
         if hop.id != pushed.id and hop.pushed_us <= pushed.pushed_us
         and hop.leased_us is not None and hop.leased_us <= pushed.pushed_us
     ]  # fmt: skip
-    working = [(leased, place) for place, leased, ended in before if ended is None or ended >= pushed.pushed_us]
+    working = [(leased, index) for index, leased, ended in before if ended is None or ended >= pushed.pushed_us]
     if working:
         return max(working)[1]
-    return max(((ended or 0, place) for place, _, ended in before), default=(0, None))[1]
+    return max(((ended or 0, index) for index, _, ended in before), default=(0, None))[1]
 
 
 def _critical_path(hops: Sequence[Hop], parents: Sequence[int | None]) -> list[int]:
     """From the hop that ended last back to the first. What is still open ends after everything else."""
-    place: int | None = max(range(len(hops)), key=lambda each: (hops[each].is_open, _end(hops[each])))
+    hop: int | None = max(range(len(hops)), key=lambda index: (hops[index].is_open, _end(hops[index])))
     path: list[int] = []
-    while place is not None and place not in path:  # messages pushed at the same moment might point at each other
-        path.append(place)
-        place = parents[place]
+    while hop is not None and hop not in path:  # messages pushed at the same moment might point at each other
+        path.append(hop)
+        hop = parents[hop]
     return path
 
 
@@ -105,8 +105,8 @@ def _end(hop: Hop) -> int:
     return hop.settled_us or hop.leased_us or hop.pushed_us
 
 
-def _step(hops: Sequence[Hop], place: int, parent: int | None, is_critical: bool, follower: int | None) -> Step:
-    hop = hops[place]
+def _step(hops: Sequence[Hop], index: int, parent: int | None, is_critical: bool, follower: int | None) -> Step:
+    hop = hops[index]
     gap_us = max(0, hop.pushed_us - _end(hops[parent])) if parent is not None else 0
     if not is_critical:
         return Step(parent, False, gap_us, 0, 0)
@@ -126,13 +126,13 @@ _STEP: Final = "parent: string, is_critical: boolean, gap_ms: double, path_wait_
 
 def with_trace(messages: DataFrame) -> DataFrame:
     """Messages that carry a trace, with `trace`, `span` and the origin of dead letters and of what was replayed."""
-    found = messages.where(f.col("trace_id").isNotNull() & (f.trim("trace_id") != ""))
+    traced = messages.where(f.col("trace_id").isNotNull() & (f.trim("trace_id") != ""))
     name = f.regexp_extract("trace_id", TRACEPARENT, 1)
     span = f.regexp_extract("trace_id", TRACEPARENT, 2)
     dead, replayed = f.col("headers").getItem(DEAD_ORIGIN), f.col("headers").getItem(REPLAYED)
     # A dead letter may have been replayed before, and be replayed after: where it is tells which came last.
     origin = f.when(f.col("queue").endswith(DLQ_SUFFIX), f.coalesce(dead, replayed)).otherwise(replayed)
-    return found.select(
+    return traced.select(
         f.when(name != "", name).otherwise(f.trim("trace_id")).alias("trace"),
         f.when(span != "", span).alias("span"),
         "queue",
@@ -154,7 +154,7 @@ def hops(messages: DataFrame, events: DataFrame) -> DataFrame:
     )
     joined = traced.join(single, ["queue", "partition", "offset"], "left")
     last = f.max_by(f.struct("outcome", "error"), f.struct("settled_at", "attempt"))
-    found = joined.groupBy(*_MESSAGE, "group").agg(
+    by_group = joined.groupBy(*_MESSAGE, "group").agg(
         f.min("leased_at").alias("leased_at"),
         f.max("settled_at").alias("settled_at"),
         f.count("leased_at").cast("int").alias("deliveries"),
@@ -164,7 +164,7 @@ def hops(messages: DataFrame, events: DataFrame) -> DataFrame:
     is_open = f.col("last.outcome").isNull() | f.col("last.outcome").isin(*AGAIN)
     wait = (f.unix_micros("leased_at") - f.unix_micros("pushed_at")) / f.lit(1000.0)
     held = (f.unix_micros("settled_at") - f.unix_micros("leased_at")) / f.lit(1000.0)
-    return found.select(
+    return by_group.select(
         *_MESSAGE,
         "group",
         f.concat_ws("/", "queue", "partition", "offset").alias("id"),
@@ -180,12 +180,12 @@ def hops(messages: DataFrame, events: DataFrame) -> DataFrame:
 
 
 def journeys(hops: DataFrame) -> DataFrame:
-    """Hops with where they came from and whether they were on the critical path; `parent` is the id of a message."""
+    """Hops with their parent (the id of a message), and whether they were on the critical path."""
     order = ["pushed_at", "id", "group"]
     kept = [name for name in hops.columns if name != "trace"]
     every = f.struct(*order, *(name for name in kept if name not in order))
     grouped = hops.groupBy("trace").agg(f.array_sort(f.collect_list(every)).alias("hop"))
-    told = f.transform(
+    hop_facts = f.transform(
         "hop",
         lambda hop: f.struct(
             *(hop[name] for name in ("id", "span", "origin")),
@@ -194,23 +194,23 @@ def journeys(hops: DataFrame) -> DataFrame:
         ),
     )
     # Not Arrow's kind of function: those ask for pandas.
-    steps = f.udf(_steps, f"array<struct<{_STEP}>>", useArrow=False)(told)
+    steps = f.udf(_steps, f"array<struct<{_STEP}>>", useArrow=False)(hop_facts)
     both = grouped.select("trace", "hop", steps.alias("step"))
     walked = both.select("trace", f.inline(f.arrays_zip("hop", "step")))
     return walked.select("trace", *(f"hop.{name}" for name in kept), "step.*")
 
 
 def traces(journeys: DataFrame) -> DataFrame:
-    """One row per trace: when, how long, along which queues, and what became of it."""
+    """One row per trace: when, how long, along which queues, and its status."""
     critical = f.when(f.col("is_critical"), f.struct("pushed_at", "settled_at", "queue"))
     path = f.transform(f.array_sort(f.collect_list(critical)), lambda hop: hop["queue"])
     end = f.greatest(f.max("settled_at"), f.max("leased_at"), f.max("pushed_at"))
     # Nobody works on a dead letter until somebody looks at it: it is the end of the trace, and no good one.
-    is_letter = f.col("queue").endswith(DLQ_SUFFIX) & f.col("origin").isNotNull() & f.col("outcome").isNull()
-    is_open = f.col("is_open") & ~is_letter
+    is_dead_letter = f.col("queue").endswith(DLQ_SUFFIX) & f.col("origin").isNotNull() & f.col("outcome").isNull()
+    is_open = f.col("is_open") & ~is_dead_letter
     open_since = f.min(f.when(is_open, f.coalesce("settled_at", "leased_at", "pushed_at")))
-    failed = f.max(is_letter | (f.col("outcome").isin(*FAILED) & ~f.col("is_open")))
-    found = journeys.groupBy("trace").agg(
+    failed = f.max(is_dead_letter | (f.col("outcome").isin(*FAILED) & ~f.col("is_open")))
+    by_trace = journeys.groupBy("trace").agg(
         f.min("pushed_at").alias("started_at"),
         end.alias("ended_at"),
         f.count_distinct("id").cast("int").alias("messages"),
@@ -225,7 +225,7 @@ def traces(journeys: DataFrame) -> DataFrame:
     )
     status = f.when(f.col("open") > 0, "open").when(f.col("is_failed"), "failed").otherwise("done")
     duration = (f.unix_micros("ended_at") - f.unix_micros("started_at")) / f.lit(1000.0)
-    return found.withColumn("duration_ms", duration).withColumn("status", status).drop("is_failed")
+    return by_trace.withColumn("duration_ms", duration).withColumn("status", status).drop("is_failed")
 
 
 def by_queue(journeys: DataFrame) -> DataFrame:
@@ -234,7 +234,7 @@ def by_queue(journeys: DataFrame) -> DataFrame:
 
     shares = f.array(f.lit(0.5), f.lit(0.95))
     on_path = f.coalesce(f.sum(f.col("path_wait_ms") + f.col("path_work_ms")), f.lit(0.0))
-    found = journeys.groupBy("queue", "group").agg(
+    times = journeys.groupBy("queue", "group").agg(
         f.count("*").alias("hops"),
         f.percentile_approx("wait_ms", shares, 10_000).alias("wait"),
         f.percentile_approx("processing_ms", shares, 10_000).alias("processing"),
@@ -243,7 +243,7 @@ def by_queue(journeys: DataFrame) -> DataFrame:
         f.coalesce(f.sum("path_wait_ms"), f.lit(0.0)).alias("path_wait_ms"),
     )
     total = f.sum("path_ms").over(Window.partitionBy(f.lit(0)))
-    return found.select(
+    return times.select(
         "queue",
         "group",
         "hops",

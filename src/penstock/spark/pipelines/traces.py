@@ -22,7 +22,7 @@ from penstock.errors import InvalidField
 from penstock.spark import functions as f
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
 from penstock.spark.pipelines.pages import page, section, table_section
-from penstock.spark.pipelines.state import as_before, remember, seen
+from penstock.spark.pipelines.state import seen, store_report, unchanged_report
 from penstock.spark.pipelines.trace_hops import FAILED, by_queue
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ def gantt(rows: Sequence[Row], failed: Sequence[str]) -> str:
     height = TOP + ROW * len(rows) + 8
     parts = [f'<svg viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" role="img" font-size="11.5">']
     parts += [_tick(share, span_ms, height) for share in (0, 0.25, 0.5, 0.75, 1)]
-    parts += [_hop(row, place, start, span_ms, failed) for place, row in enumerate(rows)]
+    parts += [_hop(row, index, start, span_ms, failed) for index, row in enumerate(rows)]
     return "".join(parts) + "</svg>"
 
 
 def duration(ms: float) -> str:
-    """A length of time as people say it."""
+    """A duration with the unit that fits it."""
     for unit, size in (("h", 3_600_000), ("min", 60_000), ("s", 1000)):
         if ms >= size:
             return f"{ms / size:.3g} {unit}" if ms / size < 1000 else f"{ms / size:,.0f} {unit}"
@@ -72,8 +72,8 @@ def _tick(share: float, span_ms: float, height: int) -> str:
     return f"{line}{text}+{duration(share * span_ms)}</text>"
 
 
-def _hop(row: Row, place: int, start: datetime, span_ms: float, failed: Sequence[str]) -> str:
-    y = TOP + place * ROW
+def _hop(row: Row, index: int, start: datetime, span_ms: float, failed: Sequence[str]) -> str:
+    y = TOP + index * ROW
     pushed = _ms_between(start, row["pushed_at"])
     end = span_ms if row["is_open"] else _ms_between(start, row["settled_at"])
     leased = _ms_between(start, row["leased_at"]) if row["leased_at"] else end
@@ -83,7 +83,7 @@ def _hop(row: Row, place: int, start: datetime, span_ms: float, failed: Sequence
     label = escape(_short(f"{row['queue']}/{row['partition']}/{row['offset']}{group}"))
     mark = f'<rect x="0" y="{y + 3}" width="3" height="{ROW - 6}" fill="{_MARK}"/>' if row["is_critical"] else ""
     return (
-        f"<g><title>{escape(_told(row))}</title>{mark}"
+        f"<g><title>{escape(_tooltip(row))}</title>{mark}"
         f'<text x="8" y="{y + 15}" fill="currentColor">{label}</text>'
         f"{_bar(y, pushed, leased, span_ms, wait)}{_bar(y, leased, end, span_ms, work)}</g>"
     )
@@ -100,7 +100,7 @@ def _bar(y: int, first_ms: float, last_ms: float, span_ms: float, colour: str) -
     )
 
 
-def _told(row: Row) -> str:
+def _tooltip(row: Row) -> str:
     facts = [f"{row['id']} ({row['group'] or 'no group yet'})", f"{row['outcome'] or 'not delivered yet'}"]
     facts += [f"deliveries {row['deliveries']}"]
     facts += [f"waited {duration(row['wait_ms'])}"] if row["wait_ms"] is not None else []
@@ -121,7 +121,7 @@ HOPS_DRAWN_MAX = 200
 
 
 def stuck_of(traces: DataFrame, now: datetime, seconds: float) -> DataFrame:
-    """Open traces to whose open messages nothing has happened for so long."""
+    """Open traces whose open messages have been idle for `seconds`."""
     idle = (f.unix_micros(f.lit(now)) - f.unix_micros("open_since")) / f.lit(1e6)
     return traces.where(f.col("open") > 0).withColumn("idle_seconds", idle).where(f.col("idle_seconds") >= seconds)
 
@@ -162,7 +162,7 @@ def tables(journeys: DataFrame, traces: DataFrame, stuck: DataFrame, now: dateti
 _TIMES = ("wait_p50_ms", "wait_p95_ms", "processing_p50_ms", "processing_p95_ms", "between_ms", "path_ms")
 
 
-def drawn(journeys: DataFrame, traces: DataFrame, shown: Sequence[Table], top: int) -> str:
+def timeline_page(journeys: DataFrame, traces: DataFrame, shown: Sequence[Table], top: int) -> str:
     """A page with the tables and a timeline of every slow trace."""
     slow = traces.orderBy(f.desc("duration_ms"), "trace").limit(top).select("trace", "duration_ms", "status")
     rows = _rows(journeys.join(f.broadcast(slow), "trace").orderBy(f.desc("duration_ms"), "trace", "pushed_at", "id"))
@@ -176,8 +176,8 @@ def drawn(journeys: DataFrame, traces: DataFrame, shown: Sequence[Table], top: i
 
 
 def _rows(frame: DataFrame) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = frame.toArrow().to_pylist()
-    return found
+    rows: list[dict[str, Any]] = frame.toArrow().to_pylist()
+    return rows
 
 
 def _ms(value: float | None) -> float | None:
@@ -217,7 +217,7 @@ def run(run: Run) -> Report:
     if options.trace is not None and not now.messages:
         hint = "see the column trace_id of the messages; check --since"
         raise InvalidField(f"--trace: there is no message of {options.trace}", hint=hint)
-    before = as_before(run.out / FILE, now)
+    before = unchanged_report(run.out / FILE, now)
     if before is not None:
         return before
     run.progress.step("following traces")
@@ -225,18 +225,18 @@ def run(run: Run) -> Report:
     _write(trace_hops.journeys(trace_hops.hops(messages, events)), out / "hops")
     journeys = run.spark.read.parquet(str(out / "hops"))
     _write(trace_hops.traces(journeys), out / "traces")
-    found = run.spark.read.parquet(str(out / "traces"))
-    return remember(run.out / FILE, now, _report(run, journeys, found))
+    traces = run.spark.read.parquet(str(out / "traces"))
+    return store_report(run.out / FILE, now, _report(run, journeys, traces))
 
 
 def check(run: Run) -> None:
-    """Refuse a trace without a name."""
+    """Refuse an empty trace."""
     if run.options.trace is not None and not run.options.trace.strip():
         raise InvalidField("--trace: it is empty", hint="give 32 hexadecimal digits, or what messages carry")
 
 
 def _only(messages: DataFrame, text: str) -> DataFrame:
-    """The messages of one trace, of whatever was given for it."""
+    """The messages of one trace, named by its digits or by a traceparent."""
     from penstock.wire import trace
 
     context = trace.parse(text)
@@ -259,18 +259,18 @@ def _files(out: Path) -> list[str]:
     return [str(out / name) for name in ("hops", "traces", "timeline.html")]
 
 
-def _report(run: Run, journeys: DataFrame, found: DataFrame) -> Report:
+def _report(run: Run, journeys: DataFrame, traces: DataFrame) -> Report:
     run.progress.step("drawing")
     until = run.until or datetime.fromtimestamp(SystemClock().now() / 1e6, UTC)
-    stuck = stuck_of(found, until, run.options.stuck_seconds)
-    counts = {row["status"]: row["count"] for row in found.groupBy("status").count().collect()}
+    stuck = stuck_of(traces, until, run.options.stuck_seconds)
+    counts = {row["status"]: row["count"] for row in traces.groupBy("status").count().collect()}
     figures: dict[str, Any] = {
         "traces": sum(counts.values()),
         **{name: counts.get(name, 0) for name in ("done", "failed", "open")},
     }
     figures["stuck"] = stuck.count()
-    shown: list[Table] = tables(journeys, found, stuck, until, run.options.top)
-    (run.out / "timeline.html").write_text(drawn(journeys, found, shown, run.options.top), encoding="utf-8")
+    shown: list[Table] = tables(journeys, traces, stuck, until, run.options.top)
+    (run.out / "timeline.html").write_text(timeline_page(journeys, traces, shown, run.options.top), encoding="utf-8")
     return Report(
         summary=f"{figures['traces']:,} traces: {figures['done']:,} done, {figures['failed']:,} failed, "
         f"{figures['open']:,} open, of which {figures['stuck']:,} stuck.",

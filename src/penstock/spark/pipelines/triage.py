@@ -8,7 +8,7 @@ pushed: the report holds the commands that would do it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta
@@ -60,10 +60,10 @@ def dead_letters(messages: DataFrame) -> DataFrame:
         f.col("pushed_at").alias("died_at"),
         "key", "payload", "headers",
     )  # fmt: skip
-    # Who died without an error, of waiting too long or of a lost lease, is told apart by the reason.
+    # Letters without an error, of waiting too long or of a lost lease, are told apart by the reason.
     no_error = f.concat(f.lit("("), f.col("reason"), f.lit(", no error given)"))
     named = letters.withColumn(
-        "signature", with_value(signature(f.col("error")), lambda found: f.when(found != "", found).otherwise(no_error))
+        "signature", with_value(signature(f.col("error")), lambda text: f.when(text != "", text).otherwise(no_error))
     )
     return named.withColumn("who", signature_id(f.concat_ws("\n", "queue", "group", "signature")))
 
@@ -76,7 +76,7 @@ def open_only(messages: DataFrame, events: DataFrame) -> DataFrame:
 
 FILE: Final = "dlq-triage.json"
 LETTERS_PER_GROUP: Final = 5_000  # whose payloads are looked at
-PLACE: Final = ("queue", "partition", "offset")
+ID_COLUMNS: Final = ("queue", "partition", "offset")
 EXCERPT_CHARS: Final = 400
 _EVENTS: Final = ("queue", "group", "partition", "first_offset", "last_offset", "count", "outcome", "consumer")
 _ORIGINS: Final = ("queue", "partition", "offset", "key", "payload", "headers", "priority", "producer")
@@ -116,19 +116,19 @@ def healthy_messages(messages: DataFrame, acked: DataFrame, letters: DataFrame, 
     """About `count` messages of each queue that `acked` is about and that are no dead letters, with their consumer."""
     shares = acked.groupBy("queue").agg((f.lit(float(count)) / f.sum("count")).alias("_share"))
     chosen = sampled(messages.join(f.broadcast(shares), "queue"), f.col("_share")).drop("_share")
-    found = match(chosen, acked, "inner", ["consumer"]).dropDuplicates(list(PLACE))
-    return found.join(letters.select(*PLACE), list(PLACE), "left_anti")
+    acknowledged = match(chosen, acked, "inner", ["consumer"]).dropDuplicates(list(ID_COLUMNS))
+    return acknowledged.join(letters.select(*ID_COLUMNS), list(ID_COLUMNS), "left_anti")
 
 
 def comparable(letters: DataFrame, origins: DataFrame, groups: Sequence[Any]) -> DataFrame:
-    """Letters as `count_facts` wants them: a sample of large groups, with what only the original message knows."""
-    shares = [(f.lit(each.who), f.lit(LETTERS_PER_GROUP / each.letters)) for each in groups]
-    large = [pair for pair, each in zip(shares, groups, strict=True) if each.letters > LETTERS_PER_GROUP]
+    """Input of `count_facts`: a sample of large groups, with the columns that only the original message has."""
+    shares = [(f.lit(group.who), f.lit(LETTERS_PER_GROUP / group.letters)) for group in groups]
+    large = [pair for pair, group in zip(shares, groups, strict=True) if group.letters > LETTERS_PER_GROUP]
     chosen = letters
     if large:
         share = f.create_map(*(column for pair in large for column in pair))[f.col("who")]
         chosen = sampled(letters, f.coalesce(share, f.lit(1.0)))
-    return chosen.join(origins.select(*PLACE, "priority", "producer"), list(PLACE), "left").select(*INPUT)
+    return chosen.join(origins.select(*ID_COLUMNS, "priority", "producer"), list(ID_COLUMNS), "left").select(*INPUT)
 
 
 def shared_facts(letters: DataFrame, healthy: DataFrame, share_min: float) -> DataFrame:
@@ -149,12 +149,12 @@ def run(run: Run) -> Report:
         if known is not None and known.mark == mark and not options.again:
             return triage_report.report(known, str(run.out / FILE), is_old=True)
         groups = letter_groups(letters).orderBy("letters", ascending=False).limit(options.limit).collect()
-        found = list(_looked_into(run, options, letters, groups, known_queues)) if groups else []
+        groups_found = list(_examined(run, options, letters, groups, known_queues)) if groups else []
         seen = {group.id for group in known.groups} if known else set()
         triage = Triage(
             mark=mark,
             letters=int(mark.split()[0]),
-            groups=[replace(group, is_new=known is not None and group.id not in seen) for group in found],
+            groups=[replace(group, is_new=known is not None and group.id not in seen) for group in groups_found],
         )
     write_state(run.out / FILE, triage)
     return triage_report.report(triage, str(run.out / FILE))
@@ -170,14 +170,11 @@ def _letters(run: Run, options: TriageOptions, queues: Sequence[str]) -> DataFra
 
 def dead_letter_queues(run: Run) -> tuple[list[str], set[str]]:
     """The dead-letter queues that there are of the queues of a run; and all queues there are."""
-    history = open_history(run.url)
-    try:
+    with closing(open_history(run.url)) as history:
         moment = history.look()
-    finally:
-        history.close()
     named = (queue.name for queue in ranges.chosen(moment, run.queues or ("*",)))
-    wanted = {name if name.endswith(DLQ_SUFFIX) else name + DLQ_SUFFIX for name in named}
-    return sorted(wanted & set(moment.queues)), set(moment.queues)
+    names = {name if name.endswith(DLQ_SUFFIX) else name + DLQ_SUFFIX for name in named}
+    return sorted(names & set(moment.queues)), set(moment.queues)
 
 
 @contextmanager
@@ -191,12 +188,12 @@ def kept(table: DataFrame) -> Iterator[DataFrame]:
 
 
 def _mark(letters: DataFrame, options: TriageOptions) -> str:
-    """Which letters these are, and what is asked of them: the same mark, the same answer."""
+    """A mark of the letters and the options: the same mark gives the same report."""
     row = letters.agg(f.count("*"), f.coalesce(f.bit_xor(f.xxhash64("id")), f.lit(0))).collect()[0]
     return f"{row[0]} {row[1]} {options.group} {options.limit} {options.share} {options.healthy} {options.all}"
 
 
-def _looked_into(
+def _examined(
     run: Run, options: TriageOptions, letters: DataFrame, groups: Sequence[Any], queues: set[str]
 ) -> Iterator[LetterGroup]:
     run.progress.step("comparing payloads")
@@ -227,8 +224,8 @@ def _facts(
         acked = acked.where(f.col("group") == options.group)
     with kept(acked):
         healthy = healthy_messages(messages, acked, letters, options.healthy).withColumn("who", f.lit(HEALTHY))
-        found = shared_facts(comparable(letters, messages, groups), healthy.select(*INPUT), options.share)
-        for row in found.where(f.col("who").isin(list(by_group))).collect():
+        facts = shared_facts(comparable(letters, messages, groups), healthy.select(*INPUT), options.share)
+        for row in facts.where(f.col("who").isin(list(by_group))).collect():
             by_group[row.who].append(row)
     return by_group
 

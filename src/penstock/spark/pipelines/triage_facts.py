@@ -37,9 +37,9 @@ _FACTS: Final = "array<struct<path: string, kind: string, value: string>>"
 def count_facts(messages: DataFrame) -> DataFrame:
     """How many messages have each fact, for every `queue` and `who` (which group of messages it is)."""
     # Not Arrow's kind of function: those ask for pandas.
-    found = f.udf(facts_of, _FACTS, useArrow=False)(*INPUT[2:])
+    facts = f.udf(facts_of, _FACTS, useArrow=False)(*INPUT[2:])
     return (
-        messages.select("queue", "who", f.explode(found).alias("fact"))
+        messages.select("queue", "who", f.explode(facts).alias("fact"))
         .groupBy("queue", "who", "fact.path", "fact.kind", "fact.value")
         .agg(f.count("*").alias("n"))
     )
@@ -74,9 +74,9 @@ def _is_own(header: str) -> bool:
 
 def key_prefix(key: str) -> str:
     """A key up to its first digit or separator: what keys of one kind have in common."""
-    for place, char in enumerate(key):
+    for index, char in enumerate(key):
         if not char.isalpha():
-            return key[: place + (not char.isdigit())]
+            return key[: index + (not char.isdigit())]
     return key
 
 

@@ -84,7 +84,7 @@ def steady_text(signature: str) -> str | None:
 def taken_by(letters: DataFrame, filters: Sequence[Filter]) -> dict[str, Taken]:
     """What each filter would take of these letters, by `who`."""
     # As an Arrow table: Spark would start Python for a list of rows.
-    table = pa.Table.from_pylist([msgspec.structs.asdict(each) for each in filters], _TABLE)
+    table = pa.Table.from_pylist([msgspec.structs.asdict(item) for item in filters], _TABLE)
     known = letters.sparkSession.createDataFrame(table.rename_columns([f"f_{name}" for name in _TABLE.names]))
     is_meant = (
         (f.col("queue") == f.col("f_queue"))
@@ -110,23 +110,23 @@ def ids_of(letters: DataFrame, whos: Sequence[str]) -> dict[str, list[str]]:
     return dict(chosen.collect())
 
 
-def needs_ids(wanted: Filter, taken: Mapping[str, Taken], count: int) -> bool:
+def needs_ids(chosen: Filter, taken: Mapping[str, Taken], count: int) -> bool:
     """Whether only naming every letter takes this group and no others."""
-    found = taken.get(wanted.who, Taken(own=0, others=0, others_in_time=0))
-    return count <= IDS_MAX and (found.own < count or found.others_in_time > 0)
+    counts = taken.get(chosen.who, Taken(own=0, others=0, others_in_time=0))
+    return count <= IDS_MAX and (counts.own < count or counts.others_in_time > 0)
 
 
-def command(wanted: Filter, taken: Taken, ids: Sequence[str], url: str) -> str:
+def command(chosen: Filter, taken: Taken, ids: Sequence[str], url: str) -> str:
     """The command, ready to paste."""
-    words = ["penstock", "dlq", "redrive", wanted.queue]
+    words = ["penstock", "dlq", "redrive", chosen.queue]
     if ids:
         words += [word for id in ids for word in ("--id", id)]
     else:
-        words += ["--group", wanted.group]
-        words += ["--reason", wanted.reason] if wanted.reason and wanted.text is None else []
-        words += ["--error", wanted.text] if wanted.text else []
+        words += ["--group", chosen.group]
+        words += ["--reason", chosen.reason] if chosen.reason and chosen.text is None else []
+        words += ["--error", chosen.text] if chosen.text else []
         if taken.others:
-            words += ["--since", wanted.since.isoformat(), "--until", wanted.until.isoformat()]
+            words += ["--since", chosen.since.isoformat(), "--until", chosen.until.isoformat()]
     return shlex.join([*words, "--url", url])
 
 
@@ -242,7 +242,7 @@ def report(triage: Triage, file: str | None, *, is_old: bool = False) -> Report:
         notes.append(f"{rest:,} more letters are in smaller groups: --limit shows more of them")
     return Report(
         summary=summary,
-        figures={"letters": triage.letters, "groups": len(groups), "new_groups": sum(each.is_new for each in groups)},
+        figures={"letters": triage.letters, "groups": len(groups), "new_groups": sum(item.is_new for item in groups)},
         tables=[_groups_table(groups), _shared_table(groups), _samples_table(groups)],
         files=files,
         notes=notes,
@@ -276,7 +276,9 @@ def _shared_table(groups: Sequence[LetterGroup]) -> Table:
 
 
 def _samples_table(groups: Sequence[LetterGroup]) -> Table:
-    rows = [(each.id, each.sample.id, each.sample.origin, _cut(each.sample.payload or "(bytes)")) for each in groups]
+    rows = [
+        (group.id, group.sample.id, group.sample.origin, _cut(group.sample.payload or "(bytes)")) for group in groups
+    ]
     return Table("Samples", ("id", "dead letter", "was", "payload"), rows)
 
 

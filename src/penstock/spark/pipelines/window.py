@@ -48,7 +48,7 @@ __all__ = ["PIPELINE", "WindowSpec", "windowed"]
 
 
 EVENT_AT: Final = "_event_at"
-WANTED: Final = "_wanted"
+ACCEPTED: Final = "_accepted"
 TYPES: Final = {"text": "string", "int": "bigint", "float": "double", "bool": "boolean", "time": "timestamp"}
 TIMES: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 COLLECTED_MAX: Final = 1_000  # values in one list
@@ -62,7 +62,7 @@ def windowed(messages: DataFrame, spec: WindowSpec) -> DataFrame:
 
 
 def events_of(messages: DataFrame, spec: WindowSpec) -> DataFrame:
-    """The fields that a spec needs, the event time (null when a message has none) and whether the filter wants it."""
+    """The fields that a spec needs, the event time (null when a message has none) and whether the filter accepts it."""
     needed = types_of(spec)
     schema = _schema(needed)
     columns = [f.struct(*(name for name in MESSAGE_COLUMNS if name in messages.columns)).alias(MESSAGE[:-1])]
@@ -72,7 +72,7 @@ def events_of(messages: DataFrame, spec: WindowSpec) -> DataFrame:
     if schema:
         fields = fields.select(MESSAGE[:-1], "_json.*")
     at = f.col(f"{MESSAGE}{PUSHED_AT}") if spec.event_time == PUSHED_AT else _time(_field(spec.event_time))
-    return fields.select("*", at.alias(EVENT_AT), _wanted(fields, spec).alias(WANTED))
+    return fields.select("*", at.alias(EVENT_AT), _accepted(fields, spec).alias(ACCEPTED))
 
 
 def _schema(types: dict[str, Any]) -> str:
@@ -80,12 +80,12 @@ def _schema(types: dict[str, Any]) -> str:
     tree: dict[str, Any] = {}
     for name, kind in sorted(types.items()):
         *above, last = name.split(".")
-        place = tree
+        node = tree
         for part in above:
-            place = place.setdefault(part, {})
-            if not isinstance(place, dict):
+            node = node.setdefault(part, {})
+            if not isinstance(node, dict):
                 raise InvalidField(f"fields: {name!r} is inside a field that is used as a value itself")
-        place[last] = TYPES[kind]
+        node[last] = TYPES[kind]
     return _ddl(tree) if tree else ""
 
 
@@ -106,14 +106,14 @@ def _time(text: Column) -> Column:
     return f.coalesce(f.timestamp_micros(f.round(micros).cast("bigint")), text.try_cast("timestamp"))
 
 
-def _wanted(fields: DataFrame, spec: WindowSpec) -> Column:
+def _accepted(fields: DataFrame, spec: WindowSpec) -> Column:
     from pyspark.errors import AnalysisException, ParseException
 
     if spec.filter is None:
         return f.lit(True)
     try:
-        wanted = f.expr(spec.filter)
-        kind = fields.select(wanted).schema[0].dataType.simpleString()
+        condition = f.expr(spec.filter)
+        kind = fields.select(condition).schema[0].dataType.simpleString()
     except (AnalysisException, ParseException) as error:
         hint = (
             'say what the fields are that it names: [fields] total = "float"; columns of the message are message.key …'
@@ -121,18 +121,18 @@ def _wanted(fields: DataFrame, spec: WindowSpec) -> Column:
         raise InvalidField(f"filter: {query_error(str(error))}", hint=hint) from None
     if kind != "boolean":
         raise InvalidField(f"filter: it gives {kind}, not true or false")
-    return f.coalesce(wanted, f.lit(False))
+    return f.coalesce(condition, f.lit(False))
 
 
 def windows(events: DataFrame, spec: WindowSpec) -> DataFrame:
     """One row per window and key: window_start, window_end, the keys, the aggregates."""
     lateness = f"{round(seconds_of(spec.lateness, 'lateness', is_zero_allowed=True) * 1000)} milliseconds"
-    timed = events.where(f.col(WANTED) & f.col(EVENT_AT).isNotNull()).withWatermark(EVENT_AT, lateness)
+    timed = events.where(f.col(ACCEPTED) & f.col(EVENT_AT).isNotNull()).withWatermark(EVENT_AT, lateness)
     keys = [_field(name).alias(f"_key{number}") for number, name in enumerate(spec.keys)]
-    figures = [_figure(each).alias(f"_figure{number}") for number, each in enumerate(spec.aggregates)]
+    figures = [_figure(aggregate).alias(f"_figure{number}") for number, aggregate in enumerate(spec.aggregates)]
     grouped = timed.groupBy(_window(spec).alias("_window"), *keys, *_no_key(spec)).agg(*figures)
     named = [f.col(f"_key{number}").alias(name) for number, name in enumerate(spec.keys)]
-    named += [f.col(f"_figure{number}").alias(each.shown) for number, each in enumerate(spec.aggregates)]
+    named += [f.col(f"_figure{number}").alias(aggregate.shown) for number, aggregate in enumerate(spec.aggregates)]
     return grouped.select(f.col("_window.start").alias(START), f.col("_window.end").alias(END), *named)
 
 
@@ -174,14 +174,14 @@ def _figure(aggregate: Aggregate) -> Column:
             return plain[name](field)
 
 
-def as_messages(found: DataFrame, spec: WindowSpec) -> DataFrame:
+def as_messages(rows: DataFrame, spec: WindowSpec) -> DataFrame:
     """Windows as messages: the key is that of the group, the payload a JSON object."""
     payload = f.to_json(f.struct("*"), {"ignoreNullFields": "false", "timestampFormat": TIMES})
     keys = [f.col(f"`{name}`").cast("string") for name in spec.keys]
-    key = f.concat_ws("/", *(f.coalesce(each, f.lit("null")) for each in keys))
+    key = f.concat_ws("/", *(f.coalesce(column, f.lit("null")) for column in keys))
     key = key if len(keys) > 1 else keys[0] if keys else f.lit(None).cast("string")
     content_type = f.lit(CONTENT_TYPE_NAMES[ContentType.JSON])
-    return found.select(key.alias("key"), payload.alias("payload"), content_type.alias("content_type"))
+    return rows.select(key.alias("key"), payload.alias("payload"), content_type.alias("content_type"))
 
 
 FILE: Final = "window.json"
@@ -263,14 +263,14 @@ def find_spec(name: str) -> WindowSpec:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found = getattr(importlib.import_module(module), attribute, None)
+        spec = getattr(importlib.import_module(module), attribute, None)
     except ImportError as error:
         raise InvalidField(f"spec: {module!r} cannot be imported: {error}") from None
-    if not isinstance(found, WindowSpec):
+    if not isinstance(spec, WindowSpec):
         raise InvalidField(
             f"spec: {name} is no WindowSpec", hint="NAME = WindowSpec(source=…, sink=…, window=Shape(…))"
         )
-    return checked(found)
+    return checked(spec)
 
 
 def _keep(run: Run, spec: WindowSpec) -> None:
@@ -303,8 +303,8 @@ def stream_of(messages: DataFrame, spec: WindowSpec) -> DataFrame:
     events = events_of(messages, spec).observe(
         "events",
         f.count("*").alias("messages"),
-        f.count_if(~f.col(WANTED)).alias("unwanted"),
-        f.count_if(f.col(WANTED) & f.col(EVENT_AT).isNull()).alias("untimed"),
+        f.count_if(~f.col(ACCEPTED)).alias("unwanted"),
+        f.count_if(f.col(ACCEPTED) & f.col(EVENT_AT).isNull()).alias("untimed"),
     )
     return as_messages(windows(events, spec), spec).observe("windows", f.count("*").alias("windows"))
 
@@ -347,10 +347,12 @@ def _report(run: Run, spec: WindowSpec, counts: StreamCounts) -> Report:
 
 
 def _preview(run: Run, spec: WindowSpec, count: int) -> Report:
-    found = windows(events_of(run.messages(queues=[spec.source]), spec), spec)
-    rows = as_messages(found.orderBy("window_start", *(f"`{name}`" for name in spec.keys)), spec).limit(count).collect()
+    windows_ = windows(events_of(run.messages(queues=[spec.source]), spec), spec)
+    rows = (
+        as_messages(windows_.orderBy("window_start", *(f"`{name}`" for name in spec.keys)), spec).limit(count).collect()
+    )
     shown = [msgspec.json.decode(row.payload) for row in rows]
-    table = Table("Windows", tuple(found.columns), [tuple(each.values()) for each in shown])
+    table = Table("Windows", tuple(windows_.columns), [tuple(window.values()) for window in shown])
     return Report(
         summary=f"{len(shown)} windows of {spec.source}; nothing was pushed",
         figures={"windows": len(shown)},

@@ -62,8 +62,8 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def percentile(self) -> float | None:
         """The share that a function like `p95` asks for."""
-        found = _PERCENTILE.fullmatch(self.function)
-        return float(found[1]) / 100 if found else None
+        match = _PERCENTILE.fullmatch(self.function)
+        return float(match[1]) / 100 if match else None
 
 
 class WindowSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,16 +91,16 @@ def load_spec(path: Path) -> WindowSpec:
         raise InvalidField(f"spec: {path} is not TOML: {error}", hint=ABOUT_SPECS) from None
     except OSError as error:
         raise InvalidField(f"spec: {path} cannot be read: {error.strerror}", hint=ABOUT_SPECS) from None
-    return made(raw)
+    return spec_from(raw)
 
 
-def made(raw: Mapping[str, Any]) -> WindowSpec:
+def spec_from(raw: Mapping[str, Any]) -> WindowSpec:
     """A spec from plain values; every refusal names the field."""
     _refuse_unknown(raw, WindowSpec, "")
     _refuse_unknown(raw.get("window"), Shape, "window.")
     aggregates = raw.get("aggregates")
-    for number, each in enumerate(aggregates if isinstance(aggregates, list | tuple) else ()):
-        _refuse_unknown(each, Aggregate, f"aggregates[{number}].")
+    for number, aggregate in enumerate(aggregates if isinstance(aggregates, list | tuple) else ()):
+        _refuse_unknown(aggregate, Aggregate, f"aggregates[{number}].")
     try:
         return checked(msgspec.convert(raw, WindowSpec))
     except msgspec.ValidationError as error:
@@ -117,7 +117,7 @@ def _refuse_unknown(raw: Any, kind: type[msgspec.Struct], prefix: str) -> None:
 
 
 def checked(spec: WindowSpec) -> WindowSpec:
-    """The spec itself, if it makes sense."""
+    """Return the spec; `InvalidField` names what is wrong with it."""
     for name in ("source", "sink"):
         try:
             check_name(getattr(spec, name), name)
@@ -137,38 +137,38 @@ def checked(spec: WindowSpec) -> WindowSpec:
 
 def _check_shape(spec: WindowSpec) -> None:
     shape = spec.window
-    wanted = {"tumbling": ("size",), "sliding": ("size", "slide"), "session": ("gap",)}[shape.type]
+    needed = {"tumbling": ("size",), "sliding": ("size", "slide"), "session": ("gap",)}[shape.type]
     for name in ("size", "slide", "gap"):
         value = getattr(shape, name)
-        if name in wanted and value is None:
+        if name in needed and value is None:
             raise InvalidField(f"window.{name}: a {shape.type} window needs it", hint=f'{name} = "5m"')
-        if name not in wanted and value is not None:
-            raise InvalidField(f"window.{name}: a {shape.type} window has none", hint=f"it has {', '.join(wanted)}")
+        if name not in needed and value is not None:
+            raise InvalidField(f"window.{name}: a {shape.type} window has none", hint=f"it has {', '.join(needed)}")
         if value is not None:
             seconds_of(value, f"window.{name}")
     if shape.type == "sliding" and seconds_of(shape.slide, "window.slide") > seconds_of(shape.size, "window.size"):
         raise InvalidField("window.slide: it is longer than the size, so events between two windows would be lost")
     if shape.type == "session" and spec.mode == "update":
-        raise InvalidField("mode: sessions grow together, so they are only told when they are over", hint="use append")
+        raise InvalidField("mode: sessions grow together, so they are emitted when they are over", hint="use append")
 
 
 def _check_aggregates(spec: WindowSpec) -> None:
     if not spec.aggregates:
         raise InvalidField("aggregates: nothing is computed", hint='[[aggregates]] with function = "count"')
     names = [START, END, *spec.keys]
-    for number, each in enumerate(spec.aggregates):
+    for number, aggregate in enumerate(spec.aggregates):
         where = f"aggregates[{number}]"
-        if each.function not in FUNCTIONS and not each.percentile:
-            hint = f"any percentile is written like p99.9; {suggestion(each.function, FUNCTIONS)}"
-            raise InvalidField(f"{where}.function: there is no {each.function!r}", hint=hint)
-        if each.field is None and each.function != "count":
-            raise InvalidField(f"{where}.field: {each.function} needs one")
-        if each.field is not None:
-            _check_field(each.field, f"{where}.field")
-        if each.shown in names:
-            hint = f'name = "{each.shown}_2"'
-            raise InvalidField(f"{where}.name: {each.shown!r} is there already", hint=hint)
-        names.append(each.shown)
+        if aggregate.function not in FUNCTIONS and not aggregate.percentile:
+            hint = f"any percentile is written like p99.9; {suggestion(aggregate.function, FUNCTIONS)}"
+            raise InvalidField(f"{where}.function: there is no {aggregate.function!r}", hint=hint)
+        if aggregate.field is None and aggregate.function != "count":
+            raise InvalidField(f"{where}.field: {aggregate.function} needs one")
+        if aggregate.field is not None:
+            _check_field(aggregate.field, f"{where}.field")
+        if aggregate.shown in names:
+            hint = f'name = "{aggregate.shown}_2"'
+            raise InvalidField(f"{where}.name: {aggregate.shown!r} is there already", hint=hint)
+        names.append(aggregate.shown)
 
 
 def _check_field(name: str, where: str) -> None:
@@ -185,22 +185,22 @@ def _check_field(name: str, where: str) -> None:
 def seconds_of(value: Duration | None, where: str, *, is_zero_allowed: bool = False) -> float:
     """A duration in seconds."""
     try:
-        found = seconds(str(value))
+        duration = seconds(str(value))
     except InvalidField as error:
         raise InvalidField(f"{where}: {error.message}", hint=error.hint) from None
-    if found < 0.001 and not (is_zero_allowed and found == 0):
+    if duration < 0.001 and not (is_zero_allowed and duration == 0):
         raise InvalidField(f"{where}: {value!r} is shorter than a millisecond")
-    return found
+    return duration
 
 
 def types_of(spec: WindowSpec) -> dict[str, FieldType]:
     """The fields of the payload that a spec needs, and what they are taken to be."""
-    found: dict[str, FieldType] = dict.fromkeys((name for name in spec.keys), "text")
-    for each in spec.aggregates:
-        if each.field is not None and (each.function not in OF_ANYTHING or each.field not in found):
-            found[each.field] = "text" if each.function in OF_ANYTHING else "float"
+    types: dict[str, FieldType] = dict.fromkeys((name for name in spec.keys), "text")
+    for aggregate in spec.aggregates:
+        if aggregate.field is not None and (aggregate.function not in OF_ANYTHING or aggregate.field not in types):
+            types[aggregate.field] = "text" if aggregate.function in OF_ANYTHING else "float"
     if spec.event_time != PUSHED_AT:
         # As text, since it may be a number too.
-        found[spec.event_time] = "text"
-    found |= {name: kind for name, kind in spec.fields.items() if name != spec.event_time}
-    return {name: kind for name, kind in found.items() if not name.startswith(MESSAGE)}
+        types[spec.event_time] = "text"
+    types |= {name: kind for name, kind in spec.fields.items() if name != spec.event_time}
+    return {name: kind for name, kind in types.items() if not name.startswith(MESSAGE)}

@@ -14,7 +14,7 @@ from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField
 from penstock.history import open_history
-from penstock.spark.pins import HOLD_SECONDS, Holder
+from penstock.spark.pins import PIN_SECONDS, PinKeeper
 from penstock.spark.ranges import chosen
 from penstock.spark.tables import SealedMessages, table
 from tests.support.operations import run_operation
@@ -69,47 +69,47 @@ def test_files_and_the_rest_make_the_whole(sealed, clock):
 
 
 def test_files_that_are_held_already_are_held_for_longer_and_not_twice(session, tmp_path, clock):
-    holder = Holder(clock)
+    keeper = PinKeeper(clock)
     for _ in range(3):
-        holder.narrow(holder.hold(tmp_path / "data"), ["segments/messages/a.parquet"])
-        clock.advance(seconds=HOLD_SECONDS / 2)
-        holder.tick()
-    holder.narrow(holder.hold(tmp_path / "data"), [])  # of no file: nothing is held
+        keeper.narrow(keeper.pin(tmp_path / "data"), ["segments/messages/a.parquet"])
+        clock.advance(seconds=PIN_SECONDS / 2)
+        keeper.tick()
+    keeper.narrow(keeper.pin(tmp_path / "data"), [])  # of no file: nothing is held
 
     assert len(pins(tmp_path)) == 1
-    holder.release()
+    keeper.release()
 
 
 def test_files_are_held_for_hours(session, tmp_path, clock):
     run_operation(session, ops.Seal())
-    holder = Holder(clock)
-    hold = holder.hold(tmp_path / "data")
+    keeper = PinKeeper(clock)
+    hold = keeper.pin(tmp_path / "data")
     (first,) = pins(tmp_path).items()
     assert '"files":null' in first[1]
 
     hold.narrow(["segments/messages/a.parquet"])
     clock.advance(seconds=60)
-    holder.tick()
+    keeper.tick()
     (name, text), *_ = pins(tmp_path).items()
     assert name == first[0]
     assert "a.parquet" in text
     assert str(clock.now()) in text
 
-    clock.advance(seconds=HOLD_SECONDS)
-    holder.tick()
+    clock.advance(seconds=PIN_SECONDS)
+    keeper.tick()
     assert pins(tmp_path) == {}
-    holder.release()
+    keeper.release()
 
 
 def test_files_are_let_go_at_the_end(session, tmp_path, clock):
     run_operation(session, ops.Seal())
-    holder = Holder(clock)
-    early, _ = holder.hold(tmp_path / "data"), holder.hold(tmp_path / "data")
+    keeper = PinKeeper(clock)
+    early, _ = keeper.pin(tmp_path / "data"), keeper.pin(tmp_path / "data")
     assert len(pins(tmp_path)) == 2
-    holder.let_go(early)
+    keeper.unpin(early)
     assert len(pins(tmp_path)) == 1
 
-    holder.release()
+    keeper.release()
     assert pins(tmp_path) == {}
 
 

@@ -12,7 +12,7 @@ from penstock.clock import ManualClock
 from penstock.embedded import Session
 from penstock.errors import DirectoryInUse, InvalidField, InvalidName, NotADataDirectory, Unavailable
 from penstock.spark import location
-from penstock.spark.location import DIRECTORY_SECONDS, Place
+from penstock.spark.location import DIRECTORY_SECONDS, Location
 from tests.support.brokers import BrokerThread
 
 
@@ -48,7 +48,7 @@ def warnings(caplog):
 
 
 def test_a_broker_shows_how_far_a_job_is(broker):
-    place = Place(broker.url)
+    place = Location(broker.url)
 
     place.commit_progress("mail", "spark-a", {"0": 2})
     with place.handle() as ps:
@@ -60,7 +60,7 @@ def test_a_broker_shows_how_far_a_job_is(broker):
 
 
 def test_what_is_noted_already_is_not_noted_again(broker):
-    place = Place(broker.url)
+    place = Location(broker.url)
     place.commit_progress("mail", "spark-a", {"0": 2})
     before = broker.session.shard.journal.sequence
 
@@ -72,7 +72,7 @@ def test_what_is_noted_already_is_not_noted_again(broker):
 
 
 def test_a_group_that_was_deleted_is_made_again(broker):
-    place = Place(broker.url)
+    place = Location(broker.url)
     place.commit_progress("mail", "spark-a", {"0": 2})
     with place.handle() as ps:
         ps.queue("mail").delete_group("spark-a")
@@ -83,7 +83,7 @@ def test_a_group_that_was_deleted_is_made_again(broker):
 
 def test_a_directory_is_opened_rarely_and_at_the_end(data):
     clock = ManualClock()
-    place = Place(data, clock=clock)
+    place = Location(data, clock=clock)
 
     place.commit_progress("mail", "spark-a", {"0": 1})
     assert lag_in(data)["0"] == 2
@@ -99,7 +99,7 @@ def test_a_directory_is_opened_rarely_and_at_the_end(data):
 
 def test_a_directory_that_somebody_holds_is_left_alone_and_that_is_said_once(data, caplog):
     clock = ManualClock()
-    place = Place(data, clock=clock)
+    place = Location(data, clock=clock)
     with caplog.at_level(logging.WARNING), penstock.open(data):
         for offset in (1, 2):
             place.commit_progress("mail", "spark-a", {"0": offset})
@@ -112,7 +112,7 @@ def test_a_directory_that_somebody_holds_is_left_alone_and_that_is_said_once(dat
 
 
 def test_progress_that_cannot_be_noted_fails_nobody(broker, caplog):
-    place = Place(broker.url)
+    place = Location(broker.url)
     with caplog.at_level(logging.WARNING):
         place.commit_progress("none", "spark-a", {"0": 1})
         place.commit_progress("mail", "spark-a", {"7": 1})
@@ -126,7 +126,7 @@ def test_progress_that_cannot_be_noted_fails_nobody(broker, caplog):
 
 def test_a_broker_that_is_away_is_told_later(broker, caplog, monkeypatch):
     monkeypatch.setattr(location, "BROKER_SECONDS", 0.01)
-    place = Place(broker.url)
+    place = Location(broker.url)
     place.commit_progress("mail", "spark-a", {"0": 1})
     port = broker.server.port
     broker.stop()
@@ -148,24 +148,24 @@ def test_a_broker_that_is_away_is_told_later(broker, caplog, monkeypatch):
 
 def test_a_directory_without_data_is_refused_and_not_made(tmp_path):
     with pytest.raises(NotADataDirectory, match="penstock serve"):
-        Place(str(tmp_path / "none")).handle()
+        Location(str(tmp_path / "none")).handle()
     with pytest.raises(NotADataDirectory):
-        Place(f"file://{tmp_path}").check()
+        Location(f"file://{tmp_path}").check()
 
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_directory_in_use_says_to_give_the_url(data):
     with penstock.open(data), pytest.raises(DirectoryInUse, match="give its url"):
-        Place(data).handle()
+        Location(data).handle()
 
 
 def test_what_is_no_place_is_refused(tmp_path):
     for url in ("", "  ", "kafka://localhost:9092", "s3://bucket/data"):
         with pytest.raises(InvalidField, match="url"):
-            Place(url)
+            Location(url)
     with pytest.raises(InvalidName):
-        Place(str(tmp_path)).commit_progress("mail", "no such/name", {"0": 1})
+        Location(str(tmp_path)).commit_progress("mail", "no such/name", {"0": 1})
 
 
 def test_a_broker_that_does_not_answer_is_named(broker):
@@ -174,4 +174,4 @@ def test_a_broker_that_does_not_answer_is_named(broker):
 
     with pytest.raises(Unavailable, match="no broker answers"):
         penstock.connect(url, connect_seconds=0.01)
-    assert Place(url).is_broker
+    assert Location(url).is_broker
