@@ -7,17 +7,17 @@ import io
 import re
 
 import pytest
+from penstock.tasks.operations import Operating
+from penstock.tasks.scheduling import Scheduling
 
 import penstock
 from penstock import operations as ops
 from penstock.tasks.context import TaskContext
 from penstock.tasks.job import Job
-from penstock.tasks.listing import NAMES
+from penstock.tasks.job_search import NAMES
 from penstock.tasks.local import LocalApp
 from penstock.tasks.middleware import Middleware
-from penstock.tasks.operations import Operating
 from penstock.tasks.options import CALL_OPTIONS, DECLARED_OPTIONS
-from penstock.tasks.scheduling import Scheduling
 from tests.support.operations import run_operation
 from tests.test_docs import python_blocks, text_of
 

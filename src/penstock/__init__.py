@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from penstock.tasks.job import Job
     from penstock.tasks.middleware import Middleware
     from penstock.tasks.task import Task
-    from penstock.tasks.workflow_job import Workflow
-    from penstock.tasks.workflows import chain, graph, group
+    from penstock.tasks.workflows import Workflow, chain, graph, group
 
 __version__ = VERSION
 
@@ -110,7 +109,7 @@ _HOMES: Final = {
     "TaskContext": "penstock.tasks.context",
     "TaskState": "penstock.model_tasks",
     "TaskView": "penstock.model_tasks",
-    "Workflow": "penstock.tasks.workflow_job",
+    "Workflow": "penstock.tasks.workflows",
     "chain": "penstock.tasks.workflows",
     "current_task": "penstock.tasks.context",
     "graph": "penstock.tasks.workflows",

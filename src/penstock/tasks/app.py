@@ -16,36 +16,38 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
+import msgspec
+
 from penstock import operations as ops
+from penstock.client._async.task_calls import run_operation as arun_operation
 from penstock.client._async.task_calls import wait_task as await_task
-from penstock.client._sync.task_calls import wait_task
+from penstock.client._sync.task_calls import new_operation, run_operation, wait_task
 from penstock.client.handles import Penstock
 from penstock.client.session import AsyncSession, Session
 from penstock.clock import Clock, ManualClock, SystemClock
+from penstock.errors import ScheduleNotFound
 from penstock.model import Durability, check_name
-from penstock.model_tasks import TaskView, WorkerView
-from penstock.tasks import listing
-from penstock.tasks.declaring import Declarations
+from penstock.model_tasks import MissedPolicy, OperationView, ScheduleSpec, ScheduleView, TaskView, WorkerView
+from penstock.tasks import job_search
 from penstock.tasks.job import Job
-from penstock.tasks.listing import JobFilter
+from penstock.tasks.job_search import JobFilter
 from penstock.tasks.middleware import Middleware, checked_middleware
-from penstock.tasks.operations import Operating
 from penstock.tasks.options import QUEUE_DEFAULT, DeclaredOptions, QueueDeclaration, task_id_of
-from penstock.tasks.registering import registered
-from penstock.tasks.scheduling import Scheduling
-from penstock.tasks.sending import Sender
+from penstock.tasks.schedules import spec_of
 from penstock.tasks.sessions import Place, Sessions
-from penstock.tasks.task import Task
+from penstock.tasks.submission import Declarations, Sender, registered
+from penstock.tasks.task import Configured, Task
 
 if TYPE_CHECKING:
     from penstock.tasks.local import LocalApp
+    from penstock.tasks.workflows import Step
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -61,7 +63,7 @@ class Decorator(Protocol):
     def __call__(self, function: Callable[P, T], /) -> Task[P, T, T]: ...
 
 
-class App(Scheduling, Operating):
+class App:
     """A set of tasks and the place where they are kept. Safe to share between threads and event loops."""
 
     _has_threads = True  # whether time passes by itself
@@ -175,11 +177,11 @@ class App(Scheduling, Operating):
 
     def jobs(self, *, limit: int | None = None, **wanted: Unpack[JobFilter]) -> Iterator[Job[Any]]:
         """Jobs that match, newest first; each has its `view`. Pages are asked for as they are needed."""
-        return listing.jobs(self, listing.filter_of(wanted), listing.check_limit(limit))
+        return job_search.jobs(self, job_search.filter_of(wanted), job_search.check_limit(limit))
 
     def ajobs(self, *, limit: int | None = None, **wanted: Unpack[JobFilter]) -> AsyncIterator[Job[Any]]:
         """The same, for `async for`."""
-        return listing.ajobs(self, listing.filter_of(wanted), listing.check_limit(limit))
+        return job_search.ajobs(self, job_search.filter_of(wanted), job_search.check_limit(limit))
 
     # workers
 
@@ -250,3 +252,162 @@ class App(Scheduling, Operating):
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         await self.aclose()
+
+    # schedules
+
+    def schedule(
+        self,
+        name: str,
+        cron: str,
+        task: Configured[..., Any] | Step[Any],
+        *,
+        timezone: str = "UTC",
+        missed: MissedPolicy = "skip",
+        is_paused: bool = False,
+    ) -> ScheduleView:
+        """Make or change a schedule, now: `app.schedule("eu", "0 3 * * *", report.s("eu"), timezone="Europe/Rome")`."""
+        spec = spec_of(task, name, cron, timezone, missed, is_paused)
+        session = self.open_session()
+        self.declarations.ensure(session, spec.queue)
+        return self._set_schedule(session, spec)
+
+    def schedules(self) -> list[ScheduleView]:
+        """All schedules that the broker keeps, whoever made them."""
+        session = self.open_session()
+        return session.execute(ops.Schedules())
+
+    def pause_schedule(self, name: str) -> ScheduleView:
+        """No ticks until it is resumed, whoever declares it meanwhile."""
+        return self._set_schedule(self.open_session(), _paused(name, self.schedules(), is_paused=True))
+
+    def resume_schedule(self, name: str) -> ScheduleView:
+        """Go on with the next tick; those that came while it was paused are gone."""
+        return self._set_schedule(self.open_session(), _paused(name, self.schedules(), is_paused=False))
+
+    def delete_schedule(self, name: str) -> None:
+        """End a schedule. One that a task declares comes back when its worker starts again."""
+        session = self.open_session()
+        session.execute(ops.DeleteSchedule(name))
+
+    def prune_schedules(self) -> list[str]:
+        """End those that `cron=` declared once, for queues of this app, and declares no more; returns their names.
+
+        For when no worker with older code is left: one that starts would declare them again.
+        """
+        names = self.declarations.gone(self.schedules())
+        for name in names:
+            with suppress(ScheduleNotFound):  # somebody was quicker
+                self.delete_schedule(name)
+        return names
+
+    async def aschedule(
+        self,
+        name: str,
+        cron: str,
+        task: Configured[..., Any] | Step[Any],
+        *,
+        timezone: str = "UTC",
+        missed: MissedPolicy = "skip",
+        is_paused: bool = False,
+    ) -> ScheduleView:
+        spec = spec_of(task, name, cron, timezone, missed, is_paused)
+        session = await self.open_async_session()
+        await self.declarations.aensure(session, spec.queue)
+        return await session.execute(ops.SetSchedule(spec))
+
+    async def aschedules(self) -> list[ScheduleView]:
+        return await (await self.open_async_session()).execute(ops.Schedules())
+
+    async def apause_schedule(self, name: str) -> ScheduleView:
+        session = await self.open_async_session()
+        return await session.execute(
+            ops.SetSchedule(_paused(name, await session.execute(ops.Schedules()), is_paused=True))
+        )
+
+    async def aresume_schedule(self, name: str) -> ScheduleView:
+        session = await self.open_async_session()
+        return await session.execute(
+            ops.SetSchedule(_paused(name, await session.execute(ops.Schedules()), is_paused=False))
+        )
+
+    async def adelete_schedule(self, name: str) -> None:
+        await (await self.open_async_session()).execute(ops.DeleteSchedule(name))
+
+    async def aprune_schedules(self) -> list[str]:
+        names = self.declarations.gone(await self.aschedules())
+        for name in names:
+            with suppress(ScheduleNotFound):
+                await self.adelete_schedule(name)
+        return names
+
+    def _set_schedule(self, session: Session, spec: ScheduleSpec) -> ScheduleView:
+        return session.execute(ops.SetSchedule(spec))
+
+    # operations on many jobs
+
+    def purge(self, **wanted: Unpack[JobFilter]) -> int:
+        """Forget final jobs that match; those that only wait are cancelled and forgotten too. Returns how many.
+
+        It waits until the operation is over; `begin` does not.
+        """
+        return run_operation(self.open_session(), "purge", job_search.filter_of(wanted)).purged
+
+    async def apurge(self, **wanted: Unpack[JobFilter]) -> int:
+        """Asyncio version of `purge()`."""
+        session = await self.open_async_session()
+        return (await arun_operation(session, "purge", job_search.filter_of(wanted))).purged
+
+    def cancel_all(self, **wanted: Unpack[JobFilter]) -> int:
+        """Cancel all jobs that match and are not final, running ones too. Returns how many; waits as `purge` does."""
+        return run_operation(self.open_session(), "cancel", job_search.filter_of(wanted)).cancelled
+
+    async def acancel_all(self, **wanted: Unpack[JobFilter]) -> int:
+        """Asyncio version of `cancel_all()`."""
+        session = await self.open_async_session()
+        return (await arun_operation(session, "cancel", job_search.filter_of(wanted))).cancelled
+
+    def begin(self, action: Action, **wanted: Unpack[JobFilter]) -> OperationView:
+        """Begin to purge or cancel all jobs that match; returns the operation, which goes on by itself."""
+        session = self.open_session()
+        return session.execute(new_operation(action, job_search.filter_of(wanted)))
+
+    async def abegin(self, action: Action, **wanted: Unpack[JobFilter]) -> OperationView:
+        """Asyncio version of `begin()`."""
+        return await (await self.open_async_session()).execute(new_operation(action, job_search.filter_of(wanted)))
+
+    def operation(self, operation_id: str) -> OperationView:
+        """How far an operation is. Raises `OperationNotFound`."""
+        session = self.open_session()
+        return session.execute(ops.FindOperation(operation_id))
+
+    async def aoperation(self, operation_id: str) -> OperationView:
+        """Asyncio version of `operation()`."""
+        return await (await self.open_async_session()).execute(ops.FindOperation(operation_id))
+
+    def operations(self) -> list[OperationView]:
+        """Operations that run and those that did lately, the newest first."""
+        session = self.open_session()
+        return session.execute(ops.ListOperations())
+
+    async def aoperations(self) -> list[OperationView]:
+        """Asyncio version of `operations()`."""
+        return await (await self.open_async_session()).execute(ops.ListOperations())
+
+    def stop_operation(self, operation_id: str) -> OperationView:
+        """Stop an operation; what was done stays done. Raises `TaskConflict` when it is over already."""
+        session = self.open_session()
+        return session.execute(ops.StopOperation(operation_id))
+
+    async def astop_operation(self, operation_id: str) -> OperationView:
+        """Asyncio version of `stop_operation()`."""
+        return await (await self.open_async_session()).execute(ops.StopOperation(operation_id))
+
+
+def _paused(name: str, known: list[ScheduleView], *, is_paused: bool) -> ScheduleSpec:
+    for view in known:
+        if view.spec.name == name:
+            return msgspec.structs.replace(view.spec, is_paused=is_paused)
+    raise ScheduleNotFound(f"no schedule is named {name!r}")
+
+
+Action = Literal["purge", "cancel"]

@@ -18,8 +18,7 @@ import msgspec
 from msgspec import UNSET
 
 from penstock.errors import InvalidField
-from penstock.tasks.json_values import NOT_JSON, decoder, encode, encode_more, readable
-from penstock.tasks.losses import loss_of, may_lose
+from penstock.tasks.json_values import NOT_JSON, decoder, encode, encode_more, loss_of, may_lose, readable
 
 NO_ARGS: Final = b"[]"
 NO_KWARGS: Final = b"{}"

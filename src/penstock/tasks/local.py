@@ -32,7 +32,7 @@ from penstock.tasks.context import TaskContext
 from penstock.tasks.endings import Ending
 from penstock.tasks.middleware import Middleware
 from penstock.tasks.options import QUEUE_DEFAULT
-from penstock.tasks.running import arun_one, load_parents, run_one, timed_out, timeout_of, unknown
+from penstock.tasks.runs import arun_one, load_parents, run_one, timed_out, timeout_of, unknown
 from penstock.tasks.task import Task
 
 WORKER: Final = "run_pending"

@@ -29,7 +29,7 @@ from penstock.forks import close_in_forks
 from penstock.model_tasks import TaskView
 from penstock.tasks.context import TaskContext
 from penstock.tasks.endings import Ending
-from penstock.tasks.running import run_one
+from penstock.tasks.runs import run_one
 from penstock.worker.child_protocol import (
     LENGTH,
     Done,

@@ -25,7 +25,7 @@ from penstock.errors import InvalidField
 from penstock.model import Receipt
 from penstock.replies import LeaseReply, Piece
 from penstock.tasks.endings import Ending
-from penstock.tasks.running import unknown
+from penstock.tasks.runs import unknown
 from penstock.worker.event_loop import NEVER, Ticker
 from penstock.worker.executors import Lane
 from penstock.worker.reports import Finishing

@@ -27,7 +27,7 @@ from structlog.contextvars import bind_contextvars
 
 from penstock.clock import Clock, SystemClock
 from penstock.tasks.endings import Ending, error_text
-from penstock.tasks.running import arun_one, run_one
+from penstock.tasks.runs import arun_one, run_one
 from penstock.worker.child_protocol import Hello, Job
 from penstock.worker.event_loop import NEVER, Spawner
 from penstock.worker.processes import ChildProcess, Guardian

@@ -17,7 +17,7 @@ from penstock.model import Receipt
 from penstock.model_tasks import Envelope
 from penstock.tasks.context import TaskContext
 from penstock.tasks.endings import Ending
-from penstock.tasks.running import timeout_of
+from penstock.tasks.runs import timeout_of
 
 NOT_BEGUN: Final = Ending("released")  # of a run whose lease may have expired before it began
 SURE_SHARE: Final = 0.9  # of a lease; what is left then is too short to begin anything

@@ -12,7 +12,7 @@ from penstock.clock import Clock
 from penstock.errors import ServerError
 from penstock.tasks.context import TaskContext
 from penstock.tasks.endings import Ending, error_text
-from penstock.tasks.running import aload_parents
+from penstock.tasks.runs import aload_parents
 from penstock.worker.child_protocol import Hello
 from penstock.worker.dispatcher import Aging, Deadlines, Desk
 from penstock.worker.event_loop import Role, Spawner, Ticker, Watchdog
