@@ -54,7 +54,7 @@ from penstock.delivery.entries import (
     decode,
 )
 from penstock.delivery.log import Extent, Partition, Queue
-from penstock.delivery.recovery import attach_sealed, gaps, give_up, recount
+from penstock.delivery.recovery import attach_sealed, gaps, mark_lost, recount
 from penstock.delivery.snapshot import QueuePart, decode_shard
 from penstock.errors import PenstockError
 from penstock.model import DEFAULT_GROUP, Outcome, QueueOptions, check_name, queue_options_decode
@@ -300,7 +300,7 @@ class _Salvage:
                 later, partition.extents, partition.firsts = partition.extents, [], []
                 attach_sealed(partition, extents)
                 for extent in later:
-                    partition.learn(extent)
+                    partition.replay(extent)
             partition.trim(partition.start)
 
     # the checkpoint
@@ -362,7 +362,7 @@ class _Salvage:
                     self._filler.prepare(entry)
                     self._core.apply([entry], sequence)
                 elif isinstance(entry, Push) and sequence > self._examination.needed_after:
-                    self._core.learn([entry], sequence)
+                    self._core.replay_pushes([entry], sequence)
         for hole in holes:
             self._skip_hole(hole)
         if self._examination.journal.end_is_lost:
@@ -435,7 +435,7 @@ class _Salvage:
 def _give_up(queue: Queue, partition: Partition, first: int, end: int) -> dict[str, int]:
     groups = queue.groups.values()
     before = {group.name: _lost_count(group.progress[partition.id].dropped) for group in groups}
-    give_up(partition, [(first, end)])
+    mark_lost(partition, [(first, end)])
     after = {group.name: _lost_count(group.progress[partition.id].dropped) for group in groups}
     return {name: count - before[name] for name, count in after.items() if count > before[name]}
 
