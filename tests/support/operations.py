@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.client._sync import task_calls
+from penstock.batch import encode_one
+from penstock.client import task_calls
 from penstock.embedded import BlockingSession, Session
+from penstock.model import MessageId
 from penstock.model_tasks import TaskFilter
 from penstock.operations import Compact, Fetch, History, ListFiles, Operation, Seal
 
@@ -33,3 +35,8 @@ def purge_tasks(session: Any, filter: TaskFilter) -> tuple[int, int]:
     """(how many tasks were purged, ticket)."""
     blocking = BlockingSession(session) if isinstance(session, Session) else session
     return task_calls.run_operation(blocking, "purge", filter).purged, 0
+
+
+def push_bytes(session: Session, queue: str, payload: bytes) -> tuple[MessageId, int]:
+    """Push one message; (its id, ticket)."""
+    return session.push_one(queue, encode_one(payload))
