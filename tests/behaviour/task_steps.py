@@ -16,7 +16,7 @@ from penstock.envelopes import new_task_id, parse_envelope, tasks_batch
 from penstock.errors import PenstockError
 from penstock.model_tasks import Finish, TaskFilter, TaskSubmission, TaskView
 from tests.behaviour.ways import Way
-from tests.support.operations import confirm, run_operation
+from tests.support.operations import confirm, run_operation, wait_task
 
 T = TypeVar("T")
 QUEUE = "mail"
@@ -87,7 +87,7 @@ class Office:
         return str(self.task(task_id).state)
 
     def wait(self, task_id: str, seconds: float = 0) -> TaskView:
-        view: TaskView = self.told(run_operation(self.session, ops.WaitTask(task_id, seconds)))
+        view: TaskView = self.told(wait_task(self.session, task_id, seconds))
         return view
 
     def cancel(self, task_id: str) -> TaskView:
