@@ -25,32 +25,21 @@ import msgspec
 
 from penstock import limits
 from penstock.batch import Batch
+from penstock.delivery import entries as kinds
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import (
-    Answered,
     AttemptsLost,
-    Closing,
     Entry,
     GroupDeleted,
     GroupSet,
     Leased,
-    OperationSet,
     PartitionsAdded,
-    Produced,
-    ProducerSet,
     Push,
     QueueDeleted,
     QueueSet,
     Revived,
-    ScheduleFired,
-    ScheduleSet,
     Settled,
-    SinkCommitted,
-    TaskFreed,
-    TasksNoted,
-    TasksPurged,
     Trimmed,
-    UniqueTaken,
     decode,
 )
 from penstock.delivery.log import Extent, Partition, Queue
@@ -116,8 +105,9 @@ def _plausible(frame: memoryview) -> Iterator[Entry]:
 
 # These need nothing to exist.
 ALONE: Final = (
-    Closing, QueueDeleted, Produced, ProducerSet, Answered, SinkCommitted, TasksNoted, TaskFreed, UniqueTaken,
-    ScheduleSet, ScheduleFired, TasksPurged, OperationSet,
+    QueueDeleted, kinds.Closing, kinds.Produced, kinds.ProducerSet, kinds.Answered, kinds.SinkCommitted,
+    kinds.TasksNoted, kinds.TaskFreed, kinds.UniqueTaken, kinds.ScheduleSet, kinds.ScheduleFired, kinds.TasksPurged,
+    kinds.OperationSet,
 )  # fmt: skip
 
 
