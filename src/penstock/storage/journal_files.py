@@ -185,7 +185,7 @@ class Mark(NamedTuple):
     file_bytes: int = 0
 
     def is_cut(self, first_sequence: int, size: int, end_position: int) -> bool:
-        """Whether the last file is shorter than it was. One that ends with its last frame was full: we truncate those."""
+        """Whether the last file is shorter than it was. One that ends with its last frame was full, then truncated."""
         return first_sequence == self.first_sequence and size < self.file_bytes and size != end_position
 
 
