@@ -204,7 +204,7 @@ def _examined(
     taken = triage_report.taken_by(letters, list(filters.values()))
     small = [group.who for group in groups if triage_report.needs_ids(filters[group.who], taken, group.letters)]
     ids = triage_report.ids_of(letters, small) if small else {}
-    nothing = triage_report.Taken(own=0, others=0, others_in_time=0)
+    nothing = triage_report.Taken()
     for group in groups:
         who = group.who
         command = triage_report.command(filters[who], taken.get(who, nothing), ids.get(who, ()), run.url)
