@@ -103,10 +103,6 @@ class Run:
         return table(self.spark, self.url, names or "*", name, self.since, self.until, columns)
 
 
-def check_nothing(run: Run) -> None:
-    """For a pipeline whose options need no second look."""
-
-
 class Pipeline(msgspec.Struct, frozen=True):
     """A pipeline that can be named on the command line."""
 
@@ -115,4 +111,4 @@ class Pipeline(msgspec.Struct, frozen=True):
     explanation: str  # what it reads, does and writes; for `pipeline explain`
     options: type[Options]
     run: Callable[[Run], Report]
-    check: Callable[[Run], None] = check_nothing  # refuses what cannot work, before there is a `run.spark`
+    check: Callable[[Run], None] = lambda run: None  # refuses what cannot work, before there is a `run.spark`
