@@ -335,7 +335,7 @@ class TestQueues:
         app.penstock.create_queue("mail", max_attempts=9, lease_seconds=77)
         app.queue("mail", max_attempts=2)
         app.declare()
-        options = app.penstock.queue("mail").options
+        options = app.penstock.queue("mail").options()
         assert (options.max_attempts, options.lease_seconds) == (2, 77)
 
     def test_a_declaration_that_is_wrong_is_refused_at_once(self, app):

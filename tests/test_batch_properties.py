@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import limits
-from penstock.batch import TTL, Batch, encode_one, encode_one_with, living_one
+from penstock.batch import TTL, Batch, encode_one, encode_one_with, one_with_ttl
 from penstock.model import ContentType, Message, check_priority
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -150,7 +150,7 @@ def _others(batch: Batch) -> list[object]:
 def test_one_message_lives_as_long_as_it_says_or_else_as_its_queue_says(payload, key, own, micros):
     data = encode_one_with(payload, key=key, ttl_us=own or 0)
 
-    living, life = living_one(data, Batch(data).flags, micros)
+    living, life = one_with_ttl(data, Batch(data).flags, micros)
 
     assert life == (own or micros)
     if life:

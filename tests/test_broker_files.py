@@ -19,7 +19,7 @@ from penstock.history.broker_files import BrokerFiles, local_files
 from penstock.storage import pins
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import NoPause
-from tests.support.operations import run_operation
+from tests.support.operations import push_bytes, run_operation
 from tests.support.restarting import held_port
 
 
@@ -88,7 +88,7 @@ def test_a_file_that_is_not_there_is_not_found(files):
 
 
 def test_the_broker_says_how_far_the_journal_is_durable(files, session):
-    session.push_bytes("mail", b"c")
+    push_bytes(session, "mail", b"c")
 
     assert files.durable_sequence() == session.shard.journal.sequence
 

@@ -34,7 +34,7 @@ KEYS = [f"k{number}" for number in range(40)]
 
 def learn(window: DedupWindow, keys: list[str], first: int, at: int) -> None:
     batch = Batch.build([Message(payload=b"", dedup_key=key) for key in keys])
-    window.learn(Push(1, at, [(0, len(keys), first)], batch.data), batch)
+    window.apply(Push(1, at, [(0, len(keys), first)], batch.data), batch)
 
 
 def small(**limits_: int) -> ExitStack:

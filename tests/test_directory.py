@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import multiprocessing
 import os
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import Damaged, DirectoryInUse, DiskReadOnly, NotADataDirectory, StorageError
-from penstock.storage.directory import FORMAT, MARKER, format_of, open_directory
+from penstock.storage.directory import FORMAT, MARKER, open_directory
 from penstock.storage.disk import Disk, RealDisk
 from tests.support.forgetful import ForgetfulDisk, PowerCut
 
@@ -123,11 +124,11 @@ def test_a_directory_of_the_format_before_is_opened_and_has_the_newer_one_from_t
     identity = open_directory(disk)
     disk.close()
     disk.write_whole(MARKER, disk.read(MARKER).replace(b'"format": 2', b'"format": 1'))
-    assert format_of(disk) == 1
+    assert json.loads(disk.read(MARKER))["format"] == 1
 
     assert open_directory(disk) == identity
 
-    assert format_of(disk) == FORMAT
+    assert json.loads(disk.read(MARKER))["format"] == FORMAT
 
 
 # The lock.

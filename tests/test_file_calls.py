@@ -19,7 +19,7 @@ from penstock.remote.settings import settings
 from penstock.storage import pins
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import EVERYTHING, CuttingProxy, NoPause
-from tests.support.operations import run_operation
+from tests.support.operations import push_bytes, run_operation
 
 HOSTILE = [
     "", "/", "/etc/passwd", "..", "../lock", "lock", "journal", "journal/", "journal//a", "journal/../lock",
@@ -62,7 +62,7 @@ def calls(request, session):
 
 
 def test_a_broker_says_where_its_files_are_and_makes_the_journal_durable_up_to_what_it_says(calls, session, tmp_path):
-    session.push_bytes("mail", b"a")  # written, not synced
+    push_bytes(session, "mail", b"a")  # written, not synced
     written = session.shard.journal.sequence
 
     told = calls.history()
@@ -74,7 +74,7 @@ def test_a_broker_says_where_its_files_are_and_makes_the_journal_durable_up_to_w
 
 
 def test_every_stored_file_comes_as_it_is_on_disk(calls, session, tmp_path):
-    session.push_bytes("mail", b"a")
+    push_bytes(session, "mail", b"a")
     run_operation(session, ops.Seal())
     session.checkpoint()
 
@@ -136,7 +136,7 @@ def test_a_directory_is_no_file(calls, session):
 
 
 def test_a_pin_from_outside_holds_segments_until_it_is_taken_back(calls, session, tmp_path):
-    session.push_bytes("mail", b"a")
+    push_bytes(session, "mail", b"a")
     run_operation(session, ops.Seal())
     file = f"segments/messages/{calls.list_files('segments/messages')[0][0]}"
     disk = session.files._disk

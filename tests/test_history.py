@@ -235,7 +235,7 @@ def test_events_with_their_waits(session, ps, data, clock):
     history = open_history(data)
 
     def events() -> list[dict[str, Any]]:
-        slices = history.plan_events(history.look(), ["orders"])
+        slices = history.plan_changes(history.look(), "events", ["orders"])
         names = history_events.EVENTS_SCHEMA.names
         found: list[dict[str, Any]] = pa.Table.from_batches(
             list(history.read(slices, names)), history_events.EVENTS_SCHEMA
@@ -351,7 +351,7 @@ def test_events_of_a_file_that_was_sealed_meanwhile_come_once(session, ps, data,
 
     settle(20)
     history = open_history(data)
-    slices = history.plan_events(history.look(), ["orders"])
+    slices = history.plan_changes(history.look(), "events", ["orders"])
     settle(10)
     run_operation(session, ops.Seal())
     queue.push(b"b")

@@ -160,14 +160,14 @@ def test_a_generation_that_never_was_is_refused():
 def test_new_partitions_go_to_whoever_has_least():
     roster = roster_of(3, "a", "b")
     for _ in range(5):
-        roster.appear()
+        roster.add_partition()
 
     assert sizes(roster) == [4, 4]
 
 
 def test_partitions_that_appear_before_anybody_joins_are_shared_like_others():
     roster = Roster(START, 0)
-    roster.appear()
+    roster.add_partition()
     roster.join("a", SESSION, 0)
 
     assert owners(roster) == ["a"]
@@ -232,7 +232,7 @@ class Memberships(RuleBasedStateMachine):
 
     @rule()
     def a_partition_appears(self):
-        self.roster.appear()
+        self.roster.add_partition()
 
     def ask(self, member, call):
         try:
@@ -271,7 +271,7 @@ class Memberships(RuleBasedStateMachine):
         if shares:
             assert sum(shares) == len(self.roster.slots)
             assert max(shares) - min(shares) <= 1
-            assert [seat.wanted for seat in self.roster.seats.values()] == shares
+            assert [seat.share for seat in self.roster.seats.values()] == shares
         else:
             assert set(heirs) <= {""}
 

@@ -253,7 +253,7 @@ def test_of_too_many_producers_those_that_are_silent_longest_are_forgotten(monke
     monkeypatch.setattr(limits, "producers_max", 200)
     table = Producers()
     for number in range(1, 1_001):
-        table.learn_push(Push(1, number, [(0, 1, number)], b"", None, (number, 0, 0)), number)
+        table.apply_push(Push(1, number, [(0, 1, number)], b"", None, (number, 0, 0)), number)
 
     assert len(table.known) <= 200
     assert 1_000 in table.known

@@ -32,7 +32,7 @@ from penstock.wire.frames import Type, frame
 from penstock.wire.requests import Welcome, encode
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import NoPause
-from tests.support.operations import run_operation
+from tests.support.operations import push_bytes, run_operation
 from tests.support.restarting import hold_a_port
 
 SECONDS = 60
@@ -376,7 +376,7 @@ def test_a_client_may_be_used_without_being_entered(broker, session):
 
 
 def test_a_loop_body_that_takes_longer_than_the_lease_keeps_it(broker, session):
-    session.push_bytes("mail", b"a")
+    push_bytes(session, "mail", b"a")
     extended = threading.Event()
     extend = session.extend
 
@@ -395,7 +395,7 @@ def test_a_loop_body_that_takes_longer_than_the_lease_keeps_it(broker, session):
 
 
 def test_consuming_tasks_keep_their_leases_too(broker, session):
-    session.push_bytes("mail", b"a")
+    push_bytes(session, "mail", b"a")
     extended = threading.Event()
     extend = session.extend
 

@@ -14,7 +14,7 @@ from penstock.embedded import Session
 from penstock.errors import LeaseLost, ProducerFenced, Unavailable
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import EVERYTHING, CuttingProxy, NoPause
-from tests.support.operations import run_operation
+from tests.support.operations import push_bytes, run_operation
 from tests.support.restarting import held_port
 
 SECONDS = 60
@@ -113,7 +113,7 @@ def size_of(cut, work):
 
 
 def test_an_operation_that_must_not_be_done_twice_says_that_nobody_knows(cut, session):
-    session.push_bytes("mail", b"a")
+    push_bytes(session, "mail", b"a")
     _, down = size_of(cut, lambda ps: ps.queue("mail").stats())
     with connect(cut((EVERYTHING, down + 1)).url) as ps:
         ps.queue("mail").stats()
@@ -124,8 +124,8 @@ def test_an_operation_that_must_not_be_done_twice_says_that_nobody_knows(cut, se
 
 
 def test_an_ack_whose_answer_is_lost_is_made_again_and_finds_itself_done(cut, session):
-    session.push_bytes("mail", b"a")
-    session.push_bytes("mail", b"b")
+    push_bytes(session, "mail", b"a")
+    push_bytes(session, "mail", b"b")
     _, down = size_of(cut, lambda ps: ps.queue("mail").lease(1))
     with connect(cut((EVERYTHING, down + 1)).url) as ps:
         leased = ps.queue("mail").lease(1)

@@ -33,7 +33,7 @@ from penstock.wire.requests import Welcome, encode
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import EVERYTHING, CuttingProxy, NoPause
 from tests.support.dose import dose
-from tests.support.operations import run_operation
+from tests.support.operations import push_bytes, run_operation
 
 SECONDS = 60
 STEP = dose(ci=3, nightly=1)
@@ -168,7 +168,7 @@ def test_a_settle_counts_once_wherever_the_wire_is_cut(world, face, how):
     session = world.session
 
     def settle(queue):
-        session.push_bytes(queue, b"a")
+        push_bytes(session, queue, b"a")
         nonce = session.lease(queue, "default", LeaseRequest())[0].nonce
         return lambda ps: ps._session.settle_lease(nonce, how)
 
@@ -183,8 +183,8 @@ def test_a_settle_counts_once_wherever_the_wire_is_cut(world, face, how):
 @pytest.mark.parametrize("face", FACES)
 def test_a_lease_whose_answer_is_cut_is_made_again_and_nothing_is_leased_for_ever(world, face):
     def lease(queue):
-        world.session.push_bytes(queue, b"a")
-        world.session.push_bytes(queue, b"b")
+        push_bytes(world.session, queue, b"a")
+        push_bytes(world.session, queue, b"b")
         return lambda ps: ps.queue(queue).lease(1, lease_seconds=30)
 
     for limit in every_cut(world, face, lease(world.queue())):

@@ -23,7 +23,7 @@ from penstock.client._sync.queue import Queue
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.delivery.phases import SETTLED
-from penstock.delivery.recovery import give_up
+from penstock.delivery.recovery import mark_lost
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField, LeaseLost, MessageNotFound
 from penstock.model import Message, MessageId
@@ -330,7 +330,7 @@ def test_a_lease_ends_where_a_repair_gave_up_the_last_messages(ordering, limit):
     with Penstock(BlockingSession(session)) as ps:
         queue = ps.create_queue("q", ordering=ordering, **limit)
         queue.push(b"x", key="k")
-        give_up(session.shard.core.by_name["q"].partitions[0], [(1, 3)])
+        mark_lost(session.shard.core.by_name["q"].partitions[0], [(1, 3)])
 
         assert [delivery.payload for delivery in queue.lease(10)] == [b"x"]
         assert not queue.lease(10)

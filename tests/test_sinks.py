@@ -17,7 +17,7 @@ from penstock.batch import Batch
 from penstock.clock import ManualClock
 from penstock.delivery.entries import SinkCommitted, decode
 from penstock.delivery.sinks import Sinks
-from penstock.delivery.snapshot import encode_sinks, restore_sinks, take_sinks
+from penstock.delivery.snapshot import encode_part, restore_sinks, take_sinks
 from penstock.embedded import Session
 from penstock.errors import (
     BadBatch,
@@ -379,7 +379,7 @@ def test_the_same_name_in_another_queue_is_another_sink_across_checkpoints_too(s
     committed(session, 5, staged(session, [b"b"]))  # which sweeps what its own attempts have left
     committed(session, 0, theirs, queue="other")
     restored = Sinks()
-    restore_sinks(restored, encode_sinks(take_sinks(session.shard.core.sinks, 7)))
+    restore_sinks(restored, encode_part(take_sinks(session.shard.core.sinks, 7)))
 
     assert run_operation(session, ops.GetSinkState("q", "s"))[0] == SinkState(5)
     assert run_operation(session, ops.GetSinkState("other", "s"))[0] == SinkState(0)

@@ -25,7 +25,7 @@ from penstock.shard.tasks import service
 from penstock.task_index import database
 from tests.behaviour.task_steps import Office, Run, in_thread, waiting
 from tests.support.brokers import BrokerThread
-from tests.support.operations import run_operation
+from tests.support.operations import confirm, run_operation
 
 SECONDS = 60  # nothing here takes that long; a hang fails instead of hanging
 
@@ -206,9 +206,9 @@ def test_the_clerk_tells_at_once_that_time_is_over_or_the_queue_is_empty_or_gone
     expires = office.enqueue(ttl_seconds=0.05)
     assert wait(expires)(SECONDS).error == "it expired before it was run"
 
-    for end in (office.session.purge, office.session.delete_queue):
+    for end in (ops.Purge, ops.DeleteQueue):
         answer = wait(office.enqueue())
-        office.session.confirm(end("mail"))
+        confirm(office.session, run_operation(office.session, end("mail")))
         assert answer(SECONDS).state is TaskState.CANCELLED
 
 

@@ -11,7 +11,7 @@ from penstock import limits
 from penstock.delivery import admin
 from penstock.delivery.entries import Note, TaskFreed, TasksNoted, decode_record
 from penstock.delivery.snapshot import encode_tasks, restore_tasks, take_tasks
-from penstock.delivery.tasks import AllWithdrawn, Tasks, Withdrawn, id_text
+from penstock.delivery.tasks import Tasks, WithdrawnTask, WithdrawnTasks, id_text
 from penstock.errors import LeaseLost, TaskConflict
 from penstock.model import MessageId, queue_options, to_datetime
 from penstock.model_tasks import TaskState
@@ -232,13 +232,13 @@ def test_one_that_was_cancelled_after_the_caller_looked_makes_it_look_again(rig)
 
 
 def test_of_those_cancelled_while_they_waited_the_oldest_are_forgotten_first():
-    kept = AllWithdrawn()
+    kept = WithdrawnTasks()
     size = limits.tasks_withdrawn_bytes_max // 4
     for number in range(6):
-        kept.add(Withdrawn(1, bytes([number]), number, b"p", 0, bytes(size)))
+        kept.add(WithdrawnTask(1, bytes([number]), number, b"p", 0, bytes(size)))
 
     assert [each.task_id for each in kept.because_of(b"p")] == [b"\2", b"\3", b"\4", b"\5"]
-    kept.add(Withdrawn(2, b"x", round(limits.task_retention_seconds * 1e6) + 5, b"", 0, b""))
+    kept.add(WithdrawnTask(2, b"x", round(limits.task_retention_seconds * 1e6) + 5, b"", 0, b""))
     assert list(kept.known) == [b"\5", b"x"]
     assert kept.size == size
     assert (kept.drop_queue(1), kept.drop_queue(1)) == (True, False)

@@ -235,7 +235,7 @@ def test_arguments_that_are_not_text_in_utf8_are_kept_as_far_as_they_go(office):
 def seen(office: Archive, columns: tuple[str, ...] = ("task_type", "state", "worker")) -> list[tuple[Any, ...]]:
     with closing(open_history(str(office.path))) as history:
         moment = history.look()
-        slices = history.plan_tasks(moment, ["mail"])
+        slices = history.plan_changes(moment, "tasks", ["mail"])
         return [tuple(row.values()) for batch in history.read(slices, columns) for row in batch.to_pylist()]
 
 
@@ -270,7 +270,7 @@ def test_history_of_tasks_is_limited_by_time(office):
     with closing(open_history(str(office.path))) as history:
         moment = history.look()
         for limits, expected in ((Limits(since=middle), ["b"]), (Limits(until=middle), ["a"])):
-            slices = history.plan_tasks(moment, ["mail"], limits)
+            slices = history.plan_changes(moment, "tasks", ["mail"], limits)
             found = [row for batch in history.read(slices, ["task_type"]) for row in batch["task_type"].to_pylist()]
             assert found == expected
 
@@ -278,7 +278,7 @@ def test_history_of_tasks_is_limited_by_time(office):
 def test_what_is_sealed_between_planning_and_reading_is_found_where_it_is(office):
     office.enqueue("a")
     with closing(open_history(str(office.path))) as history:
-        slices = history.plan_tasks(history.look(), ["mail"])
+        slices = history.plan_changes(history.look(), "tasks", ["mail"])
         office.enqueue("later")
         office.clock.advance(1)
         run_operation(office.session, ops.Seal())

@@ -106,7 +106,7 @@ def test_counters_that_drifted_are_caught(disk):
     part = snapshot.decode_queue(parts["queue-1"])
     rows = part.slices[0].groups[0]
     rows.acked = (np.frombuffer(rows.acked, np.int64) + 1).tobytes()
-    parts["queue-1"] = snapshot.encode_queue(part)
+    parts["queue-1"] = snapshot.encode_part(part)
     store.save(checkpoint.sequence, parts)
 
     problems = verified(disk).problems

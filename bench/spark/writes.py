@@ -6,7 +6,8 @@ import penstock
 from bench.measure import Row, Scale, directory, per_second
 from bench.server.process import broker
 from bench.spark.setting import MESSAGES, sealed, spark
-from penstock.spark.pipelines.runner import PipelineRun, execute, find
+from penstock.spark.pipelines.base import Run
+from penstock.spark.pipelines.runner import execute, find
 
 ROWS = 2_000_000
 
@@ -33,6 +34,6 @@ def archive(scale: Scale) -> list[Row]:
     data, count = sealed(scale), scale(MESSAGES)
     pipeline = find("archive")
     with directory() as out:
-        run = PipelineRun(spark(), str(data), options=pipeline.options(), out=out)
+        run = Run(spark(), str(data), options=pipeline.options(), out=out)
         rate = per_second(count, lambda: execute(pipeline, run))
     return [Row(f"archive of {count:,} messages", rate, "/s", floor=500_000)]

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import penstock
 import penstock.spark
 from examples.clickstream.clicks import produce_and_consume, windows
-from penstock.spark.pipelines.base import Report
-from penstock.spark.pipelines.runner import PipelineRun, execute, find
+from penstock.spark.pipelines.base import Report, Run
+from penstock.spark.pipelines.runner import execute, find
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,7 +59,7 @@ class Story:
         pipeline = find(name)
         out = self._out / name
         chosen = pipeline.options(**options)
-        report = execute(pipeline, PipelineRun(self._spark, self._url, queues, options=chosen, out=out))
+        report = execute(pipeline, Run(self._spark, self._url, queues, options=chosen, out=out))
         say(f"{name}: {report.summary}")
         return report
 

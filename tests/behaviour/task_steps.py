@@ -16,7 +16,7 @@ from penstock.envelopes import new_task_id, parse_envelope, tasks_batch
 from penstock.errors import PenstockError
 from penstock.model_tasks import Finish, TaskFilter, TaskSubmission, TaskView
 from tests.behaviour.ways import Way
-from tests.support.operations import run_operation
+from tests.support.operations import confirm, run_operation, wait_task
 
 T = TypeVar("T")
 QUEUE = "mail"
@@ -42,8 +42,9 @@ class Run:
 
     def progress(self, value: Any) -> None:
         session = self._office.session
-        session.confirm(
-            run_operation(session, ops.NoteProgress(self.delivery.proof, self.task_id, msgspec.json.encode(value)))
+        confirm(
+            session,
+            run_operation(session, ops.NoteProgress(self.delivery.proof, self.task_id, msgspec.json.encode(value))),
         )
 
 
@@ -55,7 +56,7 @@ class Office:
         self.session: Any = ps._session
 
     def told(self, answer: tuple[T, int]) -> T:
-        self.session.confirm(answer[1])
+        confirm(self.session, answer[1])
         return answer[0]
 
     # the caller
@@ -67,7 +68,7 @@ class Office:
     def push(self, *tasks: TaskSubmission) -> list[str]:
         """As plain tasks are stored."""
         batch = tasks_batch(tasks)
-        self.told(self.session.push(tasks[0].queue, batch, None, None))
+        self.session.push(tasks[0].queue, batch, None, None)
         return [task.task_id for task in tasks]
 
     def enqueue(self, task_type: str = "send", **options: Any) -> str:
@@ -86,7 +87,7 @@ class Office:
         return str(self.task(task_id).state)
 
     def wait(self, task_id: str, seconds: float = 0) -> TaskView:
-        view: TaskView = self.told(run_operation(self.session, ops.WaitTask(task_id, seconds)))
+        view: TaskView = self.told(wait_task(self.session, task_id, seconds))
         return view
 
     def cancel(self, task_id: str) -> TaskView:

@@ -47,7 +47,7 @@ def unchanged(ps, mail):
 
     def picture():
         return [
-            (name, ps.queue(name).stats(), ps.queue(name).groups(), ps.queue(name).options, ps.queue(name).read())
+            (name, ps.queue(name).stats(), ps.queue(name).groups(), ps.queue(name).options(), ps.queue(name).read())
             for name in ps.queues()
         ]
 
@@ -371,7 +371,7 @@ def test_a_queue_that_must_exist(ps):
         nobody.dlq.list,
         nobody.dlq.redrive,
         nobody.dlq.purge,
-        lambda: nobody.options,
+        nobody.options,
         lambda: ps.update_queue("nobody", max_attempts=1),
         lambda: ps.delete_queue("nobody"),
     ):
@@ -423,7 +423,7 @@ def test_a_closed_handle(ps, way, mail):
         lambda: mail.seek("default", "latest"),
         lambda: mail.cancel("mail/0/0"),
         lambda: mail.why("mail/0/0"),
-        lambda: mail.options,
+        mail.options,
         ps.queues,
         lambda: ps.create_queue("q"),
         lambda: ps.delete_queue("mail"),

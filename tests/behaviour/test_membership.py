@@ -14,7 +14,7 @@ from penstock.errors import GroupNotFound, InvalidField, InvalidName, LeaseLost,
 from penstock.model import to_micros
 from penstock.requests import LeaseRequest
 from tests.behaviour.steps import refuse
-from tests.support.operations import run_operation
+from tests.support.operations import confirm, run_operation
 
 GROUP = "workers"
 SESSION = 10
@@ -31,22 +31,23 @@ class Worker:
 
     def join(self, seconds=SESSION):
         self.told, ticket = run_operation(self.session, ops.Join(self.queue, GROUP, self.name, seconds, "earliest"))
-        self.session.confirm(ticket)
+        confirm(self.session, ticket)
 
     def beat(self, *held):
         self.told, ticket = run_operation(
             self.session, ops.Heartbeat(self.queue, GROUP, self.name, self.told.generation, list(held))
         )
-        self.session.confirm(ticket)
+        confirm(self.session, ticket)
         return self.told.assigned
 
     def leave(self):
-        self.session.confirm(run_operation(self.session, ops.Leave(self.queue, GROUP, self.name, self.told.generation)))
+        confirm(
+            self.session, run_operation(self.session, ops.Leave(self.queue, GROUP, self.name, self.told.generation))
+        )
 
     def lease(self, max=100, **options):
         request = LeaseRequest(max, consumer=self.name, member=self.name, generation=self.told.generation, **options)
-        reply, ticket = self.session.lease(self.queue, GROUP, request)
-        self.session.confirm(ticket)
+        reply = self.session.lease(self.queue, GROUP, request, 0)
         return Leased(self.session, reply)
 
 

@@ -70,10 +70,10 @@ def test_options_outlast_the_process(ps, way):
         "overflow": "drop_oldest",
         "retention_messages": 5,
     }
-    before = ps.create_queue("mail", **options).options
+    before = ps.create_queue("mail", **options).options()
     ps.update_queue("mail", lease_seconds=77)
 
     queue = way.crash().queue("mail")
 
     assert queue.options().lease_seconds == 77
-    assert all(getattr(queue.options, name) == getattr(before, name) == value for name, value in options.items())
+    assert all(getattr(queue.options(), name) == getattr(before, name) == value for name, value in options.items())

@@ -142,7 +142,7 @@ def test_the_first_push_makes_the_queue_with_its_defaults(ps):
     ps.queue("mail").push(b"hello")
 
     assert ps.queues() == ["mail"]
-    assert ps.queue("mail").options == ps.create_queue("other").options
+    assert ps.queue("mail").options() == ps.create_queue("other").options()
 
 
 def test_messages_of_one_key_go_to_one_partition_and_keys_spread(ps):

@@ -13,7 +13,7 @@ from penstock.model import to_datetime
 from penstock.model_tasks import ScheduleSpec
 from tests.behaviour.steps import refuse
 from tests.behaviour.task_steps import Office
-from tests.support.operations import run_operation
+from tests.support.operations import confirm, run_operation
 
 HOURLY = ScheduleSpec(name="tidy", cron="0 * * * *", task_type="tidy", queue="mail", args=b"[1]")
 
@@ -87,7 +87,7 @@ def test_a_paused_schedule_makes_nothing_until_it_goes_on(timetable, clock, way)
 def test_a_deleted_schedule_makes_nothing_more(timetable, clock, way):
     timetable.set()
 
-    timetable.session.confirm(run_operation(timetable.session, ops.DeleteSchedule("tidy")))
+    confirm(timetable.session, run_operation(timetable.session, ops.DeleteSchedule("tidy")))
 
     clock.advance(7200)
     way.let_time_happen()

@@ -11,7 +11,7 @@ from penstock.errors import InvalidField, OperationNotFound, TaskConflict
 from penstock.model_tasks import OperationState, OperationView, TaskFilter, TaskState, WorkerInfo
 from tests.behaviour.steps import refuse
 from tests.behaviour.task_steps import Office
-from tests.support.operations import purge_tasks, run_operation
+from tests.support.operations import cancel_tasks, purge_tasks, run_operation
 
 
 @pytest.fixture
@@ -137,6 +137,6 @@ def test_tasks_that_are_submitted_after_it_began_are_not_meant(office, clock):
 def test_purge_and_cancel_wait_until_it_is_done(office):
     office.push(*(office.new() for _ in range(5)))
 
-    assert office.told(office.session.cancel_tasks(TaskFilter())) == 5
+    assert office.told(cancel_tasks(office.session, TaskFilter())) == 5
     assert office.told(purge_tasks(office.session, TaskFilter())) == 5
     assert office.ids() == []

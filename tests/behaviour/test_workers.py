@@ -10,7 +10,7 @@ from penstock.errors import InvalidName, LeaseLost
 from penstock.model_tasks import WorkerInfo, WorkerNews
 from tests.behaviour.steps import refuse
 from tests.behaviour.task_steps import Office, waiting
-from tests.support.operations import run_operation
+from tests.support.operations import confirm, run_operation
 
 
 class Staff(Office):
@@ -85,7 +85,7 @@ def test_a_worker_that_says_goodbye_gives_back_what_it_holds(staff):
     staff.heartbeat("w1")
     late = staff.lease_one(worker="w1")
 
-    staff.session.confirm(run_operation(staff.session, ops.ForgetWorker("w1")))
+    confirm(staff.session, run_operation(staff.session, ops.ForgetWorker("w1")))
 
     assert staff.workers() == {}
     with pytest.raises(LeaseLost):
@@ -113,5 +113,5 @@ def test_a_worker_without_a_name_is_refused(staff):
     refuse(InvalidName, lambda: staff.heartbeat("no spaces"), "worker_id")
     refuse(InvalidName, lambda: run_operation(staff.session, ops.AwaitNews("", 0)), "worker_id")
     refuse(
-        InvalidName, lambda: staff.session.confirm(run_operation(staff.session, ops.ForgetWorker("a/b"))), "worker_id"
+        InvalidName, lambda: confirm(staff.session, run_operation(staff.session, ops.ForgetWorker("a/b"))), "worker_id"
     )

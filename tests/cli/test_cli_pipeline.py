@@ -20,10 +20,10 @@ from penstock.cli import output, spark_session
 from penstock.cli.pipeline import blocks
 from penstock.errors import InvalidField
 from penstock.spark.pipelines import runner
-from penstock.spark.pipelines.base import Options, Pipeline, Report, Table
+from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
 from penstock.spark.pipelines.flags import option_list, parse_options
 from penstock.spark.pipelines.replay import ReplayOptions
-from penstock.spark.pipelines.runner import PipelineRun, execute
+from penstock.spark.pipelines.runner import execute
 from penstock.spark.pipelines.state import Record, keep, locked, read_state, records, write_state
 
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
@@ -282,7 +282,7 @@ def test_the_account_has_no_plans_of_spark(toy):
         raise ValueError("[A_B.C] no such column. SQLSTATE: 42703;\n'Project ['nosuch]\n+- Relation")
 
     nothing: Any = None  # it is not used
-    made = PipelineRun(nothing, "data", options=Choices(), out=Path("out"))
+    made = Run(nothing, "data", options=Choices(), out=Path("out"))
     with pytest.raises(ValueError, match="no such column"):
         execute(Pipeline("toy", "", "", Choices, fails), made)
 

@@ -65,7 +65,7 @@ def test_without_queues_there_is_a_hint(ps, run):
 def test_a_queue_is_made_with_any_option_and_changed(ps, run):
     words = ["--partitions", "8", "--ordering", "key", "--lease-seconds", "5m", "--retention-bytes", "1GiB"]
     assert run("queues", "create", "orders", *words, "--dead-letter", "false", "--max-length", "none").code == 0
-    options = ps.queue("orders").options
+    options = ps.queue("orders").options()
     assert (options.partitions, options.ordering, options.lease_seconds) == (8, "key", 300.0)
     assert (options.retention_bytes, options.dead_letter, options.max_length) == (2**30, False, None)
 
@@ -80,7 +80,7 @@ def test_a_queue_is_made_with_any_option_and_changed(ps, run):
 def test_none_is_a_word_where_it_is_a_choice_and_nothing_elsewhere(ps, run):
     assert run("queues", "create", "orders", "--ordering", "none", "--durability", "none").code == 0
     assert run("queues", "update", "orders", "--retention-bytes", "none").code == 0
-    options = ps.queue("orders").options
+    options = ps.queue("orders").options()
     assert (options.ordering, options.durability, options.retention_bytes) == ("none", None, None)
 
 

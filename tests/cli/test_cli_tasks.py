@@ -10,7 +10,7 @@ from penstock.model_tasks import Finish, WorkerInfo, result_error_json
 from penstock.requests import LeaseRequest
 from penstock.worker.command import load_app
 from tests.cli.test_cli_queues import lines
-from tests.support.operations import run_operation
+from tests.support.operations import confirm, run_operation
 
 ID = "0199c0de-5a00-7c1e-8000-7a7e5f3b2a10"
 OTHER = "0199c0de-5a00-7c1e-8000-7a7e5f3b2a11"
@@ -221,7 +221,7 @@ def test_the_command_line_shows_the_reason(ps, run):
     (delivery,) = ps.queue("mail").lease(1)
     finish = Finish(receipt=delivery.proof, task_id=task_id, outcome="completed", result=result_error_json(why))
     answers, ticket = run_operation(ps.session, ops.FinishTasks([finish]))
-    ps.session.confirm(ticket)
+    confirm(ps.session, ticket)
     assert answers == [None]
 
     shown = run("tasks", "show", task_id, "--json").json

@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.spark.pipelines.base import Options, Progress
-from penstock.spark.pipelines.runner import Silent
+from penstock.spark.pipelines.base import Options, Progress, Run, Silent
 
 START = datetime(2026, 11, 16, 9, 0, tzinfo=UTC)  # a Monday
 
@@ -120,7 +119,7 @@ def frame(spark: SparkSession, rows: Sequence[dict[str, Any]], schema: pa.Schema
 
 
 @dataclass
-class MadeRun:
+class MadeRun(Run):
     """A run over tables made by hand; rows may be added between two runs."""
 
     spark: SparkSession

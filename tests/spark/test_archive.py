@@ -19,14 +19,15 @@ from penstock.embedded import BlockingSession, Session
 from penstock.errors import Damaged, InvalidField, QueueNotFound
 from penstock.spark.pipelines.archive import PIPELINE, ArchiveOptions, read_archive
 from penstock.spark.pipelines.archive_store import HOME, MANIFEST, read_manifest
-from penstock.spark.pipelines.runner import PipelineRun, execute
+from penstock.spark.pipelines.base import Run
+from penstock.spark.pipelines.runner import execute
 from penstock.spark.pipelines.state import write_state
 from tests.support.brokers import BrokerThread
 from tests.support.operations import run_operation
 
 
 def archive(spark, url, out, *queues, since=None, **options):
-    made = PipelineRun(spark, str(url), options=ArchiveOptions(**options), out=out, queues=queues, since=since)
+    made = Run(spark, str(url), options=ArchiveOptions(**options), out=out, queues=queues, since=since)
     return execute(PIPELINE, made)
 
 

@@ -24,9 +24,9 @@ from penstock.spark.pipelines.backtest import (
     verdict,
     what_happened,
 )
+from penstock.spark.pipelines.base import Run
 from penstock.spark.pipelines.flags import parse_options
 from penstock.spark.pipelines.handler_process import LOST_IN_A_ROW_MAX, Call, HandlerProcess, Result, Setup
-from penstock.spark.pipelines.runner import PipelineRun
 
 HANDLERS = """
 import asyncio, os, signal, sys, threading
@@ -183,7 +183,7 @@ WHAT = {3: "raise", 10: "raise", 17: "hang", 23: "die", 31: "raise"}
 def test_a_handler_is_run_over_history_and_compared(spark: Any, here: Path, data: Path) -> None:
     options = BacktestOptions(handler="handlers_under_test:handle", timeout_seconds=1.0, tasks=1)
 
-    report = PIPELINE.run(PipelineRun(spark, str(data), options=options, out=here / "out", queues=["orders"]))
+    report = PIPELINE.run(Run(spark, str(data), options=options, out=here / "out", queues=["orders"]))
 
     figures = {name: report.figures[name] for name in ("messages", "same", "broken", "fixed", "failing", "other")}
     assert figures == {"messages": 40, "same": 32, "broken": 4, "fixed": 3, "failing": 1, "other": 0}
@@ -232,7 +232,7 @@ def test_a_backtest_needs_a_queue(here: Path) -> None:
     options = BacktestOptions(handler="handlers_under_test:handle")
 
     with pytest.raises(InvalidField, match="queue"):
-        PIPELINE.check(PipelineRun(None, str(here), options=options, out=here))
+        PIPELINE.check(Run(None, str(here), options=options, out=here))
 
 
 def test_the_result_of_a_call_is_small() -> None:

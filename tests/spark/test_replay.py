@@ -11,8 +11,9 @@ from penstock.errors import GroupNotFound, InvalidField, QueueNotFound
 from penstock.spark.pipelines import replay_messages
 from penstock.spark.pipelines.archive import PIPELINE as ARCHIVE
 from penstock.spark.pipelines.archive import ArchiveOptions
+from penstock.spark.pipelines.base import Run
 from penstock.spark.pipelines.replay import PIPELINE, ReplayOptions
-from penstock.spark.pipelines.runner import PipelineRun, execute
+from penstock.spark.pipelines.runner import execute
 from tests.support.operations import run_operation
 
 
@@ -38,7 +39,7 @@ def data(tmp_path):
 @pytest.fixture
 def replay(spark, data, tmp_path):
     def replay(*queues, to="again", **options):
-        made = PipelineRun(
+        made = Run(
             spark,
             str(data),
             options=ReplayOptions(to=to, **options),
@@ -96,7 +97,7 @@ def test_a_slow_replay_keeps_the_order_of_the_past(replay, data):
 
 def test_the_archive_and_the_log_together_have_every_message_once(spark, replay, data, tmp_path):
     archive = tmp_path / "archive"
-    execute(ARCHIVE, PipelineRun(spark, str(data), options=ArchiveOptions(), out=archive))
+    execute(ARCHIVE, Run(spark, str(data), options=ArchiveOptions(), out=archive))
     with penstock.open(data) as ps:
         ps.update_queue("orders", retention_seconds=0)
         ps.compact()
@@ -131,7 +132,7 @@ def test_an_archive_of_other_data_is_replayed_beside_the_log(spark, replay, tmp_
     with penstock.open(tmp_path / "lost") as ps:
         ps.create_queue("orders").push_many([Message(payload=f'{{"n": {n}}}'.encode()) for n in range(100, 103)])
     out = tmp_path / "archive"
-    execute(ARCHIVE, PipelineRun(spark, str(tmp_path / "lost"), options=ArchiveOptions(), out=out))
+    execute(ARCHIVE, Run(spark, str(tmp_path / "lost"), options=ArchiveOptions(), out=out))
 
     assert replay(archive=str(out), go=True).figures["messages"] == 13
     with pytest.raises(InvalidField, match="of other data"):

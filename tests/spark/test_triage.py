@@ -20,9 +20,9 @@ from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import QueueNotFound
+from penstock.spark.pipelines.base import Run
 from penstock.spark.pipelines.error_signatures import signature
 from penstock.spark.pipelines.flags import parse_options
-from penstock.spark.pipelines.runner import PipelineRun
 from penstock.spark.pipelines.triage import PIPELINE, TriageOptions, open_only
 from penstock.spark.pipelines.triage_facts import ALL, facts_of, in_words, key_prefix, most_telling
 from penstock.spark.pipelines.triage_report import Filter, Taken, Triage, command, steady_text
@@ -201,7 +201,7 @@ def settle(delivery: Any, rng: random.Random) -> None:
 def test_letters_are_grouped_by_error_with_what_their_payloads_share(
     spark: Any, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = PipelineRun(spark, str(data), options=TriageOptions(), out=tmp_path, queues=["orders"])
+    run = Run(spark, str(data), options=TriageOptions(), out=tmp_path, queues=["orders"])
 
     report = PIPELINE.run(run)
 
@@ -237,7 +237,7 @@ def test_options_are_given_as_text() -> None:
 
 def test_a_queue_without_dead_letters_and_one_that_is_not_there(spark: Any, data: Path, tmp_path: Path) -> None:
     def run(queue: str) -> Any:
-        return PIPELINE.run(PipelineRun(spark, str(data), options=TriageOptions(), out=tmp_path, queues=[queue]))
+        return PIPELINE.run(Run(spark, str(data), options=TriageOptions(), out=tmp_path, queues=[queue]))
 
     assert run("other").summary == "there are no dead letters"
     with pytest.raises(QueueNotFound, match="ordres"):

@@ -17,8 +17,8 @@ from penstock import Message
 from penstock.client.handles import Penstock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField
+from penstock.spark.pipelines.base import Run
 from penstock.spark.pipelines.flags import parse_options
-from penstock.spark.pipelines.runner import PipelineRun
 from penstock.spark.pipelines.window import PIPELINE, StreamCounts, WindowOptions, find_spec, windowed
 from penstock.spark.pipelines.window_spec import Aggregate, Shape, WindowSpec, spec_from, types_of
 
@@ -238,7 +238,7 @@ def test_a_stream_gives_out_each_window_once_and_drops_what_comes_too_late(spark
     spec = tmp_path / "spec.toml"
     spec.write_text(TOML, encoding="utf-8")
     options = WindowOptions(spec=str(spec), available_now=True)
-    run = PipelineRun(spark, str(data), options=options, out=tmp_path / "out")
+    run = Run(spark, str(data), options=options, out=tmp_path / "out")
     push(data, 5, 10, 70, 130)
 
     first = PIPELINE.run(run)
@@ -265,7 +265,7 @@ def test_in_update_mode_a_window_is_given_out_whenever_it_has_changed(spark: Any
     push(data, 5, 10, 70)
 
     options = WindowOptions(spec=str(spec), available_now=True)
-    report = PIPELINE.run(PipelineRun(spark, str(data), options=options, out=tmp_path / "out"))
+    report = PIPELINE.run(Run(spark, str(data), options=options, out=tmp_path / "out"))
 
     assert sorted(popped(data)) == [("00:00", 2), ("00:01", 1)]
     assert (report.figures["messages"], report.figures["windows"]) == (3, 2)

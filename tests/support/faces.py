@@ -129,7 +129,7 @@ class Face:
         return self.wait(self.ps.queues())
 
     def do_options(self, queue: Any) -> Any:
-        return self.ps.queue(queue).options
+        return self.wait(self.ps.queue(queue).options())
 
     def do_lease(self, queue: Any, **args: Any) -> Any:
         leased = self.wait(self.ps.queue(queue).lease(**args))
@@ -240,7 +240,7 @@ def _queue_picture(queue: Any) -> dict[str, Any]:
     return {
         "stats": plain(queue.stats()),
         "groups": plain(groups),
-        "options": plain(queue.options),
+        "options": plain(queue.options()),
         "messages": [plain(queue.read(partition=name, limit=10_000)) for name in names],
         "letters": plain(queue.dlq.list(limit=10_000)) if not queue.name.endswith(".dlq") else [],
     }

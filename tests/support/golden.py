@@ -32,7 +32,7 @@ from penstock.embedded import BlockingSession, Session
 from penstock.model_tasks import ScheduleSpec, TaskFilter
 from penstock.requests import LetterFilter
 from tests.behaviour.task_steps import Office
-from tests.support.operations import run_operation
+from tests.support.operations import confirm, run_operation
 from tests.support.sinks import committed, staged
 
 DATA = Path(__file__).parent.parent / "data"
@@ -94,11 +94,11 @@ def push(ps: Penstock, number: int) -> None:
         ps.queue("unique").push(f"{key} {number}", dedup_key=key)
     ps.queue("fading").push(f"fading {number}")
     (producer, epoch), ticket = run_operation(session, ops.InitProducer("importer"))
-    session.confirm(ticket)
+    confirm(session, ticket)
     for sequence in (0, 1):
         batch = Batch.build([f"import {number} {sequence}".encode()])
         _, ticket = session.shard.push("jobs", batch, None, producer=(producer, epoch, sequence))
-        session.confirm(ticket)
+        confirm(session, ticket)
 
 
 def consume(ps: Penstock) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.batch import encode_one
 from penstock.client._sync import task_calls
 from penstock.embedded import BlockingSession, Session
-from penstock.model_tasks import TaskFilter
+from penstock.model import MessageId
+from penstock.model_tasks import TaskFilter, TaskView
 from penstock.operations import Compact, Fetch, History, ListFiles, Operation, Seal
 
 PLAIN = (Seal, Compact, History, ListFiles, Fetch)
@@ -31,5 +33,24 @@ def confirm(session: Any, ticket: int) -> None:
 
 def purge_tasks(session: Any, filter: TaskFilter) -> tuple[int, int]:
     """(how many tasks were purged, ticket)."""
-    blocking = BlockingSession(session) if isinstance(session, Session) else session
-    return task_calls.run_operation(blocking, "purge", filter).purged, 0
+    return task_calls.run_operation(blocking(session), "purge", filter).purged, 0
+
+
+def cancel_tasks(session: Any, filter: TaskFilter) -> tuple[int, int]:
+    """(how many tasks were cancelled, ticket)."""
+    return task_calls.run_operation(blocking(session), "cancel", filter).cancelled, 0
+
+
+def wait_task(session: Any, task_id: str, seconds: float) -> tuple[TaskView, int]:
+    """(a task once it is final, or as it is after so long; ticket)."""
+    return task_calls.wait_task(blocking(session), task_id, seconds), 0
+
+
+def blocking(session: Any) -> Any:
+    """A session that confirms what it does."""
+    return BlockingSession(session) if isinstance(session, Session) else session
+
+
+def push_bytes(session: Session, queue: str, payload: bytes) -> tuple[MessageId, int]:
+    """Push one message; (its id, ticket)."""
+    return session.push_one(queue, encode_one(payload))

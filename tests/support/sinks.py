@@ -17,7 +17,7 @@ from penstock.replies import SinkState
 from penstock.requests import SinkCommit
 from penstock.storage.staging import encode_staged, name_for
 from tests.support.forgetful import ForgetfulDisk
-from tests.support.operations import run_operation
+from tests.support.operations import confirm, run_operation
 
 _rng = random.Random(5)
 
@@ -38,7 +38,7 @@ def staged(
         try:
             run_operation(session, ops.Stage(queue, name, 0, data))
         except QueueNotFound:
-            session.confirm(run_operation(session, ops.CreateQueue(queue, {}, exist_ok=True)))
+            confirm(session, run_operation(session, ops.CreateQueue(queue, {}, exist_ok=True)))
             run_operation(session, ops.Stage(queue, name, 0, data))
         names.append(name)
     return tuple(names)
@@ -49,7 +49,7 @@ def committed(session: Any, batch: int, names: tuple[str, ...], **more: Any) -> 
     wanted = SinkCommit(**{"queue": "q", "sink": "s", "batch": batch, "staged": names, **more})
     while True:
         state, ticket = run_operation(session, ops.CommitSink(**structs.asdict(wanted)))
-        session.confirm(ticket)
+        confirm(session, ticket)
         if state.batch >= batch:
             found: SinkState = state
             return found

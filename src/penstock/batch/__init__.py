@@ -9,7 +9,7 @@ from penstock.batch.small import (
     encode_one_task,
     encode_one_with,
     encode_plain,
-    living_one,
+    one_with_ttl,
     typed_one,
 )
 
@@ -28,6 +28,6 @@ __all__ = [
     "encode_one_with",
     "encode_plain",
     "join",
-    "living_one",
+    "one_with_ttl",
     "typed_one",
 ]

@@ -93,7 +93,7 @@ def encode_one_with(
     return _seal(flags, columns, content) if flags else encode_one(content)
 
 
-def living_one(data: bytes, flags: int, micros: int) -> tuple[bytes, int]:
+def one_with_ttl(data: bytes, flags: int, micros: int) -> tuple[bytes, int]:
     """A batch of one that is not due later and has no priority, with this time to live unless it has one; and that."""
     life: int = layout.WORD.unpack_from(data, HEADER_BYTES)[0] if flags & layout.TTL else 0
     if life or not micros:

@@ -29,7 +29,7 @@ from penstock.spark.pipelines.state import plain
 from penstock.units import plural
 
 if TYPE_CHECKING:
-    from penstock.spark.pipelines.runner import PipelineRun
+    from penstock.spark.pipelines.base import Run
     from penstock.spark.pipelines.state import Record
 
 
@@ -142,7 +142,7 @@ def write_explanation(pipeline: Pipeline, *, as_json: bool) -> None:
     output.write("[dim]and those of every pipeline: 'penstock pipeline run --help'[/]")
 
 
-def write_report(pipeline: Pipeline, run: PipelineRun, report: Report, *, as_json: bool) -> None:
+def write_report(pipeline: Pipeline, run: Run, report: Report, *, as_json: bool) -> None:
     """What a run did."""
     if as_json:
         output.write_json({"pipeline": pipeline.name, "url": run.url, "out": str(run.out), **_plain(report)})
@@ -326,11 +326,12 @@ def run(
 
     Each pipeline has options of its own: `penstock pipeline run rollup --help`
     """
-    from penstock.spark.pipelines.runner import PipelineRun, default_out, execute
+    from penstock.spark.pipelines.base import Run
+    from penstock.spark.pipelines.runner import default_out, execute
 
     where, options, place = readable(url, context), chosen(ctx), out or default_out(name)
     settings = parsed_conf(conf)
-    made = PipelineRun(None, where, queue or (), options=options, out=place, since=since, until=until)
+    made = Run(None, where, queue or (), options=options, out=place, since=since, until=until)
     named(ctx).check(made)
     with (
         Bar(is_shown=not as_json) as bar,

@@ -16,7 +16,7 @@ from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry, TaskFreed
 from penstock.delivery.log import Queue
 from penstock.delivery.push import check_allowed, decide_push
-from penstock.delivery.tasks import HELD, Held
+from penstock.delivery.tasks import HELD, HeldTask
 from penstock.errors import PenstockError
 
 ROOM: Final = limits.frame_bytes_max - 2 * limits.MIB
@@ -26,7 +26,7 @@ PUSH_BYTES: Final = limits.batch_bytes_max // 4
 def decide_child_release(core: DeliveryState, now: int, count_max: int, room: int = ROOM) -> list[Entry]:
     """Free children that are ripe, as many as fit; nothing when there are none. `room` is what is left of the frame."""
     entries: list[Entry] = []
-    pushed: dict[Queue, list[tuple[Held, Batch]]] = {}
+    pushed: dict[Queue, list[tuple[HeldTask, Batch]]] = {}
     sizes: Counter[Queue] = Counter()
     for task_id in islice(core.tasks.ripe, count_max):
         held = core.tasks.held[task_id]
@@ -45,7 +45,7 @@ def decide_child_release(core: DeliveryState, now: int, count_max: int, room: in
     return entries
 
 
-def _forbidden(queue: Queue | None, held: Held) -> str:
+def _forbidden(queue: Queue | None, held: HeldTask) -> str:
     """Why the queue refuses this task now: its options may have changed since the task was submitted."""
     try:
         if queue is not None:
@@ -55,7 +55,7 @@ def _forbidden(queue: Queue | None, held: Held) -> str:
     return ""
 
 
-def _push(core: DeliveryState, queue: Queue, children: list[tuple[Held, Batch]], now: int) -> list[Entry]:
+def _push(core: DeliveryState, queue: Queue, children: list[tuple[HeldTask, Batch]], now: int) -> list[Entry]:
     decided = decide_push(core, queue, join([batch for _, batch in children]), now, is_promised=True)
     partitions, offsets = decided.push.places(len(children))
     entries = decided.entries

@@ -91,10 +91,10 @@ class DeliveryState:
             entry.Trimmed: self._trimmed,
             entry.Revived: self._revived,
             entry.Closing: lambda closing: None,
-            entry.Produced: lambda produced: self.producers.learn_folded(produced, self.sequence),
-            entry.ProducerSet: lambda change: self.producers.learn_epoch(change, self.sequence),
-            entry.Answered: lambda answered: self.producers.learn_answer(answered, self.sequence),
-            entry.SinkCommitted: lambda committed: self.sinks.learn(committed, self.sequence),
+            entry.Produced: lambda produced: self.producers.apply_coalesced(produced, self.sequence),
+            entry.ProducerSet: lambda change: self.producers.apply_epoch(change, self.sequence),
+            entry.Answered: lambda answered: self.producers.apply_answer(answered, self.sequence),
+            entry.SinkCommitted: lambda committed: self.sinks.apply(committed, self.sequence),
             entry.TasksNoted: lambda noted: None,  # for observers of tasks; the state is in what was settled
             entry.AttemptsLost: self._attempts_lost,
             entry.OperationSet: lambda change: self.tasks.operations.set(change, self.sequence),
@@ -132,15 +132,15 @@ class DeliveryState:
             self._appliers[kind] = self._observers.pop(kind).own
 
     def replay_one(self, queue_id: int, pushed_at: int, number: int, offset: int, batch: bytes, sequence: int) -> None:
-        """Replay of a frame that pushes one message without options: `apply` or `learn`, shorter."""
+        """Replay of a frame that pushes one message without options: `apply` or `replay_pushes`, shorter."""
         queue = self.queues.get(queue_id)
         if queue is None:
             return
-        queue.partitions[number].learn(Extent(offset, offset + 1, pushed_at, 0, batch, None, sequence))
+        queue.partitions[number].replay(Extent(offset, offset + 1, pushed_at, 0, batch, None, sequence))
         if sequence > self.sequence:
             self.sequence = queue.touched = sequence
 
-    def learn(self, pushes: Iterable[entry.Push], sequence: int) -> None:
+    def replay_pushes(self, pushes: Iterable[entry.Push], sequence: int) -> None:
         """Replay of a frame that a checkpoint includes: all that it adds is where its messages are."""
         for push in pushes:
             queue = self.queues.get(push.queue)
@@ -159,9 +159,9 @@ class DeliveryState:
             queue.pushes += 1
         if batch.flags & layout.DEDUP_KEY:
             queue.dedup = queue.dedup or DedupWindow(queue.options.dedup_seconds)
-            queue.dedup.learn(push, batch)
+            queue.dedup.apply(push, batch)
         if push.producer[0]:
-            self.producers.learn_push(push, self.sequence)
+            self.producers.apply_push(push, self.sequence)
 
     def _place(self, queue: Queue, push: entry.Push, batch: Batch, sequence: int) -> None:
         """Put the rows of a batch at the end of their partitions."""
@@ -169,7 +169,7 @@ class DeliveryState:
             partition = queue.partitions[number]
             extent = Extent(first, first + count, push.pushed_at, batch.flags, batch, rows, sequence)
             if self.replaying:
-                partition.learn(extent)
+                partition.replay(extent)
             else:
                 partition.append(extent)
                 self.arrive(queue, partition, extent)
@@ -323,7 +323,7 @@ class DeliveryState:
             for group in queue.groups.values():
                 group.add_partition(partition)
                 if group.roster is not None:
-                    group.roster.appear()
+                    group.roster.add_partition()
 
     def _group_set(self, change: entry.GroupSet) -> None:
         queue = self.queues.get(change.queue)

@@ -142,7 +142,7 @@ class DedupWindow:
 
     # learning
 
-    def learn(self, push: Push, batch: Batch) -> None:
+    def apply(self, push: Push, batch: Batch) -> None:
         """Apply a push: its accepted keys are known from now on."""
         partitions, offsets = push.places(batch.count)
         at, hot = push.pushed_at, self.hot

@@ -17,7 +17,7 @@ from typing import Final
 from penstock.delivery.core import DeliveryState, priority_of
 from penstock.delivery.entries import AttemptsLost, Entry, Int64s, Leased, Push, Revived, Settled, Span
 from penstock.delivery.group import Group
-from penstock.delivery.keys import key_of, recall
+from penstock.delivery.keys import key_of, rebuild_keys
 from penstock.delivery.lease import serve
 from penstock.delivery.log import DUE, Extent, Partition, Queue, ask_each, dues_of
 from penstock.delivery.membership import State
@@ -122,7 +122,7 @@ def preview(core: DeliveryState, group: Group, count_max: int, now: int) -> Sele
     selection = Selection(group, now, core.wheel.reached, None)
     with _on_copies(group):
         if group.gate is not None:
-            group.gate.recall()
+            group.gate.count_in_flight()
             group.gate.tick(now)
         serve(selection, count_max)
     return selection
@@ -241,7 +241,7 @@ def _held(progress: Progress, offset: int) -> tuple[str, str] | None:
     if ordering == "partition" and (progress.leased or any(waiting < offset for waiting in progress.dues or ())):
         return "held_by_order", f"an earlier message of partition {progress.partition.name!r} is not settled yet"
     if ordering == "key":
-        recall(progress)
+        rebuild_keys(progress)
         key = key_of(progress.partition, offset)
         is_behind = key in (progress.parked or ()) or (key and _is_fresh_ahead(progress, offset, key))
         if offset not in (progress.keys or ()) and is_behind:
@@ -268,7 +268,7 @@ def _limited(group: Group, progress: Progress, offset: int, now: int) -> tuple[s
     if limits is None:
         return None
     if limits.gate is not None:
-        limits.gate.recall()
+        limits.gate.count_in_flight()
         key = key_of(progress.partition, offset)
         if key and not limits.gate.has_room(key):
             held = limits.gate.held[key]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.delivery.group import Group
 
 
-def recall(progress: Progress) -> None:
+def rebuild_keys(progress: Progress) -> None:
     """After a restart or a seek: who holds a key follows from the states.
 
     May raise `ColumnNotLoaded`; then nothing changed.
@@ -56,7 +56,7 @@ def is_its_turn(progress: Progress, offset: int) -> bool:
 
     May raise `ColumnNotLoaded`; then nothing changed.
     """
-    recall(progress)
+    rebuild_keys(progress)
     keys, parked = progress.keys, progress.parked
     assert keys is not None
     assert parked is not None
@@ -123,7 +123,7 @@ class KeyGate:
         self.held_max = held_max
         self._due, self._timed = [], set()
         for key in list(self._lines):
-            self.stir(key, now)
+            self.advance_line(key, now)
 
     def open(self) -> None:
         """There are no limits any more: all who wait are offered again."""
@@ -132,7 +132,7 @@ class KeyGate:
         for progress in self._blocked:
             self._group.offer_all(progress)
 
-    def recall(self) -> None:
+    def count_in_flight(self) -> None:
         """Count what was in flight before the limit was. May raise `ColumnNotLoaded`; then nothing changed."""
         if self.held_max is None or self._holders is not None:
             return
@@ -153,7 +153,7 @@ class KeyGate:
         if not self.has_room(key) or self.wait(key, now) or (line and line[0] < item):
             heappush(self._lines.setdefault(key, []), item)
             self._parked_count += 1
-            self.stir(key, now)
+            self.advance_line(key, now)
             return False
         if self.rates is not None:
             self.rates.take(key, 1, now)
@@ -161,14 +161,14 @@ class KeyGate:
             assert self._holders is not None
             self._holders[progress.partition.id, offset] = key
             self.held[key] = self.held.get(key, 0) + 1
-        self.stir(key, now)
+        self.advance_line(key, now)
         return True
 
     def dismiss(self, progress: Progress, offset: int, now: int) -> None:
         """An offer that came to nothing: the message is no longer available."""
         key = self._take_back((progress.partition.id, offset))
         if key is not None:
-            self.stir(key, now)
+            self.advance_line(key, now)
 
     def settled(self, progress: Progress, span: Span, now: int) -> None:
         """Deliveries ended, one way or another."""
@@ -196,14 +196,14 @@ class KeyGate:
         for place in [place for place in self._holders or () if place[0] == number]:
             self._release(place, now)
         for key in list(self._lines):
-            self.stir(key, now)
+            self.advance_line(key, now)
 
     def tick(self, now: int) -> None:
         """Stir the lines of keys whose buckets have a token now."""
         while self._due and self._due[0][0] <= now:
             _, key = heappop(self._due)
             self._timed.discard(key)
-            self.stir(key, now)
+            self.advance_line(key, now)
 
     def next_at(self) -> int | None:
         """When the next bucket of a key that is waited for has a token."""
@@ -225,7 +225,7 @@ class KeyGate:
         """µs until the bucket of this key has a token."""
         return 0 if self.rates is None else self.rates.wait(key, 1, now)
 
-    def stir(self, key: int, now: int) -> None:
+    def advance_line(self, key: int, now: int) -> None:
         """Offer the first of a line if its key may go on now; else set the timer that tries again."""
         line = self._lines.get(key)
         if not line or key in self._outstanding or not self.has_room(key):
@@ -261,4 +261,4 @@ class KeyGate:
         self.held[key] -= 1
         if not self.held[key]:
             del self.held[key]
-        self.stir(key, now)
+        self.advance_line(key, now)

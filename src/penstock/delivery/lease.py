@@ -171,7 +171,7 @@ def select_lease(
     if count_max <= 0:
         return [], None, None
     if group.gate is not None:
-        group.gate.recall()
+        group.gate.count_in_flight()
         group.gate.tick(now)
     queue = group.queue
     selection = select(group, count_max, now, core.wheel.reached, only)

@@ -234,7 +234,7 @@ class Partition:
         self.flags |= extent.flags
         self.pushed_at = extent.pushed_at
 
-    def learn(self, extent: Extent) -> None:
+    def replay(self, extent: Extent) -> None:
         """Replay: append an extent unless a checkpoint or the segments have it already."""
         known = self.extents[-1].end if self.extents else self.start
         if extent.end <= known:

@@ -111,7 +111,7 @@ class Seat(msgspec.Struct):
     changed: int  # the generation in which its own partitions changed last
     owned: set[int] = set()
     revoking: set[int] = set()
-    wanted: int = 0  # how many partitions it is the heir of
+    share: int = 0  # how many partitions it is the heir of
 
     @property
     def seen_at(self) -> int:
@@ -162,13 +162,13 @@ class Roster:
 
     # what time does
 
-    def appear(self) -> None:
+    def add_partition(self) -> None:
         """The queue has one partition more; it goes to whoever has least."""
         self.slots.append(Slot())
         if self.seats:
             self.generation += 1
-            heir = min(self.seats, key=lambda member: self.seats[member].wanted)
-            self.seats[heir].wanted += 1
+            heir = min(self.seats, key=lambda member: self.seats[member].share)
+            self.seats[heir].share += 1
             self.slots[-1].heir = heir
             self._assign(len(self.slots) - 1)
 
@@ -238,7 +238,7 @@ class Roster:
         heirs = assign(owners, [slot.heir for slot in self.slots], list(self.seats))
         inherited = Counter(heirs)
         for member, seat in self.seats.items():
-            seat.wanted = inherited[member]
+            seat.share = inherited[member]
         for number, (slot, heir) in enumerate(zip(self.slots, heirs, strict=True)):
             slot.heir = heir
             if slot.state is State.FREE:

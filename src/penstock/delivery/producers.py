@@ -158,20 +158,20 @@ class Producers:
 
     # apply
 
-    def learn_push(self, push: Push, frame: int) -> None:
+    def apply_push(self, push: Push, frame: int) -> None:
         """A batch was pushed."""
         rows, width = b"", 4
         if push.rows is not None:
             smallest = np.min_scalar_type(-1 - max(number for number, _, _ in push.parts))
             rows, width = push.rows.astype(smallest).tobytes(), smallest.itemsize
-        self._learn(push.producer, push.pushed_at, frame, push.queue, Answer(list(push.parts), rows, width))
+        self._apply(push.producer, push.pushed_at, frame, push.queue, Answer(list(push.parts), rows, width))
 
-    def learn_answer(self, answered: Answered, frame: int) -> None:
+    def apply_answer(self, answered: Answered, frame: int) -> None:
         """A transaction, or a push with duplicates: its ids in full."""
         producer = (answered.producer, answered.epoch, answered.producer_sequence)
-        self._learn(producer, answered.at, frame, answered.queue, Answer([], pushes=answered.pushes))
+        self._apply(producer, answered.at, frame, answered.queue, Answer([], pushes=answered.pushes))
 
-    def learn_folded(self, produced: Produced, frame: int) -> None:
+    def apply_coalesced(self, produced: Produced, frame: int) -> None:
         """Single messages of many producers were pushed as one batch."""
         queue, partition, first, at = produced.queue, produced.partition, produced.first, produced.at
         by_id, pack = self.known, ROW.pack
@@ -189,7 +189,7 @@ class Producers:
                 known.sweep()
         self.touched = frame
 
-    def learn_epoch(self, change: ProducerSet, frame: int) -> None:
+    def apply_epoch(self, change: ProducerSet, frame: int) -> None:
         """A named producer begins an epoch."""
         self._begin(change.producer, change.epoch, change.at, frame)
         self.touched = frame
@@ -202,7 +202,7 @@ class Producers:
             gone &= (rows["first"] >= first) & (rows["first"] + rows["count"] <= end)
             known.rows = bytearray(rows[~gone].tobytes())
 
-    def _learn(self, producer: Producer, at: int, frame: int, queue: int, answer: Answer) -> None:
+    def _apply(self, producer: Producer, at: int, frame: int, queue: int, answer: Answer) -> None:
         id, epoch, sequence = producer
         known = self._begin(id, epoch, at, frame)
         if known is not None:

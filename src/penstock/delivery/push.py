@@ -33,7 +33,7 @@ OVERFLOWED: Final = int(Outcome.OVERFLOWED)
 Aged = tuple[int, int, int]  # pushed at, partition, offset
 
 
-class Decided(NamedTuple):
+class PushDecision(NamedTuple):
     """A push that may go ahead: its entries, and the duplicates among its rows. It has no parts when nothing is new."""
 
     entries: list[Entry]
@@ -41,7 +41,7 @@ class Decided(NamedTuple):
     duplicates: dict[int, MessageId]
 
 
-class Ahead:
+class FramePushes:
     """What the pushes of one frame do to their queue, for the next push of the same frame: none is applied yet."""
 
     def __init__(self, queue: Queue) -> None:
@@ -66,7 +66,7 @@ class Ahead:
         self._dropped[group.id] += count  # what is missing is taken from the push itself
         return dropped
 
-    def learn(self, batch: Batch, decided: Decided, now: int) -> None:
+    def add(self, batch: Batch, decided: PushDecision, now: int) -> None:
         """One more push is decided."""
         self.pushes += 1
         for entry in decided.entries:
@@ -79,9 +79,9 @@ class Ahead:
             if self._queue.options.max_length is not None:
                 self._pushed += [(now, number, offset) for offset in range(first, first + count)]
         if batch.flags & layout.DEDUP_KEY:
-            self._learn_keys(batch, decided)
+            self._add_keys(batch, decided)
 
-    def _learn_keys(self, batch: Batch, decided: Decided) -> None:
+    def _add_keys(self, batch: Batch, decided: PushDecision) -> None:
         known = self._queue.partitions
         partitions, offsets = decided.push.places(batch.count)
         for row, key in enumerate(digests(batch)):
@@ -100,12 +100,12 @@ def decide_push(
     producer: Producer = (0, 0, 0),
     *,
     is_promised: bool = False,
-    ahead: Ahead | None = None,
-) -> Decided:
+    ahead: FramePushes | None = None,
+) -> PushDecision:
     """Refuse a push, or say what it does. What was promised before is pushed however full the queue is."""
     check_allowed(queue, batch)
     if not batch.count:
-        return Decided([], Push(queue.id, now, [], b""), {})
+        return PushDecision([], Push(queue.id, now, [], b""), {})
     if queue.ttl_us:
         batch = batch.with_ttl(queue.ttl_us)
     entries: list[Entry] = []
@@ -124,11 +124,11 @@ def decide_push(
         rows, parts = _parts(queue, rows, batch.count, ahead)
     push = Push(queue.id, now, parts, batch.data, rows, producer, batch)
     if not parts:
-        return Decided(entries, push, duplicates)
+        return PushDecision(entries, push, duplicates)
     if queue.options.max_length is None or is_promised:
-        return Decided([*entries, push], push, duplicates)
+        return PushDecision([*entries, push], push, duplicates)
     before, after = _make_room(queue, parts, queue.options.max_length, now, ahead)
-    return Decided([*entries, *before, push, *after], push, duplicates)
+    return PushDecision([*entries, *before, push, *after], push, duplicates)
 
 
 _UNORDERED: Final = (  # column, its name, and the value that says nothing
@@ -151,7 +151,7 @@ def check_allowed(queue: Queue, batch: Batch) -> None:
             )
 
 
-def _rows(queue: Queue, batch: Batch, choice: PartitionChoice, ahead: Ahead | None) -> tuple[Int32s, list[Entry]]:
+def _rows(queue: Queue, batch: Batch, choice: PartitionChoice, ahead: FramePushes | None) -> tuple[Int32s, list[Entry]]:
     """Partition of each row (one element when all go to the same), and the entry that makes new partitions."""
     turn = 1 if ahead is None else 1 + ahead.pushes
     made = {} if ahead is None else ahead.names
@@ -203,7 +203,7 @@ def _number(queue: Queue, name: int | str | None, made: dict[str, int], added: d
     return added.setdefault(text, len(queue.partitions) + len(made) + len(added))
 
 
-def _duplicates(queue: Queue, batch: Batch, now: int, ahead: Ahead | None) -> dict[int, MessageId]:
+def _duplicates(queue: Queue, batch: Batch, now: int, ahead: FramePushes | None) -> dict[int, MessageId]:
     """Rows whose dedup key is known already, or is twice in this batch (the later row has no id yet: offset −1)."""
     keys = digests(batch)
     places = [None] * batch.count if queue.dedup is None else queue.dedup.find_all(keys, now)
@@ -222,7 +222,7 @@ def _duplicates(queue: Queue, batch: Batch, now: int, ahead: Ahead | None) -> di
 
 
 def _parts(
-    queue: Queue, rows: Int32s, count: int, ahead: Ahead | None
+    queue: Queue, rows: Int32s, count: int, ahead: FramePushes | None
 ) -> tuple[Int32s | None, list[tuple[int, int, int]]]:
     if rows.size == 1:
         number = int(rows[0])
@@ -239,7 +239,7 @@ def _parts(
     return rows, parts
 
 
-def _end(queue: Queue, number: int, ahead: Ahead | None) -> int:
+def _end(queue: Queue, number: int, ahead: FramePushes | None) -> int:
     """Where the next message of a partition goes, which may be one that is made."""
     if ahead is not None and number in ahead.ends:
         return ahead.ends[number]
@@ -247,7 +247,7 @@ def _end(queue: Queue, number: int, ahead: Ahead | None) -> int:
 
 
 def _make_room(
-    queue: Queue, parts: list[tuple[int, int, int]], max_length: int, now: int, ahead: Ahead | None
+    queue: Queue, parts: list[tuple[int, int, int]], max_length: int, now: int, ahead: FramePushes | None
 ) -> tuple[list[Entry], list[Entry]]:
     """Refuse, or drop the oldest, when a group would have more than `max_length` messages before it.
 
@@ -266,7 +266,7 @@ def _make_room(
         if untouched is not None:
             before.append(_dropped(group, [untouched], now))
             continue
-        oldest = (ahead or Ahead(queue)).drop(group, excess)
+        oldest = (ahead or FramePushes(queue)).drop(group, excess)
         before += _overflowed(group, oldest, now)
         pushed = ((now, number, offset) for number, count, first in parts for offset in range(first, first + count))
         after += _overflowed(group, list(islice(pushed, excess - len(oldest))), now)

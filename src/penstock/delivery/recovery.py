@@ -41,7 +41,7 @@ def _covered(partition: Partition) -> Iterable[Range]:
     return sorted([*extents, *partition.lost]) if partition.lost else extents
 
 
-def give_up(partition: Partition, lost: list[Range]) -> None:
+def mark_lost(partition: Partition, lost: list[Range]) -> None:
     """Settle offsets as lost in every group, now and for all groups to come."""
     queue = partition.queue
     partition.lost = _merged([*partition.lost, *lost])

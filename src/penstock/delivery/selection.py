@@ -21,7 +21,7 @@ import numpy as np
 from penstock import limits
 from penstock.delivery.entries import Int64s
 from penstock.delivery.group import DEFAULT, Group, Lane, Take
-from penstock.delivery.keys import KeyGate, is_its_turn, key_of, recall
+from penstock.delivery.keys import KeyGate, is_its_turn, key_of, rebuild_keys
 from penstock.delivery.log import SPECIAL, ColumnNotLoaded, Extent, Queue
 from penstock.delivery.phases import FRESH, LEASABLE, SETTLED
 from penstock.delivery.progress import Progress
@@ -233,7 +233,7 @@ def take_in_order(selection: Selection, progress: Progress, priority: int, room:
 def take_by_key(selection: Selection, progress: Progress, priority: int, room: int) -> bool:
     """Key order: one message of a key at a time; those behind it are parked, other keys flow."""
     end = available_end(selection, progress)
-    recall(progress)
+    rebuild_keys(progress)
     chosen: list[int] = []
     for extent, low, high in unread(progress, DEFAULT, end):
         if len(chosen) >= room or progress.parked_count >= limits.parked_messages_max:

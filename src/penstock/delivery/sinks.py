@@ -93,7 +93,7 @@ class Sinks:
         """Files that unfinished batches have yet to read."""
         return {name for known in self.known.values() for name in known.staged}
 
-    def learn(self, entry: SinkCommitted, frame: int) -> None:
+    def apply(self, entry: SinkCommitted, frame: int) -> None:
         """A batch went in, or a part of it."""
         if frame <= self.applied:
             return

@@ -26,7 +26,7 @@ from penstock.delivery.phases import LEASED
 from penstock.delivery.producers import KnownProducer, Producers
 from penstock.delivery.progress import Attempts, Progress
 from penstock.delivery.sinks import KnownSink, Sinks
-from penstock.delivery.tasks import Held, Place, Schedule, Tasks, Unique, Withdrawn
+from penstock.delivery.tasks import HeldTask, Place, Schedule, Tasks, UniqueKey, WithdrawnTask
 from penstock.model import queue_options_decode
 
 SLICE: Final = 2_000  # partitions taken while the shard is held
@@ -209,23 +209,18 @@ def spare_of(part: QueuePart) -> QueuePart:
     return QueuePart(part.head, [msgspec.structs.replace(piece, groups={}) for piece in part.slices])
 
 
-def encode_shard(queue_id_next: int, spares: list[QueuePart]) -> bytes:
-    """The bytes of the shard's own part."""
-    return msgspec.msgpack.encode(ShardPart(queue_id_next, spares))
-
-
-def decode_shard(data: bytes) -> ShardPart:
-    """The inverse of `encode_shard`."""
-    return msgspec.msgpack.decode(data, type=ShardPart, strict=False)
-
-
-def encode_queue(part: QueuePart) -> bytes:
-    """The bytes of a queue's part."""
+def encode_part(part: QueuePart | ShardPart | ProducersPart | SinksPart) -> bytes:
+    """The bytes of a part of a checkpoint; of tasks see `encode_tasks`."""
     return msgspec.msgpack.encode(part)
 
 
+def decode_shard(data: bytes) -> ShardPart:
+    """The shard's own part, from its bytes."""
+    return msgspec.msgpack.decode(data, type=ShardPart, strict=False)
+
+
 def decode_queue(data: bytes) -> QueuePart:
-    """The inverse of `encode_queue`."""
+    """The part of a queue, from its bytes."""
     return msgspec.msgpack.decode(data, type=QueuePart, strict=False)
 
 
@@ -281,11 +276,6 @@ def restore_producers(producers: Producers, data: bytes) -> None:
             known.applied = piece.sequence
 
 
-def encode_producers(look_at: int, slices: list[ProducersSlice]) -> bytes:
-    """The bytes of the part."""
-    return msgspec.msgpack.encode(ProducersPart(look_at, slices))
-
-
 _PART: Final = b"\x97"  # MessagePack: an array of seven
 _LIST: Final = struct.Struct(">BI")
 _ARRAY, _MAP = 0xDD, 0xDF
@@ -295,11 +285,11 @@ class TasksPart(msgspec.Struct, array_like=True):
     """All of it in a checkpoint, taken at `sequence`."""
 
     sequence: int
-    held: list[Held]
+    held: list[HeldTask]
     where: dict[bytes, Place]
-    unique: list[tuple[int, bytes, Unique]]
+    unique: list[tuple[int, bytes, UniqueKey]]
     schedules: dict[str, Schedule]
-    withdrawn: list[Withdrawn] = []
+    withdrawn: list[WithdrawnTask] = []
     operations: list[OperationSet] = []
 
 
@@ -307,11 +297,11 @@ class Taken(NamedTuple):
     """What the shard knows of tasks at one sequence, not encoded yet."""
 
     sequence: int
-    held: dict[bytes, Held]
+    held: dict[bytes, HeldTask]
     where: dict[bytes, Place]
-    unique: dict[tuple[int, bytes], Unique]
+    unique: dict[tuple[int, bytes], UniqueKey]
     schedules: dict[str, Schedule]
-    withdrawn: dict[bytes, Withdrawn]
+    withdrawn: dict[bytes, WithdrawnTask]
     operations: list[OperationSet]
 
 
@@ -384,11 +374,6 @@ def take_sinks(sinks: Sinks, sequence: int) -> SinksPart:
     known: dict[str, KnownSink] = {}
     more = [(name, sink) for (_, name), sink in sinks.known.items() if known.setdefault(name, sink) is not sink]
     return SinksPart(sequence, sinks.look_at, known, more)
-
-
-def encode_sinks(part: SinksPart) -> bytes:
-    """The part of a checkpoint."""
-    return msgspec.msgpack.encode(part)
 
 
 def restore_sinks(sinks: Sinks, data: bytes) -> None:

@@ -155,7 +155,7 @@ class Schedules:
 KEPT: Final = round(limits.task_retention_seconds * 1_000_000)
 
 
-class Withdrawn(msgspec.Struct, array_like=True, frozen=True):
+class WithdrawnTask(msgspec.Struct, array_like=True, frozen=True):
     """One of them."""
 
     queue: int
@@ -167,18 +167,18 @@ class Withdrawn(msgspec.Struct, array_like=True, frozen=True):
     unique: bytes = b""  # the hash of a key that it gave up
 
 
-class AllWithdrawn:
+class WithdrawnTasks:
     """Those of a shard, the oldest first."""
 
     def __init__(self) -> None:
-        self.known: dict[bytes, Withdrawn] = {}
+        self.known: dict[bytes, WithdrawnTask] = {}
         self.size = 0  # of their messages, in bytes
         self._because: dict[bytes, dict[bytes, None]] = {}  # parent → those that were cancelled because of it
 
     def __bool__(self) -> bool:
         return bool(self.known)
 
-    def add(self, task: Withdrawn) -> None:
+    def add(self, task: WithdrawnTask) -> None:
         """One was cancelled; others may have to go."""
         self.discard(task.task_id)
         self.known[task.task_id] = task
@@ -211,7 +211,7 @@ class AllWithdrawn:
             self.discard(task_id)
         return bool(gone)
 
-    def because_of(self, task_id: bytes) -> list[Withdrawn]:
+    def because_of(self, task_id: bytes) -> list[WithdrawnTask]:
         """Those that were cancelled because of a task, which may itself be one of them."""
         return [self.known[child] for child in self._because.get(task_id, ())]
 
@@ -234,7 +234,7 @@ def id_text(task_id: bytes) -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-class Held(msgspec.Struct, array_like=True):
+class HeldTask(msgspec.Struct, array_like=True):
     """A task that waits for its parents."""
 
     queue: int
@@ -248,7 +248,7 @@ class Held(msgspec.Struct, array_like=True):
     doomed_by: bytes = b""  # the parent whose end it was, if that was why
 
 
-class Unique(msgspec.Struct, array_like=True, frozen=True):
+class UniqueKey(msgspec.Struct, array_like=True, frozen=True):
     """Whose a unique key is. `offset` is `HELD` while its task is."""
 
     task_id: bytes
@@ -258,22 +258,22 @@ class Unique(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Tasks:
-    """Held tasks and their parents, unique keys, schedules and operations of a shard."""
+    """HeldTask tasks and their parents, unique keys, schedules and operations of a shard."""
 
     def __init__(self) -> None:
-        self.held: dict[bytes, Held] = {}
+        self.held: dict[bytes, HeldTask] = {}
         self.held_bytes = 0
         self.awaited: dict[bytes, dict[bytes, None]] = {}  # parent → its children that are held
         self.places: dict[int, dict[tuple[int, int], bytes]] = {}  # queue → (partition, offset) → awaited parent
         self.where: dict[bytes, Place] = {}  # the same the other way round
         self.ripe: dict[bytes, None] = {}
-        self.unique: dict[tuple[int, bytes], Unique] = {}
-        self.withdrawn = AllWithdrawn()
+        self.unique: dict[tuple[int, bytes], UniqueKey] = {}
+        self.withdrawn = WithdrawnTasks()
         self.schedules = Schedules()
         self.operations = Operations()
         self.touched = 0  # sequence of the last frame that changed something here
         self.applied = 0  # replay: the sequence at which a checkpoint took all this
-        self._lent: dict[bytes, Held] = {}  # those that whoever encodes a checkpoint is reading
+        self._lent: dict[bytes, HeldTask] = {}  # those that whoever encodes a checkpoint is reading
         self._sweep_at = 1_000
 
     def __bool__(self) -> bool:
@@ -286,7 +286,7 @@ class Tasks:
 
     # lending
 
-    def lend(self) -> dict[bytes, Held]:
+    def lend(self) -> dict[bytes, HeldTask]:
         """The held tasks as they are now: none of them is altered until `take_back`."""
         self._lent = dict(self.held)
         return self._lent
@@ -295,7 +295,7 @@ class Tasks:
         """Nobody reads what was lent any more."""
         self._lent = {}
 
-    def _to_change(self, task_id: bytes) -> Held:
+    def _to_change(self, task_id: bytes) -> HeldTask:
         """A held task that may be altered: its own copy once it is lent."""
         held = self.held[task_id]
         if self._lent.get(task_id) is held:
@@ -309,7 +309,7 @@ class Tasks:
         if frame <= self.applied:
             return
         self.touched = frame
-        held = Held(entry.queue, entry.task_id, entry.at, set(), entry.policy, entry.batch)
+        held = HeldTask(entry.queue, entry.task_id, entry.at, set(), entry.policy, entry.batch)
         self.withdrawn.discard(held.task_id)
         self.held[held.task_id] = held
         self.held_bytes += len(held.batch)
@@ -341,14 +341,16 @@ class Tasks:
             if held.task_id in self.awaited:
                 self.await_at(held.task_id, (entry.queue, entry.partition, entry.offset))
             if unique is not None:
-                moved = Unique(unique.task_id, unique.until, entry.partition, entry.offset)
+                moved = UniqueKey(unique.task_id, unique.until, entry.partition, entry.offset)
                 self.unique[held.queue, held.unique] = moved
             return
         key = b""
         if unique is not None and not unique.until:
             key = held.unique
             del self.unique[held.queue, key]
-        self.withdrawn.add(Withdrawn(held.queue, held.task_id, entry.at, entry.because, held.policy, held.batch, key))
+        self.withdrawn.add(
+            WithdrawnTask(held.queue, held.task_id, entry.at, entry.because, held.policy, held.batch, key)
+        )
         self._ended(held.task_id, "cancelled")
 
     def purge(self, entry: TasksPurged, frame: int) -> None:
@@ -363,7 +365,7 @@ class Tasks:
         if frame <= self.applied:
             return
         self.touched = frame
-        self.unique[entry.queue, entry.hash] = Unique(entry.task_id, entry.until, entry.partition, entry.offset)
+        self.unique[entry.queue, entry.hash] = UniqueKey(entry.task_id, entry.until, entry.partition, entry.offset)
         if entry.task_id in self.held:
             self._to_change(entry.task_id).unique = entry.hash
 
@@ -400,7 +402,7 @@ class Tasks:
 
     # looking
 
-    def owner_of(self, core: DeliveryState, queue: int, digest: bytes, now: int) -> Unique | None:
+    def owner_of(self, core: DeliveryState, queue: int, digest: bytes, now: int) -> UniqueKey | None:
         """Whose a unique key is, None when it is free."""
         unique = self.unique.get((queue, digest))
         return unique if unique is not None and self._is_taken(core, queue, unique, now) else None
@@ -412,7 +414,7 @@ class Tasks:
         self.unique = {key: unique for key, unique in self.unique.items() if self._is_taken(core, key[0], unique, now)}
         self._sweep_at = 2 * len(self.unique) + 1_000
 
-    def _is_taken(self, core: DeliveryState, queue: int, unique: Unique, now: int) -> bool:
+    def _is_taken(self, core: DeliveryState, queue: int, unique: UniqueKey, now: int) -> bool:
         if unique.until:
             return unique.until > now
         if unique.offset == HELD:

@@ -196,12 +196,12 @@ def _by_owner(fired: Timers) -> list[tuple[int, Int64s]]:
 MARGIN: Final = 60_000_000  # µs before the horizon at which the next share is fetched
 
 
-def crowded(queue: Queue) -> bool:
+def has_too_many_delays(queue: Queue) -> bool:
     """Whether the wheel holds twice the share of this queue."""
     return queue.near > 2 * limits.timers_near_max
 
 
-def shrink(core: DeliveryState, queue: Queue) -> None:
+def drop_far_delays(core: DeliveryState, queue: Queue) -> None:
     """Keep the share that is due first; the rest is read again later."""
     owners = _owners(queue)
     dues = core.wheel.dues_of(owners)
@@ -209,7 +209,7 @@ def shrink(core: DeliveryState, queue: Queue) -> None:
     queue.near -= core.wheel.drop_after(queue.horizon, owners)
 
 
-def is_short(queue: Queue, now: int) -> bool:
+def needs_delays(queue: Queue, now: int) -> bool:
     """Whether the next share must be fetched now."""
     return queue.horizon < FOREVER and now + MARGIN > queue.horizon
 
@@ -223,7 +223,7 @@ def delayed_extents(queue: Queue) -> Iterator[tuple[Partition, Extent]]:
                     yield partition, extent
 
 
-def gather(after: int, columns: Iterable[tuple[int, int, Int64s]]) -> tuple[Timers, int]:
+def nearest_delays(after: int, columns: Iterable[tuple[int, int, Int64s]]) -> tuple[Timers, int]:
     """The first share of the delays due after an instant, and the horizon it reaches.
 
     `columns` gives (owner, first offset, due times) per extent, one at a time, so that no more than two shares are ever
@@ -252,7 +252,7 @@ def _nearest(timers: list[Timers]) -> tuple[list[Timers], int]:
     return [everything[everything["due"] <= horizon]], horizon
 
 
-def install(core: DeliveryState, queue: Queue, timers: Timers, horizon: int) -> None:
+def add_delays(core: DeliveryState, queue: Queue, timers: Timers, horizon: int) -> None:
     """Put a share into the wheel; what was pushed meanwhile and lies beyond it goes out again."""
     if horizon < FOREVER:
         queue.near -= core.wheel.drop_after(horizon, _owners(queue))

@@ -83,7 +83,7 @@ def decide_timeouts(
     return decide_what_fits(core, chosen, how, now, rng) if chosen else ([], [])
 
 
-def decide_taken(
+def decide_revoked(
     core: DeliveryState,
     group: Group,
     member: str,
@@ -233,7 +233,7 @@ def _late(progress: Progress, since: int) -> list[int]:
     return late
 
 
-def decide_forgotten(core: DeliveryState, now: int) -> list[Entry]:
+def decide_idle_groups(core: DeliveryState, now: int) -> list[Entry]:
     """Groups that nobody has used for `group_expiry_seconds`, so that they hold retention no longer: a slice."""
     idle = (
         GroupDeleted(queue.id, group.id)

@@ -33,7 +33,7 @@ from penstock.storage import manifest as manifests
 from penstock.storage.directory import read_marker
 from penstock.storage.manifest import Layer, Manifest, Part, SegmentFile
 from penstock.storage.parquet import SegmentReader
-from penstock.storage.schema import EVENTS, MESSAGES, TASKS
+from penstock.storage.schema import MESSAGES
 
 CONNECT_SECONDS: Final = 5.0
 LOOK_TRIES: Final = 8
@@ -124,13 +124,11 @@ class History:
         """Slices that hold these messages: segments first, then the journal, in the order of their offsets."""
         return plan.plan(moment, ranges, limits)
 
-    def plan_events(self, moment: Moment, queues: Sequence[str], limits: Limits = NO_LIMITS) -> list[Slice]:
-        """Slices that may hold events of these queues."""
-        return plan.plan_changes(moment, EVENTS, queues, limits)
-
-    def plan_tasks(self, moment: Moment, queues: Sequence[str], limits: Limits = NO_LIMITS) -> list[Slice]:
-        """Slices that may hold changes of tasks of these queues."""
-        return plan.plan_changes(moment, TASKS, queues, limits)
+    def plan_changes(
+        self, moment: Moment, table: str, queues: Sequence[str], limits: Limits = NO_LIMITS
+    ) -> list[Slice]:
+        """Slices that may hold rows of these queues in the table `events` or `tasks`."""
+        return plan.plan_changes(moment, table, queues, limits)
 
     def read(self, slices: Sequence[Slice], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The rows of some slices, only these columns, in this order. Their files are pinned meanwhile."""

@@ -235,7 +235,7 @@ class FileJournal:
             logger.warning("%s: cut a torn tail at position %d", self._disk.root / name, scan.end_position)
             journal_files.erase_tail(self._file, scan)
         # What an earlier process wrote may be in memory only; the next frame will call it durable.
-        journal_files.write_again(self._file, scan)
+        journal_files.rewrite_frames(self._file, scan)
         self._file.sync()
         self._disk.sync_directory(journal_files.DIRECTORY)
         self._first_sequence = first_sequence

@@ -26,8 +26,15 @@ from penstock.operations.base import Action, Check, Operation, Repeat, operation
 from penstock.operations.types import OperationId, ScheduleName, TaskId, WaitSeconds, WorkerId
 
 ONE_TASK: Final = ("task_not_found",)
+# Not within the classes: what is written in an annotation there does not see the names of this module when it runs.
 Filter = Annotated[TaskFilter, Check(lambda value, field: validation.task_filter(value))]
 OperationFilter = Annotated[TaskFilter, Check(lambda value, field: validation.operation_filter(value))]
+OperationAction = Annotated[str, Check(lambda value, field: validation.operation_action(value).value)]
+NewOperationId = Annotated[str, Check(lambda value, field: value and validation.operation_id(value))]
+Submissions = Annotated[Sequence[TaskSubmission], Check(lambda value, field: validation.submissions(value))]
+Progress = Annotated[bytes, Check(validation.json_of)]
+Worker = Annotated[WorkerInfo, Check(lambda value, field: validation.worker(value))]
+Schedule = Annotated[ScheduleSpec, Check(lambda value, field: validation.schedule(value))]
 
 
 @operation(Action.PUSH, http="POST /tasks")
@@ -37,7 +44,7 @@ class SubmitTasks(Operation[list[Submitted]], frozen=True):
     Their ids are known beforehand, so a submission that is sent again is not stored again.
     """
 
-    tasks: Annotated[Sequence[TaskSubmission], Check(lambda value, field: validation.submissions(value))]
+    tasks: Submissions
 
     def queues(self) -> Iterable[str]:
         return {task.queue for task in self.tasks}
@@ -60,7 +67,7 @@ class NoteProgress(Operation[None], frozen=True):
 
     receipt: Receipt
     task_id: TaskId
-    progress: Annotated[bytes, Check(validation.json_of)]
+    progress: Progress
 
     def queues(self) -> Iterable[str]:
         return (self.receipt.queue,)
@@ -119,9 +126,9 @@ class BeginOperation(Operation[OperationView], frozen=True):
     Started again under the same id, it is the same operation.
     """
 
-    action: Annotated[str, Check(lambda value, field: validation.operation_action(value).value)]
+    action: OperationAction
     filter: OperationFilter
-    operation_id: Annotated[str, Check(lambda value, field: value and validation.operation_id(value))] = ""
+    operation_id: NewOperationId = ""
 
     def queues(self) -> Iterable[str]:
         return (self.filter.queue or "",)
@@ -153,7 +160,7 @@ class StopOperation(Operation[OperationView], frozen=True):
 class HeartbeatWorker(Operation[WorkerNews], frozen=True):
     """Report that a worker is alive; the reply tells what it should know."""
 
-    info: Annotated[WorkerInfo, Check(lambda value, field: validation.worker(value))]
+    info: Worker
 
     def queues(self) -> Iterable[str]:
         return self.info.queues or ("",)
@@ -190,7 +197,7 @@ class Workers(Operation[list[WorkerView]], frozen=True):
 class SetSchedule(Operation[ScheduleView], frozen=True):
     """Create a schedule, or change it."""
 
-    schedule: Annotated[ScheduleSpec, Check(lambda value, field: validation.schedule(value))]
+    schedule: Schedule
 
     def queues(self) -> Iterable[str]:
         return (self.schedule.queue,)

@@ -26,7 +26,7 @@ from penstock.delivery import snapshot
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import run_of
 from penstock.delivery.entries import Settled, Span
-from penstock.delivery.snapshot import encode_sinks, encode_tasks, take_sinks, take_tasks
+from penstock.delivery.snapshot import encode_tasks, take_sinks, take_tasks
 from penstock.model import Outcome, to_datetime
 from penstock.repair.salvage import Loss, Salvaged, salvage
 from penstock.shard.checkpoints import DEDUP_PART, HOT, PRODUCERS_PART, QUEUE_PART, SHARD_PART, SINKS_PART, TASKS_PART
@@ -251,7 +251,7 @@ def _parts(core: DeliveryState) -> dict[str, bytes]:
         slices = [snapshot.take_slice(core, queue, first) for first in firsts]
         part = snapshot.QueuePart(snapshot.take_head(queue), slices)
         spares.append(snapshot.spare_of(part))
-        parts[f"{QUEUE_PART}{queue.id}"] = snapshot.encode_queue(part)
+        parts[f"{QUEUE_PART}{queue.id}"] = snapshot.encode_part(part)
         if queue.dedup is not None:
             for number, run in queue.dedup.runs.items():
                 parts[f"{DEDUP_PART}{queue.id}-{number}"] = run.records.tobytes()
@@ -259,12 +259,12 @@ def _parts(core: DeliveryState) -> dict[str, bytes]:
                 parts[f"{DEDUP_PART}{queue.id}-{HOT}"] = run_of(queue.dedup.hot).tobytes()
     if core.producers.known:
         known = snapshot.take_producers(core.producers, core.producers.known, core.sequence)
-        parts[PRODUCERS_PART] = snapshot.encode_producers(core.producers.look_at, [known])
+        parts[PRODUCERS_PART] = snapshot.encode_part(snapshot.ProducersPart(core.producers.look_at, [known]))
     if core.sinks.known:
-        parts[SINKS_PART] = encode_sinks(take_sinks(core.sinks, core.sequence))
+        parts[SINKS_PART] = snapshot.encode_part(take_sinks(core.sinks, core.sequence))
     if core.tasks:
         parts[TASKS_PART] = encode_tasks(take_tasks(core.tasks, core.sequence))
-    return parts | {SHARD_PART: snapshot.encode_shard(core.queue_id_next, spares)}
+    return parts | {SHARD_PART: snapshot.encode_part(snapshot.ShardPart(core.queue_id_next, spares))}
 
 
 def _restart_journal(

@@ -25,36 +25,25 @@ import msgspec
 
 from penstock import limits
 from penstock.batch import Batch
+from penstock.delivery import entries as kinds
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import (
-    Answered,
     AttemptsLost,
-    Closing,
     Entry,
     GroupDeleted,
     GroupSet,
     Leased,
-    OperationSet,
     PartitionsAdded,
-    Produced,
-    ProducerSet,
     Push,
     QueueDeleted,
     QueueSet,
     Revived,
-    ScheduleFired,
-    ScheduleSet,
     Settled,
-    SinkCommitted,
-    TaskFreed,
-    TasksNoted,
-    TasksPurged,
     Trimmed,
-    UniqueTaken,
     decode,
 )
 from penstock.delivery.log import Extent, Partition, Queue
-from penstock.delivery.recovery import attach_sealed, gaps, give_up, recount
+from penstock.delivery.recovery import attach_sealed, gaps, mark_lost, recount
 from penstock.delivery.snapshot import QueuePart, decode_shard
 from penstock.errors import PenstockError
 from penstock.model import DEFAULT_GROUP, Outcome, QueueOptions, check_name, queue_options_decode
@@ -116,8 +105,9 @@ def _plausible(frame: memoryview) -> Iterator[Entry]:
 
 # These need nothing to exist.
 ALONE: Final = (
-    Closing, QueueDeleted, Produced, ProducerSet, Answered, SinkCommitted, TasksNoted, TaskFreed, UniqueTaken,
-    ScheduleSet, ScheduleFired, TasksPurged, OperationSet,
+    QueueDeleted, kinds.Closing, kinds.Produced, kinds.ProducerSet, kinds.Answered, kinds.SinkCommitted,
+    kinds.TasksNoted, kinds.TaskFreed, kinds.UniqueTaken, kinds.ScheduleSet, kinds.ScheduleFired, kinds.TasksPurged,
+    kinds.OperationSet,
 )  # fmt: skip
 
 
@@ -300,7 +290,7 @@ class _Salvage:
                 later, partition.extents, partition.firsts = partition.extents, [], []
                 attach_sealed(partition, extents)
                 for extent in later:
-                    partition.learn(extent)
+                    partition.replay(extent)
             partition.trim(partition.start)
 
     # the checkpoint
@@ -362,7 +352,7 @@ class _Salvage:
                     self._filler.prepare(entry)
                     self._core.apply([entry], sequence)
                 elif isinstance(entry, Push) and sequence > self._examination.needed_after:
-                    self._core.learn([entry], sequence)
+                    self._core.replay_pushes([entry], sequence)
         for hole in holes:
             self._skip_hole(hole)
         if self._examination.journal.end_is_lost:
@@ -435,7 +425,7 @@ class _Salvage:
 def _give_up(queue: Queue, partition: Partition, first: int, end: int) -> dict[str, int]:
     groups = queue.groups.values()
     before = {group.name: _lost_count(group.progress[partition.id].dropped) for group in groups}
-    give_up(partition, [(first, end)])
+    mark_lost(partition, [(first, end)])
     after = {group.name: _lost_count(group.progress[partition.id].dropped) for group in groups}
     return {name: count - before[name] for name, count in after.items() if count > before[name]}
 

@@ -18,7 +18,7 @@ from penstock.delivery import snapshot
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import ENTRY, DedupWindow, Run, merged, run_of
 from penstock.delivery.log import Queue
-from penstock.delivery.snapshot import encode_sinks, encode_tasks, restore_sinks, restore_tasks, take_sinks, take_tasks
+from penstock.delivery.snapshot import encode_tasks, restore_sinks, restore_tasks, take_sinks, take_tasks
 from penstock.shard.shard import Shard
 from penstock.storage.checkpoint import Checkpoint, CheckpointStore
 
@@ -81,7 +81,7 @@ class Checkpointer:
         self._take_sinks(parts, keep)
         self._take_tasks(parts, keep)
         self._spares = {queue.id: self._spares[queue.id] for queue in queues}
-        parts[SHARD_PART] = snapshot.encode_shard(queue_id_next, list(self._spares.values()))
+        parts[SHARD_PART] = snapshot.encode_part(snapshot.ShardPart(queue_id_next, list(self._spares.values())))
         with shard.lock:
             shard.check()
             highest = shard.core.sequence
@@ -122,7 +122,7 @@ class Checkpointer:
             hot = dict(queue.dedup.hot) if queue.dedup is not None else {}
         part = snapshot.QueuePart(head, slices)
         self._spares[queue.id] = snapshot.spare_of(part)
-        parts[f"{QUEUE_PART}{queue.id}"] = snapshot.encode_queue(part)
+        parts[f"{QUEUE_PART}{queue.id}"] = snapshot.encode_part(part)
         for number, run in runs.items():
             name = f"{DEDUP_PART}{queue.id}-{number}"
             if run.part == name:
@@ -165,7 +165,7 @@ class Checkpointer:
                 shard.check()
                 slices.append(snapshot.take_producers(known, ids[first : first + PRODUCERS_SLICE], shard.core.sequence))
         if slices:
-            parts[PRODUCERS_PART] = snapshot.encode_producers(look_at, slices)
+            parts[PRODUCERS_PART] = snapshot.encode_part(snapshot.ProducersPart(look_at, slices))
 
     def _take_sinks(self, parts: dict[str, bytes], keep: set[str]) -> None:
         core = self._shard.core
@@ -176,7 +176,7 @@ class Checkpointer:
                 return
             taken = take_sinks(core.sinks, core.sequence)
         if taken.known:
-            parts[SINKS_PART] = encode_sinks(taken)
+            parts[SINKS_PART] = snapshot.encode_part(taken)
 
     def _take_tasks(self, parts: dict[str, bytes], keep: set[str]) -> None:
         core = self._shard.core

@@ -20,7 +20,7 @@ def fetch_delays(shard: Shard, queue: Queue, after: int, *, opening: bool = Fals
         found = [(shard.core.owner_of(p), p, extent) for p, extent in timers.delayed_extents(queue)]
         horizon_before, queue.horizon = queue.horizon, FOREVER  # what is pushed meanwhile goes into the wheel at once
     try:
-        delays, horizon = timers.gather(after, _due_columns(shard, found, after, opening=opening))
+        delays, horizon = timers.nearest_delays(after, _due_columns(shard, found, after, opening=opening))
     except BaseException:
         with shard.lock:
             queue.horizon = horizon_before  # what the wheel holds beyond it fires twice at worst, which does no harm
@@ -28,7 +28,7 @@ def fetch_delays(shard: Shard, queue: Queue, after: int, *, opening: bool = Fals
     with shard.lock:
         shard.check()
         shard.changing = True
-        timers.install(shard.core, queue, delays, horizon)
+        timers.add_delays(shard.core, queue, delays, horizon)
         shard.changing = False
 
 

@@ -262,7 +262,7 @@ class Engine:
 
     def _evict(self, now: int) -> int:
         """A slice of the messages that waited too long, and of groups nobody uses; the next tick looks again."""
-        entries = upkeep_rules.decide_evicted(self.core, now) or upkeep_rules.decide_forgotten(self.core, now)
+        entries = upkeep_rules.decide_evicted(self.core, now) or upkeep_rules.decide_idle_groups(self.core, now)
         if not entries:
             self.core.look_at = upkeep_rules.next_look(self.core, now)
         return self._upkept(entries)
@@ -293,8 +293,8 @@ class Engine:
         """Entries with pushes were applied: delays that are many are kept elsewhere."""
         queues = self.core.queues
         for number in {each.queue for each in entries if isinstance(each, Push)}:
-            if number in queues and queues[number].near > 0 and timers.crowded(queues[number]):
-                timers.shrink(self.core, queues[number])
+            if number in queues and queues[number].near > 0 and timers.has_too_many_delays(queues[number]):
+                timers.drop_far_delays(self.core, queues[number])
 
     def _fire(self, now: int) -> int:
         """Schedules whose time has come, some at a time; each tick is a frame. The rest comes with the next tick."""
@@ -322,7 +322,7 @@ class Engine:
     def take_away(self, group: Group, member: str, partitions: Collection[int], how: Settling, now: int) -> None:
         """End what a member holds of some partitions, before they move. The caller holds the lock."""
         while True:
-            entries, chosen = upkeep_rules.decide_taken(self.core, group, member, partitions, how, now, self.rng)
+            entries, chosen = upkeep_rules.decide_revoked(self.core, group, member, partitions, how, now, self.rng)
             if not chosen:
                 return
             self._upkept(entries, chosen)

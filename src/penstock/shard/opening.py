@@ -110,7 +110,7 @@ def recover(replay: Replay, manifest: Manifest, checkpoint: Checkpoint | None, n
             core.apply(decode(data), sequence)
         else:
             # The checkpoint has the state; what it does not have is the messages that no segment holds yet.
-            core.learn(decode_pushes(data), sequence)
+            core.replay_pushes(decode_pushes(data), sequence)
     _prefer_sealed(core, sealed, manifest.sealed_sequence)
     return core
 

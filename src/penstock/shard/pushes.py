@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock import limits
-from penstock.batch import Alike, Batch, layout, living_one
+from penstock.batch import Alike, Batch, layout, one_with_ttl
 from penstock.delivery import timers
 from penstock.delivery.admin import queue_to_push
 from penstock.delivery.entries import Entry, Int64s, PartitionsAdded, Push, encode_push_one
 from penstock.delivery.inspection import ready_of_push
 from penstock.delivery.log import DUE, Queue
 from penstock.delivery.producers import NOBODY, answer_bytes_max, answered, check_producer, ids_of
-from penstock.delivery.push import Decided, decide_coalesced, decide_push
+from penstock.delivery.push import PushDecision, decide_coalesced, decide_push
 from penstock.delivery.rate_limits import Bill, decide_bill, pay
 from penstock.delivery.repeats import COMPARED_MAX, check_same, check_types, used_otherwise
 from penstock.errors import DiskFull, TooLarge
@@ -149,7 +149,7 @@ class Pushing(Engine):
                     partition = queue.partitions[0]
                     offset, now, life = partition.end, self.clock.now(), 0
                     if queue.ttl_us or flags & layout.TTL:
-                        data, life = living_one(data, flags, queue.ttl_us)
+                        data, life = one_with_ttl(data, flags, queue.ttl_us)
                         flags |= layout.TTL
                     level = durability or queue.options.durability or self.durability
                     frame = encode_push_one(queue.id, now, 0, offset, data)
@@ -204,11 +204,13 @@ class Pushing(Engine):
 
     def delays_changed(self, queue: Queue) -> None:
         """After a push to a queue that has messages waiting for their time."""
-        if timers.crowded(queue):
-            timers.shrink(self.core, queue)
+        if timers.has_too_many_delays(queue):
+            timers.drop_far_delays(self.core, queue)
         self.mind_timers()
 
-    def push_reply(self, queue: Queue, batch: Batch, decided: Decided, made: Sequence[str] | None = None) -> PushReply:
+    def push_reply(
+        self, queue: Queue, batch: Batch, decided: PushDecision, made: Sequence[str] | None = None
+    ) -> PushReply:
         """What a push is answered; `made` are the partitions that its frame makes, if it is not alone in it."""
         parts = _named_parts(queue, decided.push, decided.entries, made)
         return PushReply(queue.name, batch.count, parts, decided.duplicates)

@@ -16,7 +16,7 @@ from penstock.delivery.admin import queue_to_push
 from penstock.delivery.entries import Entry, Push, entry_bytes
 from penstock.delivery.log import Queue
 from penstock.delivery.producers import answer_bytes_max, answered, check_producer, ids_of
-from penstock.delivery.push import Ahead, decide_push
+from penstock.delivery.push import FramePushes, decide_push
 from penstock.delivery.rate_limits import decide_bill, pay
 from penstock.delivery.repeats import check_types
 from penstock.errors import LeaseLost, TooLarge
@@ -67,7 +67,7 @@ class Plan:
         self._shard = shard
         self._now = now
         self._client = client
-        self._ahead: dict[str, Ahead] = {}
+        self._ahead: dict[str, FramePushes] = {}
         self._answers: list[PushReply] = []
         self._pushes: list[tuple[Queue, Push]] = []
         self._chosen: list[settle.Chosen] = []
@@ -103,7 +103,7 @@ class Plan:
             queue, created = queue_to_push(core, name, self._now, core.queue_id_next + self._made)
             self._made += bool(created)
             self.queues[name] = queue
-            self._ahead[name] = Ahead(queue)
+            self._ahead[name] = FramePushes(queue)
             self.entries += created
         return queue
 
@@ -119,7 +119,7 @@ class Plan:
         queue, ahead = self.queues[each.queue], self._ahead[each.queue]
         decided = decide_push(self._shard.core, queue, each.batch, self._now, each.partition, ahead=ahead)
         check_types(queue, each.batch, decided.duplicates)
-        ahead.learn(each.batch, decided, self._now)
+        ahead.add(each.batch, decided, self._now)
         self._answers.append(self._shard.push_reply(queue, each.batch, decided, ahead.made))
         self._pushes.append((queue, decided.push))
         self.entries += decided.entries

@@ -21,7 +21,7 @@ from penstock import limits
 from penstock.batch import layout
 from penstock.delivery.admin import decide_trim
 from penstock.delivery.log import FOREVER, Extent, Partition, Queue
-from penstock.delivery.timers import is_short
+from penstock.delivery.timers import needs_delays
 from penstock.delivery.upkeep import archived_of, floors_of
 from penstock.errors import Closed, PenstockError
 from penstock.journal import JournalFile
@@ -340,7 +340,7 @@ class Storekeeper:
     def _refill_delays(self) -> None:
         # By the clock, not by the timers: after a pause of the whole machine they are behind.
         now = self._shard.clock.now()
-        for queue in [queue for queue in list(self._shard.core.queues.values()) if is_short(queue, now)]:
+        for queue in [queue for queue in list(self._shard.core.queues.values()) if needs_delays(queue, now)]:
             fetch_delays(self._shard, queue, queue.horizon)
 
     # retention

@@ -126,7 +126,7 @@ def _plan(history: History, options: SourceOptions) -> list[Slice]:
         slices = history.plan(moment, ranges.requested(moment, options), limits)
     else:
         names = [view.name for view in ranges.chosen(moment, options.queues)]
-        slices = (history.plan_events if options.table == "events" else history.plan_tasks)(moment, names, limits)
+        slices = history.plan_changes(moment, options.table, names, limits)
     if options.part != "all":
         slices = [part for part in slices if part.is_tail == (options.part == "tail")]
     return slices

@@ -7,14 +7,17 @@ refused; nothing is cast silently.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+import pyarrow as pa
 
 from penstock.errors import InvalidField
+from penstock.history.change_rows import EVENTS_SCHEMA
 from penstock.model import suggestion
 from penstock.spark.options import Headers, Payload, SourceOptions, option_names, source_options
+from penstock.storage.schema import EVENTS, MESSAGES, SCHEMAS, TASKS
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -22,74 +25,36 @@ if TYPE_CHECKING:
 _REMEMBERED: Final = "penstock: "
 CORRUPT: Final = "_corrupt"  # the text of a payload that is not the JSON it should be
 
-# Types are spelt as Spark's `simpleString` does.
-COLUMNS: Final[dict[str, dict[str, str]]] = {
-    "messages": {
-        "queue": "string",
-        "partition": "string",
-        "offset": "bigint",
-        "key": "string",
-        "payload": "binary",
-        "headers": "map<string,string>",
-        "priority": "smallint",
-        "pushed_at": "timestamp",
-        "available_at": "timestamp",
-        "expires_at": "timestamp",
-        "dedup_key": "string",
-        "trace_id": "string",
-        "producer": "bigint",
-        "content_type": "string",
-        "max_attempts": "int",
-    },
-    "events": {
-        "queue": "string",
-        "group": "string",
-        "partition": "string",
-        "first_offset": "bigint",
-        "last_offset": "bigint",
-        "count": "int",
-        "outcome": "string",
-        "attempt": "int",
-        "consumer": "string",
-        "leased_at": "timestamp",
-        "settled_at": "timestamp",
-        "error": "string",
-        "pushed_at": "timestamp",
-        "wait_ms": "double",
-        "processing_ms": "double",
-    },
-    "tasks": {
-        "task_id": "string",
-        "task_type": "string",
-        "queue": "string",
-        "partition": "string",
-        "offset": "bigint",
-        "state": "string",
-        "at": "timestamp",
-        "outcome": "string",
-        "attempt": "int",
-        "worker": "string",
-        "started_at": "timestamp",
-        "due_at": "timestamp",
-        "args": "string",
-        "kwargs": "string",
-        "result": "string",
-        "progress": "string",
-        "error": "string",
-        "priority": "smallint",
-        "max_attempts": "int",
-        "timeout_seconds": "double",
-        "depends_on": "string",
-        "workflow": "string",
-        "schedule": "string",
-        "key": "string",
-        "trace_id": "string",
-    },
+# Arrow's types and Spark's, as `simpleString` spells them.
+_SPARK_TYPES: Final = {
+    "string": "string",
+    "binary": "binary",
+    "int16": "smallint",
+    "int32": "int",
+    "int64": "bigint",
+    "double": "double",
+    "timestamp[us, tz=UTC]": "timestamp",
+    "map<string, string>": "map<string,string>",
 }
-# Columns that every row has. Said in the schema, Spark need not ask each row for each of them.
-_NEVER_NULL: Final[dict[str, frozenset[str]]] = {
-    "messages": frozenset(("queue", "partition", "offset", "payload", "priority", "pushed_at", "content_type")),
+_INTERNAL: Final = ("incarnation", "partition_id", "number")  # stored, and not shown
+_MESSAGE_COLUMNS: Final = (
+    "queue", "partition", "offset", "key", "payload", "headers", "priority", "pushed_at", "available_at", "expires_at",
+    "dedup_key", "trace_id", "producer", "content_type", "max_attempts",
+)  # fmt: skip
+
+
+def _columns(schema: pa.Schema, names: Sequence[str] | None = None) -> dict[str, str]:
+    shown = names or [name for name in schema.names if name not in _INTERNAL]
+    return {name: _SPARK_TYPES[str(schema.field(name).type)] for name in shown}
+
+
+COLUMNS: Final = {
+    MESSAGES: _columns(SCHEMAS[MESSAGES], _MESSAGE_COLUMNS),
+    EVENTS: _columns(EVENTS_SCHEMA),
+    TASKS: _columns(SCHEMAS[TASKS]),
 }
+# Columns that every row has. Said in the schema, Spark need not check each row for each of them.
+_NEVER_NULL: Final = {MESSAGES: frozenset(field.name for field in SCHEMAS[MESSAGES] if not field.nullable)}
 HEADERS_TYPES: Final[dict[Headers, str]] = {
     "map": "map<string,string>",
     "list": "array<struct<key:string,value:string>>",

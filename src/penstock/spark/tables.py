@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -95,8 +95,8 @@ def table(
     until: datetime | None = None,
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """Messages of some queues (names and patterns), as of now; or with `table="events"` what became of them, or with
-    `table="tasks"` the lives of those that are tasks.
+    """Messages of some queues (names and patterns), as of now; or with `table="events"` how they were settled, or with
+    `table="tasks"` the changes of those that are tasks.
 
     `since` ≤ `pushed_at` < `until`; for events it is `settled_at`, for tasks `at`.
     """
@@ -118,7 +118,7 @@ def frame(spark: SparkSession, texts: Mapping[str, str]) -> DataFrame:
         root = _root(spark, history) if options.table != EVENTS or can_look_up() else None
         if root is None:
             return _from_source(spark, texts | _ends(history, options), columns)
-        pin = KEEPER.pin(root)  # before anybody looks which files there are
+        pin = KEEPER.pin(root)  # before the look, so that no file it finds is removed
         try:
             sealed = _sealed(history, options)
         except BaseException:
@@ -131,20 +131,7 @@ def frame(spark: SparkSession, texts: Mapping[str, str]) -> DataFrame:
     return parquet.unionByName(_from_source(spark, texts | sealed.tail(), columns)) if sealed.has_tail else parquet
 
 
-class Sealed(Protocol):
-    """What of a moment is in Parquet files, and what the source must add."""
-
-    @property
-    def files(self) -> Sequence[str]: ...
-
-    @property
-    def has_tail(self) -> bool: ...
-
-    def tail(self) -> dict[str, str]:
-        """Options of the source for what is not sealed."""
-
-    def read(self, spark: SparkSession, root: Path) -> DataFrame:
-        """The rows of the files."""
+# What of a moment is in Parquet files, and what the source must add: for messages, and for events and tasks.
 
 
 class SealedMessages:
@@ -205,8 +192,8 @@ class SealedChanges:
     """Events, or tasks: sealed up to a frame of the journal. The slices after it are named to the source."""
 
     def __init__(self, history: History, moment: Moment, views: Sequence[QueueView], options: SourceOptions) -> None:
-        plan = history.plan_events if options.table == EVENTS else history.plan_tasks
-        slices = plan(moment, [view.name for view in views], Limits(options.since, options.until))
+        names, limits = [view.name for view in views], Limits(options.since, options.until)
+        slices = history.plan_changes(moment, options.table, names, limits)
         self._options = options
         self._queues = {view.incarnation: view for view in views}
         self._tail = [part for part in slices if part.is_tail]
@@ -227,7 +214,7 @@ class SealedChanges:
         return with_push_times(rows, options.url) if options.table == EVENTS else rows
 
 
-def _sealed(history: History, options: SourceOptions) -> Sealed:
+def _sealed(history: History, options: SourceOptions) -> SealedMessages | SealedChanges:
     moment = history.look()
     views = ranges.chosen(moment, options.queues)
     if options.table == MESSAGES:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -41,7 +42,7 @@ _JAVA: Final = re.compile(r"\b(?:java_method|(?:try_)?reflect)`?\s*\(", re.IGNOR
 def query(
     spark: SparkSession, url: str, text: str, *, since: datetime | None = None, until: datetime | None = None
 ) -> DataFrame:
-    """What a statement answers, over the views of a directory or a broker.
+    """The result of a statement over the views of a directory or a broker.
 
     Messages are those with `since` ≤ `pushed_at` < `until`; for events it is `settled_at`.
     """
@@ -79,22 +80,19 @@ def check_reading(text: str) -> None:
 
 
 def _without_words(quoted: re.Match[str]) -> str:
-    """What stands for something quoted; of a text it is seen that it is one."""
+    """The replacement of a quoted part of a statement: blank, or for a string an empty string."""
     return " " if quoted[0][0] in "`-/" else "''"
 
 
 def _without_texts(quoted: re.Match[str]) -> str:
-    """The same, with names that are quoted: those of functions may be."""
+    """As `_without_words`, but quoted names stay: those of functions may be quoted."""
     return quoted[0] if quoted[0][0] == "`" else _without_words(quoted)
 
 
 def queue_names(url: str) -> list[str]:
     """The queues that are there, in the order of their names."""
-    history = open_history(url)
-    try:
+    with closing(open_history(url)) as history:
         return sorted(history.look().queues)
-    finally:
-        history.close()
 
 
 def meant(text: str, queues: Sequence[str]) -> dict[str, str | None]:

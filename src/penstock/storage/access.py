@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 def mode_of(root: Path) -> int:
-    """The mode for what is made below a directory that somebody else keeps."""
+    """The mode of new files below a directory that another process locks."""
     try:
         has = stat.S_IMODE(os.stat(root).st_mode)
     except OSError:
@@ -44,7 +44,7 @@ def mode_of(root: Path) -> int:
 
 
 def open_file(path: Path, flags: int, mode: int) -> int:
-    """Open a file; a new one may be read and written by whom the mode of its directory says."""
+    """Open a file; a new one gets the permissions of its directory's mode."""
     fd = os.open(path, flags, mode & _FILE)
     if flags & os.O_CREAT and mode & _GROUP:  # which the umask took away
         with suppress(PermissionError):  # another's, which was there
@@ -53,46 +53,46 @@ def open_file(path: Path, flags: int, mode: int) -> int:
 
 
 def make_directory(path: Path, mode: int) -> None:
-    """Make one directory, unless it is there."""
+    """Create one directory, unless it exists."""
     with suppress(FileExistsError):
         os.mkdir(path, mode)
         if mode & _GROUP:
             os.chmod(path, mode)
 
 
-def apply_mode(root: Path, wanted: int | None) -> int:
-    """Give a directory and all that is in it the mode that is wanted, and return it.
+def apply_mode(root: Path, requested: int | None) -> int:
+    """Give a directory and everything in it the requested mode, and return it.
 
-    None: as it is when others may not look into it already, and for the owner alone otherwise.
+    None: the mode it has if others have no access already, and for the owner alone otherwise.
     """
-    found = os.stat(root)
-    mode = mode_of(root) if wanted is None else wanted
-    if found.st_mode & 0o777 == mode:
+    status = os.stat(root)
+    mode = mode_of(root) if requested is None else requested
+    if status.st_mode & 0o777 == mode:
         return mode
-    if found.st_uid != os.geteuid():
-        _warn(root, found.st_mode, mode, "belongs to another user")
+    if status.st_uid != os.geteuid():
+        _warn(root, status.st_mode, mode, "belongs to another user")
         return mode
     try:
         for path, is_directory in _below(root):
             with suppress(FileNotFoundError):  # a pin of a reader, which went just now
                 os.chmod(path, mode if is_directory else mode & _FILE)
-        os.chmod(root, found.st_mode & 0o7000 | mode)
+        os.chmod(root, status.st_mode & 0o7000 | mode)
     except OSError as error:
-        _warn(root, found.st_mode, mode, f"cannot be changed: {error.strerror}")
+        _warn(root, status.st_mode, mode, f"cannot be changed: {error.strerror}")
     return mode
 
 
 def _below(directory: Path) -> Iterator[tuple[str, bool]]:
-    """What lies below and is ours, with whether it is a directory. No link is followed."""
+    """Paths below that belong to this user, with whether each is a directory. No link is followed."""
     with os.scandir(directory) as entries:
         for entry in entries:
             try:
-                found = entry.stat(follow_symlinks=False)
+                status = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue
-            if stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid():
+            if stat.S_ISLNK(status.st_mode) or status.st_uid != os.geteuid():
                 continue
-            is_directory = stat.S_ISDIR(found.st_mode)
+            is_directory = stat.S_ISDIR(status.st_mode)
             yield entry.path, is_directory
             if is_directory:
                 yield from _below(Path(entry.path))
@@ -111,38 +111,37 @@ class DirectoryLock:
         self._fd = -1
 
     def acquire(self, mode: int = OWNER) -> None:
-        """Take the lock or say who has it."""
+        """Take the lock for this process alone, and sign the file; `DirectoryInUse` names who has it."""
         fd = open_file(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+        self._lock(fd, fcntl.LOCK_EX)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _write_owner(fd)
-        except BlockingIOError:
-            owner = _read_owner(fd)
-            os.close(fd)
-            raise DirectoryInUse(f"{self.path.parent} is held by {_describe(owner)}") from None
         except BaseException:
-            os.close(fd)
+            self.release()
             raise
-        self._fd = fd
-        close_in_forks(self)
 
     def share(self) -> None:
-        """Hold the directory as it is while looking at it, together with others who look. Writes nothing."""
+        """Take the lock together with others who only read. Writes nothing."""
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return  # nobody has ever opened it
+        self._lock(fd, fcntl.LOCK_SH)
+
+    def _lock(self, fd: int, kind: int) -> None:
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = _read_owner(fd)
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
+        except BaseException as error:
+            owner = _read_owner(fd) if isinstance(error, BlockingIOError) else None
             os.close(fd)
+            if owner is None:
+                raise
             raise DirectoryInUse(f"{self.path.parent} is held by {_describe(owner)}") from None
         self._fd = fd
         close_in_forks(self)
 
     def release(self) -> None:
-        """Let go; nothing happens when the lock is not held."""
+        """Release the lock; nothing happens when it is not held."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
@@ -173,7 +172,7 @@ def _describe(owner: dict[str, Any]) -> str:
     if owner.get("host") != socket.gethostname():
         return f"process {pid} on {owner.get('host')}"
     if not _is_alive(pid):
-        return "a process that looks at it (doctor or verify)"  # it holds the lock and does not sign
+        return "a process that looks at it (doctor or verify)"  # it holds the lock and does not sign the file
     command = _command_of(pid)
     return f"process {pid} ({command})" if command else f"process {pid}"
 

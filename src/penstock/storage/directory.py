@@ -5,8 +5,8 @@
     journal/00000000000000000001.log …, journal/reserve
     checkpoints/manifest.json, checkpoints/<part>-<sequence>.part
     segments/…
-    catalogue/tasks.sqlite          what became of each task: a view, made anew when it is missing
-    staging/…                       batches of sinks on their way; made by whoever stages first
+    catalogue/tasks.sqlite          the state of each task: a view, rebuilt when it is missing
+    staging/…                       batches that sinks have staged; created with the first of them
     damaged/<time>/…                what a repair replaced; never read
 
 The marker is written last of what is needed to tell an empty directory from ours, and whole. A directory that holds
@@ -34,20 +34,20 @@ _OWN_BEFORE_MARKER: Final = {"lock", MARKER + TEMPORARY_SUFFIX}
 
 
 def new_shard_id() -> bytes:
-    """An id that no other shard has, so that a file can be told from another shard's."""
+    """A random id, by which the files of shards are told apart."""
     return os.urandom(SHARD_ID_BYTES)
 
 
 def open_directory(disk: Disk, shard_id: Callable[[], bytes] = new_shard_id) -> bytes:
-    """Make or check the data directory, lock it, and return its shard id."""
+    """Create or check the data directory, lock it, and return its shard id."""
     disk.make_directory("")
     _refuse_foreign(disk)
     disk.lock()
     try:
         if not disk.exists(MARKER):
             write_marker(disk, shard_id())
-        identity = read_marker(disk)
-        if format_of(disk) != FORMAT:
+        version, identity = _read(disk)
+        if version != FORMAT:
             write_marker(disk, identity)
         for name in DIRECTORIES:
             disk.make_directory(name)
@@ -59,17 +59,13 @@ def open_directory(disk: Disk, shard_id: Callable[[], bytes] = new_shard_id) -> 
 
 def read_marker(disk: ReadableDisk) -> bytes:
     """The shard id that the marker names."""
-    return _decode(disk.read(MARKER), f"{disk.root / MARKER}")[1]
-
-
-def format_of(disk: ReadableDisk) -> int:
-    """The format that the marker names."""
-    return _decode(disk.read(MARKER), f"{disk.root / MARKER}")[0]
+    return _read(disk)[1]
 
 
 def write_marker(disk: Disk, shard_id: bytes) -> None:
-    """Make the marker, or make it anew."""
-    disk.write_whole(MARKER, _encode(shard_id))
+    """Write the marker, or replace it."""
+    marker = {"format": FORMAT, "shard": shard_id.hex()}
+    disk.write_whole(MARKER, json.dumps(marker).encode() + b"\n")
 
 
 def _refuse_foreign(disk: Disk) -> None:
@@ -78,13 +74,11 @@ def _refuse_foreign(disk: Disk) -> None:
         raise NotADataDirectory(f"{disk.root} holds {foreign[0]!r} and no {MARKER} marker")
 
 
-def _encode(shard_id: bytes) -> bytes:
-    return json.dumps({"format": FORMAT, "shard": shard_id.hex()}).encode() + b"\n"
-
-
-def _decode(data: bytes, path: str) -> tuple[int, bytes]:
+def _read(disk: ReadableDisk) -> tuple[int, bytes]:
+    """Format and shard id."""
+    path = disk.root / MARKER
     try:
-        marker = json.loads(data)
+        marker = json.loads(disk.read(MARKER))
         version, shard_id = marker["format"], bytes.fromhex(marker["shard"])
     except (ValueError, KeyError, TypeError):
         raise Damaged(f"{path} cannot be read") from None

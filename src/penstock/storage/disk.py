@@ -51,7 +51,7 @@ class File(Protocol):
         """Bytes in the file, preallocated ones included."""
 
     def close(self) -> None:
-        """Let go of the file; it may be called twice."""
+        """Close the file; it may be called twice."""
 
 
 class ReadableDisk(Protocol):
@@ -60,7 +60,7 @@ class ReadableDisk(Protocol):
     root: Path
 
     def read(self, name: str, position: int = 0, length: int | None = None) -> bytes:
-        """Bytes of a file, all of them unless told otherwise."""
+        """Bytes of a file, by default all of them."""
 
     def exists(self, name: str) -> bool:
         """Whether there is a file or directory of this name."""
@@ -79,19 +79,19 @@ class Disk(ReadableDisk, Protocol):
     """A data directory."""
 
     def open(self, name: str, *, create_bytes: int | None = None) -> File:
-        """Open for reading and writing. With `create_bytes` make the file if it is missing and preallocate it."""
+        """Open for reading and writing. With `create_bytes` create the file if it is missing and preallocate it."""
 
     def write_whole(self, name: str, data: Bytes) -> None:
-        """Make or replace a file: after a crash it is there whole, or as it was before."""
+        """Create or replace a file: after a crash it is there whole, or as it was before."""
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file another name; durable after `sync_directory`."""
+        """Rename a file; durable after `sync_directory`."""
 
     def remove(self, name: str) -> None:
         """Remove a file; durable after `sync_directory`."""
 
     def make_directory(self, name: str) -> None:
-        """Make a directory, durably; no error when it is there. "" is the data directory itself."""
+        """Create a directory, durably; no error when it exists. "" is the data directory itself."""
 
     def sync_directory(self, name: str) -> None:
         """Make names created, renamed and removed in a directory durable."""
@@ -106,14 +106,14 @@ class Disk(ReadableDisk, Protocol):
         """Bytes of the whole file system."""
 
     def lock(self) -> None:
-        """Take the directory for this process; `DirectoryInUse` names the one that has it."""
+        """Lock the directory for this process; `DirectoryInUse` names the process that has it."""
 
     def close(self) -> None:
-        """Give the directory back."""
+        """Release the directory."""
 
 
 def write_fully(write: Callable[[memoryview, int], int], data: Bytes, position: int) -> None:
-    """Call `write(bytes, position)`, which may write less than it was given, until all of `data` is written."""
+    """Call `write(bytes, position)`, which may write only a part of them, until all of `data` is written."""
     written = write(memoryview(data), position)
     while written < len(data):
         count = write(memoryview(data)[written:], position + written)
@@ -138,20 +138,20 @@ def replace_whole(disk: Disk, name: str, data: Bytes) -> None:
 
 
 def storage_error(error: OSError, path: Path | str) -> PenstockError:
-    """The error that users see for what the operating system said about `path`."""
-    what = f"{path}: {error.strerror or error}"
+    """The error that users see for one of the operating system about `path`."""
+    message = f"{path}: {error.strerror or error}"
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return DiskFull(what)
+        return DiskFull(message)
     if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
-        return DiskReadOnly(what)
+        return DiskReadOnly(message)
     if error.errno in {errno.ENOTDIR, errno.EEXIST}:
         return NotADataDirectory(f"{path} is not a directory")
-    return StorageError(what, hint="look at the system log: the device may be failing")
+    return StorageError(message, hint="look at the system log: the device may be failing")
 
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Translate what the operating system raises inside the block."""
+    """Translate errors of the operating system inside the block."""
     try:
         yield
     except FileNotFoundError:
@@ -182,19 +182,19 @@ class RealFile:
     def write_at(self, data: Bytes, position: int) -> None:
         try:
             if os.pwrite(self._fd, data, position) != len(data):
-                # Rare. What was written is written again: the same bytes in the same place.
+                # Rare. What was written is written again, to the same position.
                 write_fully(self._write, data, position)
         except OSError as error:
             raise storage_error(error, self._path) from error
 
     def read_at(self, position: int, length: int) -> bytes:
         with storage_errors(self._path):
-            pieces = []
-            while length and (piece := os.pread(self._fd, length, position)):
-                pieces.append(piece)
-                position += len(piece)
-                length -= len(piece)
-        return b"".join(pieces)
+            parts = []
+            while length and (part := os.pread(self._fd, length, position)):
+                parts.append(part)
+                position += len(part)
+                length -= len(part)
+        return b"".join(parts)
 
     def sync(self) -> None:
         try:
@@ -230,11 +230,11 @@ class RealFile:
 
 
 class RealDisk:
-    """A directory of the operating system. `mode` is what whoever locks it gives it; None: see `modes.apply_mode`."""
+    """A directory of the operating system. `lock` gives it `mode`; None: see `apply_mode`."""
 
     def __init__(self, root: Path | str, *, mode: int | None = None) -> None:
         self.root = Path(root)
-        self._wanted_mode = mode
+        self._requested_mode = mode
         self._known_mode = mode
         self._lock = DirectoryLock(self.root / "lock")
 
@@ -277,12 +277,12 @@ class RealDisk:
         path = self.root / name
         with storage_errors(path):
             missing = [parent for parent in (path, *path.parents) if not parent.exists()]
-            for made in reversed(missing):
-                is_ours = made == self.root or self.root in made.parents
-                access.make_directory(made, self._mode() if is_ours else 0o777)
+            for new in reversed(missing):
+                is_ours = new == self.root or self.root in new.parents
+                access.make_directory(new, self._mode() if is_ours else 0o777)
             path.mkdir(exist_ok=True)  # refused when it is a file
-            for made in missing:
-                _sync_directory(made.parent)
+            for new in missing:
+                _sync_directory(new.parent)
 
     def sync_directory(self, name: str) -> None:
         with storage_errors(self.root / name):
@@ -304,7 +304,7 @@ class RealDisk:
             return pa.OSFile(os.fspath(path), "rb")
 
     def map_input(self, name: str) -> Any:
-        """The same for a file that will not change: it is mapped, and nothing of it is copied."""
+        """A file that will not change, for pyarrow's readers: mapped, so that nothing of it is copied."""
         import pyarrow as pa
 
         path = self.root / name
@@ -316,7 +316,7 @@ class RealDisk:
             return memoryview(file.read_buffer()).cast("B")
 
     def sync_file(self, name: str) -> None:
-        """Make what anybody has written to a file durable."""
+        """Make everything written to a file durable, whoever wrote it."""
         path = self.root / name
         with storage_errors(path):
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -328,7 +328,7 @@ class RealDisk:
     def lock(self) -> None:
         with storage_errors(self._lock.path):
             self._lock.acquire(self._mode())
-            self._known_mode = access.apply_mode(self.root, self._wanted_mode)
+            self._known_mode = access.apply_mode(self.root, self._requested_mode)
 
     def close(self) -> None:
         self._lock.release()
@@ -348,29 +348,16 @@ def _sync_directory(path: Path) -> None:
 
 
 class ReadOnlyDisk(RealDisk):
-    """A `Disk` without its writing half."""
+    """A data directory to look at: whatever would change it is refused, and not even the lock file is written.
 
-    def open(self, name: str, *, create_bytes: int | None = None) -> RealFile:
-        self._refuse(name)
+    The lock is shared: several processes may look at once, and none can open the directory meanwhile.
+    """
 
-    def write_whole(self, name: str, data: Bytes) -> None:
-        self._refuse(name)
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise DiskReadOnly(f"{self.root / args[0]} is only read, never changed", hint="this is a defect of Penstock")
 
-    def rename(self, old: str, new: str) -> None:
-        self._refuse(old)
-
-    def remove(self, name: str) -> None:
-        self._refuse(name)
-
-    def make_directory(self, name: str) -> None:
-        self._refuse(name)
-
-    def sync_directory(self, name: str) -> None:
-        self._refuse(name)
+    open = write_whole = rename = remove = make_directory = sync_directory = _refuse
 
     def lock(self) -> None:
         with storage_errors(self._lock.path):
             self._lock.share()
-
-    def _refuse(self, name: str) -> NoReturn:
-        raise DiskReadOnly(f"{self.root / name} is only looked at, never changed", hint="this is a defect of Penstock")

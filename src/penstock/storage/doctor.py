@@ -32,7 +32,7 @@ from penstock.units import plural
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing about one file, in plain words. What is harmless needs no repair."""
+    """One observation about one file. What is harmless needs no repair."""
 
     file: str  # name below the data directory
     what: str
@@ -44,7 +44,7 @@ OnRead = Callable[[int], None]  # bytes just checked
 
 
 class Hole(msgspec.Struct, frozen=True):
-    """Frames [first_sequence, end_sequence) that cannot be read. `data` is what lies in their place."""
+    """Frames [first_sequence, end_sequence) that cannot be read. `data` has the bytes in their place."""
 
     file: str
     first_sequence: int
@@ -68,13 +68,13 @@ class JournalCheck(msgspec.Struct):
     starts: list[int] = []
     stretches: list[Scan] = []  # sound frames without a gap
     holes: list[Hole] = []
-    end_is_lost: bool = False  # there may have been more frames, and nothing tells how many
+    end_is_lost: bool = False  # there may have been more frames, and nobody knows how many
     findings: list[Finding] = []
 
     @property
     def end_sequence(self) -> int:
         """The sequence that would come next; 1 for an empty journal."""
-        ends = [found.end_sequence for found in self.stretches] + [hole.end_sequence for hole in self.holes]
+        ends = [stretch.end_sequence for stretch in self.stretches] + [hole.end_sequence for hole in self.holes]
         return max([*ends, *self.starts[-1:]], default=1)
 
     @property
@@ -83,8 +83,8 @@ class JournalCheck(msgspec.Struct):
 
     def replay(self, after: int = 0) -> Iterator[tuple[int, memoryview]]:
         """(sequence, entries) of every sound frame over `after`."""
-        for found in self.stretches:
-            yield from found.frames(after)
+        for stretch in self.stretches:
+            yield from stretch.frames(after)
 
 
 def read_headers(disk: Disk) -> dict[int, Header | None]:
@@ -114,7 +114,7 @@ def check_journal(disk: Disk, shard_id: bytes, on_progress: OnRead = lambda coun
 
 
 def require_frames(check: JournalCheck, after: int, known_durable: int) -> None:
-    """Add what is missing at both ends: frames over `after` must be there, and those up to `known_durable`."""
+    """Report what is missing at both ends: frames over `after` must be there, and those up to `known_durable`."""
     if check.starts and check.first_sequence > after + 1:
         hole = Hole(journal_files.name_of(after + 1), after + 1, check.first_sequence)
         check.holes.insert(0, hole)
@@ -133,18 +133,18 @@ def require_frames(check: JournalCheck, after: int, known_durable: int) -> None:
 
 
 def require_length(disk: Disk, check: JournalCheck, mark: Mark) -> None:
-    """Add that the last file is shorter than it was made."""
+    """Report a last file that is shorter than it was created."""
     if not check.starts or check.end_is_lost:
         return
     start = check.starts[-1]
     name = journal_files.name_of(start)
-    ends = [found.end_position for found in check.stretches if found.first_sequence >= start]
+    ends = [stretch.end_position for stretch in check.stretches if stretch.first_sequence >= start]
     size = disk.size(name)
     if mark.is_cut(start, size, max(ends, default=HEADER_BYTES)):
         check.end_is_lost = True
         check.findings = [finding for finding in check.findings if not finding.harmless]
         what = f"the file has {size:,} bytes and had {mark.file_bytes:,}: its end is gone"
-        check.findings.append(Finding(name, f"{what}, and nothing tells how many frames were in it"))
+        check.findings.append(Finding(name, f"{what}, and nobody knows how many frames were in it"))
 
 
 def _check_header(name: str, header: Header | None, start: int, shard_id: bytes) -> Iterator[Finding]:
@@ -160,32 +160,34 @@ def _check_frames(check: JournalCheck, name: str, data: bytes, seed: int, start:
     """Sound stretches and holes of one file; `end` is where the next one starts."""
     sequence, position = start, HEADER_BYTES
     while True:
-        found = scan(data, seed, sequence, end_sequence=end, position=position)
-        if found.positions:
-            check.stretches.append(found)
-        if found.verdict is Verdict.TORN:
-            check.findings.append(_torn(name, found, len(data)))
-        if found.verdict is not Verdict.DAMAGED:
+        stretch = scan(data, seed, sequence, end_sequence=end, position=position)
+        if stretch.positions:
+            check.stretches.append(stretch)
+        if stretch.verdict is Verdict.TORN:
+            check.findings.append(_torn(name, stretch, len(data)))
+        if stretch.verdict is not Verdict.DAMAGED:
             return
-        resume = found.resume_position or len(data)
-        sequence = found.resume_sequence or end or found.end_sequence
-        if sequence > found.end_sequence:
-            hole = Hole(name, found.end_sequence, sequence, found.end_position, data[found.end_position : resume])
+        resume = stretch.resume_position or len(data)
+        sequence = stretch.resume_sequence or end or stretch.end_sequence
+        if sequence > stretch.end_sequence:
+            hole = Hole(name, stretch.end_sequence, sequence, stretch.end_position, data[stretch.end_position : resume])
             check.holes.append(hole)
-            check.findings.append(_damaged(hole, is_last=found.resume_position is None))
+            check.findings.append(_damaged(hole, is_last=stretch.resume_position is None))
         else:
-            check.findings.append(Finding(name, "bytes that are not a frame follow the last frame", found.end_position))
-        if found.resume_position is None:
+            check.findings.append(
+                Finding(name, "bytes that are not a frame follow the last frame", stretch.end_position)
+            )
+        if stretch.resume_position is None:
             return
         position = resume
 
 
-def _torn(name: str, found: Scan, size: int) -> Finding:
+def _torn(name: str, stretch: Scan, size: int) -> Finding:
     what = (
-        f"a torn tail: what follows the frame of sequence {found.end_sequence - 1} was never confirmed to anyone, "
+        f"a torn tail: what follows the frame of sequence {stretch.end_sequence - 1} was never confirmed to anyone, "
         "and is cut when the directory is opened"
     )
-    return Finding(name, what, found.end_position, harmless=True)
+    return Finding(name, what, stretch.end_position, harmless=True)
 
 
 def _damaged(hole: Hole, *, is_last: bool) -> Finding:
@@ -219,7 +221,7 @@ class CheckpointCheck(msgspec.Struct):
 
 
 def check_checkpoint(disk: Disk, *, is_needed: bool) -> CheckpointCheck:
-    """Read all of it. It is needed once the journal has let go of its beginning: before, there may be none."""
+    """Read all of it. It is needed once the beginning of the journal was removed: before, there may be none."""
     if not disk.exists(DIRECTORY):
         return CheckpointCheck()
     try:
@@ -266,13 +268,13 @@ def _without_manifest(disk: Disk, what: str) -> CheckpointCheck:
 
 def _part_files(disk: Disk) -> dict[str, list[tuple[int, int, str]]]:
     """(sequence, attempt, file) of every file of each part."""
-    found: dict[str, list[tuple[int, int, str]]] = {}
+    files: dict[str, list[tuple[int, int, str]]] = {}
     for file in disk.list(DIRECTORY):
         match = _PART_FILE.fullmatch(file)
         if match:
-            place = (int(match["sequence"]), int(match["attempt"] or 0), f"{DIRECTORY}/{file}")
-            found.setdefault(match["part"], []).append(place)
-    return found
+            part_file = (int(match["sequence"]), int(match["attempt"] or 0), f"{DIRECTORY}/{file}")
+            files.setdefault(match["part"], []).append(part_file)
+    return files
 
 
 _ABOUT = {EVENTS: "deliveries", TASKS: "tasks"}
@@ -284,7 +286,7 @@ class SegmentCheck(msgspec.Struct):
     manifest: Manifest = Manifest()
     damaged_files: list[str] = []
     sound_extents: dict[str, list[Extent]] = {}  # damaged file → extents in it that can be read
-    unlisted_files: list[str] = []  # only when the manifest was made anew: files that it does not name
+    unlisted_files: list[str] = []  # only when the manifest was rebuilt: files that it does not name
     findings: list[Finding] = []
 
     @property
@@ -298,7 +300,7 @@ class SegmentCheck(msgspec.Struct):
 
 
 def check_segments(disk: Disk, sealed_sequence: int, on_progress: segment_audit.Progress | None = None) -> SegmentCheck:
-    """Read all of it. `sealed_sequence` is believed only when the manifest cannot be."""
+    """Read all of it. `sealed_sequence` is used only when the manifest cannot be."""
     if not disk.exists("segments"):
         return SegmentCheck()
     try:
@@ -316,10 +318,12 @@ def check_segments(disk: Disk, sealed_sequence: int, on_progress: segment_audit.
     return check
 
 
-def _of_rebuilt(found: RebuiltManifest, what: str) -> SegmentCheck:
-    check = SegmentCheck(found.manifest, unlisted_files=found.unlisted)
-    check.findings.append(Finding(manifests.NAME, f"{what}; it can be made anew from the files"))
-    check.findings += [Finding(name, f"the file cannot be read: {reason}") for name, reason in found.unreadable.items()]
+def _of_rebuilt(rebuilt: RebuiltManifest, what: str) -> SegmentCheck:
+    check = SegmentCheck(rebuilt.manifest, unlisted_files=rebuilt.unlisted)
+    check.findings.append(Finding(manifests.NAME, f"{what}; it can be rebuilt from the files"))
+    check.findings += [
+        Finding(name, f"the file cannot be read: {reason}") for name, reason in rebuilt.unreadable.items()
+    ]
     return check
 
 
@@ -331,11 +335,11 @@ def _add_problem(check: SegmentCheck, disk: Disk, file: SegmentFile, problem: se
     check.damaged_files.append(file.name)
     check.sound_extents[file.name] = sound
     check.findings.append(
-        Finding(file.name, f"{problem.message}; {_extent_of_damage(file, problem, len(groups), sound)}")
+        Finding(file.name, f"{problem.message}; {_describe_damage(file, problem, len(groups), sound)}")
     )
 
 
-def _extent_of_damage(file: SegmentFile, problem: segment_audit.Problem, groups: int, sound: list[Extent]) -> str:
+def _describe_damage(file: SegmentFile, problem: segment_audit.Problem, groups: int, sound: list[Extent]) -> str:
     if file.table in EVENT_TIMES:
         return f"it holds history of {_ABOUT[file.table]}, no messages"
     gone = sum(extent.count for extent in problem.extents) - sum(extent.count for extent in sound)
@@ -361,7 +365,7 @@ Progress = Callable[[int, int], None]  # bytes checked so far, bytes in all
 
 
 class Examination(msgspec.Struct):
-    """Everything that can be said about a data directory without understanding what is in it."""
+    """The state of the files of a data directory, whatever their contents mean."""
 
     shard_id: bytes
     marker_is_sound: bool
@@ -376,7 +380,7 @@ class Examination(msgspec.Struct):
 
     @property
     def known_durable(self) -> int:
-        """The checkpoint and the segments know what was up to here."""
+        """The last sequence that the checkpoint or the segments cover."""
         return max(self.checkpoint.sequence, self.segments.manifest.sealed_sequence)
 
     @property
@@ -406,7 +410,7 @@ def examine(disk: Disk, on_progress: Progress = lambda done, total: None) -> Exa
 
 
 def require_data_directory(disk: Disk) -> None:
-    """Refuse a path that holds no data directory at all."""
+    """Refuse a path that holds no data directory."""
     path = disk.root
     if not path.exists():
         raise FileNotFoundError(f"there is nothing at {path}")
@@ -437,7 +441,7 @@ def _check_marker(disk: Disk) -> tuple[bytes, list[Finding]]:
 
 
 def _sealed_by(journal: JournalCheck, checkpoint: CheckpointCheck) -> int:
-    """How far the journal must have been sealed, since it is gone."""
+    """How far the journal must have been sealed, since those frames are gone."""
     return journal.first_sequence - 1 if journal.starts else checkpoint.sequence
 
 
@@ -456,13 +460,13 @@ class _Meter:
         names = [f"{folder}/{name}" for folder in folders for name in disk.list(folder)]
         self._total = sum(disk.size(name) for name in names if name != RESERVE)
         self._done = 0
-        self._tell = on_progress
+        self._on_progress = on_progress
 
     def add(self, count: int) -> None:
         self._done += count
-        self._tell(self._done, max(self._done, self._total))
+        self._on_progress(self._done, max(self._done, self._total))
 
     def over(self, disk: Disk) -> Progress:
-        """The same as a callback that counts from nothing."""
+        """A callback for segments, which counts from 0."""
         before = self._done
-        return lambda done, total: self._tell(before + done, max(before + total, self._total))
+        return lambda done, total: self._on_progress(before + done, max(before + total, self._total))

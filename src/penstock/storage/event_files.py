@@ -26,15 +26,15 @@ Row = tuple[Any, ...]
 
 
 class EventRows:
-    """Gathers settled entries; what it hands out is sorted by queue, then as it happened."""
+    """Gathers settled entries; its tables are sorted by queue, then in the order of the journal."""
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self._rows: dict[tuple[str, int], list[Row]] = {}  # by the queue's name and number
-        self._tables: dict[tuple[str, int], list[pa.Table]] = {}  # those before them
+        self._rows: dict[tuple[str, int], list[Row]] = {}  # by name and id of the queue
+        self._tables: dict[tuple[str, int], list[pa.Table]] = {}  # earlier rows
 
     def add(self, settled: Settled) -> None:
-        """Entries of a queue that is gone are history of nothing, and left out."""
+        """Add an entry; those of queues that are gone are left out."""
         if settled.queue not in self._names.queues:
             return
         queue = self._names.queues[settled.queue][0]
@@ -53,8 +53,8 @@ class EventRows:
             rows.clear()
 
     def tables(self) -> Iterator[pa.Table]:
-        """Everything, once all has been added."""
-        rows: list[Row] = []  # of several queues: most have little to say
+        """All rows, once everything was added."""
+        rows: list[Row] = []  # of several queues: most have few
         for key in sorted(self._rows):
             if key in self._tables:
                 yield _table(rows)
@@ -75,12 +75,12 @@ def _table(rows: list[Row]) -> pa.Table:
 
 
 def summary(table: pa.Table, kind: str = EVENTS) -> list[EventsOf]:
-    """What the manifest keeps about a file of events, or of tasks."""
+    """The manifest's account of the rows of a table, by queue."""
     time = EVENT_TIMES[kind]
-    found = table.group_by("incarnation").aggregate([(time, "max"), (time, "count")])
-    found = found.sort_by("incarnation")
-    latest = found[f"{time}_max"].cast(pa.int64())
-    columns = (column.to_pylist() for column in (found["incarnation"], found[f"{time}_count"], latest))
+    summaries = table.group_by("incarnation").aggregate([(time, "max"), (time, "count")])
+    summaries = summaries.sort_by("incarnation")
+    latest = summaries[f"{time}_max"].cast(pa.int64())
+    columns = (column.to_pylist() for column in (summaries["incarnation"], summaries[f"{time}_count"], latest))
     return list(map(EventsOf, *columns))
 
 
@@ -100,7 +100,7 @@ ROW_GROUP_ROWS: Final = 4 * limits.segment_row_group_rows
 
 
 class EventFileWriter:
-    """One file; there is none when nothing has happened."""
+    """Writes one file; none when there are no rows."""
 
     def __init__(self, disk: Disk, name: str, kind: str) -> None:
         self._disk = disk
@@ -112,14 +112,14 @@ class EventFileWriter:
         self._about: dict[int, EventsOf] = {}
 
     def add(self, tables: Iterable[pa.Table]) -> None:
-        """Tables that come after those before."""
+        """Add tables, in order."""
         for table in tables:
             self._waiting.append(table)
             if sum(map(len, self._waiting)) >= ROW_GROUP_ROWS:
                 self._write_full()
 
     def finish(self, sequences: tuple[int, int]) -> list[SegmentFile]:
-        """Write the rest and sync; what the manifest is to say of the file, if there is one."""
+        """Write the rest and sync; returns the manifest's account of the file, if there is one."""
         if any(map(len, self._waiting)):
             self._write(pa.concat_tables(self._waiting))
         if self._writer is None:
@@ -140,16 +140,16 @@ class EventFileWriter:
             self._writer = parquet.SegmentWriter(self._kind, table)
         self._writer.add(table)
         self._rows += len(table)
-        for found in summary(table, self._kind):
-            known = self._about.get(found.queue, EventsOf(found.queue, 0, 0))
-            latest = max(known.settled_last_at, found.settled_last_at)
-            self._about[found.queue] = EventsOf(found.queue, known.rows + found.rows, latest)
+        for events in summary(table, self._kind):
+            known = self._about.get(events.queue, EventsOf(events.queue, 0, 0))
+            latest = max(known.settled_last_at, events.settled_last_at)
+            self._about[events.queue] = EventsOf(events.queue, known.rows + events.rows, latest)
 
 
 def write_event_file(
     disk: Disk, name: str, kind: str, tables: Iterable[pa.Table], sequences: tuple[int, int]
 ) -> list[SegmentFile]:
-    """A file of all rows of some tables, if there are any."""
+    """Write all rows of some tables to a file, if there are any."""
     file = EventFileWriter(disk, name, kind)
     file.add(tables)
     return file.finish(sequences)

@@ -61,7 +61,7 @@ def encode_header(header: Header) -> bytes:
 
 
 def decode_header(data: bytes | memoryview, name: str) -> Header:
-    """The inverse; `name` is for the error."""
+    """The inverse of `encode_header`; `name` is for the error."""
     if len(data) < HEADER_BYTES:
         raise Damaged(f"{name}: the header is cut short at {len(data)} bytes")
     magic, version, _, shard_id, incarnation, first_sequence, crc = HEADER.unpack_from(data)
@@ -167,8 +167,8 @@ def _sound_frames(view: memoryview, seed: int, sequence: int, position: int) -> 
     positions = []
     unpack, end = FRAME.unpack_from, len(view)
     while position + FRAME.size <= end:
-        length, crc, found, _ = unpack(view, position)
-        if found != sequence or length < STAMP.size or length & 7 or position + PREFIX.size + length > end:
+        length, crc, frame_sequence, _ = unpack(view, position)
+        if frame_sequence != sequence or length < STAMP.size or length & 7 or position + PREFIX.size + length > end:
             break
         if not frame_is_sound(view, position, length, crc, seed):
             break
@@ -183,7 +183,7 @@ def _search(view: memoryview, seed: int, sequence: int, position: int) -> tuple[
     first = None
     work = 0
     passed = position
-    for start, length, crc, found, durable in _candidates(view, sequence, position):
+    for start, length, crc, frame_sequence, durable in _candidates(view, sequence, position):
         if start < passed:
             continue  # inside a frame that is sound: payload
         work += length
@@ -192,7 +192,7 @@ def _search(view: memoryview, seed: int, sequence: int, position: int) -> tuple[
         if not frame_is_sound(view, start, length, crc, seed):
             continue
         passed = start + PREFIX.size + length
-        first = first or (start, found)
+        first = first or (start, frame_sequence)
         if durable >= sequence:
             return first, True
     return first, False
@@ -203,8 +203,8 @@ def _candidates(view: memoryview, sequence: int, position: int) -> Iterator[tupl
     words = _words(view, position)
     if len(words) < 3:
         return
-    prefix, found, durable = words[:-2], words[1:-1], words[2:]
-    likely = np.flatnonzero((found > sequence) & (found <= sequence + len(words)) & (durable < found))
+    prefix, sequences, durable = words[:-2], words[1:-1], words[2:]
+    likely = np.flatnonzero((sequences > sequence) & (sequences <= sequence + len(words)) & (durable < sequences))
     lengths = (prefix[likely] & 0xFFFFFFFF).astype(np.int64)
     room = (len(words) - 1 - likely) * 8
     likely = likely[(lengths >= STAMP.size) & (lengths % 8 == 0) & (lengths <= room)]

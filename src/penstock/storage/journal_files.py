@@ -69,14 +69,15 @@ def first_sequences(disk: ReadableDisk) -> list[int]:
 
 
 def complete_files(disk: Disk) -> list[JournalFile]:
-    """All files but the last, which is still written to."""
+    """All files but the last, which is still being written."""
     starts = first_sequences(disk)
     names = [name_of(start) for start in starts]
-    return [JournalFile(*each, disk.size(each[0])) for each in zip(names, starts, starts[1:], strict=False)]
+    bounds = zip(names, starts, starts[1:], strict=False)
+    return [JournalFile(name, first, end, disk.size(name)) for name, first, end in bounds]
 
 
 def create_file(disk: Disk, header: Header, size: int) -> tuple[File, bool]:
-    """A new file, durable and open, and whether the reserve had to be used for it."""
+    """Create a file, durable and open; returns it, and whether the reserve had to be used for it."""
     file, is_reserve = _allocate(disk, size)
     file.write_at(encode_header(header), 0)
     file.sync()
@@ -88,33 +89,33 @@ def create_file(disk: Disk, header: Header, size: int) -> tuple[File, bool]:
 
 
 def reopen_file(disk: Disk, name: str, size: int) -> File:
-    """An existing file, preallocated again if there is room."""
+    """Open an existing file, preallocated again if there is room."""
     try:
         return disk.open(name, create_bytes=size)
     except DiskFull:
         return disk.open(name)
 
 
-def write_again(file: File, found: Scan) -> None:
-    """Write the frames that may never have reached the disk where they are.
+def rewrite_frames(file: File, scanned: Scan) -> None:
+    """Rewrite, in place, the frames that may never have reached the disk.
 
     After a failed sync the system may hold them in memory and take them for stored: a sync alone would prove nothing.
     """
-    if found.positions:
-        _, _, _, durable = FRAME.unpack_from(found.data, found.positions[-1])
-        start = found.positions[max(0, durable + 1 - found.first_sequence)]
-        file.write_at(found.data[start : found.end_position], start)
+    if scanned.positions:
+        _, _, _, durable = FRAME.unpack_from(scanned.data, scanned.positions[-1])
+        start = scanned.positions[max(0, durable + 1 - scanned.first_sequence)]
+        file.write_at(scanned.data[start : scanned.end_position], start)
 
 
-def erase_tail(file: File, found: Scan) -> None:
-    """Zeros over a torn tail. Not a truncation, which would give up disk space that may not come back."""
-    tail = np.frombuffer(found.data, np.uint8)[found.end_position :]
+def erase_tail(file: File, scanned: Scan) -> None:
+    """Write zeros over a torn tail. Truncating would give up disk space that may not come back."""
+    tail = np.frombuffer(scanned.data, np.uint8)[scanned.end_position :]
     dirty_bytes = int(np.flatnonzero(tail)[-1]) + 1
-    file.write_at(bytes(dirty_bytes), found.end_position)
+    file.write_at(bytes(dirty_bytes), scanned.end_position)
 
 
 def remove_leftovers(disk: Disk) -> None:
-    """Clear away what a crash left between making a file and naming it."""
+    """Remove what a crash left between creating a file and naming it."""
     if disk.exists(NEXT):
         disk.remove(NEXT)
 
@@ -146,17 +147,17 @@ def read_header(disk: ReadableDisk, first_sequence: int, shard_id: bytes) -> Hea
 
 
 def scan_file(disk: Disk, first_sequence: int, shard_id: bytes, end_sequence: int | None = None) -> Scan:
-    """Read a file and find its sound frames; never raises for what it finds behind the header."""
+    """Read a file and find its sound frames; damage behind the header is reported, not raised."""
     read_header(disk, first_sequence, shard_id)
     data = disk.read(name_of(first_sequence))
     return scan(data, seed_of(shard_id), first_sequence, end_sequence=end_sequence)
 
 
-def require_sound(disk: Disk, found: Scan) -> Scan:
+def require_sound(disk: Disk, scanned: Scan) -> Scan:
     """The scan itself, or `Damaged` naming file, position and what follows."""
-    if found.verdict is Verdict.DAMAGED:
-        raise Damaged(f"{disk.root / name_of(found.first_sequence)}: {found.describe()}")
-    return found
+    if scanned.verdict is Verdict.DAMAGED:
+        raise Damaged(f"{disk.root / name_of(scanned.first_sequence)}: {scanned.describe()}")
+    return scanned
 
 
 def _allocate(disk: Disk, size: int) -> tuple[File, bool]:
@@ -177,14 +178,14 @@ MARK_MAGIC: Final = b"PNSTKHW1"
 
 
 class Mark(NamedTuple):
-    """See the module's rules."""
+    """How far the journal was durable, and the length of its last file, when the mark was written."""
 
     durable_sequence: int = 0
     first_sequence: int = 0  # of the last file
     file_bytes: int = 0
 
     def is_cut(self, first_sequence: int, size: int, end_position: int) -> bool:
-        """Whether the last file is shorter than it was. One that ends with its last frame was full, and cut by us."""
+        """Whether the last file is shorter than it was. One that ends with its last frame was full, then truncated."""
         return first_sequence == self.first_sequence and size < self.file_bytes and size != end_position
 
 
@@ -195,7 +196,7 @@ def encode_mark(mark: Mark) -> bytes:
 
 
 def decode_mark(data: bytes) -> Mark:
-    """The mark; one that says nothing when it cannot be read."""
+    """Decode a mark; an empty one when it cannot be read."""
     if len(data) != MARK_FORMAT.size:
         return Mark()
     magic, durable, first, size, crc, _ = MARK_FORMAT.unpack(data)
@@ -203,7 +204,7 @@ def decode_mark(data: bytes) -> Mark:
 
 
 def read_mark(disk: ReadableDisk) -> Mark:
-    """What the directory says."""
+    """The mark of a directory."""
     try:
         return decode_mark(disk.read(MARK_FILE))
     except (FileNotFoundError, PenstockError):
@@ -211,7 +212,7 @@ def read_mark(disk: ReadableDisk) -> Mark:
 
 
 def write_mark(disk: Disk, mark: Mark) -> None:
-    """Put it down. A disk that is full has other worries."""
+    """Write the mark. A full disk is ignored: the mark is only evidence."""
     with suppress(PenstockError):
         disk.write_whole(MARK_FILE, encode_mark(mark))
 

@@ -205,13 +205,8 @@ def _encode(layer: Layer, sealed_sequence: int, parts: list[Part], version: int)
     return data.replace(_CHECK_EMPTY, b"crc32c=%08x" % crc32c(data))
 
 
-def decode(data: bytes) -> Manifest:
-    """The inverse of `encode`; `Damaged` when a single bit is not as it was written."""
-    return whole(decode_root(data), [])
-
-
 def decode_root(data: bytes, name: str = NAME) -> Root:
-    """The inverse of `encode_root`, and of `encode_part`, whose layer is the top."""
+    """The inverse of `encode_root`, and of `encode_part`, whose layer is the top; `Damaged` if a single bit differs."""
     found = set(_CHECK.findall(data))
     if len(found) != 1 or crc32c(_CHECK.sub(_CHECK_EMPTY, data)) != int(found.pop(), 16):
         raise Damaged(f"{name} does not match its checksum")

@@ -10,7 +10,7 @@ place rows in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -46,22 +46,12 @@ _COMPRESS_BESIDE_PAYLOAD: Final[dict[str, Any]] = {
 
 
 def file_name(table: str, first_sequence: int, number: int) -> str:
-    """Names sort in the order of the journal."""
+    """The name of a segment file; names sort in the order of the journal."""
     return f"segments/{table}/{first_sequence:020d}-{number}.parquet"
 
 
-def write(disk: Disk, name: str, kind: str, table: pa.Table, ends: Iterable[int]) -> tuple[list[int], memoryview]:
-    """Write a file with row groups that end at `ends`, synced; its bytes, and where its row groups end in them."""
-    writer = SegmentWriter(kind, table)
-    row = 0
-    for row_end in ends:
-        writer.add(table.slice(row, row_end - row))
-        row = row_end
-    return writer.finish(disk, name)
-
-
 class SegmentWriter:
-    """A file in the making, row group by row group: only its compressed bytes are in memory."""
+    """Writes a file row group by row group: only its compressed bytes are in memory."""
 
     def __init__(self, kind: str, sample: pa.Table) -> None:
         self._sink = pa.BufferOutputStream()
@@ -69,12 +59,12 @@ class SegmentWriter:
         self._ends: list[int] = []
 
     def add(self, table: pa.Table) -> None:
-        """One row group."""
+        """Add one row group."""
         self._writer.write_table(table, row_group_size=len(table))
         self._ends.append(self._sink.tell())
 
     def finish(self, disk: Disk, name: str) -> tuple[list[int], memoryview]:
-        """Write it to the disk, synced; its bytes, and where its row groups end in them."""
+        """Write the file to the disk, synced; returns where its row groups end, and its bytes."""
         self._writer.close()
         data = memoryview(self._sink.getvalue()).cast("B")
         disk.write_whole(name, data)
@@ -88,16 +78,16 @@ def describe(
     written: tuple[list[int], memoryview],
     sequences: tuple[int, int],
     *,
-    flags: Sequence[int] | None = None,
+    extents: Sequence[Extent] = (),
     events: Sequence[EventsOf] = (),
 ) -> SegmentFile:
     """The manifest's account of a file that was just written."""
     ends, data = written
+    flags = [0] * len(ends)
+    for extent in extents:
+        flags[extent.row_group] |= extent.flags
     bounds = pairwise([0, *ends])
-    groups = [
-        RowGroup(end, crc32c(data[start:end]), group_flags)
-        for (start, end), group_flags in zip(bounds, flags or [0] * len(ends), strict=True)
-    ]
+    groups = [RowGroup(end, crc32c(data[start:end]), flags[index]) for index, (start, end) in enumerate(bounds)]
     footer = data[ends[-1] :]
     return SegmentFile(name, kind, rows, len(data), crc32c(data), *sequences, groups, crc32c(footer), list(events))
 
@@ -108,7 +98,7 @@ def _writer(sink: Any, kind: str, table: pa.Table) -> pq.ParquetWriter:
         sink,
         table.schema,
         write_page_checksum=True,
-        # Columns are handed over as dictionaries where that saves time, and must still read back as plain text.
+        # Some columns are dictionaries in memory, where that saves time, and must still read back as plain text.
         store_schema=False,
         **compression,
         **WRITING[kind],
@@ -118,7 +108,7 @@ def _writer(sink: Any, kind: str, table: pa.Table) -> pq.ParquetWriter:
 
 
 def _shrinks(payloads: pa.ChunkedArray) -> bool:
-    """Whether zstd would pay, judged by a sample: payloads that are compressed or encrypted already only cost time."""
+    """Whether zstd saves space, judged by a sample: payloads that are compressed or encrypted only cost time."""
     rows = np.linspace(0, len(payloads) - 1, SAMPLE_ROWS).astype(np.int64)
     # One by one: `take` would first copy all of them into one array.
     sample = b"".join(payloads[row].as_py()[:SAMPLE_BYTES] for row in rows.tolist())
@@ -131,11 +121,11 @@ class SegmentReader:
 
     def __init__(self, disk: ReadableDisk, *, checks_pages: bool = True) -> None:
         self._disk = disk
-        self._checks_pages = checks_pages  # needless where what is decoded is the very memory that was checked
+        self._checks_pages = checks_pages  # needless where the memory that is decoded was checked as a whole
         self._footers: ByteCache[str, pq.FileMetaData] = ByteCache(limits.segment_footers_bytes)
 
     def read(self, file: SegmentFile, row_group: int, columns: Sequence[str]) -> pa.Table:
-        """Some columns of one row group."""
+        """Read some columns of one row group."""
         footer = self.footer(file)
         start, end = file.row_group_bounds(row_group)
         with self._disk.open_input(file.name) as source:
@@ -149,12 +139,12 @@ class SegmentReader:
                 raise Damaged(f"{file.name}: row group {row_group} cannot be read: {error}") from error
 
     def footer(self, file: SegmentFile) -> pq.FileMetaData:
-        """What a file says about itself, statistics of its row groups included."""
+        """The Parquet metadata of a file, with the statistics of its row groups."""
         return self._footers.get(file.name, lambda: self._footer(file))
 
-    def forget(self, unwanted: Callable[[str], bool]) -> None:
-        """Drop what is remembered of some files."""
-        self._footers.drop(unwanted)
+    def forget(self, is_gone: Callable[[str], bool]) -> None:
+        """Drop the footers of files that are gone."""
+        self._footers.drop(is_gone)
 
     def _footer(self, file: SegmentFile) -> tuple[pq.FileMetaData, int]:
         footer = self._disk.read(file.name, file.footer_position)
@@ -194,7 +184,7 @@ def row_sizes(table: pa.Table) -> Int64s:
 def extents_of(table: pa.Table, flags: NDArray[np.int64], name: str, ends: list[int]) -> list[Extent]:
     """The extents of a messages table that is written to `name` with row groups that end at `ends`.
 
-    Rows are sorted; `flags` tells for each which batch columns it may have.
+    Rows are sorted; `flags` has the batch columns that each row may have.
     """
     if not len(table):
         return []
@@ -256,12 +246,11 @@ def write_messages(
     disk: Disk, table: pa.Table, ends: list[int], extents: Sequence[Extent], sequences: tuple[int, int]
 ) -> SegmentFile:
     """Write a sorted messages table to the file where `extents` say that it is."""
+    writer = SegmentWriter(MESSAGES, table)
+    for start, end in pairwise([0, *ends]):
+        writer.add(table.slice(start, end - start))
     name = extents[0].file
-    written = write(disk, name, MESSAGES, table, ends)
-    flags = [0] * len(ends)
-    for extent in extents:
-        flags[extent.row_group] |= extent.flags
-    return describe(name, MESSAGES, len(table), written, sequences, flags=flags)
+    return describe(name, MESSAGES, len(table), writer.finish(disk, name), sequences, extents=extents)
 
 
 Column = NDArray[Any]
@@ -305,11 +294,11 @@ def read_table(reader: SegmentReader, file: SegmentFile, row_group: int) -> pa.T
 
 
 def moved_table(table: pa.Table, row: int, count: int, to_row: int) -> pa.Table:
-    """The same messages with those from `row` on at `to_row`; what comes before them is filled up with nothing."""
+    """A table in which the messages from `row` on begin at `to_row`; the rows before them are empty."""
     kept = table.slice(row, count)
-    filling = {field.name: pa.nulls(to_row, field.type) for field in kept.schema}
-    filling["payload"] = pa.repeat(pa.scalar(b"", pa.binary()), to_row)
-    return pa.concat_tables([pa.table(filling).cast(kept.schema), kept]).combine_chunks()
+    padding = {field.name: pa.nulls(to_row, field.type) for field in kept.schema}
+    padding["payload"] = pa.repeat(pa.scalar(b"", pa.binary()), to_row)
+    return pa.concat_tables([pa.table(padding).cast(kept.schema), kept]).combine_chunks()
 
 
 def read_column(reader: SegmentReader, file: SegmentFile, row_group: int, name: str) -> Column:
@@ -323,7 +312,7 @@ def read_column(reader: SegmentReader, file: SegmentFile, row_group: int, name: 
         values = _integers(kinds).astype(np.uint8)
     else:
         values = _integers(reader.read(file, row_group, [name])[name]).astype(_DTYPES[name], copy=False)
-    values.flags.writeable = False  # it is shared by all who ask
+    values.flags.writeable = False  # it is shared by all callers
     return values
 
 
@@ -335,7 +324,7 @@ def _integers(column: pa.ChunkedArray) -> Column:
 
 
 def _key_hashes(keys: pa.ChunkedArray) -> Column:
-    # The batch owns the rule for hashes, and a batch has payloads.
+    # The batch has the rule for hashes, and needs payloads.
     payloads = pa.repeat(pa.scalar(b"", pa.binary()), len(keys))
     hashes = Batch.from_arrow(pa.table({"key": keys, "payload": payloads})).key_hashes()
     return np.zeros(len(keys), np.uint32) if hashes is None else hashes

@@ -102,29 +102,13 @@ SCHEMAS: Final[dict[str, pa.Schema]] = {
 WRITING: Final[dict[str, dict[str, Any]]] = {
     MESSAGES: {
         "use_dictionary": [
-            "queue",
-            "incarnation",
-            "partition",
-            "partition_id",
-            "pushed_at",
-            "key",
-            "priority",
-            "headers.key_value.key",
-            "content_type",
-            "producer",
+            "queue", "incarnation", "partition", "partition_id", "pushed_at", "key", "priority",
+            "headers.key_value.key", "content_type", "producer",
         ],
         "column_encoding": {"offset": "DELTA_BINARY_PACKED"},
         "write_statistics": [
-            "queue",
-            "incarnation",
-            "partition",
-            "partition_id",
-            "offset",
-            "pushed_at",
-            "available_at",
-            "expires_at",
-            "key",
-            "priority",
+            "queue", "incarnation", "partition", "partition_id", "offset", "pushed_at", "available_at", "expires_at",
+            "key", "priority",
         ],
     },
     EVENTS: {
@@ -133,31 +117,16 @@ WRITING: Final[dict[str, dict[str, Any]]] = {
     },
     TASKS: {
         "use_dictionary": [
-            "task_type",
-            "queue",
-            "incarnation",
-            "partition",
-            "partition_id",
-            "state",
-            "outcome",
-            "attempt",
-            "worker",
-            "kwargs",
-            "error",
-            "priority",
-            "max_attempts",
-            "timeout_seconds",
-            "workflow",
-            "schedule",
-            "key",
+            "task_type", "queue", "incarnation", "partition", "partition_id", "state", "outcome", "attempt", "worker",
+            "kwargs", "error", "priority", "max_attempts", "timeout_seconds", "workflow", "schedule", "key",
         ],
         "write_statistics": ["task_id", "task_type", "queue", "incarnation", "state", "at"],
     },
-}
+}  # fmt: skip
 
-# Tables of what happened, not of messages: a file of theirs says how many rows it has about each queue, and until when.
+# Tables of events, not of messages, with the column that says when. Each of their files has a summary by queue.
 EVENT_TIMES: Final = {EVENTS: "settled_at", TASKS: "at"}
-EVENT_ROWS_AT_ONCE: Final = 8_192  # rows that wait as Python objects until they are made a table, which takes less room
+EVENT_ROWS_AT_ONCE: Final = 8_192  # rows kept as Python objects until they become a table, which takes less room
 
 
 class Names(NamedTuple):

@@ -87,7 +87,7 @@ def _crc32c(disk: Disk, file: SegmentFile) -> int:
 
 
 def _check_rows(reader: SegmentReader, file: SegmentFile, extents: Sequence[Extent]) -> Iterator[str]:
-    """Every page is read, so that the checksum of each is looked at too."""
+    """Read every page, so that its checksum is checked too."""
     rows = 0
     for row_group in range(len(file.row_groups)):
         table = reader.read(file, row_group, SCHEMAS[file.table].names)
@@ -125,7 +125,7 @@ _NULLABLE: Final = {
 
 
 class RebuiltManifest(NamedTuple):
-    """A manifest, and the files that it does not name: read in vain, or not needed."""
+    """A manifest, and the files that it does not name: unreadable, or not needed."""
 
     manifest: Manifest
     unlisted: list[str]
@@ -133,7 +133,7 @@ class RebuiltManifest(NamedTuple):
 
 
 class _ManifestBuilder:
-    """The manifest as it grows."""
+    """Collects the files of a manifest."""
 
     def __init__(self, disk: Disk, sealed_sequence: int) -> None:
         self.disk = disk
@@ -176,14 +176,12 @@ class _ManifestBuilder:
         if not extents:
             self.unlisted.append(name)
             return
-        flags = [0] * len(rows)
         for extent in extents:
-            flags[extent.row_group] |= extent.flags
             self._taken.setdefault((extent.queue, extent.partition), []).append(
                 (extent.first_offset, extent.end_offset)
             )
         self.extents += extents
-        self.files[name] = parquet.describe(name, MESSAGES, len(table), written, sequences, flags=flags)
+        self.files[name] = parquet.describe(name, MESSAGES, len(table), written, sequences, extents=extents)
 
     def _is_new(self, extent: Extent) -> bool:
         taken = self._taken.get((extent.queue, extent.partition), ())
@@ -197,12 +195,12 @@ class _ManifestBuilder:
 def rebuild_manifest(disk: Disk, sealed_sequence: int) -> RebuiltManifest:
     """Read every file; `sealed_sequence` is where the journal takes over."""
     builder = _ManifestBuilder(disk, sealed_sequence)
-    found = sorted(
+    files = sorted(
         ((int(match[1]), -int(match[2]), kind, f"segments/{kind}/{match[0]}") for kind, match in _segment_files(disk)),
     )
-    starts = sorted({first for first, *_ in found if first <= sealed_sequence})
+    starts = sorted({first for first, *_ in files if first <= sealed_sequence})
     ends = dict(pairwise([*starts, sealed_sequence + 1]))
-    for first, _, kind, name in found:
+    for first, _, kind, name in files:
         if first <= sealed_sequence:
             builder.add(kind, name, (first, ends[first]))
         else:

@@ -1,11 +1,11 @@
 """The lives of tasks, for the sealed table: one row per frame that changed something about a task.
 
-The first row of a task has what it was submitted with. Rows after it have what changed, and null for the rest. That a
-task was leased is no row of its own, since the row that ends the run says when it began and who ran it; but those that
-run at the end are told then.
+The first row of a task has what it was submitted with. Rows after it have what changed, and null for the rest. A lease
+has no row of its own, since the row that ends the run says when it began and who ran it; but tasks that still run at
+the end get one.
 
-What settles a message only names its place. For those that were submitted in other files somebody is asked which tasks
-they are (`identify`); messages that nobody knows as tasks are none.
+What settles a message only names its place. Tasks that were submitted in other files are looked up with `identify`;
+messages that it does not know are no tasks.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Key = Place | bytes  # where a task's message is, or its id
 
 
 class Identity(NamedTuple):
-    """Which task it is."""
+    """Identifies a task."""
 
     task_id: bytes
     task_type: str
@@ -73,7 +73,7 @@ _SCHEMA: Final = SCHEMAS[TASKS]
 
 
 class TaskRows:
-    """Gathers the changes of frames, in the order of the journal; `tables()` hands out what there is."""
+    """Gathers the changes of frames, in the order of the journal; `tables()` returns them."""
 
     def __init__(
         self,
@@ -88,20 +88,20 @@ class TaskRows:
         self._identify = identify
         queues = {id: name for id, (name, _) in names.queues.items()}
         self._fold = Fold(Known(queues, set(task_queues), {}, {}))
-        self._own: dict[Key, Identity] = {}  # submitted in what is gathered, if that is to be remembered
+        self._submitted: dict[Key, Identity] = {}  # submitted in what is gathered, if that is to be remembered
         self._running: dict[Key, list[Any]] = {}  # attempt, worker, since when
         self._waiting: list[Waiting] = []
         self._sequence = 0
         self._tables: list[pa.Table] = []
 
-    def take(self, sequence: int, found: Iterable[Entry]) -> None:
+    def take(self, sequence: int, entries: Iterable[Entry]) -> None:
         """The entries of one frame."""
         fold, number = self._fold, sequence << ROW_BITS
         fold.at, self._sequence = 0, sequence
         purged: list[Waiting] = []
-        for entry in found:
+        for entry in entries:
             if entry.queue not in self._names.queues:
-                continue  # of a queue that is gone, and all its history with it
+                continue  # of a queue that is gone
             if isinstance(entry, TasksPurged):
                 purged += _purged(entry, sequence)
             else:
@@ -116,7 +116,7 @@ class TaskRows:
             self._gather()
 
     def _take(self, number: int, entry: Entry) -> int:
-        """The number after those of the tasks that it submits."""
+        """Take one entry; returns the number after those of the tasks that it submits."""
         fold = self._fold
         if isinstance(entry, Push):
             return fold.take_pushed(number, entry)
@@ -138,7 +138,7 @@ class TaskRows:
                     del self._fold.changes[key]
 
     def _end_runs(self) -> None:
-        """A purge, say, does not tell of the run that it ends."""
+        """Complete entries, a purge for example, that do not describe the run that they end."""
         for key, change in self._fold.changes.items():
             if change[STATE] is not None and change[STATE] != Code.RUNNING and key in self._running:
                 run = self._running.pop(key)
@@ -146,12 +146,12 @@ class TaskRows:
                     change[ATTEMPT : STARTED_AT + 1] = run
 
     def tables(self) -> list[pa.Table]:
-        """What was gathered since it was asked for last."""
+        """What was gathered since the last call."""
         tables, self._tables = self._tables, []
         return tables
 
     def finish(self) -> None:
-        """All has been taken: gather the rest."""
+        """Gather the rest, once all frames were taken."""
         for key, run in self._running.items():
             change = [int(Code.RUNNING), None, *run, *[None] * 5, *key, FINAL_FROM]
             self._waiting.append((key, run[-1], change, self._sequence))
@@ -159,13 +159,13 @@ class TaskRows:
         self._gather()
 
     def _gather(self) -> None:
-        """Make a table of what waits, so that it takes less room."""
+        """Make a table of the waiting changes, which takes less room."""
         waiting, self._waiting = self._waiting, []
-        told = self._identities(waiting)
+        identities = self._identities(waiting)
         rows = [
             self._row(change, at, identity)
             for key, at, change, sequence in waiting
-            if (identity := told.get(key)) is None or _is_shown(change, identity, sequence)
+            if (identity := identities.get(key)) is None or _is_shown(change, identity, sequence)
         ]
         kept = [row for row in rows if row is not None]
         if kept:
@@ -178,11 +178,13 @@ class TaskRows:
             for key, _, change, _ in waiting:
                 if len(change) > UPDATE_LENGTH:
                     number, task_id, type_ = change[NUMBER : NUMBER + 3]
-                    self._own[key] = self._own[task_id] = Identity(task_id, self._fold.known.texts[type_], number)
-        unknown = [key for key, _, change, _ in waiting if len(change) <= UPDATE_LENGTH and key not in self._own]
+                    self._submitted[key] = self._submitted[task_id] = Identity(
+                        task_id, self._fold.known.texts[type_], number
+                    )
+        unknown = [key for key, _, change, _ in waiting if len(change) <= UPDATE_LENGTH and key not in self._submitted]
         if self._identify is None or not unknown:
-            return self._own
-        return {**self._own, **self._identify(unknown)}
+            return self._submitted
+        return {**self._submitted, **self._identify(unknown)}
 
     def _row(self, change: Change, at: int, identity: Identity | None) -> tuple[Any, ...] | None:
         texts = self._fold.known.texts
@@ -232,7 +234,7 @@ class TaskRows:
 
 
 def _purged(entry: TasksPurged, sequence: int) -> list[Waiting]:
-    """A row for each task that the task index forgets, so that it does so when it is made anew."""
+    """A row for each task that the task index forgets, so that it does so when it is rebuilt."""
     places: list[tuple[Key, list[Any]]] = [
         ((entry.queue, span.partition, offset), [entry.queue, span.partition, offset])
         for span in entry.spans
@@ -243,7 +245,7 @@ def _purged(entry: TasksPurged, sequence: int) -> list[Waiting]:
 
 
 def _is_shown(change: Change, identity: Identity, sequence: int) -> bool:
-    """What happens to a message after its task was forgotten is about nobody's task."""
+    """What happens to a message after its task was forgotten is not shown."""
     if change[STATE] == PURGED:
         return identity.until is not None and sequence <= identity.until
     return identity.until is None or sequence <= identity.until or len(change) > UPDATE_LENGTH
@@ -252,7 +254,7 @@ def _is_shown(change: Change, identity: Identity, sequence: int) -> bool:
 def _state(change: Change, at: int) -> str:
     code = change[STATE]
     if code is None:
-        return "running"  # it told of its progress
+        return "running"  # it reported progress
     if code == Code.WAITING:
         return "scheduled" if (change[DUE_AT] or 0) > at else "pending"
     return _STATES[code]

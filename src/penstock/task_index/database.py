@@ -32,34 +32,13 @@ VERSION: Final = 2
 
 # What changes in a task's life, in the order of `task_changes.Change`; then what does not.
 CHANGING: Final = (
-    "state",
-    "due_at",
-    "attempt",
-    "worker",
-    "started_at",
-    "finished_at",
-    "outcome",
-    "error",
-    "result",
-    "progress",
-)
+    "state", "due_at", "attempt", "worker", "started_at", "finished_at", "outcome", "error", "result", "progress",
+)  # fmt: skip
 PLACE: Final = ("queue", "partition", "position")
 LASTING: Final = (
-    "number",
-    "task_id",
-    "type",
-    "priority",
-    "max_attempts",
-    "args",
-    "kwargs",
-    "submitted_at",
-    "timeout_seconds",
-    "depends_on",
-    "workflow",
-    "schedule",
-    "message_key",
-    "trace",
-)
+    "number", "task_id", "type", "priority", "max_attempts", "args", "kwargs", "submitted_at", "timeout_seconds",
+    "depends_on", "workflow", "schedule", "message_key", "trace",
+)  # fmt: skip
 COLUMNS: Final = (*CHANGING, *PLACE, *LASTING)
 
 TABLES: Final = """

@@ -15,7 +15,7 @@ from penstock.delivery.child_release import cancelled
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import digest
 from penstock.delivery.entries import Entry, Parent, TaskHeld, UniqueTaken
-from penstock.delivery.tasks import HELD, Place, Withdrawn, id_text
+from penstock.delivery.tasks import HELD, Place, WithdrawnTask, id_text
 from penstock.envelopes import parse_envelope
 from penstock.errors import QueueFull, TaskConflict
 from penstock.model_tasks import FINAL, TaskState
@@ -39,7 +39,7 @@ def kin(shard: Shard, task_id: str) -> frozenset[str]:
     return frozenset({id_text(each.task_id) for each in members}.union(*map(_parents, members)))
 
 
-def _family(core: DeliveryState, task: bytes) -> list[Withdrawn]:
+def _family(core: DeliveryState, task: bytes) -> list[WithdrawnTask]:
     """Those that were cancelled because of a task, and because of them, and so on; with the task, if it is one."""
     withdrawn = core.tasks.withdrawn
     itself = withdrawn.known.get(task)
@@ -54,7 +54,7 @@ def _family(core: DeliveryState, task: bytes) -> list[Withdrawn]:
     return [*([] if itself is None else [itself]), *found.values()]
 
 
-def _parents(each: Withdrawn) -> tuple[str, ...]:
+def _parents(each: WithdrawnTask) -> tuple[str, ...]:
     return parse_envelope(Batch(each.batch).payload(0)).depends_on
 
 
@@ -77,7 +77,7 @@ def decide_revived(core: DeliveryState, task_id: str, place: Place | None, known
     return revival.entries(root if place is None else b"", now)
 
 
-def _is_kept(core: DeliveryState, each: Withdrawn, known: Kin, now: int) -> bool:
+def _is_kept(core: DeliveryState, each: WithdrawnTask, known: Kin, now: int) -> bool:
     """Whether a task is still as it was when it was cancelled: neither forgotten nor submitted once more."""
     name = id_text(each.task_id)
     if name not in known.asked:
@@ -92,7 +92,7 @@ class _Revival:
     """Some tasks that are held again, with the lock held."""
 
     def __init__(
-        self, core: DeliveryState, members: Mapping[bytes, Withdrawn], known: Kin, places: Mapping[bytes, Place]
+        self, core: DeliveryState, members: Mapping[bytes, WithdrawnTask], known: Kin, places: Mapping[bytes, Place]
     ) -> None:
         self._core = core
         self._members = members
@@ -119,7 +119,7 @@ class _Revival:
                 doomed.append(cancelled(each.queue, task_id, why, now, lost[0]))
         return held + doomed
 
-    def _look(self, each: Withdrawn) -> tuple[list[Parent], tuple[bytes, str] | None]:
+    def _look(self, each: WithdrawnTask) -> tuple[list[Parent], tuple[bytes, str] | None]:
         """Whom a task waits for; and a parent that did not complete, with its state."""
         waits: list[Parent] = []
         for name in dict.fromkeys(_parents(each)):
@@ -148,7 +148,7 @@ class _Revival:
             raise Moved
         return place, found.state.value
 
-    def _key(self, each: Withdrawn, now: int) -> list[Entry]:
+    def _key(self, each: WithdrawnTask, now: int) -> list[Entry]:
         """Its unique key is its own again, unless somebody else has it."""
         key = (each.queue, each.unique)
         if not each.unique or key in self._keys or self._core.tasks.owner_of(self._core, *key, now) is not None:

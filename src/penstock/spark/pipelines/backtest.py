@@ -22,7 +22,7 @@ from penstock.spark import functions as f
 from penstock.spark.failures import cause, shown_plainly
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
 from penstock.spark.pipelines.error_signatures import signature
-from penstock.spark.pipelines.frames import match, sampled
+from penstock.spark.pipelines.frames import match, persisted, sampled
 from penstock.spark.pipelines.handler_process import Call, HandlerProcess, Setup
 from penstock.spark.pipelines.state import write_state
 
@@ -249,11 +249,8 @@ def run(run: Run) -> Report:
     run.progress.step("comparing")
     events = run.events(queues=queues, columns=_EVENTS).where(f.col("group") == options.group)
     table = compared(results, what_happened(results, events)).withColumn("signature", signature(f.col("error")))
-    table.persist()
-    try:
+    with persisted(table):
         return report(table, run.out, options.handler, options.samples)
-    finally:
-        table.unpersist()
 
 
 def check(run: Run) -> None:

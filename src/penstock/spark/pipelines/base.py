@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from penstock.history import absolute_url
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -48,33 +50,57 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(Protocol):
-    """Where a run tells how far it is."""
+    """Where a run reports how far it is."""
 
     def step(self, what: str, done: float | None = None, total: float | None = None) -> None:
         """Now doing `what`; with numbers when they are known."""
 
 
-class Run(Protocol):
-    """What a pipeline is given."""
+class Silent:
+    """Progress that is not shown."""
 
-    spark: SparkSession
-    url: str  # a data directory or a broker
-    queues: tuple[str, ...]  # names and patterns, as given
-    since: datetime | None
-    until: datetime | None
-    options: Any  # the pipeline's own `Options`
-    out: Path  # where files go
-    progress: Progress
+    def step(self, what: str, done: float | None = None, total: float | None = None) -> None:
+        """Show nothing."""
+
+
+class Run:
+    """What a pipeline is given: options, where to write, and the tables of some queues."""
+
+    def __init__(
+        self,
+        spark: SparkSession | None,
+        url: str,
+        queues: Sequence[str] = (),
+        *,
+        options: Any,
+        out: Path,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.spark: SparkSession = spark  # type: ignore[assignment] # None while the run is only checked
+        # As the source will spell it, so that a state which names it fits in any working directory.
+        self.url = absolute_url(url)  # of a data directory or a broker
+        self.queues = tuple(queues)  # names and patterns
+        self.options = options  # the pipeline's own `Options`
+        self.out = out
+        self.since = since
+        self.until = until
+        self.progress: Progress = progress or Silent()
 
     def messages(self, *, queues: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> DataFrame:
         """Messages of the queues between `since` and `until` (pushed_at), only these columns."""
+        return self._table("messages", queues, columns)
 
     def events(self, *, queues: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> DataFrame:
-        """What became of them, between `since` and `until` (settled_at)."""
+        """Events of the queues between `since` and `until` (settled_at), only these columns."""
+        return self._table("events", queues, columns)
 
+    def _table(self, name: str, queues: Sequence[str] | None, columns: Sequence[str] | None) -> DataFrame:
+        from penstock.spark import table
 
-def check_nothing(run: Run) -> None:
-    """For a pipeline whose options need no second look."""
+        names = self.queues if queues is None else queues
+        return table(self.spark, self.url, names or "*", name, self.since, self.until, columns)
 
 
 class Pipeline(msgspec.Struct, frozen=True):
@@ -85,4 +111,4 @@ class Pipeline(msgspec.Struct, frozen=True):
     explanation: str  # what it reads, does and writes; for `pipeline explain`
     options: type[Options]
     run: Callable[[Run], Report]
-    check: Callable[[Run], None] = check_nothing  # refuses what cannot work, before there is a `run.spark`
+    check: Callable[[Run], None] = lambda run: None  # refuses what cannot work, before there is a `run.spark`

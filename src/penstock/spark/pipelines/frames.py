@@ -1,4 +1,4 @@
-"""DataFrame functions that several pipelines share: messages joined with the events about them, and samples.
+"""DataFrame functions that several pipelines share: joining messages with events, samples.
 
 Events are runs of offsets; messages are single ones. Joining them by "offset between first and last" would compare
 everything with everything, so both are cut into stretches of offsets first and joined by the stretch.
@@ -6,7 +6,8 @@ everything with everything, so both are cut into stretches of offsets first and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from penstock.spark import functions as f
@@ -47,6 +48,16 @@ def sampled(messages: DataFrame, share: float | Column) -> DataFrame:
     parts = 1_000_000
     place = f.pmod(f.xxhash64("queue", "partition", "offset"), f.lit(parts))
     return messages.where(place < share * f.lit(parts))
+
+
+@contextmanager
+def persisted(table: DataFrame) -> Iterator[DataFrame]:
+    """A table that is read several times, kept by Spark for the block."""
+    table.persist()
+    try:
+        yield table
+    finally:
+        table.unpersist()
 
 
 def _stretch(name: str) -> Column:

@@ -30,6 +30,7 @@ from penstock.model import to_datetime
 from penstock.spark import functions as f
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
 from penstock.spark.pipelines.charts import Flow, flow_chart
+from penstock.spark.pipelines.frames import persisted
 from penstock.spark.pipelines.pages import page, picture, section, table_section
 from penstock.spark.pipelines.rollup_frames import (
     COUNTS,
@@ -309,9 +310,10 @@ def run(run: Run) -> Report:
     state = files.open(run.url, options.key_prefix, is_rebuild=options.rebuild)
     run.progress.step("looking for what is new")
     since = _look_from(run, state)
-    pushes = _new_pushes(run, state, since).persist()
-    minutes = _changed_minutes(run, files, state, since).persist()
-    try:
+    with (
+        persisted(_new_pushes(run, state, since)) as pushes,
+        persisted(_changed_minutes(run, files, state, since)) as minutes,
+    ):
         after, pushed, settled = _advance(run, state, pushes, minutes)
         if after is state and (files.is_drawn or not state.dates):
             return _nothing_new(run, state)
@@ -319,9 +321,6 @@ def run(run: Run) -> Report:
             return _report(run, files, state, 0, 0)
         run.progress.step("adding up")
         files.replace(state, after, _fresh(run, pushes, minutes, since), minutes.select("queue", "minute_us"))
-    finally:
-        pushes.unpersist()
-        minutes.unpersist()
     return _report(run, files, after, pushed, settled)
 
 

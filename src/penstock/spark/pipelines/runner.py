@@ -9,9 +9,7 @@ durable when the table was planned.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,14 +17,13 @@ import msgspec
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidField, PenstockError
-from penstock.history import absolute_url
 from penstock.model import suggestion, to_datetime
 from penstock.spark.failures import cause, query_error
-from penstock.spark.pipelines.base import Options, Pipeline, Progress, Report
+from penstock.spark.pipelines.base import Pipeline, Report, Run
 from penstock.spark.pipelines.state import Record, keep, locked, records
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    pass
 
 
 # Where each lives, in the order in which they are listed.
@@ -66,59 +63,8 @@ def find(name: str) -> Pipeline:
     return pipeline
 
 
-ALL: Final = "*"
-
-
-class Silent:
-    """Progress that nobody looks at."""
-
-    def step(self, what: str, done: float | None = None, total: float | None = None) -> None:
-        """Say nothing."""
-
-
-class PipelineRun:
-    """What a pipeline is given: `Run` of base.py."""
-
-    def __init__(
-        self,
-        spark: SparkSession | None,
-        url: str,
-        queues: Sequence[str] = (),
-        *,
-        options: Options,
-        out: Path,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        progress: Progress | None = None,
-    ) -> None:
-        # None while the run is only checked.
-        self.spark: SparkSession = spark  # type: ignore[assignment]
-        # As the source will spell it, so that a state which names it fits wherever one stands.
-        self.url = absolute_url(url)
-        self.queues = tuple(queues)
-        self.since = since
-        self.until = until
-        self.options = options
-        self.out = out
-        self.progress: Progress = progress or Silent()
-
-    def messages(self, *, queues: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> DataFrame:
-        """Messages of the queues between `since` and `until` (pushed_at), only these columns."""
-        return self._table("messages", queues, columns)
-
-    def events(self, *, queues: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> DataFrame:
-        """What became of them, between `since` and `until` (settled_at)."""
-        return self._table("events", queues, columns)
-
-    def _table(self, name: str, queues: Sequence[str] | None, columns: Sequence[str] | None) -> DataFrame:
-        from penstock.spark import table
-
-        names = self.queues if queues is None else queues
-        return table(self.spark, self.url, names or ALL, name, self.since, self.until, columns)
-
-
-def execute(pipeline: Pipeline, run: PipelineRun, *, clock: Clock | None = None) -> Report:
-    """Run a pipeline in its directory, alone, and note what came of it."""
+def execute(pipeline: Pipeline, run: Run, *, clock: Clock | None = None) -> Report:
+    """Run a pipeline in its directory, alone, and record the run."""
     clock = clock or SystemClock()
     begun = clock.now()
     pipeline.check(run)
@@ -134,9 +80,9 @@ def execute(pipeline: Pipeline, run: PipelineRun, *, clock: Clock | None = None)
 
 
 def _refuse_others(pipeline: Pipeline, out: Path) -> None:
-    """Files and state of two pipelines do not go together, and their accounts even less."""
+    """Refuse a directory that has the files and records of another pipeline."""
     earlier: list[Record] = []
-    with suppress(InvalidField):  # an account that cannot be read is no reason to fail
+    with suppress(InvalidField):  # a record that cannot be read is no reason to fail
         earlier = records(out)
     others = [record.pipeline for record in earlier if record.report is not None and record.pipeline != pipeline.name]
     if others:
@@ -145,11 +91,11 @@ def _refuse_others(pipeline: Pipeline, out: Path) -> None:
 
 
 def default_out(name: str) -> Path:
-    """Where the files of a pipeline go when nobody says where."""
+    """The default directory for the files of a pipeline."""
     return Path("pipelines") / name.replace(":", ".")
 
 
-def _record(pipeline: Pipeline, run: PipelineRun, clock: Clock, begun: int, **came: Any) -> Record:
+def _record(pipeline: Pipeline, run: Run, clock: Clock, begun: int, **came: Any) -> Record:
     changed = {
         field.name: getattr(run.options, field.name)
         for field in msgspec.structs.fields(run.options)

@@ -8,7 +8,7 @@ pushed: the report holds the commands that would do it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta
@@ -22,7 +22,7 @@ from penstock.spark import ranges
 from penstock.spark.pipelines import triage_report
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run
 from penstock.spark.pipelines.error_signatures import signature, signature_id, with_value
-from penstock.spark.pipelines.frames import match, sampled
+from penstock.spark.pipelines.frames import match, persisted, sampled
 from penstock.spark.pipelines.state import read_state, write_state
 from penstock.spark.pipelines.triage_facts import HEALTHY, INPUT, count_facts, most_telling, telling_facts
 from penstock.spark.pipelines.triage_report import LetterGroup, Triage
@@ -143,7 +143,7 @@ def run(run: Run) -> Report:
     queues, known_queues = dead_letter_queues(run)
     if not queues:
         return triage_report.report(Triage(mark="", letters=0, groups=[]), None)
-    with kept(_letters(run, options, queues)) as letters:
+    with persisted(_letters(run, options, queues)) as letters:
         mark = _mark(letters, options)
         known = read_state(run.out / FILE, Triage)
         if known is not None and known.mark == mark and not options.again:
@@ -177,16 +177,6 @@ def dead_letter_queues(run: Run) -> tuple[list[str], set[str]]:
     return sorted(names & set(moment.queues)), set(moment.queues)
 
 
-@contextmanager
-def kept(table: DataFrame) -> Iterator[DataFrame]:
-    """A table that is read several times, kept meanwhile."""
-    table.persist()
-    try:
-        yield table
-    finally:
-        table.unpersist()
-
-
 def _mark(letters: DataFrame, options: TriageOptions) -> str:
     """A mark of the letters and the options: the same mark gives the same report."""
     row = letters.agg(f.count("*"), f.coalesce(f.bit_xor(f.xxhash64("id")), f.lit(0))).collect()[0]
@@ -204,7 +194,7 @@ def _examined(
     taken = triage_report.taken_by(letters, list(filters.values()))
     small = [group.who for group in groups if triage_report.needs_ids(filters[group.who], taken, group.letters)]
     ids = triage_report.ids_of(letters, small) if small else {}
-    nothing = triage_report.Taken(own=0, others=0, others_in_time=0)
+    nothing = triage_report.Taken()
     for group in groups:
         who = group.who
         command = triage_report.command(filters[who], taken.get(who, nothing), ids.get(who, ()), run.url)
@@ -222,7 +212,7 @@ def _facts(
     acked = run.events(queues=origins, columns=_EVENTS).where("outcome = 'acked'")
     if options.group is not None:
         acked = acked.where(f.col("group") == options.group)
-    with kept(acked):
+    with persisted(acked):
         healthy = healthy_messages(messages, acked, letters, options.healthy).withColumn("who", f.lit(HEALTHY))
         facts = shared_facts(comparable(letters, messages, groups), healthy.select(*INPUT), options.share)
         for row in facts.where(f.col("who").isin(list(by_group))).collect():

@@ -50,9 +50,9 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
     """What a filter takes: of its group, of others, and of others within its times."""
 
-    own: int
-    others: int
-    others_in_time: int
+    own: int = 0
+    others: int = 0
+    others_in_time: int = 0
 
 
 def filter_of(group: Any) -> Filter:
@@ -99,9 +99,7 @@ def taken_by(letters: DataFrame, filters: Sequence[Filter]) -> dict[str, Taken]:
         f.count_if(~is_own).alias("others"),
         f.count_if(~is_own & in_time).alias("others_in_time"),
     )  # fmt: skip
-    return {
-        row.f_who: Taken(own=row.own, others=row.others, others_in_time=row.others_in_time) for row in counted.collect()
-    }
+    return {who: Taken(own=own, others=others, others_in_time=late) for who, own, others, late in counted.collect()}
 
 
 def ids_of(letters: DataFrame, whos: Sequence[str]) -> dict[str, list[str]]:
@@ -112,7 +110,7 @@ def ids_of(letters: DataFrame, whos: Sequence[str]) -> dict[str, list[str]]:
 
 def needs_ids(chosen: Filter, taken: Mapping[str, Taken], count: int) -> bool:
     """Whether only naming every letter takes this group and no others."""
-    counts = taken.get(chosen.who, Taken(own=0, others=0, others_in_time=0))
+    counts = taken.get(chosen.who, Taken())
     return count <= IDS_MAX and (counts.own < count or counts.others_in_time > 0)
 
 
@@ -187,43 +185,24 @@ class Triage(msgspec.Struct, frozen=True, kw_only=True):
 
 def letter_group(group: Any, facts: Sequence[Any], command: str, others: int) -> LetterGroup:
     """A group from its row, its facts and its command."""
-    sample = group.sample
+    fields, sample = group.asDict(), group.sample.asDict()
+    del fields["sample"]
+    origin = "/".join(str(sample.pop(name)) for name in ("queue", "partition", "offset"))
     return LetterGroup(
-        id=group.who,
-        queue=group.queue,
-        group=group.group,
-        signature=group.signature,
-        letters=group.letters,
-        first_at=in_utc(group.first_at),
-        last_at=in_utc(group.last_at),
-        attempts_min=group.attempts_min,
-        attempts_max=group.attempts_max,
-        reasons=list(group.reasons),
-        consumers=list(group.consumers),
-        keys=group["keys"],
+        id=fields.pop("who"),
+        first_at=in_utc(fields.pop("first_at")),
+        last_at=in_utc(fields.pop("last_at")),
         shared=[_shared(fact) for fact in facts],
-        sample=Sample(
-            id=sample.id,
-            origin=f"{sample.queue}/{sample.partition}/{sample.offset}",
-            key=sample.key,
-            error=sample.error,
-            payload=sample.payload,
-        ),
+        sample=Sample(origin=origin, **sample),
         redrive=command,
         redrive_takes_others=others,
+        **fields,
     )
 
 
 def _shared(fact: Any) -> Shared:
-    return Shared(
-        text=in_words(fact.path, fact.kind, fact.value),
-        path=fact.path,
-        kind=fact.kind,
-        value=fact.value,
-        share=fact.share,
-        share_healthy=fact.share_healthy,
-        share_others=fact.share_others,
-    )
+    fields = {name: fact[name] for name in Shared.__struct_fields__ if name != "text"}
+    return Shared(text=in_words(fact.path, fact.kind, fact.value), **fields)
 
 
 def report(triage: Triage, file: str | None, *, is_old: bool = False) -> Report:
