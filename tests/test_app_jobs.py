@@ -224,7 +224,7 @@ class TestJobs:
         assert {job.view.state for job in app.jobs(task_type=fail) if job.view} == {"dead"}
 
     def test_pages_follow_each_other(self, app, work, monkeypatch):
-        monkeypatch.setattr("penstock.tasks.job.PAGE", 3)
+        monkeypatch.setattr("penstock.tasks.job_search.PAGE", 3)
         jobs = work.enqueue_many(["x"] * 8)
         assert {job.id for job in app.jobs()} == {job.id for job in jobs}
         assert len(list(app.jobs(limit=5))) == 5
