@@ -89,9 +89,8 @@ def _next(fields: str, zone: tzinfo, after: datetime) -> datetime | None:
     is_interval = len(parts) in (5, 6) and parts[-4].startswith("*")
     instants = _instants if is_interval else _first_after_gap
     local = after.replace(tzinfo=None, fold=0)
-    tick = next(
-        (moment for time in CronSim(fields, local) for moment in instants(time, zone) if _is_after(moment, after)), None
-    )
+    moments = (moment for time in CronSim(fields, local) for moment in instants(time, zone))
+    tick = next((moment for moment in moments if _instant(moment) > _instant(after)), None)
     if tick is None or not is_interval:
         return tick
     return _after_turning_back(fields, zone, after, min(tick, after + DAY, key=_instant)) or tick
@@ -100,10 +99,6 @@ def _next(fields: str, zone: tzinfo, after: datetime) -> datetime | None:
 def _instant(moment: datetime) -> datetime:
     """To be compared: within one zone Python compares what the clocks show."""
     return moment.astimezone(UTC)
-
-
-def _is_after(moment: datetime, other: datetime) -> bool:
-    return _instant(moment) > _instant(other)
 
 
 def _instants(local: datetime, zone: tzinfo) -> list[datetime]:

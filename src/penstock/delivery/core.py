@@ -41,21 +41,6 @@ GROUP_LOOK_EVERY = 60_000_000  # µs between looks for groups that nobody uses
 ONCE = 0  # an expiry at this instant is looked at by the next tick, and not again
 
 
-class Observers:
-    """Callbacks for every entry of one kind, called just before it is applied."""
-
-    __slots__ = ("notes", "own")
-
-    def __init__(self, own: Callable[[Any], None]) -> None:
-        self.own = own
-        self.notes: list[Callable[[Any], None]] = []
-
-    def apply(self, entry: Any) -> None:
-        for note in self.notes:
-            note(entry)
-        self.own(entry)
-
-
 class DeliveryState:
     """Everything that the entries of a shard say, and the indexes over it."""
 
@@ -105,7 +90,8 @@ class DeliveryState:
             entry.ScheduleSet: lambda change: self.tasks.schedules.set(change, self.sequence),
             entry.ScheduleFired: lambda fired: self.tasks.schedules.fire(fired, self.sequence),
         }
-        self._observers: dict[type, Observers] = {}
+        self._appliers_alone: dict[type, Callable[[Any], None]] = {}  # of kinds that are or were observed
+        self._observers: dict[type, list[Callable[[Any], None]]] = {}
 
     def apply(self, entries: Iterable[Entry], sequence: int) -> None:
         """Apply the entries of one frame."""
@@ -118,18 +104,22 @@ class DeliveryState:
 
     def observe(self, kind: type, note: Callable[[Any], None]) -> None:
         """Call `note` with every entry of a kind just before it is applied. Other kinds cost nothing more."""
-        observers = self._observers.get(kind)
-        if observers is None:
-            observers = self._observers[kind] = Observers(self._appliers[kind])
-            self._appliers[kind] = observers.apply
-        observers.notes = [*observers.notes, note]
+        self._set_observers(kind, [*self._observers.get(kind, ()), note])
 
     def stop_observing(self, kind: type, note: Callable[[Any], None]) -> None:
         """End what `observe` began."""
-        observers = self._observers[kind]
-        observers.notes = [known for known in observers.notes if known != note]
-        if not observers.notes:
-            self._appliers[kind] = self._observers.pop(kind).own
+        self._set_observers(kind, [known for known in self._observers[kind] if known != note])
+
+    def _set_observers(self, kind: type, notes: list[Callable[[Any], None]]) -> None:
+        applier = self._appliers_alone.setdefault(kind, self._appliers[kind])
+        self._observers[kind] = notes
+
+        def apply(entry: Any) -> None:
+            for note in notes:
+                note(entry)
+            applier(entry)
+
+        self._appliers[kind] = apply if notes else applier
 
     def replay_one(self, queue_id: int, pushed_at: int, number: int, offset: int, batch: bytes, sequence: int) -> None:
         """Replay of a frame that pushes one message without options: `apply` or `replay_pushes`, shorter."""

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from penstock.delivery.log import Partition, Queue
     from penstock.delivery.membership import Roster
 
+DEFAULT: Final = limits.priority_default
+BIT: Final = tuple(1 << priority for priority in range(limits.priority_max + 1))
+
 
 class LeaseLimits:
     """The buckets that leases of one group take from, and the gate of its keys."""
@@ -90,8 +93,15 @@ class LeaseLimits:
         return None if self.gate is None else self.gate.next_at()
 
 
+# leases
+
+
 class Take(msgspec.Struct, gc=False):
-    """Some offsets of one partition in a lease, ascending, with the number of each delivery."""
+    """Some offsets of one partition in a lease, ascending, with the number of each delivery.
+
+    Takes are not watched by the garbage collector: there may be many. Nothing leaks by it, since a lease goes by its
+    reference count when it is settled, and a shard clears all leases when it is closed.
+    """
 
     progress: Progress
     offsets: Sequence[int]  # a range when they are consecutive
@@ -186,8 +196,7 @@ class Lease(msgspec.Struct):
                 yield take, take.open_indexes()
 
 
-DEFAULT: Final = limits.priority_default
-BIT: Final = tuple(1 << priority for priority in range(limits.priority_max + 1))
+# the group
 
 
 class Lane:

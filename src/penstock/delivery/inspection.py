@@ -8,16 +8,17 @@ group; as many waiting consumers are woken, and no more.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from penstock.delivery.core import DeliveryState, priority_of
-from penstock.delivery.entries import AttemptsLost, Entry, Int64s, Leased, Push, Revived, Settled, Span
-from penstock.delivery.group import Group
-from penstock.delivery.keys import key_of, rebuild_keys
+from penstock.delivery.entries import AttemptsLost, Entry, Leased, Push, Revived, Settled, Span
+from penstock.delivery.group import Group, Lane
+from penstock.delivery.keys import KeyGate, key_of, rebuild_keys
 from penstock.delivery.lease import serve
 from penstock.delivery.log import DUE, Extent, Partition, Queue, ask_each, dues_of
 from penstock.delivery.membership import State
@@ -26,6 +27,11 @@ from penstock.delivery.progress import Progress
 from penstock.delivery.rate_limits import QUEUE
 from penstock.delivery.selection import Selection, cursor_of
 from penstock.model import GroupStats, Outcome, PartitionLag, Reason, to_datetime
+
+GROUP_INDEXES = ("lanes", "order", "deficits", "served_at", "turn", "gate")
+PROGRESS_INDEXES = ("cursor", "cursors", "offered", "keys", "parked", "parked_count")
+EVERYONE: Final = 1 << 30
+NOTHING: Final = (0, None)
 
 
 def group_stats(group: Group, reached: int) -> GroupStats:
@@ -110,8 +116,7 @@ def _oldest_of(progress: Progress) -> int | None:
     return None if offset is None else progress.partition.pushed_time(offset)
 
 
-GROUP_INDEXES = ("lanes", "order", "deficits", "served_at", "turn", "gate")
-PROGRESS_INDEXES = ("cursor", "cursors", "offered", "keys", "parked", "parked_count")
+# what a lease would hand out next
 
 
 def preview(core: DeliveryState, group: Group, count_max: int, now: int) -> Selection:
@@ -130,38 +135,25 @@ def preview(core: DeliveryState, group: Group, count_max: int, now: int) -> Sele
 
 @contextmanager
 def _on_copies(group: Group) -> Iterator[None]:
-    kept = [(group, name, getattr(group, name)) for name in GROUP_INDEXES]
-    kept_of_partitions = [
-        (progress, name, getattr(progress, name)) for progress in group.progress for name in PROGRESS_INDEXES
-    ]
-    _copy_group(group)
-    for progress in group.progress:
-        _copy_progress(progress)
+    owners: list[tuple[object, Sequence[str]]] = [(group, GROUP_INDEXES)]
+    owners += [(progress, PROGRESS_INDEXES) for progress in group.progress]
+    kept = [(owner, name, getattr(owner, name)) for owner, names in owners for name in names]
+    for owner, name, value in kept:
+        setattr(owner, name, _copied(value))
     try:
         yield
     finally:
         for owner, name, value in kept:
             setattr(owner, name, value)
-        for progress, name, value in kept_of_partitions:
-            setattr(progress, name, value)
 
 
-def _copy_group(group: Group) -> None:
-    group.lanes = {priority: lane.copied() for priority, lane in group.lanes.items()}
-    group.order = list(group.order)
-    group.deficits = list(group.deficits)
-    group.served_at = list(group.served_at)
-    if group.gate is not None:
-        group.gate = group.gate.copied()
+def _copied(index: Any) -> Any:
+    if isinstance(index, dict):
+        return {key: _copied(item) if isinstance(item, Lane | deque) else item for key, item in index.items()}
+    return index.copied() if isinstance(index, Lane | KeyGate) else copy(index)
 
 
-def _copy_progress(progress: Progress) -> None:
-    if progress.cursors is not None:
-        progress.cursors = dict(progress.cursors)
-    if progress.keys is not None:
-        progress.keys = dict(progress.keys)
-    if progress.parked is not None:
-        progress.parked = {key: behind.copy() for key, behind in progress.parked.items()}
+# why a message waits
 
 
 def why(core: DeliveryState, partition: Partition, offset: int, now: int) -> list[Reason]:
@@ -303,8 +295,7 @@ def _in_line(group: Group, progress: Progress, offset: int, state: int) -> tuple
     return "in_line", f"it is ready at priority {priority}; {ahead} messages of its partition are ahead of it"
 
 
-EVERYONE: Final = 1 << 30
-NOTHING: Final = (0, None)
+# what an entry made ready
 
 
 def made_ready(core: DeliveryState, entry: Entry) -> tuple[int, int | None]:
@@ -346,5 +337,4 @@ def _frees_others(queue: Queue) -> bool:
 
 
 def _due_by(span: Span, now: int) -> int:
-    dues: Int64s = span.due_array()
-    return int((dues <= now).sum())
+    return int((span.due_array() <= now).sum())

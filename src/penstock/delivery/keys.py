@@ -30,6 +30,9 @@ from penstock.delivery.rate_limits import Buckets
 if TYPE_CHECKING:
     from penstock.delivery.group import Group
 
+Place = tuple[int, int]  # partition, offset
+Parked = tuple[int, int, int]  # −priority, offset, partition: the order in which a line moves up
+
 
 def rebuild_keys(progress: Progress) -> None:
     """After a restart or a seek: who holds a key follows from the states.
@@ -79,10 +82,6 @@ def key_of(partition: Partition, offset: int) -> int:
     extent = partition.extent_at(offset)
     hashes = extent.key_hashes()
     return 0 if hashes is None else int(hashes[offset - extent.first])
-
-
-Place = tuple[int, int]  # partition, offset
-Parked = tuple[int, int, int]  # −priority, offset, partition: the order in which a line moves up
 
 
 class KeyGate:

@@ -36,6 +36,8 @@ LANE_OF: Final = tuple(
     next(number for number, start in enumerate(LANE_STARTS) if priority >= start) for priority in range(256)
 )
 
+Room = tuple[int, Collection[Progress] | None]
+
 
 def select(group: Group, count_max: int, now: int, reached: int, only: Collection[Progress] | None = None) -> Selection:
     """Up to `count_max` messages for one lease. `reached`: delays up to this instant have ended."""
@@ -146,9 +148,6 @@ def take_new(selection: Selection, lane: Lane, count_max: int) -> None:
             if progress in selection.gates:
                 selection.wakes.append((selection.gates[progress], progress))
         unwanted = 0
-
-
-Room = tuple[int, Collection[Progress] | None]
 
 
 def decide_room(group: Group, request: LeaseRequest, now: int) -> Room:

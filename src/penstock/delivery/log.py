@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 T = TypeVar("T")
 DUE: Final = layout.DELAY | layout.DELIVER_AT
-# Columns that decide who gets a message and when; without any of them an extent is a plain run.
 FOREVER: Final = 2**62
+# Columns that decide who gets a message and when; without any of them an extent is a plain run.
 SPECIAL: Final = DUE | layout.PRIORITY | layout.TTL
 
 

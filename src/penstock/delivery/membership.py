@@ -19,6 +19,9 @@ The generation rises with every change of who owns what. A member is refused whe
 is of before it joined (another process bears its name now), and, where it leases, when its own partitions have changed
 since: it must learn of that first. Membership is volatile; a generation begins above any that the group had before a
 restart, since the wall clock in µs runs faster than changes happen.
+
+While a group has members its partitions are theirs: a member leases from those it owns, and a lease by anybody else is
+refused. A group without members is open to all.
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ from penstock.delivery.progress import Progress
 from penstock.errors import MemberFenced
 from penstock.requests import LeaseRequest
 
+REBALANCE_US: Final = round(limits.rebalance_seconds * 1_000_000)
+
 
 def shares(
     owned: Mapping[str, int], inherited: Mapping[str, int], members: Sequence[str], partitions: int
@@ -48,7 +53,10 @@ def shares(
 
 
 def assign(owners: Sequence[str], heirs: Sequence[str], members: Sequence[str]) -> list[str]:
-    """The member that each partition shall go to, or stay with.
+    """The member that each partition shall go to, or stay with: as even as possible, with the fewest moves.
+
+    Shares differ by at most one. The members that own most keep the larger shares, and each member keeps as much of
+    what it owns as its share allows. So a member that joins takes at most its own share away from others.
 
     `owners` and `heirs` say for each partition who has it and who was to have it; "" when nobody. When there is a
     choice, a partition stays on the way that it has begun.
@@ -69,9 +77,6 @@ def assign(owners: Sequence[str], heirs: Sequence[str], members: Sequence[str]) 
                 room[member] -= 1
     waiting = (member for member in members for _ in range(room[member]))
     return [member or next(waiting) for member in chosen]
-
-
-REBALANCE_US: Final = round(limits.rebalance_seconds * 1_000_000)
 
 
 class State(StrEnum):

@@ -217,10 +217,10 @@ class Progress:
 
     def count_lost(self, span: Span) -> None:
         """The last attempts at these were lost with their worker."""
-        for offset in span.offset_array().tolist() if self.attempts else ():
-            tried = None if self.attempts is None else self.attempts.get(offset)
-            if tried is not None:
-                tried.lost += 1
+        attempts = self.attempts or {}
+        for offset in span.offset_array().tolist() if attempts else ():
+            if offset in attempts:
+                attempts[offset].lost += 1
 
     def mark_leased(self, span: Span) -> None:
         """A lease took these."""

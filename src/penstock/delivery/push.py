@@ -61,7 +61,7 @@ class FramePushes:
 
     def drop(self, group: Group, count: int) -> list[Aged]:
         """The next oldest of a group that nobody holds, before the push that is being decided."""
-        oldest = self._oldest.setdefault(group.id, chain(_oldest_unheld(group), self._pushed))
+        oldest = self._oldest.setdefault(group.id, chain(heapq.merge(*map(_unheld, group.progress)), self._pushed))
         dropped = list(islice(oldest, count))
         self._dropped[group.id] += count  # what is missing is taken from the push itself
         return dropped
@@ -283,12 +283,8 @@ def _untouched(group: Group, count: int) -> Span | None:
     return Span(progress.partition.id, progress.base, count)
 
 
-def _oldest_unheld(group: Group) -> Iterator[Aged]:
-    """What nobody holds, over all partitions."""
-    return heapq.merge(*map(_unheld, group.progress))
-
-
 def _unheld(progress: Progress) -> Iterator[Aged]:
+    """What nobody holds of one partition, the oldest first."""
     partition = progress.partition
     for offset in sorted(progress.sparse or ()):
         if progress.state_of(offset) in DROPPABLE:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 TOKEN: Final = 10**12
 SWEEP_MIN: Final = 1_024  # buckets before it is worth looking for full ones
 
+QUEUE = "queue"  # the one bucket of a queue
+
 
 class Rate(NamedTuple):
     """How fast a bucket fills, and how far."""
@@ -105,8 +107,10 @@ class Buckets:
         self._sweep_at = max(SWEEP_MIN, 2 * len(kept))
 
 
-QUEUE = "queue"  # the one bucket of a queue
 Bill = dict[tuple[Buckets, Hashable], int]  # tokens, by whose bucket
+
+
+# limits of pushes
 
 
 class PushLimits:

@@ -79,7 +79,11 @@ def _merged(ranges: list[Range]) -> list[Range]:
 
 
 def recount(progress: Progress) -> None:
-    """Make the counters follow the states."""
+    """Make the counters follow the states.
+
+    Entries that are applied after a hole may count what was counted before it. The states are right whatever was lost:
+    each is what the last entry about it said.
+    """
     sparse = progress.sparse or {}
     states = list(sparse.values())
     progress.leased = progress.states.count(LEASED) + states.count(LEASED)

@@ -280,6 +280,9 @@ def _walk_keys(
 _TAKERS: dict[str, Taker] = {"none": take_any, "partition": take_in_order, "key": take_by_key}
 
 
+# new messages whose keys have limits
+
+
 def take_limited(selection: Selection, progress: Progress, priority: int, room: int) -> bool:
     """No ordering: whatever is ready and its key allows; the rest of a key is parked, other keys flow."""
     partition, gate = progress.partition, progress.group.gate
@@ -316,6 +319,9 @@ def _admit_from_extent(
     if chosen:
         add_offsets(selection, progress, chosen)
     return high, len(chosen)
+
+
+# messages that come back
 
 
 def take_retries(selection: Selection, lane: Lane, count_max: int) -> None:

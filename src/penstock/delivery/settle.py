@@ -187,16 +187,8 @@ def is_task(take: Take, index: int) -> bool:
 
 
 def _dead_delivery(lease: Lease, take: Take, index: int, outcome: Outcome, error: str, now: int) -> DeadDelivery:
-    return DeadDelivery(
-        progress=take.progress,
-        offset=take.offsets[index],
-        attempts=take.attempt_of(index),
-        outcome=outcome,
-        error=error,
-        consumer=lease.consumer,
-        leased_at=lease.at,
-        at=now,
-    )
+    attempts = take.attempt_of(index)
+    return DeadDelivery(take.progress, take.offsets[index], attempts, outcome, error, lease.consumer, lease.at, now)
 
 
 def _settled(lease: Lease, take: Take, indexes: Sequence[int], how: Settling, now: int, rng: random.Random) -> Settled:

@@ -12,7 +12,7 @@ so that they can be retried; the oldest go first. Each knows because of which pa
 
 A schedule knows the instant of its next tick. A tick is one frame: the task is pushed and the schedule moves on, so it
 happens once, whatever stops in between. An operation on many tasks is worked on in steps, whose frames say how far it
-is: one that was running when the process stopped goes on where it was.
+is: one that was running when the process stopped goes on where it was. Those that are over are kept for a while.
 
 All of it follows from entries, and all of it is one part of a checkpoint, taken at one sequence. What is taken is
 *lent*: it is not altered any more, changes are made to a copy. So it can be encoded while work goes on.
@@ -73,6 +73,9 @@ class Operations:
 
 
 STALE_MAX: Final = 100  # ticks that are stale, kept before they are swept out
+
+
+# schedules
 
 
 class Schedule(msgspec.Struct, array_like=True, frozen=True):
@@ -155,6 +158,9 @@ class Schedules:
 KEPT: Final = round(limits.task_retention_seconds * 1_000_000)
 
 
+# withdrawn tasks
+
+
 class WithdrawnTask(msgspec.Struct, array_like=True, frozen=True):
     """One of them."""
 
@@ -232,6 +238,9 @@ def id_text(task_id: bytes) -> str:
     """A task id as people see it."""
     text = task_id.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+# held tasks and unique keys
 
 
 class HeldTask(msgspec.Struct, array_like=True):

@@ -196,6 +196,9 @@ def _by_owner(fired: Timers) -> list[tuple[int, Int64s]]:
 MARGIN: Final = 60_000_000  # µs before the horizon at which the next share is fetched
 
 
+# delays beyond the horizon
+
+
 def has_too_many_delays(queue: Queue) -> bool:
     """Whether the wheel holds twice the share of this queue."""
     return queue.near > 2 * limits.timers_near_max
