@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from penstock.errors import Closed, Internal, TaskNotFound
 from penstock.model_tasks import TaskState, TaskView
-from penstock.shard.tasks.lookups import Looks
+from penstock.shard.tasks.waits import Looks
 
 
 def view(task_id: str) -> TaskView:

@@ -246,9 +246,9 @@ def test_several_may_observe_one_kind_of_entry(rig):
     pushed(rig, task("a"), task("b"), task("c"))
     one, two, three = rig.lease()
     rig.complete(one)
-    core.observe_no_more(Settled, first)
+    core.stop_observing(Settled, first)
     rig.complete(two)
-    core.observe_no_more(Settled, second)
+    core.stop_observing(Settled, second)
     rig.complete(three)
 
     assert seen == ["first", "second", "second"]

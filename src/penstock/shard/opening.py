@@ -22,8 +22,7 @@ from penstock.errors import Damaged
 from penstock.journal.file import FileJournal
 from penstock.journal.memory import MemoryJournal
 from penstock.model import Durability
-from penstock.shard.checkpoints import Checkpointer, restore
-from penstock.shard.delay_loader import fetch_delays
+from penstock.shard.checkpoints import Checkpointer, fetch_delays, restore
 from penstock.shard.shard import Shard
 from penstock.shard.upkeep import Storekeeper
 from penstock.storage.checkpoint import Checkpoint, CheckpointStore

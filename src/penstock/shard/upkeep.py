@@ -26,8 +26,7 @@ from penstock.delivery.upkeep import archived_of, floors_of
 from penstock.errors import Closed, PenstockError
 from penstock.journal import JournalFile
 from penstock.model import Freed
-from penstock.shard.checkpoints import Checkpointer
-from penstock.shard.delay_loader import fetch_delays
+from penstock.shard.checkpoints import Checkpointer, fetch_delays
 from penstock.shard.shard import Shard
 from penstock.storage.extents import Extent as SealedExtent
 from penstock.storage.retention import counts_messages, new_starts

@@ -1,6 +1,6 @@
 """What a shard does with tasks, beyond what it does with every message: each operation as decide → append → apply."""
 
-from penstock.shard.tasks.changes import cancel, retry
+from penstock.shard.tasks.changes import Kin, cancel, kin, retry
 from penstock.shard.tasks.finish import expire_consumer, finish_tasks, note_progress, release_consumer
 from penstock.shard.tasks.operations import (
     CHUNK,
@@ -15,7 +15,6 @@ from penstock.shard.tasks.operations import (
     stop_operation,
     take_step,
 )
-from penstock.shard.tasks.revival import Kin, kin
 from penstock.shard.tasks.schedules import delete_schedule, schedules, set_schedule
 from penstock.shard.tasks.submit import Moved, submit_tasks
 

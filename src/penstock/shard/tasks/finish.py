@@ -24,8 +24,7 @@ from penstock.model_tasks import Finish
 from penstock.requests import Settling
 from penstock.shard.engine import Ticket
 from penstock.shard.shard import Shard
-from penstock.shard.tasks.checks import check_json, cut, id_bytes, safest
-from penstock.shard.tasks.commit import commit
+from penstock.shard.tasks.submit import check_json, commit, cut, id_bytes, safest
 
 OUTCOMES: Final = {
     "completed": Outcome.ACKED,

@@ -27,7 +27,7 @@ from penstock.requests import Settling, Target
 from penstock.shard.engine import Ticket
 from penstock.shard.shard import Shard
 from penstock.shard.tasks.changes import WHY
-from penstock.shard.tasks.commit import commit
+from penstock.shard.tasks.submit import commit
 
 CHUNK: Final = 1_000  # tasks in one frame, and while the shard is held
 WAITING: Final = (TaskState.SCHEDULED, TaskState.PENDING, TaskState.BLOCKED, TaskState.FAILED)

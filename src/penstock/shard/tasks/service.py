@@ -31,9 +31,8 @@ from penstock.model_tasks import (
 from penstock.shard import tasks as shard_tasks
 from penstock.shard.engine import Ticket
 from penstock.shard.shard import Shard
-from penstock.shard.tasks.lookups import Looks, not_found
 from penstock.shard.tasks.operation_runner import OperationRunner
-from penstock.shard.tasks.waits import TaskWaiter, TaskWaiters
+from penstock.shard.tasks.waits import Looks, TaskWaiter, TaskWaiters, not_found
 from penstock.shard.upkeep import Sleeper
 from penstock.shard.worker_registry import NEVER, Registry
 from penstock.storage.disk import Disk

@@ -1,4 +1,10 @@
-"""Submitting tasks that wait for others or are unique, in one frame with any plain ones among them.
+"""What only all tasks of a call together can break, found before the shard is held. Fields belong to `validation`.
+
+The frame of an operation on tasks: what was decided, and what it means for the children of those it is about.
+
+What is checked of tasks wherever they are told of.
+
+Submitting tasks that wait for others or are unique, in one frame with any plain ones among them.
 
 Every id is remembered by its queue as a dedup key, so a call that is made again stores nothing twice. Whether a parent
 from outside the call is final is for the caller to find out: what it saw is compared with the state, and `Moved` says
@@ -7,8 +13,11 @@ that it was too late.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
+
+import msgspec
 
 from penstock import limits
 from penstock.batch import Batch
@@ -19,18 +28,126 @@ from penstock.delivery.dedup import digest
 from penstock.delivery.entries import Entry, Parent, TaskHeld, UniqueTaken, entry_bytes
 from penstock.delivery.log import Queue
 from penstock.delivery.push import check_allowed, decide_push
-from penstock.delivery.rate_limits import Bill, decide_bill
+from penstock.delivery.rate_limits import Bill, decide_bill, pay
 from penstock.delivery.repeats import check_type, check_type_of
+from penstock.delivery.settle import Chosen
 from penstock.delivery.tasks import HELD, Place, id_text, is_settled
 from penstock.envelopes import task_message, tasks_batch
 from penstock.errors import InvalidField, QueueFull, TooLarge
+from penstock.model import Durability
 from penstock.model_tasks import FINAL, Submitted, TaskState, TaskSubmission
 from penstock.requests import ParentFound
 from penstock.shard.engine import Ticket
 from penstock.shard.shard import Shard
-from penstock.shard.tasks.checks import safest
-from penstock.shard.tasks.commit import commit
-from penstock.shard.tasks.submissions import Wanted, check_submissions
+
+
+class Wanted(NamedTuple):
+    """A submission that was looked at: its place in the call, its id and those of its parents as entries have them."""
+
+    place: int
+    task: TaskSubmission
+    task_id: bytes
+    parents: tuple[bytes, ...]
+
+
+def check_submissions(tasks: Sequence[TaskSubmission]) -> list[Wanted]:
+    """All of them, parents first. Refuses ids that stand twice, and tasks that wait for themselves."""
+    found: dict[bytes, Wanted] = {}
+    for place, task in enumerate(tasks):
+        task_id = id_bytes(task.task_id)
+        if task_id in found:
+            raise InvalidField(f"tasks[{place}].task_id: {task.task_id} stands twice in one call")
+        parents = tuple(dict.fromkeys(map(id_bytes, task.depends_on)))
+        if task_id in parents:
+            raise InvalidField(f"tasks[{place}].depends_on: {task.task_id} waits for itself")
+        # An id that its queue remembers is what makes it safe to submit again.
+        named = task if task.is_named else msgspec.structs.replace(task, is_named=True)
+        found[task_id] = Wanted(place, named, task_id, parents)
+    return _parents_first(found)
+
+
+def _parents_first(found: dict[bytes, Wanted]) -> list[Wanted]:
+    if not any(each.parents for each in found.values()):
+        return list(found.values())
+    children: dict[bytes, list[bytes]] = {}
+    missing = {}
+    for each in found.values():
+        inside = [parent for parent in each.parents if parent in found]
+        missing[each.task_id] = len(inside)
+        for parent in inside:
+            children.setdefault(parent, []).append(each.task_id)
+    free = deque(task_id for task_id, count in missing.items() if not count)
+    ordered: list[Wanted] = []
+    while free:
+        task_id = free.popleft()
+        ordered.append(found[task_id])
+        for child in children.get(task_id, ()):
+            missing[child] -= 1
+            if not missing[child]:
+                free.append(child)
+    if len(ordered) < len(found):
+        place = next(each.place for each in found.values() if missing[each.task_id])
+        raise InvalidField(f"tasks[{place}].depends_on: these tasks wait for each other in a circle")
+    return ordered
+
+
+def commit(
+    shard: Shard,
+    entries: list[Entry],
+    now: int,
+    level: Durability,
+    chosen: Sequence[Chosen] = (),
+    bill: Bill | None = None,
+) -> Ticket:
+    """Apply and append one frame, with those that it frees. The lock is held."""
+    if shard.core.tasks.awaited or any(isinstance(each, TaskHeld) for each in entries):
+        ticket, entries = shard.commit_freeing(entries, now, level, chosen)
+    else:
+        ticket = shard.commit_frame(entries, level, chosen)
+    if bill:
+        pay(bill, now)
+    shard.pushed(entries)
+    shard.changed(entries)
+    return ticket
+
+
+_raw: Final = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+def id_bytes(task_id: str) -> bytes:
+    """A task id as entries hold it."""
+    try:
+        found = bytes.fromhex(task_id.replace("-", ""))
+    except (ValueError, AttributeError):
+        found = b""
+    if len(found) != 16:
+        raise InvalidField(f"task_id: {task_id!r} is not a UUID", hint="leave it out, and one is made")
+    return found
+
+
+def check_json(data: bytes, field: str, bytes_max: int) -> None:
+    """Refuse what is no JSON, or too much of it."""
+    if len(data) > bytes_max:
+        hint = "store it elsewhere and give its place"
+        raise TooLarge(f"{field}: {len(data):,} bytes are over the limit of {bytes_max:,}", hint=hint)
+    try:
+        _raw(data)
+        if not data.isascii():
+            data.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidField(f"{field}: it is not JSON: {error}") from None
+
+
+def cut(text: str, bytes_max: int) -> str:
+    """A message about an error is cut, not refused. Its end says most, so the beginning goes."""
+    data = text.encode(errors="replace")
+    return data.decode() if len(data) <= bytes_max else data[-bytes_max:].decode(errors="ignore")
+
+
+def safest(levels: set[Durability]) -> Durability:
+    """What a frame for several queues must be written with."""
+    return "fsync" if "fsync" in levels else "interval" if "interval" in levels else "os"
+
 
 POLICY: Final = {"cancel": TaskHeld.CANCEL, "run": TaskHeld.RUN}
 Parents = Mapping[str, ParentFound]
