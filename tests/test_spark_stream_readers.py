@@ -212,7 +212,7 @@ def test_a_queue_that_was_deleted_and_made_again_is_not_taken_for_the_old_one(re
     with pytest.raises(HistoryLost, match="was deleted since"):
         stream.latestOffset(end, ALL)
     push(ps, b"new")
-    with pytest.raises(HistoryLost, match="deleted and made again"):
+    with pytest.raises(HistoryLost, match="deleted and created again"):
         stream.latestOffset(end, ALL)
     assert batch(reader(failOnDataLoss="false"), end)[1] == [b"new"]
 

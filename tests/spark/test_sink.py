@@ -148,7 +148,7 @@ def test_a_column_that_does_not_fit_is_named_with_its_type_before_anything_is_wr
         ({"path": "or ders"}, False, "or ders"),
         ({"path": "orders", "jobID": ""}, False, "jobId: it is empty"),
         ({"path": "orders", "sinkId": "x"}, False, "sinkId: a batch write takes it together with batchId"),
-        ({"path": "orders", "batchId": "1"}, False, "sinkId: it is not given"),
+        ({"path": "orders", "batchId": "1"}, False, "sinkId: it is missing"),
         ({"path": "orders", "sinkId": "x", "batchId": "-1"}, False, "batchId: '-1' is not a number from 0"),
         ({"path": "orders", "sinkIds": "x"}, False, "sinkIds: there is no such option.*'sinkId'"),
     ],
@@ -268,11 +268,11 @@ def test_an_aggregate_is_written_once_as_it_changes(spark, broker, tmp_path):
 def test_a_stream_without_a_checkpoint_that_can_be_read_needs_a_name(data, tmp_path):
     schema = StructType().add("payload", "string")
     given = {"url": str(data), "path": "orders"}
-    with refused(InvalidField, "sinkId: it is not given.*without checkpointLocation"):
+    with refused(InvalidField, "sinkId: it is missing.*without checkpointLocation"):
         stream_writer(given, schema, False)
     with refused(InvalidField, "jobId: a stream counts its batches itself"):
         stream_writer({**given, "jobId": "x"}, schema, False)
-    with refused(InvalidField, "sinkId: it is not given.*in hdfs://there"):
+    with refused(InvalidField, "sinkId: it is missing.*in hdfs://there"):
         stream_writer({**given, "checkpointLocation": "hdfs://there"}, schema, False)
     (tmp_path / "metadata").write_text('{"id":"query"}')
 
