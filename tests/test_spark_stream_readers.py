@@ -181,7 +181,7 @@ def trim(ps, start):
     """What retention does, now."""
     from penstock.delivery import admin
 
-    shard = ps._session.shard
+    shard = ps._session.session.shard
     queue = shard.core.by_name["mail"]
     shard.confirm(shard.change(lambda now: admin.decide_trim(queue, {0: start}, now)))
 

@@ -18,8 +18,10 @@ from pyspark.sql.types import StructType
 
 import penstock
 import penstock.spark
+from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.embedded import Session
+from penstock.embedded.handlers import HANDLERS
 from penstock.errors import DirectoryInUse, InvalidField, PenstockError, SinkConflict, Unavailable
 from penstock.requests import SinkCommit
 from penstock.spark.failures import cause
@@ -286,13 +288,13 @@ def test_a_broker_on_this_machine_finds_what_was_staged_in_its_directory_and_oth
     if not is_near:
         monkeypatch.setattr("penstock.spark.staging._own_directory", lambda session: None)
     sent: list[str] = []
-    stage = broker.session.stage
+    stage = HANDLERS[ops.Stage]
 
-    def noted(*given):
-        sent.append(given[1])
-        return stage(*given)
+    def noted(session, operation, client):
+        sent.append(operation.name)
+        return stage(session, operation, client)
 
-    monkeypatch.setattr(broker.session, "stage", noted)
+    monkeypatch.setitem(HANDLERS, ops.Stage, noted)
     target = Target(broker.url, "orders")
 
     names, rows = target.stage("s", 0, [Batch.build([b"a", b"b"]), Batch.build([b"c"])])
