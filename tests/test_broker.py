@@ -444,10 +444,11 @@ def example(kind):
     proof = Receipt("mail", "0", 0, 1, 7)
     given = {
         "id": "mail/0/0", "options": {}, "changes": {}, "generation": 1, "to": "earliest", "ids": [], "batch": b"",
+        "progress": b"1", "action": "purge", "position": 0, "length": 1, "data": b"", "names": [],
         "task_id": id, "receipt": proof, "seconds": 0.0, "filter": TaskFilter(), "info": WorkerInfo(worker_id="w"),
         "tasks": [TaskSubmission(task_id=id, task_type="send", queue="mail")],
         "finishes": [Finish(receipt=proof, task_id=id, outcome="completed")],
-        "spec": ScheduleSpec(name="nightly", cron="@daily", task_type="send", queue="mail"),
+        "schedule": ScheduleSpec(name="nightly", cron="@daily", task_type="send", queue="mail"),
     }  # fmt: skip
     return kind(
         **{

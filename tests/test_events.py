@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
+from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.broker.events import CHANGES, CHANGES_MAX, Event
 from penstock.errors import InvalidField, QueueFull
 from penstock.model import to_datetime
 from penstock.server.outbox import Outbox
 from penstock.server.websocket import words
-from penstock.wire import calls
 from penstock.wire.json_replies import encode
 from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
 
@@ -36,7 +36,7 @@ class Ear:
 
 
 async def call(broker, name, *given):
-    return await broker.call(SOMEONE, name, calls.arguments_of(name)(*given))
+    return await broker.execute(SOMEONE, ops.named(name)(*given))
 
 
 @pytest.mark.parametrize("where", ["memory", "disk"])
@@ -46,8 +46,8 @@ async def test_every_change_is_told_once_and_in_order(where, tmp_path):
         ear = Ear(broker)
         await broker.pushed(SOMEONE, "q", Batch.build([b"a"]))
         await call(broker, "update_queue", "q", {"max_attempts": 3})
-        await call(broker, "pause", "q", True)
-        await call(broker, "pause", "q", False)
+        await call(broker, "pause", "q")
+        await call(broker, "resume", "q")
         await call(broker, "create_group", "q", "g")
         await call(broker, "seek", "q", "g", "latest")
         await call(broker, "purge", "q")

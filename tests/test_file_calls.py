@@ -12,10 +12,11 @@ import pytest
 import penstock
 from penstock import limits
 from penstock import operations as ops
-from penstock.embedded import Session
+from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField, InvalidName, NotAuthorised, StorageError, TooLarge
 from penstock.remote.dialling import session as dial
 from penstock.remote.settings import settings
+from penstock.replies import HistoryInfo
 from penstock.storage import pins
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import EVERYTHING, CuttingProxy, NoPause
@@ -44,21 +45,41 @@ def broker(session):
     running.stop()
 
 
+class Calls:
+    """The five operations on files, of any session."""
+
+    def __init__(self, session: Any) -> None:
+        self._execute = session.execute
+
+    def history(self) -> HistoryInfo:
+        found: HistoryInfo = self._execute(ops.History())
+        return found
+
+    def list_files(self, directory: str) -> list[tuple[str, int]]:
+        found: list[tuple[str, int]] = self._execute(ops.ListFiles(directory))
+        return found
+
+    def fetch(self, name: str, position: int, length: int) -> Any:
+        return self._execute(ops.Fetch(name, position, length))
+
+    def pin(self, name: str, files: list[str] | None) -> None:
+        self._execute(ops.Pin(name, files))
+
+    def unpin(self, name: str) -> None:
+        self._execute(ops.Unpin(name))
+
+
 @pytest.fixture
 def remote(broker):
     made = dial(settings(broker.url, rng=NoPause(3)))
-    yield made
+    yield Calls(made)
     made.close()
 
 
 @pytest.fixture(params=["embedded", "remote"])
 def calls(request, session):
-    """The five operations, in this process and over TCP, by their names on the wire."""
-    if request.param == "remote":
-        return request.getfixturevalue("remote")
-    files = session.files
-    files.list_files = files.list
-    return files
+    """In this process and over TCP."""
+    return request.getfixturevalue("remote") if request.param == "remote" else Calls(BlockingSession(session))
 
 
 def test_a_broker_says_where_its_files_are_and_makes_the_journal_durable_up_to_what_it_says(calls, session, tmp_path):
@@ -180,7 +201,7 @@ def test_the_calls_are_for_those_who_may_read_everything(broker, remote):
         with pytest.raises(NotAuthorised):
             ask()
 
-    assert asked == [("read", "")] * 5
+    assert asked == [("export", "")] * 5
 
 
 @pytest.mark.parametrize("bytes_down", [30, 60, 1000])
@@ -188,8 +209,9 @@ def test_a_piece_whose_answer_is_cut_is_asked_for_again(broker, bytes_down):
     proxy = CuttingProxy(broker.server.port, [(EVERYTHING, bytes_down)])
     remote = dial(settings(proxy.url, rng=NoPause(3)))
     try:
-        assert len(remote.fetch("journal/" + remote.list_files("journal")[0][0], 0, 100_000)) == 100_000
-        assert remote.history().durable_sequence >= 0
+        calls = Calls(remote)
+        assert len(calls.fetch("journal/" + calls.list_files("journal")[0][0], 0, 100_000)) == 100_000
+        assert calls.history().durable_sequence >= 0
     finally:
         remote.close()
         proxy.close()
@@ -201,7 +223,7 @@ def test_over_http_the_right_address_is_named(session):
         with penstock.connect(running.url) as ps:
             remote: Any = ps._session
             with pytest.raises(InvalidField, match="penstock://"):
-                remote.history()
+                remote.execute(ops.History())
     finally:
         running.stop()
 

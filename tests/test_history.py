@@ -104,7 +104,7 @@ def test_a_reader_sees_what_the_queue_holds_at_every_moment(session, ps, data, c
         elif act == 4:
             ps.queue("orders").lease(rng.randrange(1, 60)).ack()
         elif act == 5:
-            rng.choice([session.seal, session.checkpoint])()
+            rng.choice([lambda: run_operation(session, ops.Seal()), session.checkpoint])()
         else:
             clock.advance(rng.randrange(120))
             run_operation(session, ops.Compact())

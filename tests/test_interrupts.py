@@ -39,7 +39,10 @@ ACK: Final = Settling(Outcome.ACKED)
 RELEASE: Final = Settling(Outcome.RELEASED)
 OVER: Final = (OutcomeUnknown, Closed)
 # Where most changes begin and end: half of a sample is from there.
-HEART: Final = ("engine.py", "pushing.py", "shard.py", "transactions.py", "delivery/core.py", "journal/")
+HEART: Final = (
+    *("shard/engine.py", "shard/pushes.py", "shard/shard.py", "shard/transactions.py", "delivery/core.py"),
+    "journal/",
+)
 
 
 class World:

@@ -141,7 +141,7 @@ class Whole(SegmentStore):
 
     def __init__(self, disk: ForgetfulDisk, *, clock: ManualClock) -> None:
         super().__init__(disk, clock=clock)
-        self._current._settled = None  # type: ignore[assignment, method-assign]
+        self._current._with_part = None  # type: ignore[assignment, method-assign]
         self._current.change = self._unsettled  # type: ignore[method-assign]
 
     def _unsettled(self, *given: Any, **named: Any) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from penstock import operations as ops
 from penstock.client.member import MemberState
 from penstock.errors import InvalidField
 from penstock.validation import lease_request
-from penstock.wire import calls
 
 WRONG = [-1, True, 1.5, 2**63, 2**64, {}, {"0": -1}, {"0": 2**64}, {"0": "1"}, [], "soon"]
 
@@ -21,7 +21,7 @@ def leased(start):
 
 
 @pytest.mark.parametrize("start", WRONG, ids=str)
-@pytest.mark.parametrize("way", [joined, leased, lambda start: calls.Join("mail", "team", "one", 10.0, start).check()])
+@pytest.mark.parametrize("way", [joined, leased, lambda start: ops.Join("mail", "team", "one", 10.0, start)])
 def test_a_start_that_is_no_position_is_refused(way, start):
     with pytest.raises(InvalidField, match="start: "):
         way(start)
@@ -34,4 +34,4 @@ def test_partitions_of_a_start_travel_by_their_names(way):
 
 def test_how_long_a_member_may_be_silent_is_checked_before_it_is_asked_for():
     with pytest.raises(InvalidField, match="session_seconds"):
-        calls.Join("mail", "team", "one", float("nan")).check()
+        ops.Join("mail", "team", "one", float("nan"))

@@ -181,7 +181,7 @@ def trim(ps, start):
     """What retention does, now."""
     from penstock.delivery import admin
 
-    shard = ps._session.shard
+    shard = ps._session.session.shard
     queue = shard.core.by_name["mail"]
     shard.confirm(shard.change(lambda now: admin.decide_trim(queue, {0: start}, now)))
 
@@ -212,7 +212,7 @@ def test_a_queue_that_was_deleted_and_made_again_is_not_taken_for_the_old_one(re
     with pytest.raises(HistoryLost, match="was deleted since"):
         stream.latestOffset(end, ALL)
     push(ps, b"new")
-    with pytest.raises(HistoryLost, match="deleted and made again"):
+    with pytest.raises(HistoryLost, match="deleted and created again"):
         stream.latestOffset(end, ALL)
     assert batch(reader(failOnDataLoss="false"), end)[1] == [b"new"]
 

@@ -113,7 +113,7 @@ def test_a_log_that_ends_before_the_checkpoint_is_a_loss():
     assert "has read up to offset 8, and the log ends at 5" in lost[0].text
 
 
-@pytest.mark.parametrize(("queues", "text"), [({}, "was deleted since"), ({"a": queue("a", 2)}, "made again")])
+@pytest.mark.parametrize(("queues", "text"), [({}, "was deleted since"), ({"a": queue("a", 2)}, "created again")])
 def test_a_queue_that_was_deleted_is_a_loss(queues, text):
     _, lost = losses(offset(a={"p0": 8}), queues)
 

@@ -1,11 +1,11 @@
 """Does everything add up? Every checksum, every message, every group's account. Nothing is changed.
 
-The state is put together from the files as opening would do it, and then counted anew: each offset between the start
-and the end of a partition must lie in exactly one place that can be read, and for each group
+The state is recovered from the files as opening would do it, and then counted: each offset between the start and the
+end of a partition must lie in exactly one place that can be read, and for each group
 
     end − start = ready + leased + waiting + acked + dead + dropped
 
-where the left side comes from the log and the right side from one look at the state of every offset. A lease that a
+where the left side comes from the log and the right side from the state of every offset. A lease that a
 killed process left open counts as leased: only opening ends it.
 """
 
@@ -65,23 +65,23 @@ class Verification(msgspec.Struct):
 def verify(disk: Disk, now: int, on_progress: OnProgress = lambda done, total: None) -> Verification:
     """Read everything and count everything. The caller holds the directory."""
     examination = examine(disk, on_progress)
-    found = _summary(str(disk.root), examination)
-    if found.problems:
-        return found
+    verification = _summary(str(disk.root), examination)
+    if verification.problems:
+        return verification
     checkpoint = examination.checkpoint
     state = Checkpoint(checkpoint.sequence, checkpoint.parts) if checkpoint.parts else None
     manifest = examination.segments.manifest
     core = recover(examination.journal.replay, manifest, state, now)
-    found.problems += _bad_batches(examination)
+    verification.problems += _bad_batches(examination)
     reader = SegmentReader(disk)
     for _, queue in sorted(core.by_name.items()):
         for partition in queue.partitions:
-            found.problems += _misplaced(partition)
+            verification.problems += _misplaced(partition)
         for group in queue.groups.values():
-            found.problems += _miscounted(group)
-            found.accounts.append(_account(group, reader, manifest, now))
-    found.journal_messages = _in_journal(core)
-    return found
+            verification.problems += _miscounted(group)
+            verification.accounts.append(_account(group, reader, manifest, now))
+    verification.journal_messages = _in_journal(core)
+    return verification
 
 
 def _summary(directory: str, examination: Examination) -> Verification:
@@ -90,7 +90,7 @@ def _summary(directory: str, examination: Examination) -> Verification:
     return Verification(
         directory,
         files,
-        frames=sum(len(found.positions) for found in journal.stretches),
+        frames=sum(len(stretch.positions) for stretch in journal.stretches),
         sealed_messages=sum(extent.count for extent in segments.extents),
         problems=[f"{finding.file}: {finding.what}" for finding in examination.findings if not finding.harmless],
         notes=[f"{finding.file}: {finding.what}" for finding in examination.findings if finding.harmless],
@@ -98,7 +98,7 @@ def _summary(directory: str, examination: Examination) -> Verification:
 
 
 def _bad_batches(examination: Examination) -> Iterator[str]:
-    """Batches were checked when they came in; their frames are sound, so they still must be."""
+    """Batches that are not valid, although they were checked when they came in and their frames are sound."""
     for sequence, data in examination.journal.replay():
         for push in decode_pushes(data):
             try:
@@ -123,7 +123,7 @@ def _misplaced(partition: Partition) -> Iterator[str]:
 
 
 def _miscounted(group: Group) -> Iterator[str]:
-    """Counters that the states do not bear out."""
+    """Counters that differ from the states."""
     where = f"queue {group.queue.name!r}, group {group.name!r}"
     counts = count_phases(group)
     rows = group.progress
@@ -164,7 +164,7 @@ def _account(group: Group, reader: SegmentReader, manifest: Manifest, now: int) 
 
 
 def _delayed(progress: Progress, reader: SegmentReader, manifest: Manifest, now: int) -> int:
-    """Messages that nobody has touched and that are not due yet."""
+    """How many messages were never delivered and are not due yet."""
     first = max(progress.base, progress.partition.start)
     count = 0
     for extent in progress.partition.extents_from(first):
@@ -178,8 +178,8 @@ def _delayed(progress: Progress, reader: SegmentReader, manifest: Manifest, now:
 def _dues(extent: Extent, reader: SegmentReader, manifest: Manifest) -> Int64s:
     if extent.sealed is not None:
         sealed = extent.sealed
-        whole = read_column(reader, manifest.files[sealed.file], sealed.row_group, "available_at")
-        return whole[sealed.row : sealed.row + sealed.count]
+        column = read_column(reader, manifest.files[sealed.file], sealed.row_group, "available_at")
+        return column[sealed.row : sealed.row + sealed.count]
     dues = extent.dues()
     assert dues is not None
     return dues

@@ -227,8 +227,8 @@ FAULTS: Final = (
         "lost-attempts-count",
         "attempts lost with a worker are not counted",
         "delivery/progress.py",
-        "                tried.lost += 1\n",
-        "                tried.lost += 0\n",
+        "                attempts[offset].lost += 1\n",
+        "                attempts[offset].lost += 0\n",
         ("tests/test_tasks_lost.py",),
     ),
     Fault(

@@ -18,8 +18,10 @@ from pyspark.sql.types import StructType
 
 import penstock
 import penstock.spark
+from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.embedded import Session
+from penstock.embedded.handlers import HANDLERS
 from penstock.errors import DirectoryInUse, InvalidField, PenstockError, SinkConflict, Unavailable
 from penstock.requests import SinkCommit
 from penstock.spark.failures import cause
@@ -148,7 +150,7 @@ def test_a_column_that_does_not_fit_is_named_with_its_type_before_anything_is_wr
         ({"path": "or ders"}, False, "or ders"),
         ({"path": "orders", "jobID": ""}, False, "jobId: it is empty"),
         ({"path": "orders", "sinkId": "x"}, False, "sinkId: a batch write takes it together with batchId"),
-        ({"path": "orders", "batchId": "1"}, False, "sinkId: it is not given"),
+        ({"path": "orders", "batchId": "1"}, False, "sinkId: it is missing"),
         ({"path": "orders", "sinkId": "x", "batchId": "-1"}, False, "batchId: '-1' is not a number from 0"),
         ({"path": "orders", "sinkIds": "x"}, False, "sinkIds: there is no such option.*'sinkId'"),
     ],
@@ -268,11 +270,11 @@ def test_an_aggregate_is_written_once_as_it_changes(spark, broker, tmp_path):
 def test_a_stream_without_a_checkpoint_that_can_be_read_needs_a_name(data, tmp_path):
     schema = StructType().add("payload", "string")
     given = {"url": str(data), "path": "orders"}
-    with refused(InvalidField, "sinkId: it is not given.*without checkpointLocation"):
+    with refused(InvalidField, "sinkId: it is missing.*without checkpointLocation"):
         stream_writer(given, schema, False)
     with refused(InvalidField, "jobId: a stream counts its batches itself"):
         stream_writer({**given, "jobId": "x"}, schema, False)
-    with refused(InvalidField, "sinkId: it is not given.*in hdfs://there"):
+    with refused(InvalidField, "sinkId: it is missing.*in hdfs://there"):
         stream_writer({**given, "checkpointLocation": "hdfs://there"}, schema, False)
     (tmp_path / "metadata").write_text('{"id":"query"}')
 
@@ -286,13 +288,13 @@ def test_a_broker_on_this_machine_finds_what_was_staged_in_its_directory_and_oth
     if not is_near:
         monkeypatch.setattr("penstock.spark.staging._own_directory", lambda session: None)
     sent: list[str] = []
-    stage = broker.session.stage
+    stage = HANDLERS[ops.Stage]
 
-    def noted(*given):
-        sent.append(given[1])
-        return stage(*given)
+    def noted(session, operation, client):
+        sent.append(operation.name)
+        return stage(session, operation, client)
 
-    monkeypatch.setattr(broker.session, "stage", noted)
+    monkeypatch.setitem(HANDLERS, ops.Stage, noted)
     target = Target(broker.url, "orders")
 
     names, rows = target.stage("s", 0, [Batch.build([b"a", b"b"]), Batch.build([b"c"])])

@@ -103,7 +103,7 @@ def test_what_is_gone_and_what_is_foreign_is_named(stream, ps):
     push(ps, b"new")
     gone = failure(stream([]))
     assert isinstance(gone, HistoryLost)
-    assert "deleted and made again" in str(gone)
+    assert "deleted and created again" in str(gone)
 
     seen: list[list[bytes]] = []
     finish(stream(seen, failOnDataLoss="false"))

@@ -66,7 +66,7 @@ class BrokerFiles:
             size = min(left, limits.fetch_bytes_max)
             chunk = self._session.execute(ops.Fetch(name, position, size))
             if chunk is None:
-                raise FileNotFoundError(f"{self.root / name} is not there")
+                raise FileNotFoundError(f"{self.root / name} does not exist")
             chunks.append(chunk)
             position += len(chunk)
             left -= len(chunk)
@@ -95,7 +95,7 @@ class BrokerFiles:
             f"{directory}/{file}": size for file, size in self._session.execute(ops.ListFiles(directory))
         }
         if name not in sizes:
-            raise FileNotFoundError(f"{self.root / name} is not there")
+            raise FileNotFoundError(f"{self.root / name} does not exist")
         if directory in _SEALED:
             self._sizes = sizes
         return sizes[name]

@@ -1,8 +1,8 @@
-"""A queue whose part of the checkpoint is lost, made anew.
+"""Rebuilding a queue whose part of the checkpoint is lost.
 
-The shard's own part has a spare of it: name, options, partitions and their offsets. Should that be lost too, messages
-tell most of it. Events tell what each group has settled. What is left in the journal is applied afterwards, as always.
-Where history is silent a message counts as not delivered: once too often rather than never.
+The shard's own part has a spare of it: name, options, partitions and their offsets. Should that be lost too, the
+messages show most of it. Events show what each group has settled. What is left in the journal is applied afterwards, as
+always. A message without history counts as not delivered: rather delivered twice than never.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Event(NamedTuple):
     settled_at: int
 
 
-Letter = tuple[str, str, int]  # group, partition and offset of a message that died
+DeadMessage = tuple[str, str, int]  # group, partition and offset of a message that died
 
 
-class Told(msgspec.Struct):
+class JournalFacts(msgspec.Struct):
     """What the frames in the journal say about one queue."""
 
     settings: QueueSet | None = None
@@ -63,20 +63,20 @@ class Told(msgspec.Struct):
     partitions: dict[int, str] = {}
     first_offsets: dict[int, int] = {}
 
-    def hear(self, each: Entry) -> None:
-        if isinstance(each, QueueSet):
-            self.settings = each
-        elif isinstance(each, GroupSet):
-            self.groups[each.name] = each.group
-        elif isinstance(each, PartitionsAdded):
-            self.partitions |= {each.first + place: name for place, name in enumerate(each.names)}
-        elif isinstance(each, Push):
-            for number, _, first in each.parts:
+    def add(self, entry: Entry) -> None:
+        if isinstance(entry, QueueSet):
+            self.settings = entry
+        elif isinstance(entry, GroupSet):
+            self.groups[entry.name] = entry.group
+        elif isinstance(entry, PartitionsAdded):
+            self.partitions |= {entry.first + index: name for index, name in enumerate(entry.names)}
+        elif isinstance(entry, Push):
+            for number, _, first in entry.parts:
                 self.first_offsets.setdefault(number, first)
 
 
 class History:
-    """What segments and the journal tell about queues."""
+    """What segments and the journal say about queues."""
 
     def __init__(
         self, disk: Disk, manifest: Manifest, journal: JournalCheck, spares: dict[int, QueuePart], now: int
@@ -93,7 +93,7 @@ class History:
         return self._journal.first_sequence == 1 and not self._journal.holes
 
     def extents(self, queue: int) -> list[Extent]:
-        """Where its messages are, or were: a damaged file still counts for how far a partition goes."""
+        """Where its messages are, or were: a damaged file still says how far a partition goes."""
         return [extent for extent in self.manifest.extents if extent.queue == queue]
 
     def rows(self, extent: Extent, columns: list[str]) -> pa.Table:
@@ -104,14 +104,14 @@ class History:
         except (Damaged, FileNotFoundError):
             return SCHEMAS[MESSAGES].empty_table().select(columns)
 
-    def told(self, queue: int) -> Told:
+    def journal_facts(self, queue: int) -> JournalFacts:
         """What the journal still says about a queue."""
-        told = Told()
+        facts = JournalFacts()
         for _, data in self._journal.replay():
-            for each in decode(data):
-                if each.queue == queue:
-                    told.hear(each)
-        return told
+            for entry in decode(data):
+                if entry.queue == queue:
+                    facts.add(entry)
+        return facts
 
     def partition_names(self, queue: int) -> dict[int, str]:
         """Names of the partitions that have messages."""
@@ -123,7 +123,7 @@ class History:
         return names
 
     def settled(self, queue: int) -> Iterator[Event]:
-        """What became of the queue's messages, in order."""
+        """The events of a queue, in order."""
         for file in sorted(self.manifest.files.values(), key=attrgetter("first_sequence")):
             if file.table != EVENTS or queue not in {about.queue for about in file.events}:
                 continue
@@ -136,7 +136,7 @@ class History:
                 table = table.set_column(5, "settled_at", table["settled_at"].cast(pa.int64()))
                 yield from map(Event, *(table[name].to_pylist() for name in _EVENT))
 
-    def redriven(self, queue: int) -> Iterator[Letter]:
+    def redriven(self, queue: int) -> Iterator[DeadMessage]:
         """The origin of every dead letter of the queue that was sent back."""
         dlq_name = self.manifest.queues.get(queue, "") + DLQ_SUFFIX
         for dlq, name in self.manifest.queues.items():
@@ -146,7 +146,7 @@ class History:
                     if event.outcome == "redriven":
                         yield from self._origins(extents, event)
 
-    def _origins(self, extents: list[Extent], event: Event) -> Iterator[Letter]:
+    def _origins(self, extents: list[Extent], event: Event) -> Iterator[DeadMessage]:
         for extent in extents:
             first = max(extent.first_offset, event.first_offset)
             end = min(extent.end_offset, event.last_offset + 1)
@@ -158,20 +158,20 @@ class History:
 
 
 def rebuild_queue(core: DeliveryState, history: History, number: int) -> str:
-    """Put the queue into the core; answers with what to tell about it."""
+    """Rebuild a queue in the core; returns a note for the report."""
     events = list(history.settled(number))
     spare = history.spares.get(number)
-    known = _begin_anew(core, history, number, events) if spare is None else _begin_with(core, spare)
+    known = _begin_empty(core, history, number, events) if spare is None else _begin_with(core, spare)
     queue = core.queues[number]
-    deaths: Counter[Letter] = Counter()
+    deaths: Counter[DeadMessage] = Counter()
     for event in events:
         _apply(queue, event, deaths)
-    for letter, count in Counter(history.redriven(number)).items():
-        if deaths[letter] <= count:
-            _revive(queue, letter, history.now)
+    for dead, count in Counter(history.redriven(number)).items():
+        if deaths[dead] <= count:
+            _revive(queue, dead, history.now)
     rebuild_dedup(queue, history)
     if history.is_whole:
-        return f"queue {queue.name!r}: its state is made anew from the journal, which has all of it"
+        return f"queue {queue.name!r}: its state is rebuilt from the journal, which has all of it"
     forgotten = "messages may be delivered once more, and a seek back is forgotten"
     return f"queue {queue.name!r}: what its groups have settled is taken from sealed history; {known}; {forgotten}"
 
@@ -183,23 +183,25 @@ def _begin_with(core: DeliveryState, spare: QueuePart) -> str:
     return "its options and offsets are known"
 
 
-def _begin_anew(core: DeliveryState, history: History, number: int, events: list[Event]) -> str:
-    told = history.told(number)
-    name = told.settings.name if told.settings else history.manifest.queues.get(number, f"recovered-{number}")
+def _begin_empty(core: DeliveryState, history: History, number: int, events: list[Event]) -> str:
+    facts = history.journal_facts(number)
+    name = facts.settings.name if facts.settings else history.manifest.queues.get(number, f"recovered-{number}")
     default = msgspec.json.encode(dead_letters.DLQ_OPTIONS if name.endswith(DLQ_SUFFIX) else QueueOptions())
-    options = told.settings.options if told.settings else default
+    options = facts.settings.options if facts.settings else default
     core.apply([QueueSet(number, name, options, False, history.now)], 0)
     queue = core.queues[number]
-    _make_partitions(core, queue, history, told, events)
-    _make_groups(core, queue, told.groups, events, history.now)
-    return "its options are those in the journal" if told.settings else "its options are the defaults: set them again"
+    _make_partitions(core, queue, history, facts, events)
+    _make_groups(core, queue, facts.groups, events, history.now)
+    return "its options are those in the journal" if facts.settings else "its options are the defaults: set them again"
 
 
-def _make_partitions(core: DeliveryState, queue: Queue, history: History, told: Told, events: list[Event]) -> None:
-    names = told.partitions | history.partition_names(queue.id)
+def _make_partitions(
+    core: DeliveryState, queue: Queue, history: History, facts: JournalFacts, events: list[Event]
+) -> None:
+    names = facts.partitions | history.partition_names(queue.id)
     spare = iter(sorted({event.partition for event in events} - set(names.values())))
     numbers = {extent.partition for extent in history.extents(queue.id)}
-    count = max([*names, *told.first_offsets, *numbers], default=-1) + 1
+    count = max([*names, *facts.first_offsets, *numbers], default=-1) + 1
     numbered = [names.get(number) or next(spare, str(number)) for number in range(count)]
     numbered += spare
     if numbered:
@@ -208,8 +210,8 @@ def _make_partitions(core: DeliveryState, queue: Queue, history: History, told: 
     for partition in queue.partitions:
         extents = [extent for extent in history.extents(queue.id) if extent.partition == partition.id]
         # A partition that was made in the journal has nothing before it.
-        last = 0 if partition.id in told.partitions else ends.get(partition.name, UNKNOWN_END)
-        unseen = told.first_offsets.get(partition.id, last)
+        last = 0 if partition.id in facts.partitions else ends.get(partition.name, UNKNOWN_END)
+        unseen = facts.first_offsets.get(partition.id, last)
         partition.start = extents[0].first_offset if extents else unseen
         partition.end = extents[-1].end_offset if extents else unseen
 
@@ -222,7 +224,7 @@ def _make_groups(core: DeliveryState, queue: Queue, ids: dict[str, int], events:
         core.apply([GroupSet(queue.id, number, name, now, [])], 0)
 
 
-def _apply(queue: Queue, event: Event, deaths: Counter[Letter]) -> None:
+def _apply(queue: Queue, event: Event, deaths: Counter[DeadMessage]) -> None:
     partition = queue.by_name.get(event.partition)
     if partition is None or event.group not in queue.group_ids:
         return
@@ -242,8 +244,8 @@ def _apply(queue: Queue, event: Event, deaths: Counter[Letter]) -> None:
         deaths.update((event.group, event.partition, offset) for offset in range(first, end))
 
 
-def _revive(queue: Queue, letter: Letter, at: int) -> None:
-    group, partition, offset = letter
+def _revive(queue: Queue, dead: DeadMessage, at: int) -> None:
+    group, partition, offset = dead
     if group not in queue.group_ids or partition not in queue.by_name:
         return
     number = queue.by_name[partition].id
@@ -253,7 +255,7 @@ def _revive(queue: Queue, letter: Letter, at: int) -> None:
 
 
 def rebuild_dedup(queue: Queue, history: History) -> str:
-    """Learn the dedup keys of the window from the messages that are kept."""
+    """Rebuild the dedup window from the messages that are kept."""
     window = queue.dedup = DedupWindow(queue.options.dedup_seconds)
     for extent in history.extents(queue.id):
         if extent.flags & layout.DEDUP_KEY and extent.pushed_last_at > history.now - window.window:

@@ -1,6 +1,6 @@
 """Operations on tasks as every face of the server offers them: from the models of JSON to the broker, and to views.
 
-HTTP and the JSON frames of TCP are thin shells around these; a name is a name of `wire/calls`.
+HTTP and the JSON frames of TCP are thin shells around these; a name is a name of the table of operations.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PenstockSource", "each_batch", "register", "session", "stream_to", "table"]
 
-# None of these may have a module of its own name in here: whoever imports that first would have it in the name's place.
+# No module of this package may be named like one of these: importing it would replace the name.
 _HOMES: Final = {
     "PenstockSource": "penstock.spark.source",
     "each_batch": "penstock.spark.writer",

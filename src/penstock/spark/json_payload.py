@@ -195,7 +195,7 @@ class Parser:
         """All of them, or None when a single one does not fit."""
         if not len(payloads):
             return pa.nulls(0, self._kind)
-        # Each payload stands on a line of its own and is parsed as it is: whatever is put around it could be closed
+        # Each payload is on a line of its own and is parsed as it is: whatever is put around it could be closed
         # from inside. One that begins with { and ends with } is closed on its line: what follows an inner } is never
         # the { of the next line, and a string cannot hold a line's end. So each line is one row at least, and as many
         # rows as lines means that each payload is exactly one object.

@@ -47,7 +47,7 @@ class ObservingReader(StreamReader):
         self._location: Location | None = None
         self._targets: Mapping[tuple[str, str], int] | None = None  # of availableNow
         self._reached: StreamOffset | None = None  # for versions of Spark that do not say where to go on from
-        self.lost_count = 0  # messages that were skipped, as far as anybody knows
+        self.lost_count = 0  # messages that were skipped, as far as is known
 
     @failures.shown_plainly
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -163,7 +163,7 @@ class ObservingReader(StreamReader):
         stream_offsets.check(offset, self.shard, {queue: self.is_meant(queue) for queue in offset.queues})
         for name in self.options.queues:
             if name not in offset.queues and not PATTERN.intersection(name):
-                moment.queue(name)  # it is not there, and never was
+                moment.queue(name)  # raises: it does not exist, and never did
         return self.queues(moment)
 
     def _report_loss(self, lost: Sequence[Loss]) -> None:

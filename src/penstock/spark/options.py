@@ -221,7 +221,7 @@ def _offsets(text: str) -> Offsets:
 
 
 _URL: Final = _Option("url", _url)
-_SLICES: Final = "slices"  # between `table()` and the source, and nobody else's
+_SLICES: Final = "slices"  # internal: from `table()` to the source
 _SOURCE: Final = {
     "url": _URL,
     "path": _Option("queues", _names),

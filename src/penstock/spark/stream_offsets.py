@@ -48,7 +48,7 @@ class StreamOffset(msgspec.Struct, frozen=True):
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """Messages that a query was to read and cannot any more; `count` None: nobody knows how many."""
+    """Messages that a query was to read and that are gone; `count` is None when it is unknown."""
 
     text: str
     count: int | None
@@ -82,7 +82,7 @@ def losses(start: StreamOffset, queues: Queues) -> tuple[dict[PartitionKey, int]
     for queue, known in start.queues.items():
         view = queues.get(queue)
         if view is None or view.incarnation != known.incarnation:
-            what = "was deleted" if view is None else "was deleted and made again"
+            what = "was deleted" if view is None else "was deleted and created again"
             lost.append(Loss(f"queue {queue!r} {what} since this query read it last", None))
             continue
         for name, offset in known.next.items():

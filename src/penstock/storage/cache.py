@@ -1,7 +1,7 @@
-"""A cache of things read from files, bounded by bytes; the least recently used goes first.
+"""A cache of values read from files, bounded by bytes; the least recently used goes first.
 
-Threads that want the same thing at once wait for one of them to make it. A thing larger than the whole budget is made,
-handed out and not kept.
+Threads that need the same value at once wait for one of them to make it. A value larger than the whole budget is made,
+returned and not kept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Value = TypeVar("Value")
 
 
 class ByteCache(Generic[Key, Value]):
-    """`get` answers from memory or makes the value and remembers it."""
+    """`get` returns a value from memory, or makes it and keeps it."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -45,15 +45,15 @@ class ByteCache(Generic[Key, Value]):
             return value
 
     def peek(self, key: Key) -> Value | None:
-        """The value of `key` if it is in memory; that nobody made it for this is not remembered."""
+        """The value of `key` if it is in memory; it does not count as a use."""
         with self._lock:
-            found = self._values.get(key)
-        return None if found is None else found[0]
+            entry = self._values.get(key)
+        return None if entry is None else entry[0]
 
-    def drop(self, unwanted: Callable[[Key], bool]) -> None:
-        """Forget every key that `unwanted` picks."""
+    def drop(self, is_gone: Callable[[Key], bool]) -> None:
+        """Drop every key for which `is_gone` is true."""
         with self._lock:
-            for key in [key for key in self._values if unwanted(key)]:
+            for key in [key for key in self._values if is_gone(key)]:
                 self.bytes -= self._values.pop(key)[1]
 
     def _hit(self, key: Key) -> Value:

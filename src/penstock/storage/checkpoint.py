@@ -34,7 +34,7 @@ _PART_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Where a part lies: `length` without the trailer."""
+    """The file of a part: `length` without the trailer."""
 
     file: str
     length: int
@@ -52,14 +52,14 @@ class Manifest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The state at `sequence`. Parts are read and verified when asked for, or mapped, if somebody can."""
+    """The state at `sequence`. Parts are read and verified when they are used, or mapped if possible."""
 
     sequence: int
     parts: Mapping[str, bytes]
     mapped: Callable[[str], Bytes] | None = None
 
     def view(self, name: str) -> Bytes:
-        """A part to keep as it is."""
+        """A part whose bytes are kept, so that mapping it saves memory."""
         return self.parts[name] if self.mapped is None else self.mapped(name)
 
 
@@ -119,7 +119,7 @@ class CheckpointStore:
 
 
 class _Parts(Mapping[str, bytes]):
-    """Parts by name, read when asked for."""
+    """Parts by name, read when they are used."""
 
     def __init__(self, disk: ReadableDisk, parts: dict[str, Part]) -> None:
         self._disk = disk
@@ -149,7 +149,7 @@ def _read_part(root: Path, part: Part, read: Callable[[str], AnyBytes]) -> AnyBy
 
 
 def read(disk: ReadableDisk) -> Checkpoint | None:
-    """The latest checkpoint of a directory that somebody else may hold: read its parts at once, they may go."""
+    """The latest checkpoint of a directory that another process may hold: read its parts soon, they may be removed."""
     return _checkpoint(disk, _read_manifest(disk))
 
 

@@ -1,8 +1,8 @@
 """Which files are worth rewriting, and what is left of them.
 
 Nothing is decided here about messages: what the manifest lists is needed. A file of which over half the rows are no
-longer listed is written again with those that are. Rows keep their offsets, and extents stay as they are but for
-their place in a file: whoever holds one finds it again by its first offset.
+longer listed is rewritten with those that are. Rows keep their offsets, and extents stay as they are but for their
+file and row: one from before is found again by its first offset.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def rewrite(
     kept: Sequence[Extent],
     since: int = FOREVER,
 ) -> tuple[list[SegmentFile], list[Extent]]:
-    """Write what is left of `file` to a new one, if anything is: the file, and the extents of `kept` in it.
+    """Write what is left of `file` to a new one, if anything is; returns the file, and the extents of `kept` in it.
 
     `oldest` is what `queues_with_history` says.
     """
@@ -73,7 +73,7 @@ def _rewrite_messages(
 
 
 def _pack(kept: Sequence[Extent], sizes: Int64s, name: str) -> tuple[list[int], list[Extent]]:
-    """Row groups for whole extents: where they end, and the extents in their new place."""
+    """Row groups for whole extents; returns where they end, and the extents in the new file."""
     moved: list[Extent] = []
     ends: list[int] = []
     row = first_row = size = 0
@@ -97,8 +97,8 @@ def _rewrite_events(disk: Disk, reader: SegmentReader, file: SegmentFile, queues
 
 
 def _next_name(disk: Disk, file: SegmentFile) -> str:
-    """A name that no file of this place in the journal has, pinned ones included."""
-    directory, _, own = file.name.rpartition("/")
-    place = own.partition("-")[0]
-    numbers = [int(name[21:].partition(".")[0]) for name in disk.list(directory) if name.startswith(place)]
+    """A name that no file of these sequences has, pinned ones included."""
+    directory, _, base = file.name.rpartition("/")
+    prefix = base.partition("-")[0]
+    numbers = [int(name[21:].partition(".")[0]) for name in disk.list(directory) if name.startswith(prefix)]
     return file_name(file.table, file.first_sequence, max(numbers) + 1)

@@ -26,7 +26,7 @@ class Extent(msgspec.Struct, frozen=True, order=True, gc=False):
     pushed_last_at: int
     file: str  # name under the data directory
     row_group: int
-    row: int  # place of first_offset inside the row group
+    row: int  # of first_offset inside the row group
     flags: int  # batch columns that some row may have; the others need not be read
     bytes: int  # payload bytes
     due_last: int  # greatest available_at, 0 when no row has one
@@ -41,20 +41,24 @@ class Extent(msgspec.Struct, frozen=True, order=True, gc=False):
         return self.row + offset - self.first_offset
 
 
-_PLACE: Final = attrgetter("queue", "partition")
+_PARTITION: Final = attrgetter("queue", "partition")
 _FIRST: Final = attrgetter("first_offset")
 _END: Final = attrgetter("end_offset")
 
 
 class Extents:
-    """See the module's rules."""
+    """All extents that count, by queue and partition.
+
+    One thread at a time changes it, others may read meanwhile: a run grows at its end and is otherwise replaced, so
+    that a reader sees a run as it was. Changes cost what they change, however many extents there are.
+    """
 
     def __init__(self, extents: Iterable[Extent] = ()) -> None:
         self._runs: dict[int, dict[int, list[Extent]]] = {}  # queue → partition → in order of offset
         self.add(extents)
 
     def __iter__(self) -> Iterator[Extent]:
-        """All of them, sorted."""
+        """All extents, sorted."""
         for _, partitions in sorted(self._runs.items()):
             for _, run in sorted(partitions.items()):
                 yield from list(run)
@@ -63,51 +67,51 @@ class Extents:
         return sum(len(run) for partitions in list(self._runs.values()) for run in list(partitions.values()))
 
     def queues(self) -> set[int]:
-        """Queues that have any."""
+        """Queues that have extents."""
         return set(self._runs)
 
     def of_queue(self, queue: int) -> Iterator[Extent]:
-        """Those of a queue, in no order of its partitions."""
+        """The extents of a queue, its partitions in no order."""
         return chain.from_iterable(list(self._runs.get(queue, {}).values()))
 
     def of_partition(self, queue: int, partition: int) -> list[Extent]:
-        """Those of one partition, in order. Not to be altered."""
+        """The extents of one partition, in order. Not to be altered."""
         return self._runs.get(queue, {}).get(partition, [])
 
     def find(self, queue: int, partition: int, offset: int) -> Extent | None:
-        """The one that holds `offset`, or else the next one after it."""
+        """The extent that holds `offset`, or else the next one after it."""
         run = self.of_partition(queue, partition)
         index = bisect_right(run, offset, key=_END)
         return run[index] if index < len(run) else None
 
     def has(self, extent: Extent) -> bool:
-        """Whether it counts, where it says that it lies."""
+        """Whether this very extent counts."""
         return self.find(extent.queue, extent.partition, extent.first_offset) == extent
 
     def below(self, queue: int, partition: int, start: int) -> list[Extent]:
-        """Those of a partition that lie wholly below an offset."""
+        """The extents of a partition that lie wholly below an offset."""
         run = self.of_partition(queue, partition)
         return run[: bisect_right(run, start, key=_END)]
 
     def add(self, extents: Iterable[Extent]) -> None:
-        """New ones, sorted; where one begins where another did, it takes its place."""
-        for (queue, partition), some in groupby(extents, _PLACE):
+        """Add extents, sorted; one that begins where another did replaces it."""
+        for (queue, partition), group in groupby(extents, _PARTITION):
             run = self._runs.setdefault(queue, {}).setdefault(partition, [])
-            for extent in some:
+            for extent in group:
                 if not run or extent.first_offset > run[-1].first_offset:
                     run.append(extent)
                     continue
-                place = bisect_left(run, extent.first_offset, key=_FIRST)
-                if run[place].first_offset == extent.first_offset:
-                    run[place] = extent
+                index = bisect_left(run, extent.first_offset, key=_FIRST)
+                if run[index].first_offset == extent.first_offset:
+                    run[index] = extent
                 else:
-                    run = self._runs[queue][partition] = [*run[:place], extent, *run[place:]]
+                    run = self._runs[queue][partition] = [*run[:index], extent, *run[index:]]
 
     def remove(self, extents: Iterable[Extent]) -> None:
-        """Those that lie where these say, and no longer elsewhere; sorted."""
-        for (queue, partition), some in groupby(extents, _PLACE):
-            gone, run = set(some), self.of_partition(queue, partition)
-            first = next((place for place, extent in enumerate(run) if extent not in gone), len(run))
+        """Remove these very extents, sorted; one that has moved to another file stays."""
+        for (queue, partition), group in groupby(extents, _PARTITION):
+            gone, run = set(group), self.of_partition(queue, partition)
+            first = next((index for index, extent in enumerate(run) if extent not in gone), len(run))
             kept = run[first:] if first == len(gone) else [extent for extent in run if extent not in gone]
             self._replace(queue, partition, kept)
 

@@ -60,7 +60,7 @@ class RowGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class EventsOf(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What an events file holds about one queue."""
+    """What an events file holds of one queue."""
 
     queue: int
     rows: int
@@ -134,7 +134,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """One state of the sealed segments. Extents are sorted; every file that they name is in `files`."""
 
     sealed_sequence: int = 0
-    queues: dict[int, str] = {}  # the name of every queue that an extent or an events file is about
+    queues: dict[int, str] = {}  # the name of every queue of an extent or an events file
     files: dict[str, SegmentFile] = {}
     extents: list[Extent] = []
 
@@ -151,7 +151,7 @@ class _Meta(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def over(below: Layer, above: Layer, *, is_lowest: bool) -> Layer:
-    """Two layers as one. What is gone need not be told when there is nothing below from which it could go."""
+    """Two layers as one. The lowest layer need not list what is gone: there is nothing below it."""
     files, queues = set(above.gone.files), set(above.gone.queues)
     starts = {(queue, partition): start for queue, partition, start in above.gone.starts}
     stays = [
@@ -176,7 +176,7 @@ def _both(older: Gone, newer: Gone) -> Gone:
     return Gone(
         files=[*dict.fromkeys([*older.files, *newer.files])],
         queues=[*dict.fromkeys([*older.queues, *newer.queues])],
-        starts=[(*place, start) for place, start in starts.items()],
+        starts=[(*partition, start) for partition, start in starts.items()],
     )
 
 
@@ -207,8 +207,8 @@ def _encode(layer: Layer, sealed_sequence: int, parts: list[Part], version: int)
 
 def decode_root(data: bytes, name: str = NAME) -> Root:
     """The inverse of `encode_root`, and of `encode_part`, whose layer is the top; `Damaged` if a single bit differs."""
-    found = set(_CHECK.findall(data))
-    if len(found) != 1 or crc32c(_CHECK.sub(_CHECK_EMPTY, data)) != int(found.pop(), 16):
+    checksums = set(_CHECK.findall(data))
+    if len(checksums) != 1 or crc32c(_CHECK.sub(_CHECK_EMPTY, data)) != int(checksums.pop(), 16):
         raise Damaged(f"{name} does not match its checksum")
     with pa.ipc.open_file(pa.BufferReader(data)) as reader:
         table = reader.read_all()
@@ -222,15 +222,14 @@ def decode_root(data: bytes, name: str = NAME) -> Root:
 
 def whole(root: Root, parts: Iterable[Layer]) -> Manifest:
     """All layers together."""
-    layers = [*parts, root.top]
-    found = layers[0]
-    for layer in layers[1:]:
-        found = over(found, layer, is_lowest=True)
-    return Manifest(root.sealed_sequence, found.queues, found.files, found.extents)
+    merged, *layers = [*parts, root.top]
+    for layer in layers:
+        merged = over(merged, layer, is_lowest=True)
+    return Manifest(root.sealed_sequence, merged.queues, merged.files, merged.extents)
 
 
 def read_part(disk: ReadableDisk, part: Part) -> Layer:
-    """A part, which must be the one that is meant."""
+    """Read a part, and check that it is the one that the root names."""
     try:
         data = disk.read(part.file)
     except FileNotFoundError:
@@ -249,7 +248,7 @@ def read_root(disk: ReadableDisk) -> Root | None:
 
 
 def part_files(disk: ReadableDisk) -> list[str]:
-    """All parts that are there, needed or not."""
+    """The files of all parts, needed or not."""
     directory = NAME.rpartition("/")[0]
     try:
         names = disk.list(directory)
@@ -259,9 +258,9 @@ def part_files(disk: ReadableDisk) -> list[str]:
 
 
 def read(disk: ReadableDisk, known: dict[Part, Layer] | None = None) -> Manifest | None:
-    """The manifest of a data directory, None when there is none yet. Needs no lock: any process may look.
+    """The manifest of a data directory, None when there is none yet. Needs no lock: any process may read it.
 
-    Parts that are in `known` are not read again; afterwards it has those that count.
+    Parts in `known` are not read again; afterwards it has those that count.
     """
     before: Root | None = None
     parts = {} if known is None else known
@@ -288,21 +287,21 @@ def _rows(extents: Sequence[Extent], schema: pa.Schema) -> pa.RecordBatch:
 def _extents(table: pa.Table) -> list[Extent]:
     names = table["file"].unify_dictionaries().combine_chunks()
     columns = [table[field.name].to_numpy().tolist() for field in _SCHEMA if field.name != "file"]
-    place = Extent.__struct_fields__.index("file")
+    index = Extent.__struct_fields__.index("file")
     dictionary = names.dictionary.to_pylist()
-    columns.insert(place, [dictionary[index] for index in names.indices.to_pylist()])
+    columns.insert(index, [dictionary[code] for code in names.indices.to_pylist()])
     return list(map(Extent, *columns))
 
 
 def extents_in(manifest: Manifest, names: Iterable[str]) -> dict[str, list[Extent]]:
     """The extents in some files, those of each in the order of its rows."""
-    found: dict[str, list[Extent]] = {name: [] for name in names}
+    extents_of: dict[str, list[Extent]] = {name: [] for name in names}
     for extent in manifest.extents:
-        if extent.file in found:
-            found[extent.file].append(extent)
-    for extents in found.values():
+        if extent.file in extents_of:
+            extents_of[extent.file].append(extent)
+    for extents in extents_of.values():
         extents.sort(key=lambda extent: (extent.row_group, extent.row))
-    return found
+    return extents_of
 
 
 def queues_with_history(manifest: Manifest) -> dict[int, int]:
@@ -317,7 +316,7 @@ def needed_events(file: SegmentFile, oldest: dict[int, int], since: int = FOREVE
     """The queues whose events in this file may be about a message that is kept.
 
     A message is settled after it is pushed, so what was settled before the oldest kept message was pushed is about
-    messages that are gone. Changes of tasks are needed beside that while the task index keeps them: those from `since`.
+    messages that are gone. Changes of tasks are also needed while the task index keeps them: those from `since` on.
     """
     return [
         events.queue
@@ -338,21 +337,23 @@ _log = logging.getLogger(__name__)
 
 
 class CurrentManifest:
-    """Holds the manifest in force. Callers see to it that one of them at a time changes or sweeps."""
+    """Holds the manifest in force. One thread at a time may change or sweep."""
 
     def __init__(self, disk: Disk, clock: Clock) -> None:
         self._disk = disk
         self._clock = clock
         self._failed: BaseException | None = None
-        # Changes of tasks from this instant on are kept, whatever becomes of the messages.
+        # Changes of tasks from this instant on are kept, even when the messages are gone.
         self.tasks_since: Callable[[], int] = lambda: 0
         for directory in (*DIRECTORIES, pins.DIRECTORY):
             disk.make_directory(directory)
         self._root = self._open()
-        found = read(disk) or Manifest()
+        manifest = read(disk) or Manifest()
         self._part_next = 1 + max([_number(part.file) for part in self._root.parts], default=0)
-        self.queues, self.files, self.extents = found.queues, found.files, Extents(found.extents)
-        self.task_queues = {about.queue for file in found.files.values() for about in _tasks_in(file)}  # had tasks once
+        self.queues, self.files, self.extents = manifest.queues, manifest.files, Extents(manifest.extents)
+        self.task_queues = {
+            about.queue for file in manifest.files.values() for about in _tasks_in(file)
+        }  # had tasks once
 
     @property
     def sealed_sequence(self) -> int:
@@ -360,7 +361,7 @@ class CurrentManifest:
 
     @property
     def manifest(self) -> Manifest:
-        """All of it, as a value."""
+        """The whole manifest, as a value."""
         return Manifest(self.sealed_sequence, dict(self.queues), dict(self.files), list(self.extents))
 
     def check(self) -> None:
@@ -369,18 +370,18 @@ class CurrentManifest:
             raise OutcomeUnknown("a swap of the segments' manifest failed midway") from self._failed
 
     def change(self, change: Layer, removed: Sequence[Extent] = (), sealed_sequence: int | None = None) -> None:
-        """Put a layer over all others. `removed` are the extents that are gone with it, sorted."""
+        """Put a layer on top. `removed` are the extents that it takes away, sorted."""
         self.check()
         sequence = self.sealed_sequence if sealed_sequence is None else sealed_sequence
         top = over(self._root.top, change, is_lowest=not self._root.parts)
         if len(top) > TOP_MAX:
-            top, parts = Layer(), self._settled(top)
+            top, parts = Layer(), self._with_part(top)
         else:
             parts = self._root.parts
         before, old = self._stored_crc32c(), self._root
         try:
             self._disk.write_whole(NAME, encode_root(Root(sequence, top, parts)))
-            # In here: interrupted just before it or in the middle, nobody would know what is in force.
+            # Inside the try: interrupted before or amid these lines, nobody would know what is in force.
             self._root = Root(sequence, top, parts)
             self._apply(change, removed)
         except BaseException as error:
@@ -393,7 +394,7 @@ class CurrentManifest:
                 self._remove(part.file)
 
     def _apply(self, change: Layer, removed: Sequence[Extent]) -> None:
-        """In this order: whoever reads meanwhile finds messages in the file where they were, or where they are now."""
+        """In this order: a concurrent reader finds messages in the file where they were, or where they are now."""
         self.queues |= change.queues
         self.files |= change.files
         self.task_queues |= {about.queue for file in change.files.values() for about in _tasks_in(file)}
@@ -404,8 +405,8 @@ class CurrentManifest:
         for name in change.gone.files:
             self.files.pop(name, None)
 
-    def _settled(self, layer: Layer) -> list[Part]:
-        """The parts when a layer has become the highest of them, and one with those that are not much larger."""
+    def _with_part(self, layer: Layer) -> list[Part]:
+        """The parts once a layer has become the highest of them, merged with those that are not much larger."""
         parts = list(self._root.parts)
         while parts and parts[-1].length < 2 * len(layer):
             below = read_part(self._disk, parts.pop())
@@ -416,13 +417,15 @@ class CurrentManifest:
         return [*parts, Part(name, len(layer), crc32c(data))]
 
     def trim(self, starts: Mapping[tuple[int, int], int] = NO_STARTS, gone: Collection[int] = ()) -> int:
-        """Let go of extents wholly below a start and of queues that are gone; how many messages those were.
+        """Drop extents wholly below a start and queues that are gone; returns how many messages those were.
 
-        With them go files and names that nothing needs any more.
+        Files and names that nothing needs any more are dropped with them.
         """
         removed = [extent for queue in gone for extent in self.extents.of_queue(queue)]
-        moved = [(*place, start) for place, start in sorted(starts.items()) if place[0] not in gone]
-        removed += [extent for place in moved for extent in self.extents.below(*place)]
+        moved = [(*partition, start) for partition, start in sorted(starts.items()) if partition[0] not in gone]
+        removed += [
+            extent for queue, partition, start in moved for extent in self.extents.below(queue, partition, start)
+        ]
         oldest, used = dict[int, int](), set[str]()
         for extent in self.extents:
             if extent.queue in gone or extent.end_offset <= starts.get((extent.queue, extent.partition), 0):
@@ -442,7 +445,7 @@ class CurrentManifest:
         return sum(extent.count for extent in removed)
 
     def sweep(self) -> tuple[int, int]:
-        """Remove files that no manifest names and no pin holds: how many, and how many bytes."""
+        """Remove files that no manifest names and no pin holds; returns how many, and how many bytes."""
         self.check()
         unnamed = [name for name in self._on_disk() if name not in self.files]
         held = pins.held(self._disk, self._clock.now()) if unnamed else pins.Held()
@@ -451,7 +454,7 @@ class CurrentManifest:
         return len(removed), sum(removed)
 
     def _remove(self, name: str) -> int | None:
-        """How many bytes it had; None when it could not be removed."""
+        """Remove a file; returns its size, or None when it could not be removed."""
         try:
             length = self._disk.size(name)
             self._disk.remove(name)
@@ -470,13 +473,13 @@ class CurrentManifest:
         ]
 
     def _open(self) -> Root:
-        found = read_root(self._disk)
-        if found is not None:
+        root = read_root(self._disk)
+        if root is not None:
             # It may have been renamed into place by a process that died before it could make that durable.
             self._disk.sync_directory(DIRECTORY)
-            for name in set(part_files(self._disk)) - {part.file for part in found.parts}:
+            for name in set(part_files(self._disk)) - {part.file for part in root.parts}:
                 self._remove(name)
-            return found
+            return root
         # The empty manifest is written before the first file, so files without one mean that it was lost.
         if any(name.endswith(".parquet") for name in self._on_disk()):
             raise Damaged(f"{NAME} is missing, and there are segment files that it should name")
@@ -492,8 +495,8 @@ class CurrentManifest:
 
 def _number(name: str) -> int:
     """The number of a part."""
-    found = PART_NAME.search(name)
-    return int(found[1]) if found else 0
+    match = PART_NAME.search(name)
+    return int(match[1]) if match else 0
 
 
 def _tasks_in(file: SegmentFile) -> Sequence[EventsOf]:

@@ -43,7 +43,7 @@ _WORDS: Final = {1: struct.Struct("<B"), 2: struct.Struct("<H"), 8: struct.Struc
 
 
 class Chunk:
-    """Some rows: whichever columns are present, named as in the messages table."""
+    """Some rows: those columns that are present, named as in the messages table."""
 
     __slots__ = ("arrays", "count", "numbers")
 
@@ -54,7 +54,7 @@ class Chunk:
 
 
 class PushedBatch:
-    """A push on its way into a table: what its entry says, and the header of its batch."""
+    """A push to be put into a table: what its entry says, and the header of its batch."""
 
     __slots__ = (
         "batch",
@@ -109,7 +109,7 @@ def single_push(frame: memoryview) -> PushedBatch | None:
 
 
 def to_chunks(pushed: Sequence[PushedBatch]) -> Iterator[Chunk]:
-    """All rows of some pushes, in their order, refused ones included."""
+    """All rows of some pushes, in order, refused ones included."""
     for single, run in groupby(pushed, lambda item: item.single):
         if single:
             yield _of_singles(list(run))
@@ -146,7 +146,7 @@ def _of_singles(run: list[PushedBatch]) -> Chunk:
 def _add_times(
     numbers: dict[str, Numbers], pushed_at: Any, delay: Numbers | None, deliver_at: Numbers | None, ttl: Numbers | None
 ) -> None:
-    """The same arithmetic as the delivery core's: of two due times the later one counts."""
+    """Add the absolute times, as the delivery core computes them: of two due times the later one counts."""
     if delay is not None:
         numbers["available_at"] = np.where(delay > 0, pushed_at + delay, 0)
     if deliver_at is not None:
@@ -212,7 +212,7 @@ class MessageTable(NamedTuple):
 class _Parts:
     """Everything that is the same for all rows of one part, one value per part, sorted by rank.
 
-    The rank is the place of a partition in the order of the table: by the queue's name, its id, the partition's id.
+    The rank is the index of a partition in the order of the table: by the queue's name, its id, the partition's id.
     """
 
     def __init__(self, pushed: Sequence[PushedBatch], names: Names) -> None:

@@ -1,11 +1,11 @@
-"""Pins: a reader outside the shard keeps segment files from going while it reads them.
+"""Pins: a reader outside the shard keeps segment files from being removed while it reads them.
 
-A pin is `segments/pins/<name>.json`: `{"heartbeat_at": µs, "files": [names] or null}`; null holds every file. Whoever
-holds it renews it well within `limits.segment_pin_seconds`; an older one counts no more and is cleared away. To read
-what a manifest lists: pin everything, then read the manifest, then narrow the pin to its files. In that order no file
-can go in between.
+A pin is `segments/pins/<name>.json`: `{"heartbeat_at": µs, "files": [names] or null}`; null holds every file. Its
+reader renews it well within `limits.segment_pin_seconds`; an older one does not count and is removed. To read what a
+manifest lists: pin everything, then read the manifest, then narrow the pin to its files. In that order no file can be
+removed in between.
 
-Pins are a courtesy to readers. They delay removal and never decide what is needed.
+Pins only delay removal; they never decide what is needed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def hold(disk: Disk, name: str, now: int, files: Iterable[str] | None = None) ->
 
 
 def release(disk: Disk, name: str) -> None:
-    """Give a pin back; no error when it is gone already."""
+    """Remove a pin; no error when it is gone already."""
     try:
         disk.remove(_path(name))
     except FileNotFoundError:
@@ -67,7 +67,7 @@ def count(disk: Disk) -> int:
 
 
 def held(disk: Disk, now: int) -> Held:
-    """What is pinned now. Pins whose holder is silent for too long are removed."""
+    """What is pinned now. Pins that were not renewed in time are removed."""
     files: set[str] = set()
     everything = False
     for entry in disk.list(DIRECTORY):
@@ -77,7 +77,7 @@ def held(disk: Disk, now: int) -> Held:
         if pin is None:
             continue
         if pin.heartbeat_at < now - round(limits.segment_pin_seconds * 1_000_000):
-            _log.warning("pin %s was not renewed in time and counts no more", entry)
+            _log.warning("pin %s was not renewed in time and is removed", entry)
             release(disk, entry.removesuffix(".json"))
             continue
         everything = everything or pin.files is None

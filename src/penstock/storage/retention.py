@@ -1,7 +1,7 @@
 """Retention: how far the start of each partition of a queue may move.
 
 Pure: the rules look at extents and answer with offsets. Limits are those of the whole queue, and what was pushed first
-goes first. Age and bytes work in whole extents, the count is exact. Three rules stand over the limits: the start never
+goes first. Age and bytes work in whole extents, the count is exact. Three rules precede the limits: the start never
 passes the floor, the lowest offset that a group still needs, unless the queue drops unread messages; it never passes
 what is archived where the queue waits for that; and `retention_messages_min` messages stay whatever their age.
 """
@@ -26,7 +26,7 @@ def new_starts(
     tail_messages: int = 0,
     tail_bytes: int = 0,
 ) -> dict[int, int]:
-    """The new start of each partition whose start may move; one that is reached already may be named again.
+    """The new start of each partition whose start may move; it may be the present one.
 
     `extents` are the sealed extents kept now, by partition and in order. The tail is what the queue holds beside them,
     in the journal: it counts towards the limits and never goes itself. A partition without a floor stays as it is, and

@@ -1,8 +1,8 @@
 """Sealing: a stretch of the journal becomes Parquet files.
 
 Runs in a thread beside the shard. It only adds files: they count once a manifest names them. Memory is bounded by
-`limits.seal_bytes_max` of payload at a time, however well the batches in the journal were compressed; what happened to
-messages and tasks is compressed as it is gathered.
+`limits.seal_bytes_max` of payload at a time, however well the batches in the journal were compressed; events and
+changes of tasks are compressed as they are gathered.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Sealer:
         return EventFileWriter(self._disk, parquet.file_name(kind, self._sequences[0], 0), kind)
 
     def start_of(self, queue: int, partition: int) -> int:
-        """Asked once per partition, so that one seal sees one answer."""
+        """The first offset to keep: asked once per partition, so that one seal uses one answer."""
         start = self._starts.get((queue, partition))
         if start is None:
             start = self._starts[queue, partition] = self._keep(queue, partition)
@@ -96,10 +96,10 @@ class Sealer:
         yield pushed
 
     def _read(self, frame: memoryview, sequence: int) -> Iterator[PushedBatch]:
-        found = list(decode(frame))
-        self._tasks.take(sequence, found)
+        entries = list(decode(frame))
+        self._tasks.take(sequence, entries)
         self._tasks_file.add(self._tasks.tables())
-        for entry in found:
+        for entry in entries:
             if isinstance(entry, Push):
                 yield PushedBatch(entry)
             elif isinstance(entry, Settled):
@@ -114,14 +114,14 @@ class Sealer:
         return first + count > self.start_of(item.queue, partition)
 
     def _by_file(self, pushed: list[PushedBatch]) -> list[list[PushedBatch]]:
-        """A queue with much to say gets a file of its own; the others share one."""
+        """A queue with many bytes gets a file of its own; the others share one."""
         sizes: defaultdict[int, int] = defaultdict(int)
         for item in pushed:
             sizes[item.queue] += item.payload_bytes
         groups: defaultdict[int, list[PushedBatch]] = defaultdict(list)
         for item in pushed:
-            own = sizes[item.queue] > limits.segment_own_file_bytes
-            groups[item.queue if own else -1].append(item)
+            has_own_file = sizes[item.queue] > limits.segment_own_file_bytes
+            groups[item.queue if has_own_file else -1].append(item)
         return list(groups.values())
 
     def _write_messages(self, pushed: list[PushedBatch]) -> None:

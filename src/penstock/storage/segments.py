@@ -106,7 +106,7 @@ class SegmentStore:
         return self._read(extent, lambda present, file: self._load(present, file, extent.row))
 
     def at_hand(self, extent: Extent) -> Batch | None:
-        """The same if it is in memory, since somebody has read it lately. No file is touched."""
+        """The row group of `extent` if it is in memory. No file is touched."""
         return self._batches.peek((extent.file, extent.row_group))
 
     def column(self, extent: Extent, name: str) -> parquet.Column:
@@ -140,12 +140,12 @@ class SegmentStore:
         return segment_audit.verify(self._disk, self.manifest, on_progress)
 
     def keep_tasks(self, clock: Clock, seconds: float) -> None:
-        """Changes of tasks are kept for so long, whatever becomes of the messages."""
+        """Keep changes of tasks for `seconds`, even when the messages are gone."""
         us = round(seconds * 1_000_000)
         self._current.tasks_since = lambda: clock.now() - us
 
     def read_tasks(self, manifest: Manifest) -> Iterator[pa.Table]:
-        """All changes of tasks that were sealed by then, in order; what is damaged is passed over."""
+        """All changes of tasks that `manifest` names, in order; what is damaged is skipped."""
         files = [file for file in manifest.files.values() if file.table == TASKS]
         for file in sorted(files, key=lambda file: file.first_sequence):
             for row_group in range(len(file.row_groups)):
@@ -159,10 +159,10 @@ class SegmentStore:
     def seal(
         self, frames: Frames, end_sequence: int, names: Names, keep: Keep, identify: Identify | None = None
     ) -> list[Extent]:
-        """Put the journal's frames below `end_sequence` into segments; those that are there already are passed over.
+        """Put the journal's frames below `end_sequence` into segments; those that are sealed already are skipped.
 
         Messages of queues that `names` does not list, and those below `keep(queue, partition)`, are left out.
-        `identify` tells which tasks messages from before are.
+        `identify` finds the tasks of messages that were sealed before.
         """
         with self._changing:
             self._current.check()
@@ -184,7 +184,7 @@ class SegmentStore:
         return sealed.extents
 
     def remove(self, starts: Mapping[tuple[int, int], int], gone_queues: Iterable[int] = ()) -> Freed:
-        """Forget extents wholly below the start of their partition, and everything of queues that are gone."""
+        """Drop extents wholly below the start of their partition, and everything of queues that are gone."""
         with self._changing:
             removed = self._current.trim(starts, set(gone_queues))
             return self._sweep() + Freed(messages_removed=removed)
@@ -192,15 +192,15 @@ class SegmentStore:
     def compact(self, live: compaction.Live = lambda extent: True, moved: Moved | None = None) -> Freed:
         """Rewrite files of which over half the rows are no longer needed.
 
-        Extents stay whole and keep their offsets. `moved` is told, file by file, of those that changed their place;
+        Extents stay whole and keep their offsets. `moved` is called, file by file, with those in another file;
         extents from before can still be read, only less quickly.
         """
         freed = Freed()
         manifest = self.manifest
         oldest, since = queues_with_history(manifest), self._current.tasks_since()
-        found = compaction.worth_rewriting(manifest, live, since)
-        extents_of = extents_in(manifest, found)
-        for name in found:
+        names = compaction.worth_rewriting(manifest, live, since)
+        extents_of = extents_in(manifest, names)
+        for name in names:
             # One file at a time and `moved` without the lock: sealing need not wait for all of it.
             with self._changing:
                 new, done = self._rewrite(name, extents_of[name], live, oldest, since)
@@ -216,7 +216,7 @@ class SegmentStore:
     def _rewrite(
         self, name: str, extents: list[Extent], live: compaction.Live, oldest: dict[int, int], since: int
     ) -> tuple[list[Extent], Freed]:
-        """Swap one file for a smaller one: the extents that were kept, in their new place, and what was freed."""
+        """Replace one file by a smaller one; returns the extents in it, and what was freed."""
         now = self._current
         file = now.files.get(name)
         if file is None:
@@ -244,7 +244,7 @@ class SegmentStore:
         return Freed(files_removed=files, bytes_freed=size)
 
     def _read(self, extent: Extent, read: Callable[[Extent, SegmentFile], Read]) -> Read:
-        """Read where the messages of `extent` are now: compaction may move them at any time, even while we look."""
+        """Read where the messages of `extent` are now: compaction may move them at any time, even meanwhile."""
         for _ in range(READ_TRIES):
             present = extent if extent.file in self._current.files else self._present(extent)
             file = self._current.files.get(present.file)
@@ -257,7 +257,7 @@ class SegmentStore:
         raise _gone(extent)
 
     def _present(self, extent: Extent) -> Extent:
-        """The same messages in the file where compaction put them."""
+        """The extent of these messages in the file where compaction put them."""
         present = self.find(extent.queue, extent.partition, extent.first_offset)
         if present is None or present.first_offset != extent.first_offset:
             raise _gone(extent)
@@ -270,7 +270,7 @@ class SegmentStore:
 
         if row == extent.row:
             return self._batches.get((file.name, extent.row_group), make)
-        # Asked for by its old place: rare, so not worth remembering.
+        # By its old extent: rare, so not worth caching.
         table = parquet.read_table(self._reader, file, extent.row_group)
         return Batch.from_arrow(parquet.moved_table(table, extent.row, extent.count, row))
 
@@ -284,48 +284,48 @@ class SegmentStore:
 
 
 def _gone(extent: Extent) -> MessageNotFound:
-    place = f"partition {extent.partition} of queue {extent.queue}"
-    return MessageNotFound(f"offsets from {extent.first_offset} on in {place} are no longer kept")
+    partition = f"partition {extent.partition} of queue {extent.queue}"
+    return MessageNotFound(f"offsets from {extent.first_offset} on in {partition} are no longer kept")
 
 
 _STOP = None
 
 
 class Prefetcher:
-    """Loads the row group after a given extent. The thread starts with the first request."""
+    """Loads the row group after an extent. The thread starts with the first request."""
 
     def __init__(self, store: SegmentStore) -> None:
         self._store = store
-        self._wanted: queue.SimpleQueue[Extent | None] = queue.SimpleQueue()
-        self._asked: dict[tuple[int, int], tuple[str, int]] = {}  # the last row group seen, by queue and partition
+        self._requests: queue.SimpleQueue[Extent | None] = queue.SimpleQueue()
+        self._requested: dict[tuple[int, int], tuple[str, int]] = {}  # the last row group seen, by queue and partition
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
     def after(self, extent: Extent) -> None:
-        """A consumer has come to this extent: have the next one ready."""
-        place = extent.file, extent.row_group
-        if self._asked.get((extent.queue, extent.partition)) == place:
+        """A consumer has reached this extent: load the next one."""
+        row_group = extent.file, extent.row_group
+        if self._requested.get((extent.queue, extent.partition)) == row_group:
             return
-        self._asked[extent.queue, extent.partition] = place
+        self._requested[extent.queue, extent.partition] = row_group
         with self._lock:
             if self._is_closed:
                 return
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="penstock-prefetch", daemon=True)
                 self._thread.start()
-        self._wanted.put(extent)
+        self._requests.put(extent)
 
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
         if self._thread is not None:
-            self._wanted.put(_STOP)
+            self._requests.put(_STOP)
             self._thread.join()
 
     def _run(self) -> None:
-        while (extent := self._wanted.get()) is not _STOP:
-            # Whoever needs it will meet the same error, and be told.
+        while (extent := self._requests.get()) is not _STOP:
+            # The consumer that needs it will get the same error.
             with suppress(Exception):
                 following = self._store.find(extent.queue, extent.partition, extent.end_offset)
                 if following is not None:
@@ -336,7 +336,11 @@ _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
 
 
 def release_memory() -> None:
-    """Hand back what is free."""
+    """Return free memory to the operating system.
+
+    After a seal tens of megabytes of batches are free, and the allocators keep them for later. A process that idles
+    for hours should not.
+    """
     pa.default_memory_pool().release_unused()
     if _trim is not None:
         _trim(0)

@@ -1,14 +1,14 @@
-"""Staged files: batches of a sink that lie beside the journal until they are committed.
+"""Staged files: batches of a sink that are stored beside the journal until they are committed.
 
     staging/<sink>-<task>-<id>      16 hex digits · a number · 32 hex digits, the first 12 of them are ms since 1970
 
     "PENSTAGE" | partitions_bytes u32 | crc32c of the partitions u32 | partitions, padded to 8 | batch
 
-Partitions are empty, or a MessagePack array: the names that occur, and for each row the place of its own (int32 bytes).
-A file holds one batch, is written once, by position, and means nothing until a frame of the journal names it. Whoever
-stages them need not be the process that holds the directory, nor sync them: who commits does, if it must. One that no
+Partitions are empty, or a MessagePack array: the names that occur, and for each row the index of its own (int32 bytes).
+A file holds one batch, is written once, by position, and means nothing until a frame of the journal names it. The
+process that stages it need not hold the directory, nor sync the file: the commit does, if it must. A file that no
 unfinished batch needs may be removed at any time, and is when its sink commits later ones, or once it is old: the name
-says whose it is and when it was made.
+says which sink it belongs to and when it was staged.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def name_for(queue: str, sink: str, task: int, now: int, salt: bytes) -> str:
 
 
 def sink_digest(queue: str, sink: str) -> str:
-    """What the names of a sink's files begin with."""
+    """The prefix of the names of a sink's files."""
     return hashlib.blake2b(f"{queue}\0{sink}".encode(), digest_size=8).hexdigest()
 
 
@@ -56,18 +56,18 @@ def check_staged(name: str) -> str:
 
 
 def encode_staged(batch: Batch) -> list[Buffer]:
-    """The bytes of a file, in two pieces, so that the batch is not copied."""
+    """The bytes of a file, as two buffers, so that the batch is not copied."""
     partitions = b""
     if batch.partitions is not None:
-        places = {name: place for place, name in enumerate(dict.fromkeys(batch.partitions))}
-        codes = np.fromiter(map(places.__getitem__, batch.partitions), np.int32, batch.count)
-        partitions = msgspec.msgpack.encode((list(places), codes.tobytes()))
+        index_of = {name: index for index, name in enumerate(dict.fromkeys(batch.partitions))}
+        indexes = np.fromiter(map(index_of.__getitem__, batch.partitions), np.int32, batch.count)
+        partitions = msgspec.msgpack.encode((list(index_of), indexes.tobytes()))
     head = HEAD.pack(MAGIC, len(partitions), crc32c(partitions)) + partitions
     return [head.ljust(padded(len(head)), b"\0"), batch.data]
 
 
 def decode_staged(data: bytes) -> Batch:
-    """The inverse, for bytes that anybody may have written: `BadBatch` when they are not sound."""
+    """The inverse of `encode_staged`, for bytes of any origin: `BadBatch` when they are not sound."""
     view = memoryview(data)
     if len(view) < HEAD.size or bytes(view[: len(MAGIC)]) != MAGIC:
         raise BadBatch(f"it does not begin with {MAGIC!r}")
@@ -83,13 +83,13 @@ def decode_staged(data: bytes) -> Batch:
 
 def _decode_partitions(data: memoryview, count: int) -> list[str | None]:
     try:
-        names, codes = _partitions.decode(data)
-        places = np.frombuffer(codes, np.int32)
+        names, encoded = _partitions.decode(data)
+        indexes = np.frombuffer(encoded, np.int32)
     except (msgspec.MsgspecError, ValueError):
         raise BadBatch("its partitions cannot be read") from None
-    if len(places) != count or ((places < 0) | (places >= len(names))).any():
+    if len(indexes) != count or ((indexes < 0) | (indexes >= len(names))).any():
         raise BadBatch(f"its partitions are not those of {count} messages")
-    return [names[place] for place in places.tolist()]
+    return [names[index] for index in indexes.tolist()]
 
 
 class Staging:
@@ -97,15 +97,15 @@ class Staging:
 
     def __init__(self, disk: Disk | None) -> None:
         self._disk_or_none = disk
-        self._room: tuple[int, int] | None = None  # files and bytes that surely fit, since they were last counted
+        self._room: tuple[int, int] | None = None  # files and bytes that fit for sure, by the last count
 
     def reserve(self, name: str, position: int, count: int) -> None:
-        """Refuse bytes that would be too many beside all that is staged. For those who write for others."""
+        """Refuse bytes that would exceed the limit for all staged files. For a broker that writes for its clients."""
         path = _path(name)
         size = self._disk.size(path) if self._disk.exists(path) else None
         files, more = int(size is None), max(0, min(position + count, limits.staged_file_bytes_max) - (size or 0))
         if self._room is None or self._room[0] < files or self._room[1] < more:
-            self._room = self._counted()  # anybody may have removed some, or staged others
+            self._room = self._counted()  # other processes may have removed some, or staged others
         if self._room[0] < files or self._room[1] < more:
             raise TooLarge(
                 f"staged: over {limits.staged_files_total_max:,} files or {limits.staged_bytes_total_max:,} bytes",
@@ -121,7 +121,7 @@ class Staging:
         return limits.staged_files_total_max - len(names), limits.staged_bytes_total_max - total
 
     def write(self, name: str, position: int, data: Bytes) -> None:
-        """Put bytes into a file, which is made if it is not there; the same bytes again do no harm."""
+        """Write bytes to a file, which is created if it is missing; writing the same bytes again does no harm."""
         path = _path(name)
         if not 0 <= position <= limits.staged_file_bytes_max - len(data):
             raise InvalidField(
@@ -147,7 +147,7 @@ class Staging:
         return self._disk.size(_path(name))
 
     def sync(self, names: Iterable[str]) -> None:
-        """Make files durable that others may have written."""
+        """Make files durable, whichever process wrote them."""
         for name in names:
             file = self._disk.open(_path(name))
             try:
@@ -163,20 +163,20 @@ class Staging:
                 self._disk.remove(_path(name))
 
     def of_sink(self, queue: str, sink: str) -> list[str]:
-        """Every file of a sink, whoever staged it."""
+        """Every file of a sink, whichever process staged it."""
         return [name for name in self._names() if name.startswith(f"{sink_digest(queue, sink)}-")]
 
     def sweep(self, now: int, needed: Collection[str]) -> int:
-        """Remove what is old and not needed; how many files that were."""
+        """Remove files that are old and not needed; returns how many."""
         oldest = now // 1000 - round(limits.staged_seconds * 1000)
         gone = [name for name in self._names() if _made_at_ms(name) < oldest and name not in needed]
         self.remove(gone)
         return len(gone)
 
     def sweep_before(self, queue: str, sink: str, staged: Collection[str], needed: Collection[str]) -> None:
-        """Remove what a sink staged before all of the files `staged` and nobody needs: what attempts that failed left.
+        """Remove what a sink staged before all of the files `staged` and nobody needs: leftovers of failed attempts.
 
-        Tasks may go on writing for a while after their job has failed, and nobody is told what they staged.
+        Tasks may go on writing for a while after their job has failed, and nobody knows what they staged.
         """
         first = min(map(_made_at_ms, staged), default=0)
         self.remove([name for name in self.of_sink(queue, sink) if _made_at_ms(name) < first and name not in needed])

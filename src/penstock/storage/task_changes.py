@@ -3,7 +3,7 @@
 `Fold` gathers changes over many frames. A task that was submitted, leased and completed within one fold is one row to
 insert. What is about a task from before is an update of the fields that it touches, keyed by the place of its message.
 Only the group `default` counts. A message whose content type says task and whose payload is none is left out: it has no
-id to be asked for by.
+id to be found by.
 
 Lists, not objects: a broker makes tens of thousands of changes a second.
 """
@@ -26,7 +26,7 @@ from penstock.model import DLQ_SUFFIX, ContentType, Outcome
 
 
 class Code(IntEnum):
-    """States as they are stored. What waits is scheduled, pending or failed by its due time when somebody looks."""
+    """States as they are stored. WAITING and FAILED are shown as scheduled, pending or failed, by the due time."""
 
     WAITING = 1
     FAILED = 2
@@ -64,7 +64,7 @@ AFTER: Final[dict[int, int]] = {
     Outcome.SKIPPED: CANCELLED,
     Outcome.REDRIVEN: CANCELLED,
 }
-# Why a task ended that nobody ran, where the entry does not say it.
+# The error of a task that ended without a run, where the entry has none.
 WHY: Final[dict[int, str]] = {
     Outcome.EXPIRED: "it expired before it was run",
     Outcome.EVICTED: "it waited too long",
@@ -78,16 +78,16 @@ WHY: Final[dict[int, str]] = {
 def id_bytes(task_id: str) -> bytes:
     """The 16 bytes of a task's id; `InvalidField` when it is none."""
     try:
-        found = bytes.fromhex(task_id.replace("-", ""))
+        raw = bytes.fromhex(task_id.replace("-", ""))
     except ValueError:
-        found = b""
-    if len(found) != 16:
+        raw = b""
+    if len(raw) != 16:
         raise InvalidField(f"task_id: {task_id!r} is no UUID")
-    return found
+    return raw
 
 
 def id_text(task_id: bytes) -> str:
-    """The inverse."""
+    """The inverse of `id_bytes`."""
     text = task_id.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
@@ -104,7 +104,10 @@ def parents_of(depends_on: Sequence[str], task_id: bytes) -> list[tuple[bytes, b
 
 
 class Known:
-    """What the stored tables say of names; a fold adds to it. Made anew when a transaction fails."""
+    """Names of queues, partitions and repeated texts, with their numbers; a fold adds to them.
+
+    It is loaded again when a transaction fails.
+    """
 
     def __init__(
         self,
@@ -142,7 +145,7 @@ class Known:
                 self.partitions[queue, id] = self.new_partitions[queue, id] = name
 
     def has_tasks(self, queue: int) -> bool:
-        """Whether messages of this queue may be tasks: called for one that is; dead letters are no tasks."""
+        """Whether messages of this queue may be tasks, called for one that looks like it; dead letters are no tasks."""
         if queue not in self.task_queues:
             if self.queues.get(queue, "").endswith(DLQ_SUFFIX):
                 return False
@@ -179,17 +182,17 @@ HANDLED: Final = {
         TaskFreed,
     )
 }
-# What reaches tasks that were stored before: everything folded so far must be stored first.
+# These may change any stored task: everything folded so far must be stored first.
 SWEEPING: Final = {kind.__struct_config__.tag for kind in (entries.QueueDeleted, entries.GroupSet, entries.Revived)}
 
 
 class Fold:
-    """The changes of some frames. `take_*` for each entry; whoever stores them empties it with `clear`."""
+    """The changes of some frames: call `take_*` for each entry, store the changes, then `clear`."""
 
     def __init__(self, known: Known) -> None:
         self.known = known
         self.sequence = 0  # of the frame that is being taken
-        self.at = 0  # the latest instant that an entry told
+        self.at = 0  # the latest instant in an entry
         self.clear()
 
     def clear(self) -> None:
@@ -201,10 +204,10 @@ class Fold:
         self.parents: list[tuple[bytes, bytes]] = []
         self.purged: list[tuple[int, Span]] = []  # (queue, where)
         self.purged_ids: list[bytes] = []  # of those that never had a place
-        self.is_pressing = False  # what is stored says who began a run that ended here: store before the next run
+        self.is_pressing = False  # a run ended here whose worker only the stored row has: store before the next run
 
     def begin_frame(self, sequence: int) -> None:
-        """What a note says of a run, it says of one that ended in the same frame."""
+        """Begin a frame: notes refer to runs that ended in the same frame."""
         self.sequence = sequence
         if self._run_of:
             self._run_of = {}
@@ -215,7 +218,7 @@ class Fold:
     # Submissions.
 
     def take_push(self, number: int, body: memoryview) -> int:
-        """The tasks among the messages of a push; the number after theirs. Others cost a glance."""
+        """The tasks among the messages of a push; returns the number after theirs. Other pushes cost a glance."""
         _, rows, _, _, _, _, parts = PUSH_HEAD.unpack_from(body)
         start = PUSH_HEAD.size + parts * PUSH_PART.size + 4 * rows + rows % 2 * 4
         if not layout.flags_of(body[start : start + 8]) & layout.CONTENT_TYPE:
@@ -223,7 +226,7 @@ class Fold:
         return self.take_pushed(number, entries.decode_push(body))
 
     def take_pushed(self, number: int, push: Push) -> int:
-        """The same for a push that says what its messages hold."""
+        """The tasks of a decoded push whose messages have content types."""
         queue, batch = push.queue, Batch(push.batch)
         kinds = batch.content_type
         if kinds is None:
@@ -254,7 +257,7 @@ class Fold:
         (change,) = self._made(number, push, Batch(held.batch), None)
         if change is not None:
             change[STATE] = BLOCKED
-            # Held again after it was cancelled, it is the same task. What was to be told of its end is over.
+            # Held again after it was cancelled, it is the same task: the update that ended it is void.
             self.by_id.pop(held.task_id, None)
             before = self.held.get(held.task_id)
             if before is not None:
@@ -300,7 +303,7 @@ class Fold:
                 self.parents += parents_of(depends_on, task_id)
         return made
 
-    # What becomes of them.
+    # Changes of state.
 
     def take_leased(self, leased: Leased) -> None:
         if leased.group != DEFAULT_GROUP_ID or leased.queue not in self.known.task_queues:
@@ -317,38 +320,38 @@ class Fold:
             return
         state, at, leased_at, outcome = AFTER[settled.outcome], settled.at, settled.leased_at, settled.outcome
         worker = self.known.word(settled.consumer)
-        # Of the error of the run before nothing is left once another one failed, or the task was ended.
+        # The error of the run before is cleared once another one failed, or the task was ended.
         error = settled.error or WHY.get(outcome) or ("" if state in ENDED_BADLY else None)
         is_final = state >= FINAL_FROM
-        # Recovery does not know who held what it closes: what was leased says it.
-        is_told = bool(settled.consumer) or leased_at != at
+        # Recovery does not know who held what it closes: the lease does.
+        has_worker = bool(settled.consumer) or leased_at != at
         self.at = max(self.at, at)
         for span in settled.spans:
             dues = iter(span.due_array().tolist()) if span.dues else None
             for change, attempt in self._of_span(settled.queue, span):
                 due_at = next(dues) if dues is not None else 0
                 if change[STATE] is not None and change[STATE] >= FINAL_FROM:
-                    continue  # a purge, say, names whole ranges: what was settled before stays as it is
+                    continue  # a purge, say, names whole ranges: a final state stays as it is
                 change[STATE], change[DUE_AT], change[OUTCOME] = state, due_at, outcome
                 change[FINISHED_AT] = at if is_final else 0
                 if error is not None:
                     change[ERROR] = error
                 if leased_at:
                     change[ATTEMPT] = attempt
-                    if is_told:
+                    if has_worker:
                         change[WORKER], change[STARTED_AT] = worker, leased_at
                     if not is_final:
                         self._end_run(change, at, outcome, error or "")
 
     def _end_run(self, change: Change, at: int, outcome: int, error: str) -> None:
-        """Who ran it and since when is None where only what is stored says it."""
+        """Note a run that ended. Worker and start are None where only the stored row has them."""
         place = (change[QUEUE], change[PARTITION], change[POSITION])
         self._run_of[place] = run = [*change[ATTEMPT:FINISHED_AT], at, outcome, error, *place]
         self.runs.append(run)
         self.is_pressing = self.is_pressing or change[STARTED_AT] is None
 
     def take_noted(self, noted: entries.TasksNoted) -> None:
-        """What runs gave and said."""
+        """Results, progress and errors of runs."""
         self.at = max(self.at, noted.at)
         for note in noted.notes:
             change = self._of_note(noted.queue, note)
@@ -364,7 +367,7 @@ class Fold:
                     run[5] = text
 
     def take_freed(self, freed: TaskFreed) -> None:
-        """Of one that is pushed, its push tells."""
+        """A held task is cancelled. For one that is released, its push says so."""
         self.at = max(self.at, freed.at)
         if freed.how == TaskFreed.CANCELLED:
             change = self._of_id(freed.queue, freed.task_id)
@@ -372,7 +375,7 @@ class Fold:
             change[FINISHED_AT], change[OUTCOME], change[ERROR] = freed.at, int(Outcome.CANCELLED), freed.error
 
     def take_purged(self, purged: entries.TasksPurged) -> None:
-        """Tasks are forgotten; an update of one that is stored is not needed any more."""
+        """Tasks are forgotten; updates of stored ones are not needed any more."""
         self.purged += [(purged.queue, span) for span in purged.spans]
         self.purged_ids += purged.id_list()
         for span in purged.spans:
@@ -394,18 +397,18 @@ class Fold:
                 change[BELOW] = ANY
 
     def _of_span(self, queue: int, span: Span) -> list[tuple[Change, int]]:
-        """The change of each place of a span, and the attempt."""
+        """The change of each message of a span, and its attempt."""
         changes, partition, attempt = self.changes, span.partition, span.attempt
         offsets = range(span.first, span.first + span.count) if not span.offsets else span.offset_array().tolist()
         attempts = np.frombuffer(span.attempts, np.uint16).tolist() if span.attempts else None
-        found: list[tuple[Change, int]] = []
+        changed: list[tuple[Change, int]] = []
         for index, offset in enumerate(offsets):
             place = (queue, partition, offset)
             change = changes.get(place)
             if change is None:
                 changes[place] = change = [*_UNTOUCHED, queue, partition, offset, FINAL_FROM]
-            found.append((change, attempt if attempts is None else attempts[index]))
-        return found
+            changed.append((change, attempt if attempts is None else attempts[index]))
+        return changed
 
     def _of_note(self, queue: int, note: Note) -> Change:
         if note.offset < 0:
@@ -417,7 +420,7 @@ class Fold:
         return change
 
     def _of_id(self, queue: int, task_id: bytes) -> Change:
-        """For a task without a place: its id stands where the offset would."""
+        """The change of a task without a message: its id takes the place of the offset."""
         change = self.held.get(task_id) or self.by_id.get(task_id)
         if change is None:
             self.by_id[task_id] = change = [*_UNTOUCHED, queue, None, task_id, FINAL_FROM]
@@ -434,7 +437,7 @@ TAKE: Final[dict[type, Callable[[Fold, Any], None]]] = {
 
 
 def text_of(json: msgspec.Raw) -> str:
-    """JSON as text; payloads come from anywhere, so that it may be no UTF-8."""
+    """JSON as text; payloads are of any origin, so it may be no UTF-8."""
     return str(json, "utf-8", "replace")
 
 
@@ -448,7 +451,7 @@ def _texts(batch: Batch, flag: int) -> list[str | None]:
 
 
 def _dues(batch: Batch, pushed_at: int) -> list[int]:
-    """When each may be delivered first; 0 when at once. The same arithmetic as the delivery core's."""
+    """When each may be delivered first, as the delivery core computes it; 0 when at once."""
     dues = None
     if batch.delay is not None:
         dues = np.where(batch.delay > 0, pushed_at + batch.delay, 0)

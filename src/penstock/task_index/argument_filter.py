@@ -1,11 +1,11 @@
 """Searching tasks by what they were called with.
 
-    a@b.c              a text, or a number, true, false, null, that stands anywhere in the arguments
+    a@b.c              a text, or a number, true, false, null, anywhere in the arguments
     kwargs.to=a@b.c    the value at a path: names of objects and positions of lists, joined by dots
     args.0=7
 
 The value is compared as a number when it is one, and as text too, so that `7` finds 7, 7.0 and "7" (but `7.0` not 7:
-rows that do not hold the text at all are passed over before their JSON is read). JSON may write any character as
+rows that do not contain the text at all are skipped before their JSON is read). JSON may write any character as
 a number with u before it: rows that do so are read.
 """
 
@@ -30,8 +30,8 @@ _PATH: Final = re.compile(r"(args|kwargs)((?:\.[^.=]+)+)=(.*)", re.DOTALL)
 _decode: Final = msgspec.json.Decoder().decode
 
 
-class _Wanted(NamedTuple):
-    """What is looked for."""
+class _Condition(NamedTuple):
+    """A parsed argument."""
 
     column: str  # args or kwargs; empty: both
     path: tuple[str, ...]
@@ -40,12 +40,12 @@ class _Wanted(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _parsed(argument: str) -> _Wanted:
+def _parsed(argument: str) -> _Condition:
     match = _PATH.fullmatch(argument)
     if match is None:
-        return _Wanted("", (), argument, _number(argument))
+        return _Condition("", (), argument, _number(argument))
     column, path, text = match.groups()
-    return _Wanted(column, tuple(path[1:].split(".")), text, _number(text))
+    return _Condition(column, tuple(path[1:].split(".")), text, _number(text))
 
 
 def argument_terms(argument: str) -> tuple[str, dict[str, Any]]:
@@ -55,9 +55,9 @@ def argument_terms(argument: str) -> tuple[str, dict[str, Any]]:
             f"argument: must have from 1 to {LENGTH_MAX} characters, not {len(argument)}",
             hint="a value, or a path and a value such as kwargs.to=a@b.c or args.0=7",
         )
-    wanted = _parsed(argument)
-    values = {"argument": argument, "glimpse": _glimpse(wanted.text), "escape": "\\u"}
-    columns = (wanted.column,) if wanted.column else ("args", "kwargs")
+    condition = _parsed(argument)
+    values = {"argument": argument, "glimpse": _glimpse(condition.text), "escape": "\\u"}
+    columns = (condition.column,) if condition.column else ("args", "kwargs")
     terms = [
         f"((instr({column}, :glimpse) > 0 OR instr({column}, :escape) > 0) AND {MATCHES}({column}, :argument))"
         for column in columns
@@ -66,18 +66,18 @@ def argument_terms(argument: str) -> tuple[str, dict[str, Any]]:
 
 
 def install(connection: sqlite3.Connection) -> None:
-    """Make the SQL function known to a connection."""
+    """Define the SQL function for a connection."""
     connection.create_function(MATCHES, 2, _matches, deterministic=True)
 
 
 def _matches(json: str, argument: str) -> bool:
-    wanted = _parsed(argument)
+    condition = _parsed(argument)
     try:
         value = _decode(json)
     except (msgspec.MsgspecError, RecursionError):
         return False
-    values = _at(value, wanted.path) if wanted.column else _leaves(value)
-    return any(_is_same(found, wanted) for found in values)
+    values = _at(value, condition.path) if condition.column else _leaves(value)
+    return any(_is_same(value, condition) for value in values)
 
 
 def _at(value: Any, path: tuple[str, ...]) -> Iterator[Any]:
@@ -104,12 +104,12 @@ def _leaves(value: Any) -> Iterator[Any]:
             yield value
 
 
-def _is_same(value: Any, wanted: _Wanted) -> bool:
+def _is_same(value: Any, condition: _Condition) -> bool:
     if isinstance(value, str):
-        return value == wanted.text
+        return value == condition.text
     if value is None or isinstance(value, bool):
-        return wanted.text in _WORDS and value is _WORDS[wanted.text]
-    return wanted.number is not None and isinstance(value, int | float) and value == wanted.number
+        return condition.text in _WORDS and value is _WORDS[condition.text]
+    return condition.number is not None and isinstance(value, int | float) and value == condition.number
 
 
 def _number(text: str) -> int | float | None:
@@ -122,13 +122,13 @@ def _number(text: str) -> int | float | None:
 
 
 def _glimpse(value: str) -> str:
-    """A piece of JSON that every such value has, unless it is escaped: the longest run of plain characters in it.
+    """A part of the JSON of every such value, unless it is escaped: the longest run of plain characters in it.
 
-    The quotes of a text belong to it, so that few rows are looked into in vain.
+    The quotes of a text belong to it, so that few rows are decoded in vain.
     """
     run = max(_PLAIN.finditer(value), key=lambda run: len(run[0]), default=None)
     if run is None:
         return ""
     if value in _WORDS or _number(value) is not None:
-        return run[0]  # it may stand there without quotes
+        return run[0]  # it may be there without quotes
     return '"' * (run.start() == 0) + run[0] + '"' * (run.end() == len(value))

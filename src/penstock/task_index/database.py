@@ -30,7 +30,7 @@ from penstock.task_index import argument_filter
 VERSION: Final = 2
 
 
-# What changes in a task's life, in the order of `task_changes.Change`; then what does not.
+# The columns that change, in the order of `task_changes.Change`; then those that do not.
 CHANGING: Final = (
     "state", "due_at", "attempt", "worker", "started_at", "finished_at", "outcome", "error", "result", "progress",
 )  # fmt: skip
@@ -117,7 +117,7 @@ CREATE INDEX parents_by_child ON parents (child);
 CREATE INDEX runs_by_number ON runs (number, started_at);
 """
 
-# In these `{rows}` stands for any number of rows: see `many.py`. SQLite calls the columns of rows column1 and so on.
+# In these `{rows}` stands for any number of rows: see `query_rows`. SQLite calls the columns of rows column1 and so on.
 _SET: Final = ", ".join(f"{name} = COALESCE(new.column{index}, {name})" for index, name in enumerate(CHANGING, 1))
 _UPDATE: Final = f"UPDATE tasks SET {_SET} FROM (VALUES {{rows}}) AS new WHERE tasks.state < new.column14"
 
@@ -133,7 +133,7 @@ ON CONFLICT (task_id) DO UPDATE SET
     submitted_at = CASE WHEN position IS NULL THEN submitted_at ELSE excluded.submitted_at END,
     {", ".join(f"{name} = excluded.{name}" for name in COLUMNS if name not in {"number", "task_id", "submitted_at"})}
 """
-# Who ran it and since when is null where only the task's own row says it.
+# Worker and start are null where only the row of the task has them.
 _INSERT_RUN: Final = """
 INSERT INTO runs (number, attempt, worker, started_at, ended_at, outcome, error)
 SELECT number, column1, COALESCE(column2, worker), COALESCE(column3, NULLIF(started_at, 0), column4), column4, column5,
@@ -142,7 +142,7 @@ column6 FROM (VALUES {rows}) JOIN tasks
 INSERT_RUN: Final = f"{_INSERT_RUN} ON queue = column7 AND partition = column8 AND position = column9"
 INSERT_RUN_BY_ID: Final = f"{_INSERT_RUN} ON task_id = column7"
 INSERT_PARENT: Final = "INSERT OR IGNORE INTO parents VALUES {rows}"
-# The last run of a task that is brought back goes where those before it are.
+# The last run of a task that is revived joins the earlier ones.
 _KEEP_LAST_RUN: Final = f"""
 INSERT INTO runs (number, attempt, worker, started_at, ended_at, outcome, error)
 SELECT number, attempt, worker, started_at, finished_at, outcome, error FROM tasks
@@ -154,7 +154,7 @@ AND NOT EXISTS (
 """
 KEEP_LAST_RUN: Final = f"{_KEEP_LAST_RUN} AND queue = ? AND partition = ? AND position = ?"
 KEEP_LAST_RUN_BY_ID: Final = f"{_KEEP_LAST_RUN} AND task_id = ?"
-# One text, since each row of an answer would be one more turn.
+# One text, since each row of a result would be one more turn.
 IDS_BY_PLACE: Final = """
 SELECT group_concat(hex(task_id), '') FROM (VALUES {rows}) JOIN tasks
 ON queue = column1 AND partition = column2 AND position = column3
@@ -173,7 +173,7 @@ UPDATE tasks SET state = {Code.CANCELLED:d}, finished_at = ?, due_at = 0, error 
 WHERE queue = ? AND partition = ? AND position < ? AND state < {FINAL_FROM}
 RETURNING task_id
 """
-# Only final tasks are forgotten, and none that an unfinished child may still ask for.
+# Only final tasks without an unfinished child are forgotten.
 HAS_OPEN_CHILD: Final = f"""EXISTS (
     SELECT 1 FROM parents JOIN tasks AS child ON child.task_id = parents.child
     WHERE parents.parent = tasks.task_id AND child.state < {FINAL_FROM}
@@ -209,12 +209,12 @@ PRAGMA wal_autocheckpoint = 4000;
 
 
 class DatabaseBroken(Exception):
-    """The database cannot be used as it is. It never leaves this package: it is made anew, or a `StorageError`."""
+    """The database cannot be used as it is. It never leaves this package: it is rebuilt, or a `StorageError` raised."""
 
 
 @contextmanager
 def sqlite_errors() -> Iterator[None]:
-    """What SQLite says, as `DatabaseBroken`; a full disk as what it is."""
+    """Translate errors of SQLite to `DatabaseBroken`; a full disk to `DiskFull`."""
     try:
         yield
     except sqlite3.Error as error:
@@ -251,7 +251,7 @@ class Database:
         return connection
 
     def _prepare(self) -> bool:
-        """Make the tables; whether they were not there. `DatabaseBroken` for those of another version."""
+        """Create the tables; whether they were missing. `DatabaseBroken` for those of another version."""
         try:
             (version,) = self._writer.execute("PRAGMA user_version").fetchone()
             if version == 0:
@@ -279,7 +279,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection to ask; several statements see one moment only within a transaction of their own."""
+        """A connection for queries; several statements see one state only within a transaction of their own."""
         if self.is_shared:
             with self._lock, sqlite_errors():
                 yield self._writer
@@ -311,7 +311,7 @@ class Database:
         return default if row is None else row[0]
 
     def close(self) -> None:
-        """Let go of the file; it may be called twice."""
+        """Close the file; it may be called twice."""
         with self._lock, self._lending:
             self._closed = True
             for connection in [self._writer, *self._idle]:
@@ -321,12 +321,12 @@ class Database:
 
 
 def set_meta(connection: sqlite3.Connection, name: str, value: Any) -> None:
-    """Within a transaction."""
+    """Store such a value, within a transaction."""
     connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
 
 
 def remove(disk: Disk) -> None:
-    """Throw the files away."""
+    """Remove the files."""
     for name in (NAME, *(NAME + suffix for suffix in _BESIDE)):
         with suppress(FileNotFoundError):
             disk.remove(name)

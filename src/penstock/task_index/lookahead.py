@@ -52,7 +52,7 @@ PURGED: Final = TasksPurged.__struct_config__.tag
 
 
 class Seen(NamedTuple):
-    """What the task index says of some tasks, all of it at one position of the journal."""
+    """What the index says of some tasks, at one position of the journal."""
 
     position: int
     rows: Sequence[Row]
@@ -103,7 +103,7 @@ def _is_unchanged(shard: Shard, row: Row) -> bool:
 
 
 def _is_known(shard: Shard, row: Row) -> bool:
-    """Whether its queue knows a task of its id in another place: it was submitted once more."""
+    """Whether its queue knows a task of this id at another place: it was submitted again."""
     queue = shard.core.queues.get(row[3])
     if queue is None or queue.dedup is None:
         return row[1] in shard.core.tasks.held
@@ -125,7 +125,7 @@ class Scratch:
             _insert(connection, "runs", _RUN, seen.runs)
 
     def follow(self, frames: Iterable[Frame]) -> None:
-        """Take in what is about its tasks."""
+        """Store what is about its tasks."""
         fold = Fold(self.known)
         with self.database.writing() as connection:
             sink = Sink(connection, self.known, None)
@@ -143,7 +143,7 @@ def _insert(connection: sqlite3.Connection, table: str, columns: Sequence[str], 
 
 
 class _About:
-    """Tells frames that are about some tasks, and a few that are not, from all others."""
+    """Recognises frames that may be about some tasks."""
 
     def __init__(self, ids: Collection[bytes], places: Iterable[tuple[int, int, int]]) -> None:
         self._ids = set(ids)
@@ -151,7 +151,7 @@ class _About:
         self._places: set[tuple[int, int, int]] = set(places)
 
     def learn(self, changes: Iterable[Sequence[Any]]) -> None:
-        """Tasks that were submitted in a frame have their places now."""
+        """Learn the places of tasks that were submitted in a frame."""
         for change in changes:
             if len(change) > UPDATE_LENGTH and change[TASK_ID] in self._ids:
                 queue, partition, position = change[QUEUE : POSITION + 1]

@@ -1,7 +1,7 @@
-"""Questions to the task index: one task, many by their ids, pages of those that match.
+"""Queries of the task index: one task, many by their ids, pages of those that match.
 
 Pages are newest first, by the instant of submission and, within it, by the task's number. A cursor names the last task
-that was shown, so that paging costs the same however far one is, and what is new meanwhile moves nothing.
+that was shown, so that every page costs the same, and new tasks move nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _STATES: Final = {
     Code.DEAD: TaskState.DEAD,
     Code.CANCELLED: TaskState.CANCELLED,
 }
-# Stored states, each with what else must hold of a task that is shown so.
+# For each state that is shown, the stored states with their extra condition.
 _SHOWN: Final[dict[TaskState, tuple[tuple[Code, str], ...]]] = {
     TaskState.SCHEDULED: ((Code.WAITING, "due_at > :now"),),
     TaskState.PENDING: ((Code.WAITING, "due_at <= :now"), (Code.FAILED, "due_at <= :now")),
@@ -63,7 +63,7 @@ class Names(NamedTuple):
 
 
 def state_of(code: int, due_at: int, now: int) -> TaskState:
-    """How a stored state is shown."""
+    """The state that is shown for a stored one."""
     if code == Code.WAITING:
         return TaskState.SCHEDULED if due_at > now else TaskState.PENDING
     if code == Code.FAILED:
@@ -72,7 +72,7 @@ def state_of(code: int, due_at: int, now: int) -> TaskState:
 
 
 def view(row: Sequence[Any], names: Names, now: int, runs: tuple[Run, ...] = ()) -> TaskView:
-    """A row as it is shown."""
+    """The public view of a row."""
     (
         _, task_id, type_, queue, partition, position, code, priority, max_attempts, attempt,
         worker, submitted_at, due_at, started_at, finished_at, _, args, kwargs, result, progress,
@@ -117,17 +117,17 @@ def _message_id(names: Names, queue: int, partition: int, position: int) -> Mess
 def runs_of(connection: sqlite3.Connection, row: Sequence[Any], names: Names) -> tuple[Run, ...]:
     """All attempts at a task, oldest first."""
     task = dict(zip(COLUMNS, row, strict=True))
-    found = connection.execute(
+    runs = connection.execute(
         "SELECT attempt, worker, started_at, ended_at, outcome, error FROM runs WHERE number = ? ORDER BY started_at",
         (task["number"],),
     ).fetchall()
     last_run = (task["attempt"], task["worker"], task["started_at"])
-    is_told = any(run[:3] == last_run for run in found)
-    if task["started_at"] and not is_told and (task["state"] >= FINAL_FROM or task["state"] == Code.RUNNING):
+    is_stored = any(run[:3] == last_run for run in runs)
+    if task["started_at"] and not is_stored and (task["state"] >= FINAL_FROM or task["state"] == Code.RUNNING):
         is_final = task["state"] >= FINAL_FROM
         last = (task["finished_at"], task["outcome"], task["error"]) if is_final else (0, 0, "")
         error = "" if last[1] == Outcome.ACKED else last[2]
-        found.append((task["attempt"], task["worker"], task["started_at"], *last[:2], error))
+        runs.append((task["attempt"], task["worker"], task["started_at"], *last[:2], error))
     return tuple(
         Run(
             attempt=attempt,
@@ -137,61 +137,61 @@ def runs_of(connection: sqlite3.Connection, row: Sequence[Any], names: Names) ->
             outcome=_WORDS.get(outcome, ""),
             error=error,
         )
-        for attempt, worker, started_at, ended_at, outcome, error in found
+        for attempt, worker, started_at, ended_at, outcome, error in runs
     )
 
 
 def rows_of(connection: sqlite3.Connection, ids: Iterable[bytes]) -> Iterator[tuple[Any, ...]]:
-    """The rows of some tasks; those that are not known are left out."""
-    wanted = list(ids)
-    for start in range(0, len(wanted), IDS_AT_ONCE):
-        part = wanted[start : start + IDS_AT_ONCE]
+    """The rows of some tasks; unknown ones are left out."""
+    all_ids = list(ids)
+    for start in range(0, len(all_ids), IDS_AT_ONCE):
+        part = all_ids[start : start + IDS_AT_ONCE]
         yield from connection.execute(f"{SELECT} WHERE task_id IN ({', '.join('?' * len(part))})", part)
 
 
 def parent_of(row: Sequence[Any], names: Names, now: int) -> ParentFound:
-    """Where a task of a row is, and how it stands."""
+    """Where the message of a task is, and the state of the task."""
     queue, partition, position, code, due_at = *row[3:7], row[12]
     place = None if position is None else _message_id(names, queue, partition, position)
     return ParentFound(place, state_of(code, due_at, now))
 
 
 class Search:
-    """A filter as SQL. `values` has what its terms name."""
+    """A filter as SQL; `values` has the parameters of its terms."""
 
-    def __init__(self, wanted: TaskFilter, names: Names, now: int) -> None:
+    def __init__(self, filter: TaskFilter, names: Names, now: int) -> None:
         self.is_empty = False
-        self.limit = _limit(wanted.limit)
+        self.limit = _limit(filter.limit)
         self.values: dict[str, Any] = {"now": now}
         self.terms: list[str] = []
-        self.codes = _codes(wanted.states)
+        self.codes = _codes(filter.states)
         words = names.words
-        queues = [id for id, name in names.queues.items() if name == wanted.queue]
-        self.selective = any(value is not None for value in (wanted.worker, wanted.workflow, wanted.schedule))
-        self.by_state = wanted.task_type is not None or wanted.queue is not None or bool(wanted.states)
-        self._equal("type", wanted.task_type, words.get(wanted.task_type or ""))
-        self._equal("worker", wanted.worker, words.get(wanted.worker or "") or None)
-        self._equal("workflow", wanted.workflow, wanted.workflow or None)
-        self._equal("schedule", wanted.schedule, wanted.schedule or None)
-        if wanted.queue is not None:
-            # A queue that was deleted and made again has tasks under each of its numbers.
+        queues = [id for id, name in names.queues.items() if name == filter.queue]
+        self.selective = any(value is not None for value in (filter.worker, filter.workflow, filter.schedule))
+        self.by_state = filter.task_type is not None or filter.queue is not None or bool(filter.states)
+        self._equal("type", filter.task_type, words.get(filter.task_type or ""))
+        self._equal("worker", filter.worker, words.get(filter.worker or "") or None)
+        self._equal("workflow", filter.workflow, filter.workflow or None)
+        self._equal("schedule", filter.schedule, filter.schedule or None)
+        if filter.queue is not None:
+            # A queue that was deleted and created again has tasks under each of its ids.
             self.is_empty = self.is_empty or not queues
             self.terms.append(f"queue IN ({', '.join(map(str, queues))})")
-        self._bound("submitted_at >= :since", "since", wanted.submitted_since)
-        self._bound("submitted_at < :until", "until", wanted.submitted_until)
-        if wanted.error_contains is not None:
+        self._bound("submitted_at >= :since", "since", filter.submitted_since)
+        self._bound("submitted_at < :until", "until", filter.submitted_until)
+        if filter.error_contains is not None:
             self.terms.append("instr(error, :error) > 0")
-            self.values["error"] = wanted.error_contains
-        if wanted.argument is not None:
-            term, values = argument_terms(wanted.argument)
+            self.values["error"] = filter.error_contains
+        if filter.argument is not None:
+            term, values = argument_terms(filter.argument)
             self.terms.append(term)
             self.values |= values
 
-    def _equal(self, column: str, wanted: str | None, value: Any) -> None:
-        if wanted is None:
+    def _equal(self, column: str, text: str | None, value: Any) -> None:
+        if text is None:
             return
         if value is None:
-            self.is_empty = True  # nobody has ever said this word
+            self.is_empty = True  # no task has this word
             return
         self.terms.append(f"{column} = :{column}")
         if column in ("worker", "workflow", "schedule"):
@@ -204,12 +204,12 @@ class Search:
             self.values[name] = to_micros(instant, "submitted_" + name)
 
     def after(self, cursor: tuple[int, int]) -> None:
-        """Only what comes after a task."""
+        """Only tasks after the cursor."""
         self.terms.append("(submitted_at, number) < (:cursor_at, :cursor_number)")
         self.values["cursor_at"], self.values["cursor_number"] = cursor
 
     def statements(self, select: str, order: str) -> list[str]:
-        """One for all, or one for each stored state where an index is by states: each is in order by itself."""
+        """One statement, or one per stored state where an index is by states; the rows of each are in order."""
         if self.is_empty:
             return []
         if self.selective or not self.by_state:
@@ -217,6 +217,14 @@ class Search:
             return [self._statement(select, [f"({states})"] if states else [], order)]
         codes = self.codes or [(code, "") for code in Code]
         return [self._statement(select, [_term(code, also)], order) for code, also in codes]
+
+    def rows(
+        self, connection: sqlite3.Connection, select: str, limit: int, key: Callable[[Sequence[Any]], Any]
+    ) -> Iterator[tuple[Any, ...]]:
+        """At least the first `limit` rows that match, newest first; `key` is (instant of submission, number)."""
+        order = f"ORDER BY submitted_at DESC, number DESC LIMIT {limit}"
+        cursors = [connection.execute(statement, self.values) for statement in self.statements(select, order)]
+        return cursors[0] if len(cursors) == 1 else heapq.merge(*cursors, key=key, reverse=True)
 
     def _statement(self, select: str, more: list[str], order: str) -> str:
         where = " AND ".join([*more, *self.terms])
@@ -228,7 +236,7 @@ def _term(code: Code, also: str) -> str:
 
 
 def _codes(states: Sequence[TaskState]) -> list[tuple[Code, str]]:
-    return [each for state in dict.fromkeys(states) for each in _SHOWN[TaskState(state)]]
+    return [term for state in dict.fromkeys(states) for term in _SHOWN[TaskState(state)]]
 
 
 def _limit(limit: int) -> int:
@@ -243,48 +251,43 @@ _TARGET: Final = (
 
 
 def targets(
-    connection: sqlite3.Connection, wanted: TaskFilter, names: Names, now: int, cursor: Cursor | None, limit: int
+    connection: sqlite3.Connection, filter: TaskFilter, names: Names, now: int, cursor: Cursor | None, limit: int
 ) -> list[Target]:
-    """The next ones of those that match, newest first."""
-    search = Search(wanted, names, now)
+    """The next of the tasks that match, newest first."""
+    search = Search(filter, names, now)
     if cursor is not None:
         search.after(cursor)
-    order = f"ORDER BY submitted_at DESC, number DESC LIMIT {limit}"
-    lists = [connection.execute(statement, search.values) for statement in search.statements(_TARGET, order)]
-    rows = heapq.merge(*lists, key=lambda row: row[5:], reverse=True) if len(lists) != 1 else lists[0]
+    rows = search.rows(connection, _TARGET, limit, lambda row: row[5:])
     return [Target(*row) for row in islice(rows, limit)]
 
 
-def count(connection: sqlite3.Connection, wanted: TaskFilter, names: Names, now: int) -> int:
+def count(connection: sqlite3.Connection, filter: TaskFilter, names: Names, now: int) -> int:
     """How many match."""
-    search = Search(wanted, names, now)
+    search = Search(filter, names, now)
     statements = search.statements("SELECT count(*) FROM tasks", "")
     return sum(connection.execute(statement, search.values).fetchone()[0] for statement in statements)
 
 
 def expired(connection: sqlite3.Connection, final_before: int, limit: int) -> list[Target]:
-    """Tasks that were final before an instant, and that no unfinished child may ask for."""
+    """Tasks that were final before an instant and have no unfinished child."""
     return [Target(*row) for row in connection.execute(f"{_TARGET} {database.EXPIRED}", (final_before, limit))]
 
 
 def closed_targets(connection: sqlite3.Connection, ids: Sequence[bytes]) -> list[Target]:
-    """Those of some tasks that are final, and that no unfinished child may ask for."""
-    found = []
+    """Those of some tasks that are final and have no unfinished child."""
+    targets = []
     for task_id in ids:
         rows = connection.execute(f"{_TARGET} WHERE task_id = ? AND state >= {FINAL_FROM}", (task_id,))
-        found += [target for row in rows if not (target := Target(*row)).has_open_child]
-    return found
+        targets += [target for row in rows if not (target := Target(*row)).has_open_child]
+    return targets
 
 
-def page(connection: sqlite3.Connection, wanted: TaskFilter, names: Names, now: int) -> TaskPage:
-    """One page of the tasks that match: as many as are asked for, or as may be sent in one answer, at least one."""
-    search = Search(wanted, names, now)
-    if wanted.cursor is not None:
-        search.after(decode_cursor(wanted.cursor))
-    order = f"ORDER BY submitted_at DESC, number DESC LIMIT {search.limit + 1}"
-    lists = [connection.execute(statement, search.values) for statement in search.statements(SELECT, order)]
-    # Each is in order; together they are merged.
-    rows = heapq.merge(*lists, key=lambda row: (row[11], row[0]), reverse=True) if len(lists) != 1 else lists[0]
+def page(connection: sqlite3.Connection, filter: TaskFilter, names: Names, now: int) -> TaskPage:
+    """One page of the tasks that match: at most `filter.limit`, fewer if they exceed what a reply may hold."""
+    search = Search(filter, names, now)
+    if filter.cursor is not None:
+        search.after(decode_cursor(filter.cursor))
+    rows = search.rows(connection, SELECT, search.limit + 1, lambda row: (row[11], row[0]))
     shown: list[tuple[Any, ...]] = []
     size, cursor = 0, None
     for row in rows:
@@ -300,33 +303,33 @@ PAGE_BYTES_MAX: Final = limits.frame_bytes_max // 2
 
 
 def encode_cursor(row: Sequence[Any]) -> str:
-    """Names a task of a page: the next one begins after it."""
+    """The cursor of a row: the next page begins after it."""
     return f"{row[11]:x}-{row[0]:x}"
 
 
 def decode_cursor(text: str) -> tuple[int, int]:
-    """The inverse; `InvalidField` for what was not made here."""
+    """The inverse of `encode_cursor`; `InvalidField` for anything else."""
     try:
         at, number = (int(part, 16) for part in text.split("-"))
         if 0 <= at < 1 << 63 and 0 <= number < 1 << 63:
             return at, number
     except ValueError:
         pass
-    raise InvalidField(f"cursor: {text!r} is none", hint="pass the cursor of the page before, as it was")
+    raise InvalidField(f"cursor: {text!r} is not a cursor", hint="pass the cursor of the previous page unchanged")
 
 
 def identify(connection: sqlite3.Connection, keys: Iterable[Key], names: Names) -> dict[Key, Identity]:
-    """Which tasks are, or were until they were forgotten, at some places, or have some ids."""
-    told: dict[Key, Identity] = {}
+    """The tasks that have, or had until they were forgotten, messages at some places, or some ids."""
+    identities: dict[Key, Identity] = {}
     for key in keys:
         of_id = isinstance(key, bytes)
         values = (key, key) if isinstance(key, bytes) else (*key, *key)
         for task_id, type_, number, until in connection.execute(_IDENTIFY_ID if of_id else _IDENTIFY_PLACE, values):
-            told[key] = Identity(task_id, names.texts.get(type_, ""), number, until)
-    return told
+            identities[key] = Identity(task_id, names.texts.get(type_, ""), number, until)
+    return identities
 
 
-# One that is known comes last, and wins.
+# A task that is known comes last, and wins.
 _IDENTIFY_ID: Final = """
 SELECT task_id, type, number, until FROM forgotten WHERE task_id = ? AND partition < 0
 UNION ALL SELECT task_id, type, number, NULL FROM tasks WHERE task_id = ?

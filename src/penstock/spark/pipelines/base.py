@@ -40,7 +40,7 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run did: figures by name, tables to read, files it wrote, and what somebody should know."""
+    """What a run did: figures by name, tables to read, files it wrote, and notes for people."""
 
     summary: str
     figures: Mapping[str, Any] = {}

@@ -212,7 +212,7 @@ def _module(name: str) -> Any:
             hint = f"run this where {name.partition('.')[0]} is, or install it; {EXAMPLE}"
             raise InvalidField(f"pipeline: there is no module {name!r}", hint=hint) from None
         raise InvalidField(f"pipeline: {name} needs {error.name!r}, which is not installed") from None
-    except Exception as error:  # noqa: BLE001 - anything can happen in a module of somebody else's
+    except Exception as error:  # noqa: BLE001 - a user's module may raise anything
         raise InvalidField(f"pipeline: {name} cannot be imported: {type(error).__name__}: {error}") from None
 
 

@@ -223,12 +223,12 @@ class QueueHistory(msgspec.Struct, kw_only=True):
     workers: int = 0
     backlog: int = 0
     oldest_us: int | None = None  # since when the oldest open message could have been worked on
-    worked_us: int | None = None  # when anybody last settled something
+    worked_us: int | None = None  # when a message was last settled
     now_us: int = 0  # 0: where history ends
 
     @property
     def per_worker(self) -> float:
-        """Messages per second that one worker finishes while it is busy; 0 when nobody has."""
+        """Messages per second that one worker finishes while it is busy; 0 when none has."""
         return self.finished / self.busy_seconds if self.finished and self.busy_seconds > 0 else 0.0
 
     @property
@@ -237,7 +237,7 @@ class QueueHistory(msgspec.Struct, kw_only=True):
         return max(0.0, self._since(self.oldest_us)) if self.backlog else 0.0
 
     def is_stopped(self, seconds: float) -> bool:
-        """Whether there has been work for so long, and nobody has done any."""
+        """Whether messages have waited for `seconds` and none was settled meanwhile."""
         return self.oldest_seconds > seconds and (self.worked_us is None or self._since(self.worked_us) > seconds)
 
     def _since(self, at_us: int | None) -> float:
@@ -251,12 +251,12 @@ class Forecast(msgspec.Struct, kw_only=True):
     profile: Profile
     workers: int
     rates: Any  # Floats, messages per second, one per step
-    expected: Waits | None = None  # None: nobody has ever worked on it
+    expected: Waits | None = None  # None: no worker has ever finished a message
     busy: Waits | None = None
     enough: int | None = None  # workers
     with_enough: Waits | None = None
     breach_at: datetime | None = None
-    is_stopped: bool = False  # messages wait and nobody works: what workers did before says nothing of now
+    is_stopped: bool = False  # messages wait and no worker works: earlier figures say nothing of now
 
     @property
     def used_max(self) -> float:

@@ -36,7 +36,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     hours: int  # of history
 
     def rates(self, first_hour: int, count: int) -> Floats:
-        """Messages per second expected in so many hours from one on; hours are counted from 1970."""
+        """Messages per second expected in `count` hours from `first_hour` on; hours are counted from 1970."""
         slots = (np.arange(first_hour, first_hour + count) + _SLOT_OF_EPOCH) % HOURS_PER_WEEK
         return np.asarray(self.per_hour[slots] / 3600.0)
 

@@ -186,7 +186,7 @@ def read_frame(read: Callable[[int], bytes]) -> bytes | None:
 
 
 def main() -> None:
-    """Answer until there is nobody to answer to."""
+    """Answer calls until the parent is gone, or the process was idle."""
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb", buffering=0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -218,7 +218,7 @@ def _listen(requests: BinaryIO, frames: queue.SimpleQueue[bytes]) -> None:
 
 IMPORT_SECONDS: Final = 120.0
 DEATH_SECONDS: Final = 5.0
-LOST_IN_A_ROW_MAX: Final = 20  # hung or dead: after so many there is no hope
+LOST_IN_A_ROW_MAX: Final = 20  # hung or dead: then the handler is not called any more
 
 _MODULE: Final = "penstock.spark.pipelines.handler_process"
 
@@ -292,7 +292,7 @@ class HandlerProcess:
             process.communicate()
 
     def _exchange(self, data: bytes, seconds: float) -> bytes | None:
-        """Send, and read the answer; None when there is nobody."""
+        """Send, and read the answer; None when the process is gone."""
         process = self._process
         assert process is not None
         assert process.stdin is not None

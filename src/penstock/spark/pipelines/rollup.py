@@ -203,7 +203,7 @@ class Rollup(msgspec.Struct):
 
 
 def read(tables: DataFrame, dates: int) -> Rollup:
-    """The rows of the grain that suits so many dates."""
+    """The rows of the grain that suits this number of dates."""
     grain = next(grain for grain, most in DATES_MAX.items() if dates <= most)
     columns = ["bucket", "queue", "group", *COUNTS, *(f"{name}_sketch" for name in SKETCHES)]
     return Rollup(grain, tables.where(f.col("grain") == grain).select(*columns).toArrow().to_pylist())
@@ -346,7 +346,7 @@ def _new_pushes(run: Run, state: State, since: datetime | None) -> DataFrame:
         (q, p, c.end_offset, c.pushed_last_us) for q, partitions in state.cursors.items() for p, c in partitions.items()
     ]
     cursors = run.spark.createDataFrame(known, "queue string, partition string, end_offset long, pushed_last_us long")
-    # A queue that was deleted and made again counts from 0, so what was pushed later is new as well.
+    # A queue that was deleted and created again counts from 0, so what was pushed later is new as well.
     is_new = (
         f.col("end_offset").isNull()
         | (f.col("offset") >= f.col("end_offset"))

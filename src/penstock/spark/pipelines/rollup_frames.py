@@ -33,12 +33,12 @@ def bin_of(value_ms: Column) -> Column:
 
 
 def value_of(bin_number: int) -> float:
-    """The value that stands for all values of this bin."""
+    """The value that represents all values of this bin."""
     return float(2 / (RATIO + 1) * RATIO**bin_number)
 
 
 def sketch_of(value_ms: Column, count: Column) -> Column:
-    """The sketch of one value that occurs so many times; empty when there is no value."""
+    """The sketch of one value that occurs `count` times; empty when there is no value."""
     one = f.create_map(bin_of(value_ms), count.cast("bigint"))
     return f.when(value_ms.isNotNull(), one).otherwise(f.create_map()).cast(TYPE)
 
@@ -85,7 +85,7 @@ NO_GROUP: Final = "(deleted)"
 
 
 def prefix_of(key: Column, rule: str | None) -> Column:
-    """What a rule makes of a key: so many characters, or what is before the first delimiter; null without a rule."""
+    """The prefix of a key by a rule: a number of characters, or up to a delimiter; null without a rule."""
     if rule is None:
         return f.lit(None).cast("string")
     return f.substring(key, 1, int(rule)) if rule.isdigit() else f.substring_index(key, rule, 1)

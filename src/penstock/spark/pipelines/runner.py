@@ -1,6 +1,6 @@
 """Finding a pipeline by name, and running it: its lock, its tables, and the record of the run.
 
-Pipelines that ship with Penstock have a name; anybody's own are `module:function`. A module is imported when its
+Pipelines that ship with Penstock have a name; custom ones are `module:function`. A module is imported when its
 pipeline is asked for, and none of them imports Spark before it runs, so listing and explaining pipelines needs no Java.
 A run reads tables through the Spark session that it was given and starts none. What it reads ends where the log was
 durable when the table was planned.

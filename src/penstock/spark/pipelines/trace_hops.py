@@ -205,7 +205,7 @@ def traces(journeys: DataFrame) -> DataFrame:
     critical = f.when(f.col("is_critical"), f.struct("pushed_at", "settled_at", "queue"))
     path = f.transform(f.array_sort(f.collect_list(critical)), lambda hop: hop["queue"])
     end = f.greatest(f.max("settled_at"), f.max("leased_at"), f.max("pushed_at"))
-    # Nobody works on a dead letter until somebody looks at it: it is the end of the trace, and no good one.
+    # An open dead letter waits for a person: it is the end of the trace, and counts as failed.
     is_dead_letter = f.col("queue").endswith(DLQ_SUFFIX) & f.col("origin").isNotNull() & f.col("outcome").isNull()
     is_open = f.col("is_open") & ~is_dead_letter
     open_since = f.min(f.when(is_open, f.coalesce("settled_at", "leased_at", "pushed_at")))

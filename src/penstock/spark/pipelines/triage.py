@@ -69,7 +69,7 @@ def dead_letters(messages: DataFrame) -> DataFrame:
 
 
 def open_only(messages: DataFrame, events: DataFrame) -> DataFrame:
-    """Messages of dead-letter queues that nobody has dealt with, by the events of those queues."""
+    """Messages of dead-letter queues that are still open, by the events of those queues."""
     still_there = [outcome.name.lower() for outcome in _STILL_THERE]
     return match(messages, events.where(~f.col("outcome").isin(still_there)), "left_anti")
 

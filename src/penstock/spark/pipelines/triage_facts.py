@@ -145,7 +145,7 @@ def telling_facts(counts: DataFrame, share_min: float) -> DataFrame:
     """Facts that at least `share_min` of a group have and few outside do.
 
     `counts` as `count_facts` gives them. Gives queue, who, path, kind, value, share, share_healthy and share_others
-    (null where there is nobody to compare with).
+    (null where there is nothing to compare with).
     """
     from pyspark.sql import Window
 
@@ -190,7 +190,7 @@ def _share(part: Column, whole: Column) -> Column:
 
 
 def _lacking(counts: DataFrame, sizes: DataFrame) -> DataFrame:
-    """For every field that anybody has, how many have it not."""
+    """For every field that any message has, how many messages lack it."""
     having = counts.where("kind = 'has'").select("queue", "who", "path", "n")
     paths = having.select("queue", "path").distinct()
     lacking = paths.join(f.broadcast(sizes), "queue").join(having, ["queue", "who", "path"], "left")
@@ -206,7 +206,7 @@ def most_telling(facts: Iterable[Any]) -> list[Any]:
     is_compared = any(_outside(fact) is not None for fact in ranked)
     chosen: list[Any] = []
     for fact in ranked:
-        # With nobody to compare with, only a value is worth a word: every message has fields and types.
+        # With nothing to compare with, only a value is worth showing: every message has fields and types.
         if (is_compared or fact.kind == "value") and not any(_follows(fact, other) for other in chosen):
             chosen.append(fact)
     return chosen[:FACTS_SHOWN]

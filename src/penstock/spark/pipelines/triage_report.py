@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-IDS_MAX: Final = 20  # more than this on a command line helps nobody
+IDS_MAX: Final = 20  # more than this on a command line is of no help
 _TEXT_CHARS_MIN: Final = 4
 _VARYING: Final = re.compile(r"<[a-z]+>|…| at [^ ]+:[^ ]+(?: < [^ ]+:[^ ]+)*$")
 
@@ -167,7 +167,7 @@ class LetterGroup(msgspec.Struct, frozen=True, kw_only=True):
     attempts_max: int | None
     reasons: list[str]
     consumers: list[str]
-    keys: int  # about so many different ones
+    keys: int  # distinct ones, about
     shared: list[Shared]
     sample: Sample
     redrive: str
