@@ -41,7 +41,9 @@ def make_app(site: Site, metrics: Metrics | None = None) -> Starlette:
     by_path: dict[str, dict[str, Route]] = {}
     for route in routes:
         by_path.setdefault(route.path, {})[route.method] = route
-    resources: list[Any] = [StarletteRoute(path, Resource(site, metrics, found)) for path, found in by_path.items()]
+    # `/tasks/purge` is looked for before `/tasks/{task_id}`.
+    paths = sorted(by_path, key=lambda path: path.count("{"))
+    resources: list[Any] = [StarletteRoute(path, Resource(site, metrics, by_path[path])) for path in paths]
     resources.append(StarletteRoute("/openapi.json", _page("application/json", _openapi, routes)))
     resources.append(StarletteRoute("/docs", _page("text/html", _docs, routes)))
     resources.append(StarletteRoute("/", _front))

@@ -8,7 +8,8 @@ are more than one operation.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Any, Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
@@ -52,7 +53,8 @@ class Nothing(models.Request):
     """No query."""
 
 
-class Route(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Route:
     """One route. Without `execute` it is hot; without a result it answers 204, unless `media` is not JSON."""
 
     method: str
@@ -65,7 +67,7 @@ class Route(NamedTuple):
     result: Any = None
     errors: tuple[str, ...] = ()
     status: int = 200
-    example: Mapping[str, Any] = {}  # of the body, or of the query where there is none
+    example: Mapping[str, Any] = field(default_factory=dict)  # of the body, or of the query where there is none
     media: str = "application/json"
     is_body_optional: bool = False
 
