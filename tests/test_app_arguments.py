@@ -194,12 +194,12 @@ def test_numbers_that_json_does_not_have_are_refused(app):
         return Point(float("inf")) if value is None else None
 
     for value in (float("nan"), [None, {"x": float("-inf")}], Point(float("nan"))):
-        with pytest.raises(InvalidField, match=r"argument 'value': (nan|-inf) has no JSON"):
+        with pytest.raises(InvalidField, match=r"argument 'value': (nan|-inf) is not valid JSON"):
             work.enqueue(value)
     job = work.enqueue(None)
     app.run_pending()
     assert job.status() == "completed"
-    assert "task 'work', result: inf has no JSON" in job.info().result_error
+    assert "task 'work', result: inf is not valid JSON" in job.info().result_error
 
 
 def test_a_value_that_contains_itself_is_refused(app):

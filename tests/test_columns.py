@@ -33,8 +33,8 @@ from penstock.server.grpc.leasing import lease_response, split_reply
 from penstock.server.grpc.pushing import push_response
 from penstock.spark.consume import lease_of
 from penstock.wire import answers, json_client
+from penstock.wire.json_operations import json_of
 from penstock.wire.json_replies import lease_reply, push_reply
-from penstock.wire.json_views import MessagesView, message_view
 from tests.support.dose import dose
 from tests.support.operations import run_operation
 
@@ -361,8 +361,9 @@ def read(rng: random.Random, queue: Any, ledger: Ledger) -> None:
     for partition in range(queue.options().partitions):
         found += queue.read(partition=str(partition), limit=50)
     by_tcp = msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=ops.Read.spec.result)
-    view = MessagesView([message_view(each) for each in found])
-    by_http = [*map(json_client.message_of, msgspec.json.decode(msgspec.json.encode(view), type=MessagesView).messages)]
+    reply = json_of(ops.Read).reply
+    body = msgspec.json.encode(reply.write(ops.Read("mail"), found))
+    by_http = [*map(json_client.message_of, msgspec.json.decode(body, type=reply.type).messages)]
     for listing in (found, by_tcp, by_http):
         assert [each.id for each in listing] == [each.id for each in found]
         for each in listing:

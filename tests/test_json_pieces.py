@@ -11,17 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock import operations as ops
 from penstock.errors import InputError
 from penstock.wire import json_models as models
 from penstock.wire import json_pieces, json_stream
 from penstock.wire import json_tasks as tasks
 from penstock.wire.json_errors import Reader
+from penstock.wire.json_operations import json_of
 from penstock.wire.json_push import read_plain
 from tests.support.dose import dose
 
 KINDS = (
     models.Push, models.PlainPush, models.Lease, models.Ack, models.Nack, models.Transaction, models.LetterReplacement,
-    models.Seek, models.MemberHeartbeat, tasks.NewTasks, tasks.FinishedRuns,
+    json_of(ops.Seek).body, json_of(ops.Heartbeat).body, tasks.NEW_TASKS, tasks.FINISHED_RUNS,
 )  # fmt: skip
 texts = st.text(max_size=8) | st.sampled_from(["\\", '"', '\\"', "[", "}", ",", "é", "\x00", "payload"])
 values: Any = st.recursive(

@@ -111,7 +111,7 @@ def holds(broker: Watched, send: Any) -> None:
 def test_no_http_request_holds_the_loop(broker, seed):
     draw = random.Random(seed)
     route = draw.choice([route for route in ROUTES if route.body is not None])
-    path = route.path.format_map(dict.fromkeys(("queue", "group", "member", "worker", "schedule", "task_id"), "mail"))
+    path = route.path.format_map(dict.fromkeys(("queue", "group", "member", "worker_id", "name", "task_id"), "mail"))
     body = json_body(draw, names_of(route.body))
 
     def send() -> None:

@@ -409,8 +409,8 @@ def test_a_sink_that_is_used_once_is_forgotten_after_a_day_and_others_are_not(se
     ("change", "error", "message"),
     [
         ({"queue": "no name"}, InvalidName, "queue"),
-        ({"sink": ""}, InvalidField, "sink: it has no name"),
-        ({"sink": "x" * 257}, InvalidField, "sink: it has more than 256 bytes"),
+        ({"sink": ""}, InvalidField, "sink: the name is empty"),
+        ({"sink": "x" * 257}, InvalidField, "sink: 257 bytes is over the limit of 256"),
         ({"batch": -1}, InvalidField, "batch: -1"),
         ({"staged": ("../../etc/passwd",)}, InvalidField, "not the name of a staged file"),
         ({"staged": (name_for("q", "s", 0, 0, bytes(10)),)}, StorageError, "is gone.*stage the batch again"),

@@ -48,10 +48,10 @@ def next_tick(expression: str, zone: str, after: int) -> int:
             return to_micros(tick, "cron")
     except (CronSimError, AssertionError, ValueError, TypeError) as error:
         hint = "five fields, minute hour day month weekday, such as '30 2 * * *'; or six, with seconds first"
-        raise InvalidField(f"cron: {expression!r} is no schedule: {error}", hint=hint) from None
+        raise InvalidField(f"cron: {expression!r} is not a cron expression: {error}", hint=hint) from None
     except OverflowError:
         pass
-    raise InvalidField(f"cron: {expression!r} never comes", hint="look at the day and the month")
+    raise InvalidField(f"cron: {expression!r} never occurs", hint="check the day and the month")
 
 
 def _fields(expression: str) -> str:

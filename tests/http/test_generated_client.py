@@ -13,15 +13,12 @@ from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from urllib.parse import parse_qs
 
 import msgspec
 import pytest
 
-from penstock.server.http import examples
-from penstock.server.http.openapi import document
-from penstock.server.http.route import Route
-from penstock.server.http.routes import ROUTES
+from penstock.server.http.openapi import PARAMETERS, document
+from penstock.server.http.routes import ROUTES, Route
 from penstock.wire.json_errors import OneOrMany
 from tests.support.http import HttpThread
 
@@ -67,15 +64,14 @@ def operations(generated: ModuleType) -> dict[str, ModuleType]:
 
 def arguments(generated: ModuleType, route: Route, called: Any) -> dict[str, Any]:
     """What the document has as an example, in the classes of the client."""
-    given: dict[str, Any] = {name: examples.NAMES[name] for name in re.findall(r"{(\w+)}", route.path)}
+    given: dict[str, Any] = {name: PARAMETERS[name][2] for name in re.findall(r"{(\w+)}", route.path)}
     if route.body is not None:
         kind = route.body.kinds[0] if isinstance(route.body, OneOrMany) else route.body
         model = getattr(importlib.import_module(f"{PACKAGE}.models"), kind.__name__)
-        given["body"] = model.from_dict(json.loads(json.dumps(examples.BODIES[route.name])))
-    queries = parse_qs(examples.QUERIES.get(route.name, "?")[1:])
+        given["body"] = model.from_dict(json.loads(json.dumps(route.example)))
     for name, parameter in inspect.signature(called).parameters.items():
         if parameter.default is inspect.Parameter.empty and name not in given and name != "client":
-            given[name] = queries[name][0]
+            given[name] = str(route.example[name])
     return given
 
 

@@ -27,6 +27,9 @@ from penstock.model import ContentType, Message
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Column = NDArray[Any]
+DEFAULTS: Final = {layout.PRIORITY: limits.priority_default}  # of all others it is 0
+
 
 def encode_items(items: Sequence[Any], *, small: bool) -> tuple[bytes, Partitions | None]:
     """The batch of these items, and the partition that each one names. `small`: compress payloads if it pays."""
@@ -56,9 +59,6 @@ def _encode_messages(messages: list[Message], small: bool) -> bytes:
         fields.headers([message.headers for message in messages]),
     ]
     return seal_fields(columns, contents, small=small)
-
-
-Column = NDArray[Any]
 
 
 class Batch:
@@ -325,9 +325,6 @@ def _buffers(flags: int, column: Any) -> list[Buffer]:
         else:
             buffers += column(flag).buffers()
     return buffers
-
-
-DEFAULTS: Final = {layout.PRIORITY: limits.priority_default}  # of all others it is 0
 
 
 def join(batches: Sequence[Batch]) -> Batch:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _INT64: Final = struct.Struct("<q")
 
+FEW: Final = 100
+
 
 def check_one(data: Buffer, flags: int, places: dict[int, int], payload_bytes: int) -> None:
     """Every column of a batch of one whose payload is not compressed."""
@@ -94,9 +96,6 @@ def _check_one_utf8(whole: bytes, offsets: tuple[int, ...], name: str) -> None:
             whole[start:end].decode()
         except UnicodeDecodeError:
             raise BadBatch(f"{name}: value {row} is not UTF-8") from None
-
-
-FEW: Final = 100
 
 
 def check_header(data: Buffer) -> None:

@@ -31,6 +31,8 @@ _TYPED_START: Final = HEADER_BYTES + 8 + layout.BOUNDS.size  # of the payload, a
 ALIKE: Final = layout.PRIORITY | layout.DELAY | layout.TTL | layout.MAX_ATTEMPTS | layout.CONTENT_TYPE
 _DEFAULTS: Final = (limits.priority_default, 0, 0, 0, None, ContentType.BYTES)  # of the fixed columns, in their order
 
+FEW: Final = 100
+
 
 def encode_one(payload: bytes) -> bytes:
     """The batch of one message without options."""
@@ -184,9 +186,6 @@ def _one_binary(contents: list[bytes]) -> list[bytes]:
         offsets.append(offsets[-1] + len(content))
     packed = struct.pack(f"<{len(offsets)}i", *offsets)
     return [packed, PADS[-len(packed) % 8], *contents, PADS[-offsets[-1] % 8]]
-
-
-FEW: Final = 100
 
 
 def encode_plain(payloads: Sequence[bytes], content: ContentType | Alike = ContentType.BYTES) -> bytes:

@@ -180,7 +180,7 @@ def refuse_not_finite(value: Any) -> None:
     JSON without `null` need not be checked.
     """
     if isinstance(value, float) and not isfinite(value):
-        raise ValueError(f"{value} has no JSON")
+        raise ValueError(f"{value} is not valid JSON")
     if isinstance(value, dict):
         value = value.values()
     elif not isinstance(value, list | tuple | set | frozenset):

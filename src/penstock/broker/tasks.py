@@ -335,7 +335,7 @@ class Tasks:
         if refused is not None:
             on_reply(refused)
             return None
-        return self._wait(ExpectedNews(self._session.tasks.registry, given.worker_id), given.seconds, on_reply)
+        return self._wait(ExpectedNews(self._session.tasks.registry, given.worker_id), given.wait_seconds, on_reply)
 
     # one task
 
@@ -345,7 +345,7 @@ class Tasks:
             on_reply(refused)
             return None
         allowed = partial(self._allowed, client, Action.READ)
-        return self._wait(ExpectedTask(self._session, given.task_id, allowed), given.seconds, on_reply)
+        return self._wait(ExpectedTask(self._session, given.task_id, allowed), given.wait_seconds, on_reply)
 
     async def of_one(self, client: Client, given: ops.FindTask | ops.CancelTask | ops.RetryTask) -> TaskView:
         """Look at a task, cancel it, or have it run once more."""

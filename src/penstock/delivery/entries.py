@@ -470,7 +470,7 @@ def encode(entries: Sequence[Entry]) -> bytes:
 def _check_frame(size: int) -> None:
     """Refuse a frame that is too large while nothing has changed: a decision that makes one must not stop the shard."""
     if size > FRAME_BYTES_MAX:
-        raise TooLarge(f"a frame cannot hold {size:,} bytes", hint="do less at a time")
+        raise TooLarge(f"a frame cannot hold {size:,} bytes", hint="send fewer items at a time")
 
 
 def _pieces(entries: Sequence[Entry]) -> list[Any]:

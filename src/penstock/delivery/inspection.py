@@ -264,15 +264,18 @@ def _limited(group: Group, progress: Progress, offset: int, now: int) -> tuple[s
         key = key_of(progress.partition, offset)
         if key and not limits.gate.has_room(key):
             held = limits.gate.held[key]
-            return "limited_by_key", f"{held} of its key in flight, the most there may be (key_max_in_flight)"
+            return "limited_by_key", f"{held} of its key are in flight, the limit (key_max_in_flight)"
         wait = limits.gate.wait(key, now) if key else 0
         if wait:
             when = to_datetime(now + wait).isoformat()
-            return "key_rate", f"its key has had {options.key_lease_per_second:g} messages a second; more at {when}"
+            return (
+                "key_rate",
+                f"its key is limited to {options.key_lease_per_second:g} messages a second; more at {when}",
+            )
     wait = 0 if limits.queue is None else limits.queue.wait(QUEUE, 1, now)
     if wait:
         when = to_datetime(now + wait).isoformat()
-        return "queue_rate", f"the group has had {options.lease_per_second:g} messages a second; more at {when}"
+        return "queue_rate", f"the group is limited to {options.lease_per_second:g} messages a second; more at {when}"
     return None
 
 
@@ -281,13 +284,13 @@ def _owned(group: Group, progress: Progress) -> tuple[str, str] | None:
         return None
     slot = group.roster.slots[progress.partition.id]
     if slot.state is State.REVOKING:
-        return "rebalancing", f"its partition is on its way from member {slot.owner!r} to member {slot.heir!r}"
-    return "owned", f"member {slot.owner!r} owns its partition and has not come to it yet"
+        return "rebalancing", f"its partition moves from member {slot.owner!r} to member {slot.heir!r}"
+    return "owned", f"member {slot.owner!r} owns its partition and has not leased it yet"
 
 
 def _in_line(group: Group, progress: Progress, offset: int, state: int) -> tuple[str, str]:
     if not group.active_at or group.active_at <= group.queue.created_at:
-        return "no_consumer", f"no consumer has asked for messages in group {group.name!r} yet"
+        return "no_consumer", f"no consumer has leased from group {group.name!r} yet"
     priority = priority_of(progress.partition, offset)
     cursor = cursor_of(progress, priority)
     ahead = int(progress.fresh_mask(cursor, offset).sum()) if state == FRESH and offset > cursor else 0

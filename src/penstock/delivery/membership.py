@@ -212,7 +212,10 @@ class Roster:
         if seat is None:
             raise MemberFenced(f"the group has no member {member!r}: its session ended, or it never joined")
         if not seat.joined <= generation <= self.generation:
-            raise MemberFenced(f"generation {generation} is not of this life of member {member!r}")
+            raise MemberFenced(
+                f"generation {generation} is not valid for member {member!r}, which joined in {seat.joined}",
+                hint="another process has joined under this name: join again, under another name",
+            )
         return seat
 
     def owned_by(self, member: str, generation: int) -> Collection[int]:
@@ -221,7 +224,7 @@ class Roster:
         if generation < seat.changed:
             raise MemberFenced(
                 f"the partitions of member {member!r} have changed since generation {generation}",
-                hint="send a heartbeat to learn of it, then go on",
+                hint="send a heartbeat, which returns the partitions, then lease again",
             )
         return seat.owned
 
@@ -350,7 +353,7 @@ def within_membership(
     if not request.member:
         if roster is not None and roster.seats:
             raise MemberFenced(
-                f"group {group.name!r} of queue {group.queue.name!r} has members, and its partitions are theirs",
+                f"group {group.name!r} of queue {group.queue.name!r} has members, and only they may lease from it",
                 hint="join the group, or lease for a group of your own",
             )
         return chosen

@@ -127,9 +127,9 @@ def check_commit(commit: SinkCommit) -> SinkCommit:
     check_name(commit.queue)
     for field, text in (("sink", commit.sink), ("origin", commit.origin)):
         if len(text.encode()) > limits.sink_bytes_max:
-            raise InvalidField(f"{field}: it has more than {limits.sink_bytes_max} bytes")
+            raise InvalidField(f"{field}: {len(text.encode()):,} bytes is over the limit of {limits.sink_bytes_max}")
     if not commit.sink:
-        raise InvalidField("sink: it has no name")
+        raise InvalidField("sink: the name is empty")
     if not 0 <= commit.batch < BATCH_END:
         raise InvalidField(f"batch: {commit.batch} is outside 0 to 2⁶³ − 1")
     if len(commit.staged) > limits.staged_files_max:

@@ -219,7 +219,7 @@ class AsyncSession:
 
     async def _wait_task(self, operation: ops.WaitTask) -> TaskView:
         loop, tasks = asyncio.get_running_loop(), self.session.tasks
-        deadline = loop.time() + operation.seconds
+        deadline = loop.time() + operation.wait_seconds
         woken = asyncio.Event()
         waiter = tasks.watch(operation.task_id, partial(_wake, loop, woken))
         try:
@@ -250,7 +250,7 @@ class AsyncSession:
     async def _await_news(self, operation: ops.AwaitNews) -> WorkerNews:
         loop, registry = asyncio.get_running_loop(), self.session.tasks.registry
         worker_id = operation.worker_id
-        deadline = loop.time() + operation.seconds
+        deadline = loop.time() + operation.wait_seconds
         woken = asyncio.Event()
         wake = partial(_wake, loop, woken)
         registry.listen(worker_id, wake)

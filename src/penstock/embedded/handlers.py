@@ -364,7 +364,7 @@ def _list_tasks(session: Session, operation: ops.ListTasks, client: str) -> Repl
 
 @handles(ops.WaitTask)
 def _wait_task(session: Session, operation: ops.WaitTask, client: str) -> Reply:
-    return session.tasks.wait(operation.task_id, operation.seconds)
+    return session.tasks.wait(operation.task_id, operation.wait_seconds)
 
 
 @handles(ops.CancelTask)
@@ -404,7 +404,7 @@ def _heartbeat_worker(session: Session, operation: ops.HeartbeatWorker, client: 
 
 @handles(ops.AwaitNews)
 def _await_news(session: Session, operation: ops.AwaitNews, client: str) -> Reply:
-    return session.tasks.await_news(operation.worker_id, operation.seconds), 0
+    return session.tasks.await_news(operation.worker_id, operation.wait_seconds), 0
 
 
 @handles(ops.ForgetWorker)

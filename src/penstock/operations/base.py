@@ -12,7 +12,8 @@ the decoder of a frame, a JSON request, a gRPC message. So a bad argument is ref
 
 The decorator adds the rest of the declaration (`Spec`): the action that access control asks about, the HTTP route, and
 whether the request may be sent again when its reply was lost. The name, the result type and the summary come from the
-class itself. `embedded/handlers.py` holds the function that executes it.
+class itself. `embedded/handlers.py` holds the function that executes it. Its JSON over HTTP, OpenAPI and the page at
+/docs are derived (`wire/json_operations.py`, `server/http/routes.py`).
 """
 
 from __future__ import annotations
@@ -65,6 +66,10 @@ class Spec(msgspec.Struct, frozen=True):
     result: Any  # the type of the reply
     method: str | None = None  # of its HTTP route; None: it has no JSON route of its own
     path: str = ""
+    route: str = ""  # what OpenAPI calls the route, a verb and a noun: `peek_messages`
+    reply: str = ""  # the field that holds the result in JSON, where the result is no object: `messages`
+    status: int = 200  # of the response
+    example: Mapping[str, Any] = {}  # arguments in JSON, apart from those in the path
     errors: tuple[str, ...] = ()  # codes that the documentation of the route lists
     is_for_leases: bool = False  # goes to the broker that gave the leases, as long as it listens
     checks: tuple[tuple[str, Callable[[Any, str], Any]], ...] = ()
@@ -104,6 +109,10 @@ def operation(
     action: Action,
     *,
     http: str = "",
+    route: str = "",
+    reply: str = "",
+    status: int = 200,
+    example: Mapping[str, Any] | None = None,
     repeat: Repeat = Repeat.ALWAYS,
     errors: Iterable[str] = (),
     is_for_leases: bool = False,
@@ -121,6 +130,10 @@ def operation(
             result=_result_of(cls),
             method=method or None,
             path=path,
+            route=route or name,
+            reply=reply,
+            status=status,
+            example=example or {},
             errors=tuple(errors),
             is_for_leases=is_for_leases,
             checks=tuple(_checks_of(cls)),

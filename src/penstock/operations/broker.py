@@ -11,7 +11,11 @@ from penstock.operations.types import QueueName
 from penstock.replies import HistoryInfo, ServerInfo, SinkState
 
 
-@operation(Action.MONITOR, http="GET /info")
+@operation(
+    Action.MONITOR,
+    http="GET /info",
+    route="get_info",
+)
 class Info(Operation[ServerInfo], frozen=True):
     """Version, durability and number of queues of the broker.
 
@@ -22,17 +26,33 @@ class Info(Operation[ServerInfo], frozen=True):
         return ()
 
 
-@operation(Action.OPERATE, http="POST /seal")
+@operation(
+    Action.OPERATE,
+    http="POST /seal",
+    route="seal_segments",
+    reply="sealed",
+)
 class Seal(Operation[int], frozen=True):
     """Write everything so far to the Parquet history."""
 
 
-@operation(Action.OPERATE, http="POST /compact")
+@operation(
+    Action.OPERATE,
+    http="POST /compact",
+    route="compact_segments",
+)
 class Compact(Operation[Freed], frozen=True):
     """Apply retention now."""
 
 
-@operation(Action.PUSH, http="POST /producers", errors=("invalid_name", "disk_full"))
+@operation(
+    Action.PUSH,
+    http="POST /producers",
+    errors=("invalid_name", "disk_full"),
+    route="register_producer",
+    status=201,
+    example={"name": "shop-1"},
+)
 class InitProducer(Operation[tuple[int, int]], frozen=True):
     """The id and the next epoch of a named producer; earlier epochs are fenced."""
 

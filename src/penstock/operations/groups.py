@@ -25,7 +25,13 @@ IN_GROUP: Final = ("queue_not_found", "group_not_found")
 MEMBER: Final = (*IN_GROUP, "member_fenced", "invalid_field")
 
 
-@operation(Action.MONITOR, http="GET /queues/{queue}/groups", errors=IN_QUEUE)
+@operation(
+    Action.MONITOR,
+    http="GET /queues/{queue}/groups",
+    errors=IN_QUEUE,
+    route="list_groups",
+    reply="groups",
+)
 class Groups(Operation[dict[str, list[PartitionLag]]], frozen=True):
     """Each group of a queue, and its position in each partition."""
 
@@ -37,6 +43,8 @@ class Groups(Operation[dict[str, list[PartitionLag]]], frozen=True):
     http="POST /queues/{queue}/groups",
     repeat=Repeat.NEVER,
     errors=(*IN_QUEUE, "invalid_name", "group_exists"),
+    status=201,
+    example={"name": "billing", "start": "earliest"},
 )
 class CreateGroup(Operation[None], frozen=True):
     """Create a group: an independent reader of a queue."""
@@ -65,6 +73,8 @@ class DeleteGroup(Operation[None], frozen=True):
     http="POST /queues/{queue}/groups/{group}/seek",
     repeat=Repeat.NEVER,
     errors=(*IN_GROUP, "invalid_field"),
+    route="seek_group",
+    example={"to": "2030-01-31T12:00:00Z"},
 )
 class Seek(Operation[None], frozen=True):
     """Move a group to a position, in one partition or in all."""
@@ -78,7 +88,13 @@ class Seek(Operation[None], frozen=True):
 # members
 
 
-@operation(Action.MONITOR, http="GET /queues/{queue}/groups/{group}/members", errors=IN_GROUP)
+@operation(
+    Action.MONITOR,
+    http="GET /queues/{queue}/groups/{group}/members",
+    errors=IN_GROUP,
+    route="list_members",
+    reply="members",
+)
 class Members(Operation[list[Member]], frozen=True):
     """The members of a group."""
 
@@ -86,7 +102,13 @@ class Members(Operation[list[Member]], frozen=True):
     group: GroupName = DEFAULT_GROUP
 
 
-@operation(Action.CONSUME, http="POST /queues/{queue}/groups/{group}/members", errors=MEMBER)
+@operation(
+    Action.CONSUME,
+    http="POST /queues/{queue}/groups/{group}/members",
+    errors=MEMBER,
+    route="join_group",
+    example={"member": "worker-1", "session_ms": 10000},
+)
 class Join(Operation[Membership], frozen=True):
     """Join a group.
 
@@ -100,7 +122,13 @@ class Join(Operation[Membership], frozen=True):
     start: Position | None = None
 
 
-@operation(Action.CONSUME, http="POST /queues/{queue}/groups/{group}/members/{member}/heartbeat", errors=MEMBER)
+@operation(
+    Action.CONSUME,
+    http="POST /queues/{queue}/groups/{group}/members/{member}/heartbeat",
+    errors=MEMBER,
+    route="heartbeat_member",
+    example={"generation": 1, "held": ["0", "1"]},
+)
 class Heartbeat(Operation[Membership], frozen=True):
     """Stay in a group; `held` names the partitions that the member still works on."""
 
@@ -116,6 +144,8 @@ class Heartbeat(Operation[Membership], frozen=True):
     http="DELETE /queues/{queue}/groups/{group}/members/{member}",
     repeat=Repeat.NEVER,
     errors=MEMBER,
+    route="leave_group",
+    example={"generation": 1},
 )
 class Leave(Operation[None], frozen=True):
     """Leave a group."""

@@ -16,7 +16,14 @@ IN_QUEUE: Final = ("queue_not_found",)
 ONE_MESSAGE: Final = ("queue_not_found", "message_not_found")
 
 
-@operation(Action.READ, http="GET /queues/{queue}/messages", errors=(*IN_QUEUE, "invalid_field"))
+@operation(
+    Action.READ,
+    http="GET /queues/{queue}/messages",
+    errors=(*IN_QUEUE, "invalid_field"),
+    route="read_messages",
+    reply="messages",
+    example={"partition": "0", "offset": 100, "limit": 20},
+)
 class Read(Operation[list[Message]], frozen=True):
     """Browse a partition, from an offset or a time on."""
 
@@ -27,7 +34,14 @@ class Read(Operation[list[Message]], frozen=True):
     limit: Limit = 100
 
 
-@operation(Action.READ, http="GET /queues/{queue}/peek", errors=IN_QUEUE)
+@operation(
+    Action.READ,
+    http="GET /queues/{queue}/peek",
+    errors=IN_QUEUE,
+    route="peek_messages",
+    reply="messages",
+    example={"limit": 5},
+)
 class Peek(Operation[list[Message]], frozen=True):
     """The next messages of the default group; changes nothing."""
 
@@ -35,7 +49,14 @@ class Peek(Operation[list[Message]], frozen=True):
     limit: Limit = 1
 
 
-@operation(Action.READ, http="GET /queues/{queue}/delayed", errors=IN_QUEUE)
+@operation(
+    Action.READ,
+    http="GET /queues/{queue}/delayed",
+    errors=IN_QUEUE,
+    route="list_delayed_messages",
+    reply="messages",
+    example={"limit": 5},
+)
 class Delayed(Operation[list[Message]], frozen=True):
     """Messages that are not due yet, soonest first."""
 
@@ -48,6 +69,7 @@ class Delayed(Operation[list[Message]], frozen=True):
     http="DELETE /queues/{queue}/messages/{partition}/{offset}",
     repeat=Repeat.NEVER,
     errors=(*ONE_MESSAGE, "conflict"),
+    route="delete_message",
 )
 class Cancel(Operation[None], frozen=True):
     """Cancel a message before it is delivered."""
@@ -58,7 +80,13 @@ class Cancel(Operation[None], frozen=True):
         return (self.id.queue,)
 
 
-@operation(Action.READ, http="GET /queues/{queue}/messages/{partition}/{offset}/why", errors=ONE_MESSAGE)
+@operation(
+    Action.READ,
+    http="GET /queues/{queue}/messages/{partition}/{offset}/why",
+    errors=ONE_MESSAGE,
+    route="explain_message",
+    reply="reasons",
+)
 class Why(Operation[list[Reason]], frozen=True):
     """Why a message is not delivered, for each group."""
 

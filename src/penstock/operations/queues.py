@@ -8,14 +8,20 @@ import msgspec
 
 from penstock.model import Message, MessageId, QueueOptions, QueueStats
 from penstock.operations.base import Action, Operation, Repeat, operation
-from penstock.operations.types import Flag, Letters, Options, QueueName, Rate
+from penstock.operations.types import Flag, GroupName, Letters, Limit, Options, QueueName, Rate
 from penstock.replies import LeaseView
 from penstock.requests import LetterFilter
 
 IN_QUEUE: Final = ("queue_not_found",)
+PUSH: Final = ("invalid_field", "queue_full", "rate_limited", "producer_fenced", "conflict", "disk_full")
 
 
-@operation(Action.MONITOR, http="GET /queues")
+@operation(
+    Action.MONITOR,
+    http="GET /queues",
+    route="list_queues",
+    reply="queues",
+)
 class Queues(Operation[list[str]], frozen=True):
     """List the queues."""
 
@@ -25,6 +31,8 @@ class Queues(Operation[list[str]], frozen=True):
     http="POST /queues",
     repeat=Repeat.NEVER,
     errors=("invalid_name", "invalid_field", "queue_exists", "disk_full"),
+    status=201,
+    example={"name": "orders", "partitions": 8, "lease_ms": 30000, "max_attempts": 5},
 )
 class CreateQueue(Operation[None], frozen=True):
     """Create a queue.
@@ -41,7 +49,12 @@ class CreateQueue(Operation[None], frozen=True):
         return self.exist_ok
 
 
-@operation(Action.MANAGE, http="PATCH /queues/{queue}", errors=(*IN_QUEUE, "invalid_field", "conflict"))
+@operation(
+    Action.MANAGE,
+    http="PATCH /queues/{queue}",
+    errors=(*IN_QUEUE, "invalid_field", "conflict"),
+    example={"max_attempts": 10},
+)
 class UpdateQueue(Operation[None], frozen=True):
     """Change options of a queue."""
 
@@ -56,21 +69,39 @@ class DeleteQueue(Operation[None], frozen=True):
     queue: QueueName
 
 
-@operation(Action.MONITOR, http="GET /queues/{queue}", errors=IN_QUEUE, is_for_leases=True)
+@operation(
+    Action.MONITOR,
+    http="GET /queues/{queue}",
+    errors=IN_QUEUE,
+    is_for_leases=True,
+    route="get_queue",
+)
 class GetOptions(Operation[QueueOptions], frozen=True):
     """A queue and its options."""
 
     queue: QueueName
 
 
-@operation(Action.MONITOR, http="GET /queues/{queue}/stats", errors=IN_QUEUE)
+@operation(
+    Action.MONITOR,
+    http="GET /queues/{queue}/stats",
+    errors=IN_QUEUE,
+    route="get_queue_stats",
+)
 class Stats(Operation[QueueStats], frozen=True):
     """Counters of a queue and of its groups."""
 
     queue: QueueName
 
 
-@operation(Action.MONITOR, http="GET /queues/{queue}/leases", errors=IN_QUEUE)
+@operation(
+    Action.MONITOR,
+    http="GET /queues/{queue}/leases",
+    errors=(*IN_QUEUE, "group_not_found"),
+    route="list_leases",
+    reply="leases",
+    example={"group": "default", "limit": 20},
+)
 class Leases(Operation[list[LeaseView]], frozen=True):
     """Leases that are held: by whom, since when, until when, and how many messages.
 
@@ -78,25 +109,41 @@ class Leases(Operation[list[LeaseView]], frozen=True):
     """
 
     queue: QueueName
-    group: str | None = None
-    limit: int = 100
+    group: GroupName | None = None
+    limit: Limit = 100
 
 
-@operation(Action.MANAGE, http="POST /queues/{queue}/pause", errors=IN_QUEUE)
+@operation(
+    Action.MANAGE,
+    http="POST /queues/{queue}/pause",
+    errors=IN_QUEUE,
+    route="pause_queue",
+)
 class Pause(Operation[None], frozen=True):
     """Stop delivery; pushes go on."""
 
     queue: QueueName
 
 
-@operation(Action.MANAGE, http="POST /queues/{queue}/resume", errors=IN_QUEUE)
+@operation(
+    Action.MANAGE,
+    http="POST /queues/{queue}/resume",
+    errors=IN_QUEUE,
+    route="resume_queue",
+)
 class Resume(Operation[None], frozen=True):
     """Resume delivery."""
 
     queue: QueueName
 
 
-@operation(Action.MANAGE, http="POST /queues/{queue}/purge", repeat=Repeat.NEVER, errors=IN_QUEUE)
+@operation(
+    Action.MANAGE,
+    http="POST /queues/{queue}/purge",
+    repeat=Repeat.NEVER,
+    errors=IN_QUEUE,
+    route="purge_queue",
+)
 class Purge(Operation[None], frozen=True):
     """Drop everything unsettled, in every group."""
 
@@ -106,7 +153,14 @@ class Purge(Operation[None], frozen=True):
 # dead letters
 
 
-@operation(Action.READ, http="GET /queues/{queue}/dlq", errors=IN_QUEUE)
+@operation(
+    Action.READ,
+    http="GET /queues/{queue}/dlq",
+    errors=IN_QUEUE,
+    route="list_dead_letters",
+    reply="messages",
+    example={"reason": "rejected", "limit": 20},
+)
 class DeadLetters(Operation[list[Message]], frozen=True):
     """Dead letters that nobody has dealt with, oldest first."""
 
@@ -119,6 +173,9 @@ class DeadLetters(Operation[list[Message]], frozen=True):
     http="POST /queues/{queue}/dlq/redrive",
     repeat=Repeat.NEVER,
     errors=(*IN_QUEUE, "invalid_field", "conflict"),
+    route="redrive_dead_letters",
+    reply="redriven",
+    example={"error_contains": "timeout", "rate": 100},
 )
 class Redrive(Operation[int], frozen=True):
     """Send dead letters back to the groups in which they died, at most `rate` a second."""
@@ -132,7 +189,9 @@ class Redrive(Operation[int], frozen=True):
     Action.MANAGE,
     http="POST /queues/{queue}/dlq/replace",
     repeat=Repeat.NEVER,
-    errors=(*IN_QUEUE, "message_not_found"),
+    errors=(*IN_QUEUE, *PUSH, "message_not_found"),
+    route="replace_dead_letters",
+    example={"ids": ["orders.dlq/0/3"], "messages": [{"payload": {"order": 1}}]},
 )
 class ReplaceLetters(Operation[None], frozen=True):
     """Push edited messages in place of dead letters, in one transaction."""

@@ -25,7 +25,12 @@ from penstock.model_tasks import (
 from penstock.operations.base import Action, Check, Operation, Repeat, operation
 from penstock.operations.types import OperationId, ScheduleName, TaskId, WaitSeconds, WorkerId
 
-ONE_TASK: Final = ("task_not_found",)
+ONE_TASK: Final = ("task_not_found", "invalid_field")
+PUSH: Final = ("invalid_field", "queue_full", "rate_limited", "producer_fenced", "conflict", "disk_full")
+SETTLE: Final = ("bad_receipt", "lease_lost", "invalid_field")
+WORKER: Final = ("invalid_field", "invalid_name")
+RECEIPT: Final = "orders:0:7:1:6f2a90c44d1be803"
+TASK: Final = "0190f3a2-7b1c-7c00-8000-0123456789ab"
 # Not within the classes: what is written in an annotation there does not see the names of this module when it runs.
 Filter = Annotated[TaskFilter, Check(lambda value, field: validation.task_filter(value))]
 OperationFilter = Annotated[TaskFilter, Check(lambda value, field: validation.operation_filter(value))]
@@ -37,7 +42,14 @@ Worker = Annotated[WorkerInfo, Check(lambda value, field: validation.worker(valu
 Schedule = Annotated[ScheduleSpec, Check(lambda value, field: validation.schedule(value))]
 
 
-@operation(Action.PUSH, http="POST /tasks")
+@operation(
+    Action.PUSH,
+    http="POST /tasks",
+    reply="tasks",
+    status=201,
+    errors=(*PUSH, "invalid_name", "task_conflict"),
+    example={"task_type": "send_email", "queue": "mail", "args": ["a@b.c"], "priority": "high"},
+)
 class SubmitTasks(Operation[list[Submitted]], frozen=True):
     """Submit tasks: all are stored, or none.
 
@@ -50,7 +62,13 @@ class SubmitTasks(Operation[list[Submitted]], frozen=True):
         return {task.queue for task in self.tasks}
 
 
-@operation(Action.CONSUME, http="POST /tasks/finish", is_for_leases=True)
+@operation(
+    Action.CONSUME,
+    http="POST /tasks/finish",
+    is_for_leases=True,
+    errors=(*SETTLE, "task_not_found", "disk_full"),
+    example={"receipt": RECEIPT, "task_id": TASK, "outcome": "completed", "result": {"sent": 1}},
+)
 class FinishTasks(Operation[list[PenstockError | None]], frozen=True):
     """Report how runs ended; each is accepted (None) or refused by itself."""
 
@@ -61,7 +79,14 @@ class FinishTasks(Operation[list[PenstockError | None]], frozen=True):
         return {finish.receipt.queue for finish in self.finishes}
 
 
-@operation(Action.CONSUME, http="POST /tasks/progress", is_for_leases=True)
+@operation(
+    Action.CONSUME,
+    http="POST /tasks/progress",
+    is_for_leases=True,
+    route="report_task_progress",
+    errors=SETTLE,
+    example={"receipt": RECEIPT, "task_id": TASK, "progress": {"done": 0.5}},
+)
 class NoteProgress(Operation[None], frozen=True):
     """Report the progress of a run, as JSON."""
 
@@ -73,14 +98,25 @@ class NoteProgress(Operation[None], frozen=True):
         return (self.receipt.queue,)
 
 
-@operation(Action.READ, http="GET /tasks/{task_id}", errors=ONE_TASK)
+@operation(
+    Action.READ,
+    http="GET /tasks/{task_id}",
+    errors=ONE_TASK,
+    route="get_task",
+    example={"wait_ms": 5000},
+)
 class FindTask(Operation[TaskView], frozen=True):
     """One task, with its runs."""
 
     task_id: TaskId
 
 
-@operation(Action.READ, http="GET /tasks")
+@operation(
+    Action.READ,
+    http="GET /tasks",
+    errors=("invalid_field",),
+    example={"status": "failed,dead", "task_type": "send_email", "limit": 20},
+)
 class ListTasks(Operation[TaskPage], frozen=True):
     """Search tasks, newest first, a page at a time."""
 
@@ -95,21 +131,22 @@ class WaitTask(Operation[TaskView], frozen=True):
     """A task once it is final, or as it is after the given number of seconds."""
 
     task_id: TaskId
-    seconds: WaitSeconds
-
-    @property
-    def wait_seconds(self) -> float:
-        return self.seconds
+    wait_seconds: WaitSeconds
 
 
-@operation(Action.MANAGE, http="DELETE /tasks/{task_id}", errors=(*ONE_TASK, "conflict"))
+@operation(Action.MANAGE, http="DELETE /tasks/{task_id}", errors=(*ONE_TASK, "task_conflict"))
 class CancelTask(Operation[TaskView], frozen=True):
     """Cancel a task, also when it runs."""
 
     task_id: TaskId
 
 
-@operation(Action.MANAGE, http="POST /tasks/{task_id}/retry", repeat=Repeat.NEVER, errors=(*ONE_TASK, "conflict"))
+@operation(
+    Action.MANAGE,
+    http="POST /tasks/{task_id}/retry",
+    repeat=Repeat.NEVER,
+    errors=(*ONE_TASK, "task_conflict", "disk_full", "queue_full", "queue_not_found"),
+)
 class RetryTask(Operation[TaskView], frozen=True):
     """Retry a dead, cancelled or failed task, with all its attempts."""
 
@@ -119,7 +156,13 @@ class RetryTask(Operation[TaskView], frozen=True):
 # operations on many tasks
 
 
-@operation(Action.MANAGE, http="POST /operations")
+@operation(
+    Action.MANAGE,
+    http="POST /operations",
+    status=202,
+    errors=("invalid_field", "queue_full", "disk_full"),
+    example={"action": "purge", "status": ["completed"], "until": "2030-01-31T12:00:00Z"},
+)
 class BeginOperation(Operation[OperationView], frozen=True):
     """Purge or cancel all tasks that match, in the background.
 
@@ -134,19 +177,32 @@ class BeginOperation(Operation[OperationView], frozen=True):
         return (self.filter.queue or "",)
 
 
-@operation(Action.MONITOR, http="GET /operations/{operation_id}", errors=("operation_not_found",))
+@operation(
+    Action.MONITOR,
+    http="GET /operations/{operation_id}",
+    errors=("operation_not_found", "invalid_field"),
+    route="get_operation",
+)
 class FindOperation(Operation[OperationView], frozen=True):
     """The progress of an operation."""
 
     operation_id: OperationId
 
 
-@operation(Action.MONITOR, http="GET /operations")
+@operation(
+    Action.MONITOR,
+    http="GET /operations",
+    reply="operations",
+)
 class ListOperations(Operation[list[OperationView]], frozen=True):
     """Operations that run and those that ended lately, newest first."""
 
 
-@operation(Action.MANAGE, http="DELETE /operations/{operation_id}", errors=("operation_not_found",))
+@operation(
+    Action.MANAGE,
+    http="DELETE /operations/{operation_id}",
+    errors=("operation_not_found", "task_conflict", "invalid_field"),
+)
 class StopOperation(Operation[OperationView], frozen=True):
     """Stop an operation; what is done stays done."""
 
@@ -156,7 +212,12 @@ class StopOperation(Operation[OperationView], frozen=True):
 # workers
 
 
-@operation(Action.CONSUME, http="POST /workers/{worker_id}/heartbeat")
+@operation(
+    Action.CONSUME,
+    http="POST /workers/{worker_id}/heartbeat",
+    errors=WORKER,
+    example={"host": "web-1", "queues": ["mail"], "concurrency": 16, "running": 3},
+)
 class HeartbeatWorker(Operation[WorkerNews], frozen=True):
     """Report that a worker is alive; the reply tells what it should know."""
 
@@ -166,26 +227,37 @@ class HeartbeatWorker(Operation[WorkerNews], frozen=True):
         return self.info.queues or ("",)
 
 
-@operation(Action.CONSUME, http="GET /workers/{worker_id}/news")
+@operation(
+    Action.CONSUME,
+    http="GET /workers/{worker_id}/news",
+    route="get_worker_news",
+    errors=WORKER,
+    example={"wait_ms": 20000},
+)
 class AwaitNews(Operation[WorkerNews], frozen=True):
     """Wait for news for a worker, such as a cancelled task."""
 
     worker_id: WorkerId
-    seconds: WaitSeconds
-
-    @property
-    def wait_seconds(self) -> float:
-        return self.seconds
+    wait_seconds: WaitSeconds = 0.0
 
 
-@operation(Action.CONSUME, http="DELETE /workers/{worker_id}")
+@operation(
+    Action.CONSUME,
+    http="DELETE /workers/{worker_id}",
+    errors=WORKER,
+)
 class ForgetWorker(Operation[None], frozen=True):
     """Unregister a worker that has stopped; what it still holds is released."""
 
     worker_id: WorkerId
 
 
-@operation(Action.MONITOR, http="GET /workers")
+@operation(
+    Action.MONITOR,
+    http="GET /workers",
+    route="list_workers",
+    reply="workers",
+)
 class Workers(Operation[list[WorkerView]], frozen=True):
     """Workers that were heard of lately."""
 
@@ -193,7 +265,12 @@ class Workers(Operation[list[WorkerView]], frozen=True):
 # schedules
 
 
-@operation(Action.MANAGE, http="PUT /schedules/{name}")
+@operation(
+    Action.MANAGE,
+    http="PUT /schedules/{name}",
+    errors=("invalid_field", "invalid_name", "disk_full"),
+    example={"cron": "0 3 * * *", "timezone": "Europe/Berlin", "task_type": "report"},
+)
 class SetSchedule(Operation[ScheduleView], frozen=True):
     """Create a schedule, or change it."""
 
@@ -210,6 +287,11 @@ class DeleteSchedule(Operation[None], frozen=True):
     name: ScheduleName
 
 
-@operation(Action.MONITOR, http="GET /schedules")
+@operation(
+    Action.MONITOR,
+    http="GET /schedules",
+    route="list_schedules",
+    reply="schedules",
+)
 class Schedules(Operation[list[ScheduleView]], frozen=True):
     """List the schedules."""

@@ -26,8 +26,8 @@ from penstock.model_tasks import Envelope
 from penstock.replies import LeaseReply, Piece
 from penstock.requests import LeaseRequest
 from penstock.wire.json_frames import Claim, Claimed, ClaimedTask, Parent
-from penstock.wire.json_tasks import milliseconds
-from penstock.wire.json_tasks import seconds as seconds_of
+from penstock.wire.json_shapes import milliseconds
+from penstock.wire.json_shapes import seconds as seconds_of
 
 ANSWER_BYTES: Final = limits.frame_bytes_max // 2
 _RELEASE: Final = validation.settling(Outcome.RELEASED)

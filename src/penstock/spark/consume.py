@@ -379,7 +379,7 @@ class ConsumingReader(StreamReader):
             self._acked = {lease.nonce for lease in leases}
 
     def _ranges(self, moment: Moment, queue: str, incarnation: int, runs: Runs) -> list[OffsetRange]:
-        """What to read of a queue, unless it is gone."""
+        """The ranges to read of a queue; none if it was deleted."""
         view = moment.queues.get(queue)
         if view is None or view.incarnation != incarnation:
             self._report_loss([f"queue {queue!r} was deleted while this query held messages of it"])

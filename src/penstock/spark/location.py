@@ -134,9 +134,9 @@ class Location:
             self._handle = None
 
     def _commit_pending(self, *, now: bool) -> None:
-        for place, offsets in list(self._pending.items()):
-            if self._committed.get(place, {}).items() >= offsets.items():
-                del self._pending[place]
+        for key, offsets in list(self._pending.items()):
+            if self._committed.get(key, {}).items() >= offsets.items():
+                del self._pending[key]
         if not self._pending:
             return
         if self.is_broker:
@@ -168,8 +168,8 @@ class Location:
             self._warn_once(f"progress is not committed in {self.url} for now: {error}")
 
     def _commit(self, handle: Penstock) -> None:
-        for place, offsets in list(self._pending.items()):
-            queue, group = place
+        for key, offsets in list(self._pending.items()):
+            queue, group = key
             try:
                 move_group(handle, queue, group, offsets)
             except PenstockError as error:
@@ -177,8 +177,8 @@ class Location:
                     raise
                 self._warn_once(f"progress in queue {queue!r} is not committed: {error}")
             else:
-                self._committed.setdefault(place, {}).update(offsets)
-            del self._pending[place]
+                self._committed.setdefault(key, {}).update(offsets)
+            del self._pending[key]
 
     def _warn_once(self, text: str) -> None:
         if text not in self._warned:
@@ -188,12 +188,12 @@ class Location:
 
 def move_group(handle: Penstock, queue: str, group: str, offsets: Offsets) -> None:
     """Move a group to these offsets; it is created if it does not exist."""
-    place = handle.queue(queue)
+    target = handle.queue(queue)
     try:
-        place.seek(group, dict(offsets))
+        target.seek(group, dict(offsets))
     except GroupNotFound:
         with suppress(GroupExists):
-            place.create_group(group, dict(offsets), observes=True)
+            target.create_group(group, dict(offsets), observes=True)
 
 
 def _directory_of(url: str) -> str:

@@ -93,7 +93,7 @@ def sink_options(texts: Mapping[str, str]) -> SinkOptions:
 
 
 def option_names() -> dict[str, tuple[str, ...]]:
-    """What a read and a write take, for the documentation to be held to."""
+    """The options of a read and of a write, for a test of the documentation."""
     return {"source": tuple(name for name in _SOURCE if name != _SLICES), "sink": tuple(_SINK)}
 
 

@@ -63,7 +63,7 @@ _PAYLOAD_TYPES: Final[dict[Payload, str]] = {"binary": "binary", "string": "stri
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """What a reader gives: columns in order, and the shape of the two that have several."""
+    """The output of a reader: columns in order, and the form of payloads and headers."""
 
     table: str
     names: tuple[str, ...]
@@ -109,7 +109,7 @@ def remembered(schema: StructType) -> dict[str, str]:
 
 
 def layout(options: SourceOptions, schema: StructType) -> Layout:
-    """What to give for a schema; `InvalidField` names the column that does not fit."""
+    """The layout for a schema; `InvalidField` names the column that does not fit."""
     types = _types(options)
     columns: dict[str, str] = {}
     for field in schema.fields:

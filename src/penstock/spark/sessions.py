@@ -108,7 +108,7 @@ def plan_ahead() -> None:
 
 
 def load_by_source(reader: DataFrameReader) -> DataFrame:
-    """What `load` does without us."""
+    """Load with Spark's own `load`, before it was wrapped."""
     load: Load = getattr(reader, _MARK, reader.load)
     return load()
 
@@ -210,7 +210,7 @@ def register(spark: SparkSession) -> SparkSession:
 
 
 def _show_archive(spark: SparkSession) -> None:
-    """Where Penstock was shipped as an archive, say so to the processes in which Spark plans streams.
+    """If Penstock was shipped as an archive, add it to the PYTHONPATH of the processes in which Spark plans streams.
 
     Spark tells those that read and write, and leaves these to look in PYTHONPATH.
     """
@@ -223,7 +223,7 @@ def _show_archive(spark: SparkSession) -> None:
 
 
 def settings(master: str) -> dict[str, str]:
-    """What a session of ours is started with; a server of Spark Connect takes only what can be set while it runs."""
+    """Settings of `session()`; a server of Spark Connect takes only those that can be set while it runs."""
     chosen = {**_SETTINGS, "spark.sql.shuffle.partitions": str(2 * cores(master))}
     if master.startswith("sc://"):
         return {name: value for name, value in chosen.items() if name.startswith("spark.sql.")}

@@ -33,7 +33,7 @@ _json: Final = msgspec.json.Encoder(decimal_format="number")
 
 
 class Column(NamedTuple):
-    """What a column may be: the first words of Spark's types, and how people call that."""
+    """The types a column may have: the first words of Spark's names, and a description."""
 
     kinds: tuple[str, ...]
     expected: str

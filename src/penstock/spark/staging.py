@@ -42,7 +42,7 @@ Remove = Callable[[list[str]], Any]
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Where messages go: a queue of a data directory or of a broker. Goes to every task."""
+    """Where messages go: a queue of a data directory or of a broker. It is pickled to every task."""
 
     url: str
     queue: str

@@ -32,7 +32,7 @@ class QueueOffset(msgspec.Struct, frozen=True):
 
 
 class StreamOffset(msgspec.Struct, frozen=True):
-    """Where a query stands: everything before is done."""
+    """The position of a query: everything before it is done."""
 
     shard: str
     query: str
@@ -170,7 +170,7 @@ def shared(backlog: Mapping[PartitionKey, int], count_max: int | None, turn: int
 
 
 def requested(start: StreamOffset, end: StreamOffset, queues: Queues) -> Iterator[OffsetRange]:
-    """What lies between two offsets; what is new since the first one is read from its beginning."""
+    """The ranges between two offsets; what is new since the first one is read from its beginning."""
     for queue, known in end.queues.items():
         before = start.queues.get(queue)
         is_same = before is not None and before.incarnation == known.incarnation

@@ -149,7 +149,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @abstractmethod
     def read_lot(self, lot: Any) -> Iterator[pa.RecordBatch]:
-        """What the mode has planned for one task."""
+        """The rows that the mode has planned for one task."""
 
 
 def count_max_of(limit: Any) -> int | None:

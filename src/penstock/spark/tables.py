@@ -269,10 +269,10 @@ def _kept(starts: Offsets, ends: Offsets) -> Iterable[Column]:
         yield f.col("offset") < f.coalesce(_looked_up(ends), f.lit(_OFFSET_MAX))
 
 
-def _looked_up(places: Offsets) -> Column:
+def _looked_up(offsets: Offsets) -> Column:
     """The offset of a row's partition; null for a partition that is not among these."""
     pairs: list[Any] = []
-    for (queue, partition), offset in places.items():
+    for (queue, partition), offset in offsets.items():
         pairs += [f.lit(queue * 2**32 + partition), f.lit(offset)]
     return f.try_element_at(f.create_map(*pairs), f.expr(_PARTITION))
 

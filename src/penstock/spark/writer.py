@@ -48,14 +48,14 @@ _StreamArrowWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", Dat
 
 @dataclass
 class StagedMessages(WriterCommitMessage):
-    """What a task has staged."""
+    """The files that a task has staged."""
 
     names: list[str] = field(default_factory=list)
     rows: int = 0
 
 
 class Sink(msgspec.Struct, frozen=True):
-    """What a writer does, for every kind of writer. Goes to every task."""
+    """The work of every kind of writer: stage, commit, abort. It is pickled to every task."""
 
     target: Target
     columns: tuple[str, ...]

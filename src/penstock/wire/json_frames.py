@@ -6,16 +6,18 @@ Submissions and finishes are those of HTTP; what only frames have is here.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from penstock import limits
-from penstock.model_tasks import Takes, TaskState
+from penstock import operations as ops
+from penstock.model_tasks import Takes, TaskState, WorkerInfo
 from penstock.wire.json_errors import Reader
-from penstock.wire.json_models import LeaseMs, Request
-from penstock.wire.json_task_views import FinishResult
-from penstock.wire.json_tasks import Progress, TaskId, TaskSearch, Wait, WorkerHeartbeat
+from penstock.wire.json_models import LeaseMs, Request, TaskId, Wait
+from penstock.wire.json_operations import json_of
+from penstock.wire.json_shapes import Shape
+from penstock.wire.json_tasks import TASK_SEARCH, FinishResult
 from penstock.wire.json_views import ErrorFields
 
 QUEUES_MAX: Final = 100
@@ -32,14 +34,19 @@ class Claim(Request):
     lease_ms: LeaseMs | None = None
 
 
-class Heartbeat(WorkerHeartbeat, kw_only=True):
-    """A worker is there, holds what it works on, and says how far it is; or it leaves."""
-
-    worker_id: str
-    receipts: Annotated[tuple[str, ...], Meta(max_length=limits.lease_messages_max)] = ()
-    lease_ms: LeaseMs = limits.lease_seconds_default * 1000
-    progress: Annotated[tuple[Progress, ...], Meta(max_length=CLAIMED_MAX)] = ()
-    is_leaving: bool = False
+PROGRESS: Final = json_of(ops.NoteProgress)
+# A worker is there, holds what it works on, and reports progress; or it leaves.
+HEARTBEAT: Final = Shape(
+    WorkerInfo,
+    "Heartbeat",
+    is_request=True,
+    more=[
+        ("receipts", Annotated[tuple[str, ...], Meta(max_length=limits.lease_messages_max)], ()),
+        ("lease_ms", LeaseMs, limits.lease_seconds_default * 1000),
+        ("progress", Annotated[tuple[PROGRESS.body, ...], Meta(max_length=CLAIMED_MAX)], ()),  # type: ignore[name-defined]
+        ("is_leaving", bool, False),
+    ],
+)
 
 
 class Query(Request):
@@ -112,7 +119,7 @@ class HeartbeatAnswer(Struct):
 
 
 claim: Final = Reader(Claim)
-heartbeat: Final = Reader(Heartbeat)
+heartbeat: Final[Reader[Any]] = Reader(HEARTBEAT.type)
 query: Final = Reader(Query)
 cancel: Final = Reader(Cancel)
-search: Final = Reader(TaskSearch)
+search: Final[Reader[Any]] = Reader(TASK_SEARCH.type)

@@ -6,7 +6,7 @@ Durations are `*_ms`, instants RFC 3339 `*_at`, names those of the glossary. A f
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
@@ -29,6 +29,40 @@ Receipts = Annotated[list[str], Meta(min_length=1, max_length=limits.lease_messa
 Hex64 = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]  # 64 bits, which not every JSON number can hold
 MediaType = Literal["application/octet-stream", "application/json", "text/plain", "application/vnd.penstock.task+json"]
 Id63 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Position = str | Offset | dict[str, Offset]  # earliest, latest or an instant; an offset; an offset for each partition
+Ids = Annotated[list[str], Meta(max_length=limits.lease_messages_max)]
+Wait = Annotated[float, Meta(ge=0, le=limits.wait_seconds_max * 1000)]
+Count = Annotated[int, Meta(ge=0, le=2**62)]
+Attempts = Annotated[int, Meta(ge=1, le=limits.attempts_max)]
+TaskId = Annotated[str, Meta(pattern="^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", description="A UUID.")]
+TaskType = Annotated[str, Meta(pattern="^[A-Za-z0-9._-]{1,200}$")]
+JsonArray = Annotated[Raw, Meta(extra_json_schema={"type": "array"})]
+JsonObject = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
+
+# The types that fields of requests have in JSON, with their ranges, by the names that they have in Python.
+RANGES: Final[dict[str, Any]] = {
+    "cpu_percent": Annotated[float, Meta(ge=0, le=1e9)],
+    "delay_seconds": Delay,
+    "depends_on": Annotated[list[TaskId], Meta(max_length=10_000)],
+    "from_offset": Offset,
+    "generation": Id63,
+    "held": Annotated[list[str], Meta(max_length=limits.partitions_max)],
+    "ids": Ids,
+    "limit": Limit,
+    "max_attempts": Attempts,
+    "offset": Offset,
+    "partition": Partition,
+    "rate": Annotated[float, Meta(gt=0, le=1e9)],
+    "run_seconds": Annotated[float, Meta(ge=0, le=1e15)],
+    "session_seconds": Annotated[float, Meta(ge=100, le=3_600_000)],
+    "start": Position,
+    "task_id": TaskId,
+    "task_type": TaskType,
+    "to": Position,
+    "wait_seconds": Wait,
+    **dict.fromkeys(("timeout_seconds", "ttl_seconds", "unique_seconds"), Ttl),
+    **dict.fromkeys(("pid", "concurrency", "running", "abandoned", "completed", "failed", "memory_bytes"), Count),
+}
 
 
 class Request(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -57,7 +91,7 @@ class NewMessage(Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
     headers: dict[str, str] | None = None
     dedup_key: str | None = None
     partition: Partition | None = None
-    max_attempts: Annotated[int, Meta(ge=1, le=limits.attempts_max)] | None = None
+    max_attempts: Attempts | None = None
     trace: str | None = None
     content_type: MediaType | None = None
 
@@ -94,14 +128,11 @@ class Push(Request):
 # leasing and settling
 
 
-Position = str | Offset | dict[str, Offset]  # earliest, latest or an instant; an offset; an offset for each partition
-
-
 class Lease(Request):
     """What a consumer asks for."""
 
     max: Limit = 1
-    wait_ms: Annotated[float, Meta(ge=0, le=limits.wait_seconds_max * 1000)] = 0.0
+    wait_ms: Wait = 0.0
     lease_ms: LeaseMs | None = None
     group: str = DEFAULT_GROUP
     consumer: str = ""
@@ -206,63 +237,7 @@ class Transaction(Request):
     producer: ProducerSequence | None = None
 
 
-# groups, members, producers, dead letters
-
-
-class NewGroup(Request):
-    """An independent reader of a queue."""
-
-    name: str
-    start: Position = "earliest"
-    observes: bool = False
-
-
-class Seek(Request):
-    """Where a group goes: earliest, latest, an offset, an instant, or an offset for each partition."""
-
-    to: Position
-    partition: Partition | None = None
-
-
-class NewMember(Request):
-    """One who joins a group; it is let go when no heartbeat comes for `session_ms`."""
-
-    member: str
-    session_ms: Annotated[float, Meta(ge=100, le=3_600_000)] = 10_000.0
-    start: Position | None = None
-
-
-class MemberHeartbeat(Request):
-    """A member that stays, and the partitions that it still works on."""
-
-    generation: Id63
-    held: Annotated[list[str], Meta(max_length=limits.partitions_max)] = []
-
-
-class NewProducer(Request):
-    """A producer by its name; whoever had the name before is fenced."""
-
-    name: str
-
-
-class LetterChoice(Request):
-    """Which dead letters; every field that is set must match."""
-
-    group: str | None = None
-    reason: str | None = None
-    error_contains: str | None = None
-    key: str | None = None
-    since: Instant | None = None
-    until: Instant | None = None
-    ids: Annotated[list[str], Meta(max_length=limits.lease_messages_max)] | None = None
-    limit: Annotated[int, Meta(ge=1, le=2**62)] = 1_000_000
-    from_offset: Offset = 0
-
-
-class LetterSearch(LetterChoice):
-    """Which dead letters to list, in pages: the next one begins behind the last offset of this one."""
-
-    limit: Limit = 100
+# dead letters
 
 
 class LetterReplacement(Request):
@@ -270,9 +245,3 @@ class LetterReplacement(Request):
 
     ids: Annotated[list[str], Meta(min_length=1, max_length=limits.lease_messages_max)]
     messages: Messages
-
-
-class Redrive(LetterChoice):
-    """Which dead letters go back to where they died, and how many each second."""
-
-    rate: Annotated[float, Meta(gt=0, le=1e9)] | None = None

@@ -14,7 +14,6 @@ from penstock import limits
 from penstock.model import DEFAULT_GROUP, Durability
 from penstock.wire import json_models as models
 from penstock.wire.json_errors import Reader
-from penstock.wire.json_tasks import TaskId
 
 Id = int | str | None
 Name = Annotated[str, Meta(min_length=1, max_length=limits.name_length_max)]
@@ -54,7 +53,7 @@ class Events(models.Request, tag_field="type", tag="events"):
     queues: Annotated[list[str], Meta(min_length=1, max_length=10_000)] | None = None
     interval_ms: float = 1000.0
     task_types: Annotated[frozenset[str], Meta(min_length=1, max_length=10_000)] | None = None
-    task_ids: Annotated[frozenset[TaskId], Meta(min_length=1, max_length=10_000)] | None = None
+    task_ids: Annotated[frozenset[models.TaskId], Meta(min_length=1, max_length=10_000)] | None = None
     workflow: str | None = None
 
 

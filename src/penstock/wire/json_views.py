@@ -9,7 +9,6 @@ from typing import Any, Literal, cast
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from penstock.model import CONTENT_TYPE_NAMES, ContentType, Message, PartitionLag, QueueStats
-from penstock.replies import Member, Membership
 from penstock.wire.json_models import MediaType
 from penstock.wire.json_replies import is_json
 
@@ -106,12 +105,6 @@ class MessageView(Struct, kw_only=True):
     expires_at: datetime | None
 
 
-class MessagesView(Struct):
-    """Messages, in order."""
-
-    messages: list[MessageView]
-
-
 class QueueName(Struct):
     """A queue by its name."""
 
@@ -153,36 +146,6 @@ class GroupsView(Struct):
     groups: list[GroupView]
 
 
-class MembershipView(Struct):
-    """What a member is told: the partitions that are its own, and those to let go of."""
-
-    member: str
-    generation: int
-    assigned: list[str]
-    revoking: list[str]
-    heartbeat_ms: float
-
-
-class MembersView(Struct):
-    """All members of a group."""
-
-    members: list[Member]
-
-
-class ReasonView(Struct):
-    """Why a message waits, for one group."""
-
-    group: str
-    code: str
-    text: str
-
-
-class ReasonsView(Struct):
-    """One reason for each group."""
-
-    reasons: list[ReasonView]
-
-
 class OperationView(Struct):
     """What one operation of a transaction did; a push has ids."""
 
@@ -201,18 +164,6 @@ class ProducerView(Struct):
 
     id: str
     epoch: int
-
-
-class RedriveView(Struct):
-    """How many dead letters went back."""
-
-    redriven: int
-
-
-class SealView(Struct):
-    """How many journal files went into the history."""
-
-    sealed: int
 
 
 class StatusView(Struct):
@@ -253,8 +204,6 @@ def groups_view(groups: Mapping[str, Sequence[PartitionLag]]) -> GroupsView:
     return GroupsView([GroupView(name, [LagView(*lag) for lag in lags]) for name, lags in groups.items()])
 
 
-def membership_view(given: Membership) -> MembershipView:
-    """What a member is told."""
-    return MembershipView(
-        given.member, given.generation, given.assigned, given.revoking, given.heartbeat_seconds * 1000
-    )
+def producer_view(id: int, epoch: int) -> ProducerView:
+    """A producer that was registered."""
+    return ProducerView(f"{id:016x}", epoch)

@@ -27,7 +27,8 @@ from penstock.model_tasks import (
 from penstock.server.grpc.generated import tasks_pb2 as pb
 from penstock.server.grpc.values import maybe, micros, seconds, timestamp
 from penstock.wire.json_frames import ClaimedTask, Parent
-from penstock.wire.json_tasks import DEFAULT_QUEUE, receipt_of
+from penstock.wire.json_shapes import receipt_of
+from penstock.wire.json_tasks import DEFAULT_QUEUE
 
 PAGE: Final = 50
 TAKES: Final[tuple[Takes, ...]] = get_args(Takes)

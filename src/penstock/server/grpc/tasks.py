@@ -32,7 +32,7 @@ from penstock.server.grpc.task_values import (
 )
 from penstock.server.grpc.values import maybe, seconds
 from penstock.wire.json_frames import Claim
-from penstock.wire.json_tasks import receipt_of
+from penstock.wire.json_shapes import receipt_of
 
 Unary = Callable[[Broker, Client, Any], Awaitable[Any]]
 

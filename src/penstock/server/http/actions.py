@@ -1,32 +1,39 @@
-"""What the routes do that are not hot: each turns a request into a call of the broker, and its answer into a view."""
+"""What the routes do that are not derived from one operation: from a decoded request to the JSON of its reply."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import Raw
 
 from penstock import operations as ops
 from penstock import validation
-from penstock.broker import Broker, Client
-from penstock.errors import MessageNotFound, PenstockError, QueueNotFound
-from penstock.model import Message, MessageId, Outcome, check_name
-from penstock.requests import LetterFilter, Operation, PushOperation, SettleOperation
+from penstock.broker import Action, Broker, Client
+from penstock.broker import health as conditions
+from penstock.errors import MessageNotFound, PenstockError, QueueNotFound, ScheduleNotFound, Unavailable
+from penstock.model import MessageId, Outcome, check_name
+from penstock.requests import Operation, PushOperation, SettleOperation
+from penstock.server import tasks
 from penstock.server.http.hot import receipts_of
 from penstock.telemetry import Metrics
+from penstock.telemetry.profile import profile as take_profile
 from penstock.wire import json_models as models
+from penstock.wire import json_tasks as json
 from penstock.wire import json_views as views
+from penstock.wire.json_operations import LETTER_SEARCH, json_of
 from penstock.wire.json_options import changes_of, view_of
 from penstock.wire.json_push import batch_of, producer_of
+from penstock.wire.json_shapes import Shape
 
 R = TypeVar("R")
+HEALTH: Final = Shape(conditions.Health, "Health")
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """A request, parsed: what its path, its query and its body say."""
+class RequestParts(msgspec.Struct, frozen=True):
+    """A request, decoded: its path, its query and its body; and who sent it to which broker."""
 
     broker: Broker
     client: Client
@@ -39,21 +46,9 @@ class Asked(msgspec.Struct, frozen=True):
     async def execute(self, operation: ops.Operation[R]) -> R:
         return await self.broker.execute(self.client, operation)
 
-    @property
-    def queue(self) -> str:
-        return self.path["queue"]
 
-    @property
-    def id(self) -> str:
-        """The id of a message whose parts stand in the path."""
-        return "/".join((self.queue, self.path["partition"], self.path["offset"]))
-
-
-Action = Callable[[Asked], Awaitable[Any]]
-
-
-class Refused(Exception):
-    """Nothing of several things could be done: the first error, with its status, and what became of each."""
+class AllRefused(Exception):
+    """None of several things could be done: the first error, with its status, and the result of each."""
 
     def __init__(self, error: PenstockError, view: Any) -> None:
         super().__init__(error.message)
@@ -64,124 +59,69 @@ class Refused(Exception):
 # queues
 
 
-async def queues(asked: Asked) -> views.QueuesView:
-    """GET /api/v1/queues."""
-    return views.QueuesView([views.QueueName(name) for name in await asked.execute(ops.Queues())])
-
-
-async def create_queue(asked: Asked) -> Any:
+async def create_queue(request: RequestParts) -> Any:
     """POST /api/v1/queues."""
-    name = asked.body.name
-    await asked.execute(ops.CreateQueue(name, changes_of(asked.body), asked.query.exist_ok))
-    return await _queue(asked, name)
+    name = request.body.name
+    await request.execute(ops.CreateQueue(name, changes_of(request.body), request.query.exist_ok))
+    return await _queue(request, name)
 
 
-async def queue(asked: Asked) -> Any:
-    """GET /api/v1/queues/{queue}."""
-    return await _queue(asked, asked.queue)
-
-
-async def _queue(asked: Asked, name: str) -> Any:
-    return view_of(name, await asked.execute(ops.GetOptions(name)))
-
-
-async def update_queue(asked: Asked) -> Any:
+async def update_queue(request: RequestParts) -> Any:
     """PATCH /api/v1/queues/{queue}."""
-    await asked.execute(ops.UpdateQueue(asked.queue, changes_of(asked.body)))
-    return await _queue(asked, asked.queue)
+    name = request.path["queue"]
+    await request.execute(ops.UpdateQueue(name, changes_of(request.body)))
+    return await _queue(request, name)
 
 
-async def delete_queue(asked: Asked) -> None:
-    """DELETE /api/v1/queues/{queue}."""
-    await asked.execute(ops.DeleteQueue(asked.queue))
+async def _queue(request: RequestParts, name: str) -> Any:
+    return view_of(name, await request.execute(ops.GetOptions(name)))
 
 
-async def pause(asked: Asked) -> None:
-    """POST /api/v1/queues/{queue}/pause."""
-    await asked.execute(ops.Pause(asked.queue))
-
-
-async def resume(asked: Asked) -> None:
-    """POST /api/v1/queues/{queue}/resume."""
-    await asked.execute(ops.Resume(asked.queue))
-
-
-async def purge(asked: Asked) -> None:
-    """POST /api/v1/queues/{queue}/purge."""
-    await asked.execute(ops.Purge(asked.queue))
-
-
-async def stats(asked: Asked) -> Any:
-    """GET /api/v1/queues/{queue}/stats."""
-    return await asked.execute(ops.Stats(asked.queue))
-
-
-async def all_stats(asked: Asked) -> views.StatsView:
+async def all_stats(request: RequestParts) -> views.StatsView:
     """GET /api/v1/stats."""
-    found = []
-    for name in await asked.execute(ops.Queues()):
+    stats = []
+    for name in await request.execute(ops.Queues()):
         try:
-            found.append(await asked.execute(ops.Stats(name)))
+            stats.append(await request.execute(ops.Stats(name)))
         except QueueNotFound:
             continue  # deleted since
-    return views.StatsView(found)
+    return views.StatsView(stats)
 
 
 # messages
 
 
-async def read(asked: Asked) -> views.MessagesView:
-    """GET /api/v1/queues/{queue}/messages."""
-    query = asked.query
-    given = ops.Read(asked.queue, query.partition, query.offset, _instant(query.timestamp), query.limit)
-    return _messages(await asked.execute(given))
-
-
-async def message(asked: Asked) -> views.MessageView:
+async def message(request: RequestParts) -> views.MessageView:
     """GET /api/v1/queues/{queue}/messages/{partition}/{offset}."""
-    id = MessageId.parse(asked.id)
-    for found in await asked.execute(ops.Read(id.queue, id.partition, id.offset, None, 1)):
-        if found.id == id:
-            return views.message_view(found)
+    id = MessageId.parse("/".join(request.path[name] for name in ("queue", "partition", "offset")))
+    for message in await request.execute(ops.Read(id.queue, id.partition, id.offset, None, 1)):
+        if message.id == id:
+            return views.message_view(message)
     raise MessageNotFound(f"there is no message {id}")
 
 
-async def peek(asked: Asked) -> views.MessagesView:
-    """GET /api/v1/queues/{queue}/peek."""
-    return _messages(await asked.execute(ops.Peek(asked.queue, asked.query.limit)))
+async def search_dead_letters(request: RequestParts) -> Any:
+    """POST /api/v1/queues/{queue}/dlq/search."""
+    operation = LETTER_SEARCH.read(request.body, request.path)
+    return json_of(ops.DeadLetters).reply.write(operation, await request.execute(operation))
 
 
-async def delayed(asked: Asked) -> views.MessagesView:
-    """GET /api/v1/queues/{queue}/delayed."""
-    return _messages(await asked.execute(ops.Delayed(asked.queue, asked.query.limit)))
+async def replace_letters(request: RequestParts) -> None:
+    """POST /api/v1/queues/{queue}/dlq/replace."""
+    batch = await asyncio.to_thread(batch_of, request.body.messages, "messages")
+    ids = list(map(MessageId.parse, request.body.ids))
+    await request.execute(ops.ReplaceLetters(request.path["queue"], ids, bytes(batch.data)))
 
 
-async def cancel(asked: Asked) -> None:
-    """DELETE /api/v1/queues/{queue}/messages/{partition}/{offset}."""
-    await asked.execute(ops.Cancel(validation.message_id(asked.id)))
+# transactions
 
 
-async def why(asked: Asked) -> views.ReasonsView:
-    """GET /api/v1/queues/{queue}/messages/{partition}/{offset}/why."""
-    return views.ReasonsView(
-        [views.ReasonView(*reason) for reason in await asked.execute(ops.Why(validation.message_id(asked.id)))]
-    )
-
-
-def _messages(found: list[Message]) -> views.MessagesView:
-    return views.MessagesView([views.message_view(each) for each in found])
-
-
-# transactions and producers
-
-
-async def transact(asked: Asked) -> views.TransactionView:
+async def transact(request: RequestParts) -> views.TransactionView:
     """POST /api/v1/transactions."""
-    steps = await asyncio.to_thread(_all_steps, asked.body.operations)
-    producer = producer_of(asked.body.producer)
-    ids = iter(await asked.broker.transact(asked.client, steps, producer))
-    results = await asyncio.to_thread(lambda: [_result(part, ids) for part in asked.body.operations])
-    return views.TransactionView(results)
+    parts = request.body.operations
+    steps = await asyncio.to_thread(_all_steps, parts)
+    ids = iter(await request.broker.transact(request.client, steps, producer_of(request.body.producer)))
+    return views.TransactionView(await asyncio.to_thread(lambda: [_result(part, ids) for part in parts]))
 
 
 def _all_steps(parts: Sequence[models.Part]) -> list[Operation]:
@@ -212,125 +152,99 @@ def _result(part: models.Part, ids: Any) -> views.OperationView:
     return views.OperationView(kind, list(map(str, next(ids)))) if kind == "push" else views.OperationView(kind)
 
 
-async def init_producer(asked: Asked) -> views.ProducerView:
-    """POST /api/v1/producers."""
-    id, epoch = await asked.execute(ops.InitProducer(asked.body.name))
-    return views.ProducerView(f"{id:016x}", epoch)
+# tasks and schedules
 
 
-# groups and members
+async def submit(request: RequestParts) -> Any:
+    """POST /api/v1/tasks."""
+    return await tasks.submit(request.broker, request.client, request.body, request.trace)
 
 
-async def groups(asked: Asked) -> views.GroupsView:
-    """GET /api/v1/queues/{queue}/groups."""
-    return views.groups_view(await asked.execute(ops.Groups(asked.queue)))
+async def finish(request: RequestParts) -> json.FinishResults:
+    """POST /api/v1/tasks/finish."""
+    view, error = await tasks.finish(request.broker, request.client, request.body)
+    if error is not None:
+        raise AllRefused(error, view)
+    return view
 
 
-async def create_group(asked: Asked) -> views.QueueName:
-    """POST /api/v1/queues/{queue}/groups."""
-    body = asked.body
-    await asked.execute(ops.CreateGroup(asked.queue, body.name, body.start, body.observes))
-    return views.QueueName(body.name)
+async def task(request: RequestParts) -> Any:
+    """GET /api/v1/tasks/{task_id}."""
+    return json.task_view(await _task(request))
 
 
-async def delete_group(asked: Asked) -> None:
-    """DELETE /api/v1/queues/{queue}/groups/{group}."""
-    await asked.execute(ops.DeleteGroup(asked.queue, asked.path["group"]))
+async def result(request: RequestParts) -> Raw:
+    """GET /api/v1/tasks/{task_id}/result."""
+    return tasks.result(await _task(request))
 
 
-async def seek(asked: Asked) -> None:
-    """POST /api/v1/queues/{queue}/groups/{group}/seek."""
-    await asked.execute(ops.Seek(asked.queue, asked.path["group"], asked.body.to, asked.body.partition))
+async def _task(request: RequestParts) -> Any:
+    return await tasks.task(request.broker, request.client, request.path["task_id"], request.query.wait_ms)
 
 
-async def members(asked: Asked) -> views.MembersView:
-    """GET /api/v1/queues/{queue}/groups/{group}/members."""
-    found = await asked.execute(ops.Members(asked.queue, asked.path["group"]))
-    return views.MembersView(found)
+async def purge(request: RequestParts) -> json.PurgedTasks:
+    """POST /api/v1/tasks/purge."""
+    return json.purged_view(await tasks.purge(request.broker, request.client, json.TASK_FILTER.read(request.body)))
 
 
-async def join(asked: Asked) -> views.MembershipView:
-    """POST /api/v1/queues/{queue}/groups/{group}/members."""
-    body = asked.body
-    given = ops.Join(asked.queue, asked.path["group"], body.member, body.session_ms / 1000, body.start)
-    return views.membership_view(await asked.execute(given))
-
-
-async def heartbeat(asked: Asked) -> views.MembershipView:
-    """POST /api/v1/queues/{queue}/groups/{group}/members/{member}/heartbeat."""
-    body, path = asked.body, asked.path
-    given = ops.Heartbeat(asked.queue, path["group"], path["member"], body.generation, body.held)
-    return views.membership_view(await asked.execute(given))
-
-
-async def leave(asked: Asked) -> None:
-    """DELETE /api/v1/queues/{queue}/groups/{group}/members/{member}."""
-    path = asked.path
-    await asked.execute(ops.Leave(asked.queue, path["group"], path["member"], asked.query.generation))
-
-
-# dead letters
-
-
-async def dead_letters(asked: Asked) -> views.MessagesView:
-    """GET /api/v1/queues/{queue}/dlq."""
-    return _messages(await asked.execute(ops.DeadLetters(asked.queue, _filter(asked.query))))
-
-
-async def search_dead_letters(asked: Asked) -> views.MessagesView:
-    """POST /api/v1/queues/{queue}/dlq/search."""
-    return _messages(await asked.execute(ops.DeadLetters(asked.queue, _filter(asked.body))))
-
-
-async def replace_letters(asked: Asked) -> None:
-    """POST /api/v1/queues/{queue}/dlq/replace."""
-    batch = await asyncio.to_thread(batch_of, asked.body.messages, "messages")
-    await asked.execute(ops.ReplaceLetters(asked.queue, list(map(MessageId.parse, asked.body.ids)), bytes(batch.data)))
-
-
-async def redrive(asked: Asked) -> views.RedriveView:
-    """POST /api/v1/queues/{queue}/dlq/redrive."""
-    given = ops.Redrive(asked.queue, _filter(asked.body), asked.body.rate)
-    return views.RedriveView(await asked.execute(given))
-
-
-async def purge_dead_letters(asked: Asked) -> None:
-    """DELETE /api/v1/queues/{queue}/dlq."""
-    await asked.execute(ops.PurgeDeadLetters(asked.queue))
+async def schedule(request: RequestParts) -> Any:
+    """GET /api/v1/schedules/{name}."""
+    name = request.path["name"]
+    for schedule in await request.execute(ops.Schedules()):
+        if schedule.spec.name == name:
+            return json.SCHEDULE.write(schedule)
+    raise ScheduleNotFound(f"there is no schedule {name!r}")
 
 
 # the broker itself
 
 
-async def info(asked: Asked) -> Any:
-    """GET /api/v1/info."""
-    return await asked.execute(ops.Info())
+class Text(msgspec.Struct, frozen=True):
+    """A response that is not JSON."""
+
+    content: bytes
+    media: str
 
 
-async def seal(asked: Asked) -> views.SealView:
-    """POST /api/v1/seal."""
-    return views.SealView(await asked.execute(ops.Seal()))
+class Unwell(Exception):
+    """A view to be sent with 503."""
+
+    def __init__(self, view: Any) -> None:
+        super().__init__("unwell")
+        self.view = view
 
 
-async def compact(asked: Asked) -> Any:
-    """POST /api/v1/compact."""
-    return await asked.execute(ops.Compact())
+async def livez(request: RequestParts) -> views.StatusView:
+    """GET /livez."""
+    if not conditions.livez(request.broker):
+        raise Unwell(views.StatusView("failed"))
+    return views.StatusView("ok")
 
 
-def _instant(text: str | None) -> datetime | None:
-    return None if text is None else validation.instant(text, "timestamp")
+async def readyz(request: RequestParts) -> conditions.Readiness:
+    """GET /readyz."""
+    ready = conditions.readyz(request.broker)
+    if not ready.is_ready:
+        raise Unwell(ready)
+    return ready
 
 
-def _filter(choice: models.LetterChoice) -> LetterFilter:
-    ids = getattr(choice, "ids", None)
-    return LetterFilter(
-        group=choice.group,
-        reason=choice.reason,
-        error_contains=choice.error_contains,
-        key=choice.key,
-        since=choice.since,
-        until=choice.until,
-        ids=None if ids is None else frozenset(map(MessageId.parse, ids)),
-        limit=choice.limit,
-        from_offset=choice.from_offset,
-    )
+async def health(request: RequestParts) -> Any:
+    """GET /api/v1/health."""
+    request.broker.authorise(request.client.principal, Action.MONITOR, "")
+    return HEALTH.write(await asyncio.to_thread(conditions.health, request.broker))
+
+
+async def metrics(request: RequestParts) -> Text:
+    """GET /metrics."""
+    request.broker.authorise(request.client.principal, Action.MONITOR, "")
+    if request.metrics is None:
+        raise Unavailable("this server keeps no metrics")
+    return Text(*await asyncio.to_thread(request.metrics.render))
+
+
+async def profile(request: RequestParts) -> Text:
+    """GET /debug/profile."""
+    request.broker.authorise(request.client.principal, Action.MANAGE, "")
+    text = await asyncio.to_thread(take_profile, request.query.seconds)
+    return Text(text.encode(), "text/plain; charset=utf-8")

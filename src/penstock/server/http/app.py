@@ -22,10 +22,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.errors import BadRequest, Internal, InvalidField, PenstockError, Unavailable
 from penstock.server.http import docs_page, openapi
-from penstock.server.http.actions import Asked, Refused
-from penstock.server.http.probes import Text, Unwell
-from penstock.server.http.route import Route
-from penstock.server.http.routes import PROFILE, ROUTES
+from penstock.server.http.actions import AllRefused, RequestParts, Text, Unwell
+from penstock.server.http.routes import PROFILE, ROUTES, Route
 from penstock.server.http.site import EXPOSED, Site, refusal
 from penstock.telemetry import Metrics
 from penstock.telemetry.logs import context, log_request
@@ -43,7 +41,9 @@ def make_app(site: Site, metrics: Metrics | None = None) -> Starlette:
     by_path: dict[str, dict[str, Route]] = {}
     for route in routes:
         by_path.setdefault(route.path, {})[route.method] = route
-    resources: list[Any] = [StarletteRoute(path, Resource(site, metrics, found)) for path, found in by_path.items()]
+    # `/tasks/purge` is looked for before `/tasks/{task_id}`.
+    paths = sorted(by_path, key=lambda path: path.count("{"))
+    resources: list[Any] = [StarletteRoute(path, Resource(site, metrics, by_path[path])) for path in paths]
     resources.append(StarletteRoute("/openapi.json", _page("application/json", _openapi, routes)))
     resources.append(StarletteRoute("/docs", _page("text/html", _docs, routes)))
     resources.append(StarletteRoute("/", _front))
@@ -116,7 +116,7 @@ class Resource:
         route = self._routes.get(method)
         if request.method == "OPTIONS":
             response = Response(status_code=204, headers={"allow": self._allow})
-        elif route is None or route.action is None:
+        elif route is None or route.execute is None:
             response = _refused(405, "method_not_allowed", f"{request.method} is not possible here", self._allow)
         else:
             response = await self._answer(request, route)
@@ -124,13 +124,13 @@ class Resource:
 
     async def _answer(self, request: Request, route: Route) -> Response:
         try:
-            assert route.action is not None
-            asked = await self._asked(request, route)
-            work = route.action(asked)
-            return _response(route, await (_while_there(request, work) if getattr(asked.query, "wait_ms", 0) else work))
+            assert route.execute is not None
+            parts = await self._decoded(request, route)
+            work = route.execute(parts)
+            return _response(route, await (_while_there(request, work) if getattr(parts.query, "wait_ms", 0) else work))
         except Unwell as unwell:
             return Response(encode(unwell.view), 503, media_type="application/json")
-        except Refused as refused:
+        except AllRefused as refused:
             return _failure(refused.error, refused.view)
         except PenstockError as error:
             return _failure(error)
@@ -138,20 +138,20 @@ class Resource:
             logger.exception("a fault in an HTTP request", extra={"request_id": request.scope["request_id"]})
             return _failure(Internal("the broker failed"))
 
-    async def _asked(self, request: Request, route: Route) -> Asked:
+    async def _decoded(self, request: Request, route: Route) -> RequestParts:
         address = request.client.host if request.client else ""
         client = self._site.client(request.headers.get("user-agent", ""), address)
         query = self._query(request, route)
         body = None
         if route.body is not None:
-            given = await request.body()
-            given = given or b"{}" if route.is_body_optional else given
+            content = await request.body()
+            content = content or b"{}" if route.is_body_optional else content
             read = self._bodies[route.method].read
             # A large body takes long to read, and the loop has others to serve.
-            body = await asyncio.to_thread(read, given) if len(given) > LARGE_BYTES else read(given)
+            body = await asyncio.to_thread(read, content) if len(content) > LARGE_BYTES else read(content)
         parent = trace.carried(request.headers.get("traceparent"))
         path = {name: unquote(part) for name, part in request.path_params.items()}
-        return Asked(self._site.broker, client, path, query, body, self._metrics, parent)
+        return RequestParts(self._site.broker, client, path, query, body, self._metrics, parent)
 
     def _query(self, request: Request, route: Route) -> Any:
         try:

@@ -6,8 +6,6 @@ import json
 from html import escape
 from typing import Any, Final
 
-from penstock.server.http.examples import command
-
 _STYLE: Final = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
@@ -60,7 +58,7 @@ def _anchor(tag: str) -> str:
 
 
 def _operation(method: str, path: str, operation: dict[str, Any], schemas: dict[str, Any]) -> str:
-    example = command(operation["operationId"], method.upper(), path)
+    example = _command(method.upper(), path, operation)
     parts = [f"<pre>{escape(example)}</pre>", _parameters(operation.get("parameters", []))]
     body = operation.get("requestBody")
     if body is not None:
@@ -72,6 +70,21 @@ def _operation(method: str, path: str, operation: dict[str, Any], schemas: dict[
         f'<code>{escape(path)}</code> <span class="what">{escape(operation["summary"])}</span></summary>'
         f"<div>{''.join(parts)}</div></details>"
     )
+
+
+def _command(method: str, path: str, operation: dict[str, Any]) -> str:
+    """The example of a route, as a line for a terminal."""
+    parameters = [parameter for parameter in operation.get("parameters", ()) if "example" in parameter]
+    names = {parameter["name"]: parameter["example"] for parameter in parameters if parameter["in"] == "path"}
+    query = "&".join(f"{each['name']}={each['example']}" for each in parameters if each["in"] == "query")
+    address = f"localhost:7711{path.format_map(names)}" + (f"?{query}" if query else "")
+    words = ["curl", f"'{address}'" if query else address]
+    body = operation.get("requestBody")
+    if method != ("GET" if body is None else "POST"):
+        words += ["-X", method]
+    if body is not None:
+        words += ["-d", f"'{json.dumps(body['content']['application/json']['example'])}'"]
+    return " ".join(words)
 
 
 def _parameters(parameters: list[dict[str, Any]]) -> str:

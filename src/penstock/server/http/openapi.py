@@ -7,9 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.server.http.examples import BODIES
-from penstock.server.http.route import COMMON, Nothing, Route
-from penstock.server.http.routes import SECTIONS
+from penstock.server.http.routes import COMMON, SECTIONS, Nothing, Route
 from penstock.version import VERSION
 from penstock.wire.errors import CLASSES, http_status
 from penstock.wire.json_errors import OneOrMany
@@ -17,16 +15,18 @@ from penstock.wire.json_views import ErrorView
 
 REF: Final = "#/components/schemas/{name}"
 NAME: Final = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"}
-PARAMETERS: Final = {
-    "queue": ("The name of a queue.", NAME),
-    "group": ("The name of a group.", NAME),
-    "member": ("The name of a member of the group.", NAME),
-    "partition": ("The name or the number of a partition.", NAME),
-    "task_id": ("The id of a task.", {"type": "string", "format": "uuid"}),
-    "worker": ("The id of a worker: the `consumer` of its leases.", NAME),
-    "schedule": ("The name of a schedule.", NAME),
-    "operation": ("The id of an operation.", {"type": "string"}),
-    "offset": ("The offset of a message in its partition.", {"type": "integer", "minimum": 0}),
+_UUID: Final = "0190f3a2-7b1c-7c00-8000-0123456789ab"
+# Parameters of paths: what they are, their schema, and an example.
+PARAMETERS: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
+    "queue": ("The name of a queue.", NAME, "orders"),
+    "group": ("The name of a group.", NAME, "billing"),
+    "member": ("The name of a member of the group.", NAME, "worker-1"),
+    "partition": ("The name or the number of a partition.", NAME, "0"),
+    "offset": ("The offset of a message in its partition.", {"type": "integer", "minimum": 0}, "7"),
+    "task_id": ("The id of a task.", {"type": "string", "format": "uuid"}, _UUID),
+    "worker_id": ("The id of a worker: the `consumer` of its leases.", NAME, "worker-1"),
+    "name": ("The name of a schedule.", NAME, "nightly"),
+    "operation_id": ("The id of an operation.", {"type": "string"}, _UUID),
 }
 DESCRIPTION: Final = """\
 A durable queue over HTTP. `payload` is JSON and comes back byte for byte; `payload_base64` is for bytes. Durations are
@@ -75,14 +75,14 @@ def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": route.name,
         "summary": route.summary,
-        "tags": [name for name, routes in SECTIONS.items() if route in routes] or ["broker"],
+        "tags": [route.section],
         "responses": _responses(route),
     }
     parameters = [*_path_parameters(route), *_query_parameters(route, components)]
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:
-        content = {"application/json": {"schema": _schema(route.body), "example": BODIES[route.name]}}
+        content = {"application/json": {"schema": _schema(route.body), "example": route.example}}
         operation["requestBody"] = {"required": not route.is_body_optional, "content": content}
     return operation
 
@@ -99,26 +99,30 @@ def _schema(kind: Any) -> dict[str, Any]:
 
 
 def _path_parameters(route: Route) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": name,
-            "in": "path",
-            "required": True,
-            "description": PARAMETERS[name][0],
-            "schema": PARAMETERS[name][1],
-        }
-        for name in re.findall(r"{(\w+)}", route.path)
-    ]
+    parameters = []
+    for name in re.findall(r"{(\w+)}", route.path):
+        description, schema, example = PARAMETERS[name]
+        about = {"description": description, "schema": schema, "example": example}
+        parameters.append({"name": name, "in": "path", "required": True, **about})
+    return parameters
 
 
 def _query_parameters(route: Route, components: dict[str, Any]) -> list[dict[str, Any]]:
     if route.query is Nothing:
         return []
     schema = components[route.query.__name__]
-    return [
-        {"name": name, "in": "query", "required": name in schema.get("required", ()), "schema": _given(fields)}
-        for name, fields in schema["properties"].items()
-    ]
+    parameters = []
+    for name, field in schema["properties"].items():
+        parameter = {
+            "name": name,
+            "in": "query",
+            "required": name in schema.get("required", ()),
+            "schema": _given(field),
+        }
+        if route.body is None and name in route.example:
+            parameter["example"] = route.example[name]
+        parameters.append(parameter)
+    return parameters
 
 
 def _given(schema: dict[str, Any]) -> dict[str, Any]:

@@ -1,23 +1,120 @@
 """Every route, in one table: Starlette's routes, OpenAPI and the page at /docs are made from it.
 
-A hot route is answered by the connection itself (`hot`); its line here describes it.
+Most of them are derived from the table of operations: `GET /queues/{queue}/peek` is declared with the class `Peek`, and
+executes it. The others are written out below: the hot ones, which the connection answers itself (`hot`), and those that
+are more than one operation.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
+from penstock import operations as ops
 from penstock.broker.health import Readiness
-from penstock.model import Freed, QueueStats
-from penstock.replies import ServerInfo
-from penstock.server.http import actions, probes
-from penstock.server.http.route import IN_GROUP, IN_QUEUE, MEMBER, PUSHING, SETTLING, Route
-from penstock.server.http.task_routes import OF_OPERATIONS, OF_SCHEDULES, OF_TASKS, OF_WORKERS
+from penstock.server.http import actions
+from penstock.server.http.actions import HEALTH, RequestParts
 from penstock.wire import json_models as models
+from penstock.wire import json_tasks as tasks
 from penstock.wire import json_views as views
+from penstock.wire.json_operations import LETTER_SEARCH, json_of
 from penstock.wire.json_options import NewQueue, OptionsChange, QueueView
+
+API: Final = "/api/v1"
+# What any route may answer with.
+COMMON: Final = ("bad_request", "not_authorised", "too_large", "internal", "unavailable")
+PUSHING: Final = ("invalid_field", "queue_full", "rate_limited", "producer_fenced", "conflict", "disk_full")
+SETTLING: Final = ("bad_receipt", "lease_lost")
+IN_QUEUE: Final = ("queue_not_found",)
+IN_TASK: Final = ("task_not_found", "invalid_field")
+
+# Sections of the documentation, in their order, and the words of paths that belong to them: what comes behind
+# `/queues/{queue}/`, or the first.
+SECTIONS: Final = {
+    "queues": ("queues",),
+    "messages": ("messages", "peek", "delayed", "lease"),
+    "deliveries": ("ack", "nack", "reject", "release", "snooze", "extend", "transactions", "producers"),
+    "groups": ("groups",),
+    "dead letters": ("dlq",),
+    "tasks": ("tasks",),
+    "operations": ("operations",),
+    "workers": ("workers",),
+    "schedules": ("schedules",),
+    "broker": (),
+}
+
+Execute = Callable[[RequestParts], Awaitable[Any]]
+
+
+class Nothing(models.Request):
+    """No query."""
+
+
+@dataclass(frozen=True, eq=False)
+class Route:
+    """One route. Without `execute` it is hot; without a result it answers 204, unless `media` is not JSON."""
+
+    method: str
+    path: str
+    name: str  # the operation id of OpenAPI: a verb and a noun
+    summary: str
+    execute: Execute | None = None
+    body: Any = None
+    query: Any = Nothing
+    result: Any = None
+    errors: tuple[str, ...] = ()
+    status: int = 200
+    example: Mapping[str, Any] = field(default_factory=dict)  # of the body, or of the query where there is none
+    media: str = "application/json"
+    is_body_optional: bool = False
+
+    @property
+    def success(self) -> int:
+        """The status of a response that is no error."""
+        return 204 if self.result is None and self.media == "application/json" else self.status
+
+    @property
+    def section(self) -> str:
+        """Where the documentation has it."""
+        words = self.path.removeprefix(API).split("/")[1:]
+        for word in (*words[2:3], *words[:1]) if words[0] == "queues" else words[:1]:
+            for section, its_words in SECTIONS.items():
+                if word in its_words:
+                    return section
+        return "broker"
+
+
+def derived(operation: type[ops.Operation[Any]]) -> Route:
+    """The route of an operation, from its declaration."""
+    spec, json = operation.spec, json_of(operation)
+    assert spec.method is not None
+
+    async def execute(request: RequestParts) -> Any:
+        arguments = request.query if json.body is None else request.body
+        operation = json.read(request.path, arguments)
+        return json.reply.write(operation, await request.execute(operation))
+
+    return Route(
+        *(spec.method, API + spec.path, spec.route, spec.summary, execute),
+        body=json.body,
+        query=json.query or Nothing,
+        result=json.reply.type,
+        errors=spec.errors,
+        status=spec.status,
+        example=spec.example,
+        is_body_optional=json.is_body_optional,
+    )
+
+
+def custom(operation: type[ops.Operation[Any]], execute: Execute, **shapes: Any) -> Route:
+    """The route of an operation whose JSON is not that of its struct."""
+    spec = operation.spec
+    assert spec.method is not None
+    about: dict[str, Any] = {"errors": spec.errors, "status": spec.status, "example": spec.example}
+    return Route(spec.method, API + spec.path, spec.route, spec.summary, execute, **about | shapes)
 
 
 class CreateQuery(models.Request):
@@ -26,228 +123,138 @@ class CreateQuery(models.Request):
     exist_ok: bool = False
 
 
-class ReadQuery(models.Request):
-    """Where to read from, and how much."""
-
-    partition: str = "0"
-    offset: models.Offset | None = None
-    timestamp: str | None = None
-    limit: models.Limit = 100
-
-
-class PeekQuery(models.Request):
-    """How many messages."""
-
-    limit: models.Limit = 1
-
-
-class ListQuery(models.Request):
-    """How many messages."""
-
-    limit: models.Limit = 100
-
-
-class LettersQuery(models.Request):
-    """Which dead letters; every field that is set must match."""
-
-    group: str | None = None
-    reason: str | None = None
-    error_contains: str | None = None
-    key: str | None = None
-    since: models.Instant | None = None
-    until: models.Instant | None = None
-    limit: models.Limit = 100
-    from_offset: models.Offset = 0
-
-
-class LeaveQuery(models.Request):
-    """The last generation that the member was told of."""
-
-    generation: models.Id63
-
-
 class ProfileQuery(models.Request):
     """How long to look."""
 
     seconds: Annotated[float, Meta(gt=0, le=60)] = 5.0
 
 
-_QUEUES: Final = "/api/v1/queues"
-_QUEUE: Final = "/api/v1/queues/{queue}"
-_MESSAGE: Final = f"{_QUEUE}/messages/{{partition}}/{{offset}}"
-_GROUP: Final = f"{_QUEUE}/groups/{{group}}"
-_MEMBER: Final = f"{_GROUP}/members/{{member}}"
-
-OF_QUEUES: Final = (
-    Route("GET", _QUEUES, "List the queues", actions.queues, result=views.QueuesView),
-    Route(
-        *("POST", _QUEUES, "Create a queue", actions.create_queue, NewQueue, CreateQuery, QueueView),
-        errors=("invalid_name", "invalid_field", "queue_exists", "disk_full"),
-        status=201,
-    ),
-    Route("GET", _QUEUE, "A queue and its options", actions.queue, result=QueueView, errors=IN_QUEUE),
-    Route(
-        *("PATCH", _QUEUE, "Change options of a queue", actions.update_queue, OptionsChange),
-        result=QueueView,
-        errors=(*IN_QUEUE, "invalid_field", "conflict"),
-    ),
-    Route("DELETE", _QUEUE, "Delete a queue, its messages and dead letters", actions.delete_queue, errors=IN_QUEUE),
-    Route("GET", f"{_QUEUE}/stats", "Counters of a queue", actions.stats, result=QueueStats, errors=IN_QUEUE),
-    Route("POST", f"{_QUEUE}/pause", "Hand nothing out; pushes go on", actions.pause, errors=IN_QUEUE),
-    Route("POST", f"{_QUEUE}/resume", "Hand out again", actions.resume, errors=IN_QUEUE),
-    Route("POST", f"{_QUEUE}/purge", "Drop everything unsettled, in every group", actions.purge, errors=IN_QUEUE),
+# Operations whose JSON is not that of their structs.
+CUSTOM: Final = {
+    ops.CreateQueue: custom(ops.CreateQueue, actions.create_queue, body=NewQueue, query=CreateQuery, result=QueueView),
+    ops.UpdateQueue: custom(ops.UpdateQueue, actions.update_queue, body=OptionsChange, result=QueueView),
+    ops.ReplaceLetters: custom(ops.ReplaceLetters, actions.replace_letters, body=models.LetterReplacement),
+    ops.SubmitTasks: custom(ops.SubmitTasks, actions.submit, body=tasks.submission, result=tasks.SUBMITTED_TASKS),
+    ops.FinishTasks: custom(ops.FinishTasks, actions.finish, body=tasks.finished, result=tasks.FinishResults),
+    ops.FindTask: custom(ops.FindTask, actions.task, query=tasks.WaitQuery, result=tasks.TASK.type),
+}
+OF_OPERATIONS: Final = tuple(
+    CUSTOM.get(operation) or derived(operation) for operation in ops.TABLE.values() if operation.spec.method
 )
-OF_MESSAGES: Final = (
+
+
+# Hot ones: `hot` answers them.
+
+_QUEUE: Final = "/api/v1/queues/{queue}"
+_RECEIPTS: Final = ["orders:0:7:1:6f2a90c44d1be803"]
+_LEASE: Final = "6f2a90c44d1be803"
+
+
+def _settle(name: str, path: str, summary: str, body: Any, example: Mapping[str, Any]) -> Route:
+    return Route(
+        *("POST", path, name, summary, None, body), result=views.SettleResults, errors=SETTLING, example=example
+    )
+
+
+HOT: Final = (
     Route(
-        *("POST", f"{_QUEUE}/messages", "Push messages: all of them or none", None, models.Push),
+        *("POST", f"{_QUEUE}/messages", "push_messages", "Push messages: all of them or none", None, models.Push),
         result=views.PushResults,
         errors=PUSHING,
         status=201,
+        example={"messages": [{"payload": {"order": 1}, "key": "ann"}, {"payload_base64": "AAEC"}]},
     ),
     Route(
-        *("GET", f"{_QUEUE}/messages", "Browse a partition from an offset or a time on", actions.read),
-        query=ReadQuery,
-        result=views.MessagesView,
-        errors=(*IN_QUEUE, "invalid_field"),
+        *("POST", f"{_QUEUE}/lease", "lease_messages", "Lease messages; waits up to wait_ms for the first"),
+        body=models.Lease,
+        result=views.LeaseView,
+        errors=(*IN_QUEUE, "invalid_field", "member_fenced"),
+        is_body_optional=True,
+        example={"max": 10, "wait_ms": 20000, "group": "default"},
+    ),
+    _settle("ack_messages", "/api/v1/ack", "Done", models.Ack, {"receipts": _RECEIPTS}),
+    _settle(
+        *("nack_messages", "/api/v1/nack", "Try again later", models.Nack),
+        {"receipts": _RECEIPTS, "error": "no answer", "delay_ms": 5000},
+    ),
+    _settle(
+        *("reject_messages", "/api/v1/reject", "To the dead letters, now", models.Reject),
+        {"receipts": _RECEIPTS, "reason": "not an order"},
+    ),
+    _settle(
+        *("release_messages", "/api/v1/release", "Give back; the attempt does not count", models.Release),
+        {"lease_id": _LEASE},
+    ),
+    _settle(
+        *("snooze_messages", "/api/v1/snooze", "Deliver again later; the attempt does not count", models.Snooze),
+        {"receipts": _RECEIPTS, "delay_ms": 60000},
+    ),
+    _settle(
+        *("extend_lease", "/api/v1/extend", "Hold a lease longer", models.Extend),
+        {"lease_id": _LEASE, "lease_ms": 30000},
+    ),
+)
+
+# More than one operation, or none of the table.
+
+COMPOSED: Final = (
+    Route(
+        *("POST", "/api/v1/transactions", "commit_transaction", "Pushes and settles, all or nothing"),
+        *(actions.transact, models.Transaction),
+        result=views.TransactionView,
+        errors=(*PUSHING, *SETTLING),
+        example={
+            "operations": [
+                {"type": "ack", "receipts": _RECEIPTS},
+                {"type": "push", "queue": "invoices", "messages": [{"payload": {"order": 1}}]},
+            ]
+        },
     ),
     Route(
-        *("GET", _MESSAGE, "One message", actions.message),
+        *("GET", f"{_QUEUE}/messages/{{partition}}/{{offset}}", "get_message", "One message", actions.message),
         result=views.MessageView,
         errors=(*IN_QUEUE, "message_not_found"),
     ),
     Route(
-        *("DELETE", _MESSAGE, "Take a message back before anyone has it", actions.cancel),
-        errors=(*IN_QUEUE, "message_not_found", "conflict"),
-    ),
-    Route(
-        *("GET", f"{_MESSAGE}/why", "Why is this message not delivered?", actions.why),
-        result=views.ReasonsView,
-        errors=(*IN_QUEUE, "message_not_found"),
-    ),
-    Route(
-        *("GET", f"{_QUEUE}/peek", "The next messages, without effect", actions.peek),
-        query=PeekQuery,
-        result=views.MessagesView,
-        errors=IN_QUEUE,
-    ),
-    Route(
-        *("GET", f"{_QUEUE}/delayed", "Messages that are not due yet, soonest first", actions.delayed),
-        query=ListQuery,
-        result=views.MessagesView,
-        errors=IN_QUEUE,
-    ),
-    Route(
-        *("POST", f"{_QUEUE}/lease", "Lease messages; waits up to wait_ms for the first", None, models.Lease),
-        result=views.LeaseView,
-        errors=(*IN_QUEUE, "invalid_field", "member_fenced"),
-        is_body_optional=True,
-    ),
-)
-
-
-def _settle(path: str, summary: str, body: Any) -> Route:
-    return Route("POST", path, summary, None, body, result=views.SettleResults, errors=SETTLING)
-
-
-OF_DELIVERIES: Final = (
-    _settle("/api/v1/ack", "Done", models.Ack),
-    _settle("/api/v1/nack", "Try again later", models.Nack),
-    _settle("/api/v1/reject", "To the dead letters, now", models.Reject),
-    _settle("/api/v1/release", "Give back; the attempt does not count", models.Release),
-    _settle("/api/v1/snooze", "Deliver again later; the attempt does not count", models.Snooze),
-    _settle("/api/v1/extend", "Hold a lease longer", models.Extend),
-    Route(
-        *("POST", "/api/v1/transactions", "Pushes and settles, all or nothing", actions.transact, models.Transaction),
-        result=views.TransactionView,
-        errors=(*PUSHING, *SETTLING),
-    ),
-    Route(
-        *("POST", "/api/v1/producers", "The next epoch of a named producer", actions.init_producer, models.NewProducer),
-        result=views.ProducerView,
-        errors=("invalid_name", "disk_full"),
-        status=201,
-    ),
-)
-OF_GROUPS: Final = (
-    Route(
-        "GET", f"{_QUEUE}/groups", "Where each group stands", actions.groups, result=views.GroupsView, errors=IN_QUEUE
-    ),
-    Route(
-        *("POST", f"{_QUEUE}/groups", "Create a group", actions.create_group, models.NewGroup),
-        result=views.QueueName,
-        errors=(*IN_QUEUE, "invalid_name", "group_exists"),
-        status=201,
-    ),
-    Route("DELETE", _GROUP, "Forget a group", actions.delete_group, errors=(*IN_GROUP, "conflict")),
-    Route("POST", f"{_GROUP}/seek", "Move a group", actions.seek, models.Seek, errors=(*IN_GROUP, "invalid_field")),
-    Route("GET", f"{_GROUP}/members", "Who is in a group", actions.members, result=views.MembersView, errors=IN_GROUP),
-    Route(
-        *("POST", f"{_GROUP}/members", "Join a group", actions.join, models.NewMember),
-        result=views.MembershipView,
-        errors=MEMBER,
-    ),
-    Route(
-        *("POST", f"{_MEMBER}/heartbeat", "Stay in a group", actions.heartbeat, models.MemberHeartbeat),
-        result=views.MembershipView,
-        errors=MEMBER,
-    ),
-    Route("DELETE", _MEMBER, "Leave a group", actions.leave, query=LeaveQuery, errors=MEMBER),
-)
-OF_DEAD_LETTERS: Final = (
-    Route(
-        *("GET", f"{_QUEUE}/dlq", "Dead letters that nobody has dealt with", actions.dead_letters),
-        query=LettersQuery,
-        result=views.MessagesView,
-        errors=IN_QUEUE,
-    ),
-    Route(
-        *("POST", f"{_QUEUE}/dlq/redrive", "Send dead letters back to where they died", actions.redrive),
-        body=models.Redrive,
-        result=views.RedriveView,
-        errors=(*IN_QUEUE, "invalid_field", "conflict"),
-        is_body_optional=True,
-    ),
-    Route(
-        *("POST", f"{_QUEUE}/dlq/search", "Dead letters, by more than fits into a URL", actions.search_dead_letters),
-        body=models.LetterSearch,
-        result=views.MessagesView,
+        *("POST", f"{_QUEUE}/dlq/search", "search_dead_letters", "Dead letters, by more than fits into a URL"),
+        *(actions.search_dead_letters, LETTER_SEARCH.type),
+        result=json_of(ops.DeadLetters).reply.type,
         errors=(*IN_QUEUE, "invalid_field"),
+        example={"ids": ["orders.dlq/0/3"], "from_offset": 0},
         is_body_optional=True,
     ),
     Route(
-        *("POST", f"{_QUEUE}/dlq/replace", "Push edited messages in place of dead letters", actions.replace_letters),
-        body=models.LetterReplacement,
-        errors=(*IN_QUEUE, *PUSHING, "message_not_found"),
+        *("POST", "/api/v1/tasks/purge", "purge_tasks", "Forget final tasks, and cancel and forget those that wait"),
+        *(actions.purge, tasks.TASK_FILTER.type),
+        result=tasks.PurgedTasks,
+        errors=("invalid_field", "queue_full", "disk_full"),
+        example={"status": ["completed"], "until": "2030-01-31T12:00:00Z"},
     ),
-    Route("DELETE", f"{_QUEUE}/dlq", "Throw the dead letters away", actions.purge_dead_letters, errors=IN_QUEUE),
-)
-OF_BROKER: Final = (
-    Route("GET", "/api/v1/info", "Who answers here", actions.info, result=ServerInfo),
-    Route("POST", "/api/v1/seal", "Write everything so far to the history", actions.seal, result=views.SealView),
-    Route("POST", "/api/v1/compact", "Apply retention now", actions.compact, result=Freed),
-    Route("GET", "/api/v1/stats", "Counters of all queues", actions.all_stats, result=views.StatsView),
-    Route("GET", "/api/v1/health", "How the broker is, in numbers", probes.health, result=probes.HealthView),
-    Route("GET", "/livez", "Is the process worth keeping?", probes.livez, result=views.StatusView),
-    Route("GET", "/readyz", "Does it take requests?", probes.readyz, result=Readiness),
-    Route("GET", "/metrics", "Metrics for Prometheus", probes.metrics, media="text/plain"),
+    Route(
+        *("GET", "/api/v1/tasks/{task_id}/result", "get_task_result", "The result, as the worker gave it"),
+        actions.result,
+        query=tasks.WaitQuery,
+        result=Any,
+        errors=(*IN_TASK, "task_died", "task_cancelled", "result_lost", "task_unfinished"),
+        example={"wait_ms": 5000},
+    ),
+    Route(
+        *("GET", "/api/v1/schedules/{name}", "get_schedule", "A schedule", actions.schedule),
+        result=tasks.SCHEDULE.type,
+        errors=("schedule_not_found",),
+    ),
+    Route("GET", "/api/v1/stats", "get_stats", "Counters of all queues", actions.all_stats, result=views.StatsView),
+    Route("GET", "/api/v1/health", "get_health", "How the broker is, in numbers", actions.health, result=HEALTH.type),
+    Route("GET", "/livez", "get_liveness", "Is the process worth keeping?", actions.livez, result=views.StatusView),
+    Route("GET", "/readyz", "get_readiness", "Does it take requests?", actions.readyz, result=Readiness),
+    Route("GET", "/metrics", "get_metrics", "Metrics for Prometheus", actions.metrics, media="text/plain"),
 )
 PROFILE: Final = Route(
-    *("GET", "/debug/profile", "Which functions the broker is in, as collapsed stacks", probes.profile),
+    *("GET", "/debug/profile", "get_profile", "Which functions the broker is in, as collapsed stacks", actions.profile),
     query=ProfileQuery,
     media="text/plain",
     errors=("conflict",),
+    example={"seconds": 5},
 )
 
-SECTIONS: Final = {
-    "queues": OF_QUEUES,
-    "messages": OF_MESSAGES,
-    "deliveries": OF_DELIVERIES,
-    "groups": OF_GROUPS,
-    "dead letters": OF_DEAD_LETTERS,
-    "tasks": OF_TASKS,
-    "operations": OF_OPERATIONS,
-    "workers": OF_WORKERS,
-    "schedules": OF_SCHEDULES,
-    "broker": OF_BROKER,
-}
-ROUTES: Final = tuple(route for routes in SECTIONS.values() for route in routes)
+ROUTES: Final = (*HOT, *OF_OPERATIONS, *COMPOSED)

@@ -17,8 +17,7 @@ from penstock.broker.callbacks import awaited_answer_of
 from penstock.errors import BadRequest, PenstockError
 from penstock.server import claiming, tasks
 from penstock.wire import json_frames
-from penstock.wire import json_task_views as views
-from penstock.wire import json_tasks as models
+from penstock.wire import json_tasks as json
 from penstock.wire.frames import JsonType
 from penstock.wire.json_pieces import LARGE_BYTES
 from penstock.wire.json_replies import encode, error_body, error_fields
@@ -101,7 +100,7 @@ async def _read(reader: Readable[T_co], body: bytes) -> T_co:
 
 
 async def _submit(broker: Broker, client: Client, body: bytes) -> Handled:
-    return _ack(await tasks.submit(broker, client, await _read(models.submission, body)))
+    return _ack(await tasks.submit(broker, client, await _read(json.submission, body)))
 
 
 async def _claim(broker: Broker, client: Client, body: bytes) -> Handled:
@@ -109,7 +108,7 @@ async def _claim(broker: Broker, client: Client, body: bytes) -> Handled:
 
 
 async def _result(broker: Broker, client: Client, body: bytes) -> Handled:
-    view, error = await tasks.finish(broker, client, await _read(models.finished, body))
+    view, error = await tasks.finish(broker, client, await _read(json.finished, body))
     if error is None:
         return _ack(view)
     return JsonType.NACK, error_body(error)[:-1] + b"," + encode(view)[1:]
@@ -118,13 +117,17 @@ async def _result(broker: Broker, client: Client, body: bytes) -> Handled:
 async def _heartbeat(broker: Broker, client: Client, body: bytes) -> Handled:
     given = await _read(json_frames.heartbeat, body)
     held = [_held(receipt, await claiming.hold(broker, client, receipt, given.lease_ms)) for receipt in given.receipts]
-    noted = [await awaited_answer_of(tasks.progress(broker, client, each)) for each in given.progress]
-    results = views.finish_results([each.task_id for each in given.progress], noted).results
+    noted = [await awaited_answer_of(_progress(broker, client, progress)) for progress in given.progress]
+    results = json.finish_results([progress.task_id for progress in given.progress], noted).results
     if given.is_leaving:
         await broker.execute(client, ops.ForgetWorker(given.worker_id))
         return _ack(json_frames.HeartbeatAnswer([], held, results))
-    news = await tasks.heartbeat(broker, client, given.worker_id, given)
-    return _ack(json_frames.HeartbeatAnswer(news.cancelled, held, results))
+    news = await broker.execute(client, ops.HeartbeatWorker(json_frames.HEARTBEAT.read(given)))
+    return _ack(json_frames.HeartbeatAnswer(list(news.cancelled), held, results))
+
+
+async def _progress(broker: Broker, client: Client, progress: Any) -> None:
+    await broker.execute(client, json_frames.PROGRESS.read({}, progress))
 
 
 def _held(receipt: str, answer: Any) -> json_frames.Held:
@@ -135,16 +138,17 @@ def _held(receipt: str, answer: Any) -> json_frames.Held:
 
 async def _query(broker: Broker, client: Client, body: bytes) -> Handled:
     given = await _read(json_frames.query, body)
-    return _ack(views.task_view(await tasks.task(broker, client, given.task_id, given.wait_ms)))
+    return _ack(json.task_view(await tasks.task(broker, client, given.task_id, given.wait_ms)))
 
 
 async def _cancel(broker: Broker, client: Client, body: bytes) -> Handled:
     task_id = (await _read(json_frames.cancel, body)).task_id
-    return _ack(views.task_view(await broker.execute(client, ops.CancelTask(task_id))))
+    return _ack(json.task_view(await broker.execute(client, ops.CancelTask(task_id))))
 
 
 async def _list(broker: Broker, client: Client, body: bytes) -> Handled:
-    return _ack(await tasks.tasks(broker, client, models.filter_of(await _read(json_frames.search, body or b"{}"))))
+    search = json.TASK_SEARCH.read(await _read(json_frames.search, body or b"{}"))
+    return _ack(json.tasks_view(await broker.execute(client, ops.ListTasks(search))))
 
 
 _HANDLERS: Final[dict[int, Callable[[Broker, Client, bytes], Awaitable[Handled]]]] = {

@@ -15,7 +15,7 @@ from penstock.requests import Settling
 from penstock.wire import json_models as models
 from penstock.wire import json_stream as stream
 from penstock.wire.json_replies import encode, error_fields, instant
-from penstock.wire.json_task_views import task_update, worker_view
+from penstock.wire.json_tasks import WORKER, task_update
 
 
 def read(received: bytes | None) -> stream.Said:
@@ -88,7 +88,7 @@ def _more(event: Event) -> dict[str, Any]:
     if event.task is not None:
         return {"task": task_update(event.task)}
     if event.worker is not None:
-        return {"worker": worker_view(event.worker)} | ({"is_gone": True} if event.is_gone else {})
+        return {"worker": WORKER.write(event.worker)} | ({"is_gone": True} if event.is_gone else {})
     return {}
 
 

@@ -47,7 +47,7 @@ def commit_progress(url: str, moment: Moment, manifest: Manifest, queues: Sequen
 
 
 def ends_of(queue: QueueView, manifest: Manifest) -> dict[str, int]:
-    """Where the archive ends in each partition that it covers."""
+    """The end of the archive in each partition that it covers."""
     ends = {name: manifest.end_of(queue.name, queue.incarnation, name) for name in queue.partitions}
     return {name: end for name, end in ends.items() if end}
 
@@ -58,7 +58,7 @@ LOT_BYTES_MIN: Final = 8 * limits.MIB  # smaller lots would make small files
 
 
 class NewMessages(NamedTuple):
-    """What is to be archived."""
+    """Messages that are to be archived, and those that are lost."""
 
     ranges: list[OffsetRange]
     lost: list[OffsetRange]  # removed by retention before they were archived
@@ -170,7 +170,7 @@ class ArchiveOptions(Options, frozen=True, kw_only=True):
 
 
 class _Done(msgspec.Struct):
-    """What a run has done so far."""
+    """The results of a run so far."""
 
     new: NewMessages
     files: list[File] = []

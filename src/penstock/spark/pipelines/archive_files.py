@@ -161,7 +161,7 @@ def _rising(partitions: NDArray[np.int32], offsets: NDArray[np.int64]) -> NDArra
 
 
 def parts_of(table: pa.Table) -> list[Part]:
-    """What a sorted table holds of each partition."""
+    """The offsets and rows of each partition in a sorted table."""
     partitions, offsets = table["partition_id"].to_numpy(), table["offset"].to_numpy()
     breaks = (np.flatnonzero(np.diff(partitions)) + 1).tolist()
     if (np.diff(offsets)[np.diff(partitions) == 0] <= 0).any():
@@ -199,7 +199,7 @@ def small_files(manifest: Manifest, small_bytes: int = SMALL_BYTES, file_bytes: 
     """Files that may be joined, in lots that each make one file."""
     small = [file for file in manifest.files if file.raw_bytes < small_bytes]
     lots: list[list[File]] = []
-    for _, files in groupby(sorted(small, key=_order), key=_place):
+    for _, files in groupby(sorted(small, key=_order), key=_day):
         lot: list[File] = []
         for file in files:
             if lot and sum(part.raw_bytes for part in lot) + file.raw_bytes > file_bytes:
@@ -234,9 +234,9 @@ def read_whole(out: Path, file: File) -> pa.Table:
     return pq.read_table(pa.BufferReader(data), partitioning=None)
 
 
-def _place(file: File) -> tuple[str, int, str]:
+def _day(file: File) -> tuple[str, int, str]:
     return file.queue, file.incarnation, file.date
 
 
 def _order(file: File) -> tuple[str, int, str, list[tuple[str, int]]]:
-    return *_place(file), [(part.partition, part.first) for part in file.parts]
+    return *_day(file), [(part.partition, part.first) for part in file.parts]

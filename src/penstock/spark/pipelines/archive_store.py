@@ -181,8 +181,8 @@ class Archive:
         manifest, old = forgotten(self.manifest, now - GRACE)
         if old:
             # An archive that was compacted by an earlier version has them in their old places, or without the suffix.
-            places = ((self.out / path, hidden(self.out, path), hidden(self.out, path).with_suffix("")) for path in old)
-            self._remove(chain.from_iterable(places))
+            paths = ((self.out / path, hidden(self.out, path), hidden(self.out, path).with_suffix("")) for path in old)
+            self._remove(chain.from_iterable(paths))
             self._swap(manifest)
         return left
 
@@ -196,7 +196,7 @@ class Archive:
 
     def add(self, staged: Iterable[File], covered: Mapping[tuple[str, int, str], Range]) -> list[File]:
         """Add staged files that hold these offsets."""
-        files = self._place(staged)
+        files = self._move_in(staged)
         self._swap(extended(self.manifest, files, covered))
         return files
 
@@ -205,7 +205,7 @@ class Archive:
         files: list[File] = []
         for lot, file in zip(lots, staged, strict=True):
             self._hide(lot)
-            files += self._place([file], len(files))
+            files += self._move_in([file], len(files))
         self._swap(joined(self.manifest, [file for lot in lots for file in lot], files, now))
         return files
 
@@ -241,7 +241,7 @@ class Archive:
         for folder in {path.parent for move in moves for path in move}:
             sync_directory(folder)
 
-    def _place(self, staged: Iterable[File], first: int = 0) -> list[File]:
+    def _move_in(self, staged: Iterable[File], first: int = 0) -> list[File]:
         placed: list[File] = []
         folders: set[Path] = {self.out}
         for number, file in enumerate(staged, first):

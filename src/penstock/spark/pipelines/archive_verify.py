@@ -33,7 +33,7 @@ Bucket = tuple[str, str, int]  # queue, partition, number
 
 
 class Sum(NamedTuple):
-    """What the messages of a bucket come to."""
+    """The number of messages in a bucket, and sums of their hashes."""
 
     rows: int
     total: int
@@ -87,7 +87,7 @@ def hashed(messages: DataFrame) -> DataFrame:
 
 
 def sums(log: DataFrame, archive: DataFrame) -> tuple[dict[Bucket, Sum], dict[Bucket, Sum]]:
-    """What the messages of each bucket come to in the log and in the archive, from hashes of both."""
+    """The sums of each bucket in the log and in the archive."""
     both = log.withColumn("is_log", f.lit(True)).unionByName(archive.withColumn("is_log", f.lit(False)))
     rows = both.groupBy("is_log", "queue", "partition", "bucket").agg(
         f.count("*").alias("rows"),
@@ -132,7 +132,7 @@ def differences(log: DataFrame, archive: DataFrame, buckets: Sequence[Bucket]) -
 
 
 def check_files(out: Path, files: Sequence[File], spread: Spread[File]) -> list[str]:
-    """What is wrong with files of the archive."""
+    """Problems with files of the archive."""
     return [problem.decode() for problem in spread(files, lambda file: _check_file(out, file))]
 
 
@@ -149,12 +149,12 @@ def _check_file(out: Path, file: File) -> Iterator[bytes]:
 
 
 def contradictions(manifest: Manifest) -> list[str]:
-    """Where the files would hold more messages of a partition than it has offsets: some would be there twice."""
+    """Partitions of which the files hold more messages than there are offsets: some are there twice."""
     rows: dict[tuple[str, int, str], int] = {}
     for file in manifest.files:
         for part in file.parts:
-            place = (file.queue, file.incarnation, part.partition)
-            rows[place] = rows.get(place, 0) + part.rows
+            key = (file.queue, file.incarnation, part.partition)
+            rows[key] = rows.get(key, 0) + part.rows
     return [
         f"queue {queue!r}, partition {partition!r}: {count} rows for fewer offsets"
         for (queue, incarnation, partition), count in sorted(rows.items())

@@ -54,7 +54,7 @@ class Flow(msgspec.Struct, kw_only=True):
 
 
 class Outlook(msgspec.Struct, kw_only=True):
-    """What is expected of one queue and group."""
+    """The forecast of one queue and group."""
 
     times: Sequence[datetime]
     arrivals: Values  # messages per second
@@ -167,8 +167,8 @@ def _title(axes: Axes, text: str) -> None:
 def _legend(axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if handles:
-        place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.1}
-        axes.legend(handles, labels, ncols=len(labels), frameon=False, fontsize=8.5, **place)
+        position: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.1}
+        axes.legend(handles, labels, ncols=len(labels), frameon=False, fontsize=8.5, **position)
 
 
 def _png(figure: Figure, last: Axes) -> bytes:

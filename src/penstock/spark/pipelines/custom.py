@@ -110,7 +110,7 @@ class CustomPipeline:
 
     @property
     def pipeline(self) -> Pipeline:
-        """What `penstock pipeline run` runs."""
+        """The pipeline for `penstock pipeline run`."""
         sources = ", ".join(self.between.sources)
         about = " ".join((self.function.__doc__ or "").split())
         explanation = (

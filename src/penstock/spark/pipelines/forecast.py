@@ -183,7 +183,7 @@ def _minutes(forecasts: Sequence[Forecast]) -> pa.Table:
 
 
 def _arrow_table(rows: Sequence[Sequence[object]], kinds: Sequence[tuple[str, pa.DataType]]) -> pa.Table:
-    columns = [pa.array([row[place] for row in rows], kind) for place, (_, kind) in enumerate(kinds)]
+    columns = [pa.array([row[index] for row in rows], kind) for index, (_, kind) in enumerate(kinds)]
     return pa.Table.from_arrays(columns, schema=pa.schema(kinds))
 
 
@@ -210,7 +210,7 @@ class ForecastOptions(Options, frozen=True, kw_only=True):
 
 
 class QueueHistory(msgspec.Struct, kw_only=True):
-    """What is known of one queue and group."""
+    """The history of one queue and group."""
 
     queue: str
     group: str
@@ -245,7 +245,7 @@ class QueueHistory(msgspec.Struct, kw_only=True):
 
 
 class Forecast(msgspec.Struct, kw_only=True):
-    """What is expected of one queue and group."""
+    """The forecast of one queue and group."""
 
     history: QueueHistory
     profile: Profile
@@ -266,7 +266,7 @@ class Forecast(msgspec.Struct, kw_only=True):
 
 
 def forecast(history: QueueHistory, options: ForecastOptions) -> Forecast:
-    """What is expected from where history ends."""
+    """The forecast from where history ends."""
     whole, first = _whole_hours(history)
     week = profile(first, whole)
     start = history.last_us / 3.6e9
@@ -329,7 +329,7 @@ def run(run: Run) -> Report:
 
 
 def histories(run: Run, now: Seen) -> list[QueueHistory]:
-    """What is known of each queue and group."""
+    """The history of each queue and group."""
     messages = run.messages(columns=_COLUMNS)
     events = run.events()
     now_us = SystemClock().now() if run.until is None else round(run.until.timestamp() * 1_000_000)

@@ -28,7 +28,7 @@ _Z90: Final = 1.282
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """What is expected of an hour of the week."""
+    """The expected arrivals of each hour of the week."""
 
     basis: str  # "hour of week", "hour of day" or "mean"
     per_hour: Any  # Floats: messages per hour, by hour of week
@@ -47,14 +47,14 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):
-    """What follows from arrivals and workers, one value per step."""
+    """Backlog and waits that follow from arrivals and workers, one value per step."""
 
     backlog: Any  # Floats: messages
     seconds: Any  # Floats
 
 
 def profile(first_hour: int, counts: Floats) -> Profile:
-    """What a week looks like, from whole hours of history without gaps; the finest that there is enough history for."""
+    """The profile of a week from whole hours of history without gaps, as fine as there is enough history for."""
     hours = len(counts)
     slots = (np.arange(first_hour, first_hour + hours) + _SLOT_OF_EPOCH) % HOURS_PER_WEEK
     if hours >= HOURS_PER_WEEK:
@@ -63,12 +63,14 @@ def profile(first_hour: int, counts: Floats) -> Profile:
         basis, period = "hour of day", HOURS_PER_DAY
     else:
         basis, period = "mean", 1
-    places = slots % period
-    sums = np.bincount(places, weights=counts, minlength=period)
-    means = sums / np.maximum(np.bincount(places, minlength=period), 1)
+    slots_of_period = slots % period
+    sums = np.bincount(slots_of_period, weights=counts, minlength=period)
+    means = sums / np.maximum(np.bincount(slots_of_period, minlength=period), 1)
     per_hour = means[np.arange(HOURS_PER_WEEK) % period]
     mean = float(counts.mean()) if hours else 0.0
-    return Profile(basis=basis, per_hour=per_hour, spread=_spread(counts, means[places], period, mean), hours=hours)
+    return Profile(
+        basis=basis, per_hour=per_hour, spread=_spread(counts, means[slots_of_period], period, mean), hours=hours
+    )
 
 
 def _spread(counts: Floats, fitted: Floats, parameters: int, mean: float) -> float:
@@ -126,11 +128,11 @@ def waiting_chance(workers: int, load: Floats) -> Floats:
 
 def _by_chance(rates: Floats, workers: int, per_worker: float) -> Floats:
     """The wait that 5 % exceed although nothing piles up."""
-    levels, places = np.unique(rates, return_inverse=True)
+    levels, level_of = np.unique(rates, return_inverse=True)
     capacity = workers * per_worker
     within_an_hour = _Z95 * np.sqrt(2 * levels * 3600.0) / capacity
     is_keeping_up = levels < capacity
     spare = np.where(is_keeping_up, capacity - levels, 1.0)
     chance = waiting_chance(workers, np.where(is_keeping_up, levels, 0.0) / per_worker)
     steady = np.log(np.maximum(chance / _LATE_SHARE, 1.0)) / spare
-    return np.asarray(np.where(is_keeping_up, np.minimum(steady, within_an_hour), within_an_hour)[places])
+    return np.asarray(np.where(is_keeping_up, np.minimum(steady, within_an_hour), within_an_hour)[level_of])

@@ -45,9 +45,9 @@ def match(messages: DataFrame, events: DataFrame, how: str, columns: Sequence[st
 
 def sampled(messages: DataFrame, share: float | Column) -> DataFrame:
     """A share of the messages, always the same ones."""
-    parts = 1_000_000
-    place = f.pmod(f.xxhash64("queue", "partition", "offset"), f.lit(parts))
-    return messages.where(place < share * f.lit(parts))
+    buckets = 1_000_000
+    bucket = f.pmod(f.xxhash64("queue", "partition", "offset"), f.lit(buckets))
+    return messages.where(bucket < share * f.lit(buckets))
 
 
 @contextmanager

@@ -72,7 +72,7 @@ class Result(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Done:
-    """What a settling method gives back: it may be awaited or not."""
+    """The result of a settling method; it may be awaited or not."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield from ()
@@ -82,7 +82,7 @@ _DONE: Final = _Done()
 
 
 class Delivery:
-    """What the handler is given: a delivery by its looks, which settles nothing and remembers what was asked."""
+    """The argument of the handler: it looks like a delivery, settles nothing, and records how it was settled."""
 
     attempt = 1
 

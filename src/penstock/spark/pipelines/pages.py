@@ -53,7 +53,7 @@ def section(title: str, body: str, note: str = "") -> str:
 
 def table_section(table: Table, note: str = "") -> str:
     """A table of a report as a part of a page."""
-    numeric = [all(_is_number(row[place]) for row in table.rows) for place in range(len(table.columns))]
+    numeric = [all(_is_number(row[index]) for row in table.rows) for index in range(len(table.columns))]
     head = "".join(_cell("th", name, is_number) for name, is_number in zip(table.columns, numeric, strict=True))
     rows = "".join(
         f"<tr>{''.join(_cell('td', value, is_number) for value, is_number in zip(row, numeric, strict=True))}</tr>"

@@ -66,7 +66,7 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tables hold."""
+    """The state of the tables: what they were made from, and how far."""
 
     format: int = FORMAT
     url: str

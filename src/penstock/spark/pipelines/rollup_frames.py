@@ -144,9 +144,9 @@ def fold(rows: DataFrame, *grains: str) -> DataFrame:
     """Rows of the same bucket, queue, group and key prefix added up, for each of the grains."""
     none = f.struct(f.lit(None).cast("string").alias("of"), f.lit(None).cast("int").alias("bin"), _zero("n"))
     parts = f.concat(f.array(none), *(_entries(name) for name in SKETCHES))
-    single = rows.select("bucket", *DIMENSIONS, *COUNTS, f.posexplode(parts).alias("place", "part"))
+    single = rows.select("bucket", *DIMENSIONS, *COUNTS, f.posexplode(parts).alias("index", "part"))
     # The counts of a row go with its first part only, so that they are not added once for every bin.
-    counts = [f.when(f.col("place") == 0, f.col(name)).alias(name) for name in COUNTS]
+    counts = [f.when(f.col("index") == 0, f.col(name)).alias(name) for name in COUNTS]
     grain = f.explode(f.array(*map(f.lit, grains))).alias("grain")
     long = single.select("bucket", *DIMENSIONS, *counts, "part.of", "part.bin", "part.n", grain)
     sums = [f.coalesce(f.sum(name), _zero(name)).alias(name) for name in COUNTS]

@@ -57,7 +57,7 @@ def write_state(path: Path, value: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """What JSON has no word for: NumPy's numbers as numbers, everything else as text."""
+    """Values that JSON lacks: NumPy's numbers as numbers, everything else as text."""
     return value.item() if hasattr(value, "item") else str(value)
 
 
@@ -112,7 +112,7 @@ def keep(out: Path, record: Record) -> None:
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked and what there was."""
+    """The request of a run, and the size of what it found."""
 
     asked: str
     messages: int
@@ -126,14 +126,14 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen, and what was made of it."""
+    """What a run has seen, and its report."""
 
     seen: Seen
     report: Report
 
 
 def seen(run: Run, messages: DataFrame, events: DataFrame) -> Seen:
-    """What there is now."""
+    """The request and the data of this run."""
     request = [run.url, sorted(run.queues), run.since, run.until, run.options]
     pushed = messages.agg(f.count("*"), f.unix_micros(f.max("pushed_at"))).first()
     settled = events.agg(f.sum("count"), f.unix_micros(f.max("settled_at"))).first()

@@ -41,9 +41,9 @@ class Hop(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a hop is within its journey."""
+    """The role of a hop in its journey."""
 
-    parent: int | None  # place of the hop that led to it
+    parent: int | None  # index of the hop that led to it
     is_critical: bool
     gap_us: int  # pushed so long after its parent had ended
     wait_us: int  # waited so long on the critical path
@@ -247,8 +247,8 @@ def by_queue(journeys: DataFrame) -> DataFrame:
         "queue",
         "group",
         "hops",
-        *(f.col(name)[place].alias(f"{name}_{label}_ms") for name in ("wait", "processing")
-          for place, label in enumerate(("p50", "p95"))),
+        *(f.col(name)[index].alias(f"{name}_{label}_ms") for name in ("wait", "processing")
+          for index, label in enumerate(("p50", "p95"))),
         "between_ms",
         "path_ms",
         f.try_divide("path_wait_ms", "path_ms").alias("waiting_share"),

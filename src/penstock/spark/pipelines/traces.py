@@ -244,15 +244,15 @@ def _only(messages: DataFrame, text: str) -> DataFrame:
     return messages.where((f.trim("trace_id") == name) | f.contains(f.col("trace_id"), f.lit(f"-{name}-")))
 
 
-def _write(frame: DataFrame, place: Path) -> None:
-    """Write a table beside its place and put it there when it is whole."""
-    beside = place.with_name(f".{place.name}")
+def _write(frame: DataFrame, target: Path) -> None:
+    """Write a table to a temporary directory and rename it when it is whole."""
+    beside = target.with_name(f".{target.name}")
     frame.coalesce(4).write.mode("overwrite").parquet(str(beside))
     if not any(beside.glob("*.parquet")):
         hint = "with workers on other machines, --out must be a directory that all of them share"
         raise InvalidField(f"--out: what Spark has written to {beside.parent} is not to be seen here", hint=hint)
-    shutil.rmtree(place, ignore_errors=True)
-    beside.replace(place)
+    shutil.rmtree(target, ignore_errors=True)
+    beside.replace(target)
 
 
 def _files(out: Path) -> list[str]:

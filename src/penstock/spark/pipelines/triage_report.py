@@ -48,7 +48,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
-    """What a filter takes: of its group, of others, and of others within its times."""
+    """How many letters a filter takes: of its group, of others, and of others within its times."""
 
     own: int = 0
     others: int = 0
@@ -82,7 +82,7 @@ def steady_text(signature: str) -> str | None:
 
 
 def taken_by(letters: DataFrame, filters: Sequence[Filter]) -> dict[str, Taken]:
-    """What each filter would take of these letters, by `who`."""
+    """How many of these letters each filter takes, by the id of its group (`who`)."""
     # As an Arrow table: Spark would start Python for a list of rows.
     table = pa.Table.from_pylist([msgspec.structs.asdict(item) for item in filters], _TABLE)
     known = letters.sparkSession.createDataFrame(table.rename_columns([f"f_{name}" for name in _TABLE.names]))

@@ -205,7 +205,7 @@ class WindowOptions(Options, frozen=True, kw_only=True):
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """What a directory's checkpoint belongs to."""
+    """The url and the spec that a directory's checkpoint belongs to."""
 
     url: str
     spec: WindowSpec

@@ -104,8 +104,8 @@ def spec_from(raw: Mapping[str, Any]) -> WindowSpec:
     try:
         return checked(msgspec.convert(raw, WindowSpec))
     except msgspec.ValidationError as error:
-        text, _, place = str(error).partition(" - at ")
-        where = place.strip("`").removeprefix("$.") or "spec"
+        text, _, location = str(error).partition(" - at ")
+        where = location.strip("`").removeprefix("$.") or "spec"
         raise InvalidField(f"{where}: {text}", hint=ABOUT_SPECS) from None
 
 

@@ -1,0 +1,143 @@
+"""The JSON of every operation that has an HTTP route, derived from its declaration (`penstock/operations`).
+
+Arguments that the path names come from there, the others from the query of a GET or DELETE and from the body of
+anything else; a struct among the arguments has no object of its own. The result is an object, or the value of the field
+that the declaration names in `reply`. What differs from these rules is in `ARGUMENTS` and `REPLIES`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta, Struct
+
+from penstock import operations as ops
+from penstock.model import Message, MessageId
+from penstock.model_tasks import OperationAction, TaskState
+from penstock.replies import LeaseView
+from penstock.wire import json_views as views
+from penstock.wire.json_options import QueueView, view_of
+from penstock.wire.json_shapes import KINDS, Kind, Shape, kind_of, new_struct
+from penstock.wire.json_tasks import DEFAULT_QUEUE, PAGE_MAX, TASK_PAGE, tasks_view
+
+_STATES: Final = "|".join(TaskState)
+_IN_QUERY: Final = ("GET", "DELETE")
+_ID: Final = ("queue", "partition", "offset")  # what a path has of a message's id
+
+# What the JSON of arguments differs in from the rules; see `Shape`.
+ARGUMENTS: Final[dict[type[ops.Operation[Any]], dict[str, Any]]] = {
+    ops.CreateGroup: {"names": {"group": "name"}},
+    ops.InitProducer: {"names": {"producer": "name"}},
+    ops.Read: {"kinds": {"partition": Kind(str)}, "defaults": {"partition": "0"}},
+    ops.DeadLetters: {"without": ("ids",), "defaults": {"limit": 100}},
+    ops.Redrive: {"kinds": {"limit": Kind(Annotated[int, Meta(ge=1, le=2**62)])}},
+    ops.SetSchedule: {"defaults": {"queue": DEFAULT_QUEUE}},
+    ops.BeginOperation: {
+        "without": ("limit", "cursor"),
+        "kinds": {"task_type": Kind(str | None), "action": Kind(OperationAction)},
+    },
+    ops.ListTasks: {
+        "kinds": {
+            "task_type": Kind(str | None),
+            "limit": Kind(Annotated[int, Meta(ge=1, le=PAGE_MAX)]),
+            "states": Kind(  # several with commas
+                Annotated[str, Meta(pattern=f"^({_STATES})(,({_STATES}))*$")] | None,
+                lambda states: ",".join(states) or None,
+                lambda text: tuple(map(TaskState, text.split(","))) if text else (),
+            ),
+        },
+    },
+}
+HELD_LEASE: Final = Shape(LeaseView, "HeldLease")
+KINDS[LeaseView] = Kind(HELD_LEASE.type, HELD_LEASE.write)
+KINDS[Message] = Kind(views.MessageView, views.message_view)
+# A search for dead letters that has them in its body, where `ids` fit too.
+LETTER_SEARCH: Final = Shape(
+    ops.DeadLetters, "LetterSearch", is_request=True, flat=("filter",), without=("queue",), defaults={"limit": 100}
+)
+
+
+class Reply(NamedTuple):
+    """The type of a reply in JSON, and what makes it of an operation and its result. No type: there is no content."""
+
+    type: Any
+    write: Callable[[Any, Any], Any]
+
+
+# Replies that differ from the rules.
+REPLIES: Final[dict[type[ops.Operation[Any]], Reply]] = {
+    ops.Queues: Reply(views.QueuesView, lambda operation, names: views.QueuesView(list(map(views.QueueName, names)))),
+    ops.GetOptions: Reply(QueueView, lambda operation, options: view_of(operation.queue, options)),
+    ops.Groups: Reply(views.GroupsView, lambda operation, groups: views.groups_view(groups)),
+    ops.CreateGroup: Reply(views.QueueName, lambda operation, result: views.QueueName(operation.group)),
+    ops.InitProducer: Reply(views.ProducerView, lambda operation, result: views.producer_view(*result)),
+    ops.ListTasks: Reply(TASK_PAGE, lambda operation, page: tasks_view(page)),
+}
+
+
+class OperationJson:
+    """The JSON of one operation: `query` and `body` are the types of its arguments, None where it has none there."""
+
+    def __init__(self, operation: type[ops.Operation[Any]]) -> None:
+        spec, hints = operation.spec, get_type_hints(operation, include_extras=True)
+        self.operation = operation
+        self._in_path = re.findall(r"{(\w+)}", spec.path)
+        self._id = next((name for name in operation.__struct_fields__ if _bare(hints[name]) is MessageId), None)
+        flat = [name for name in operation.__struct_fields__ if _is_struct(hints[name])]
+        settings = {**ARGUMENTS.get(operation, {})}
+        without = {*settings.pop("without", ()), *self._in_path} | ({self._id} if self._id else set())
+        in_query = spec.method in _IN_QUERY
+        name = f"{operation.__name__}Query" if in_query else operation.__name__
+        self._shape = Shape(operation, name, is_request=True, flat=flat, without=without, **settings)
+        has_fields = bool(self._shape.fields)
+        self.query: Any = self._shape.type if has_fields and in_query else None
+        self.body: Any = self._shape.type if has_fields and not in_query else None
+        self.reply = REPLIES.get(operation) or _reply(spec)
+
+    @property
+    def is_body_optional(self) -> bool:
+        return all(field.default is not msgspec.NODEFAULT for field in self._shape.fields)
+
+    def read(self, path: Mapping[str, str], arguments: Any) -> ops.Operation[Any]:
+        """The operation that a request asks for; `arguments` is its query or its body, decoded."""
+        known: dict[str, Any] = {name: path[name] for name in self._in_path}
+        if self._id:
+            known = {self._id: MessageId.parse("/".join(path[name] for name in _ID))}
+        return self._shape.read(arguments, known)
+
+
+@cache
+def json_of(operation: type[ops.Operation[Any]]) -> OperationJson:
+    """The JSON of an operation."""
+    return OperationJson(operation)
+
+
+def _reply(spec: ops.Spec) -> Reply:
+    if spec.result is type(None) or spec.result is None:
+        return Reply(None, lambda operation, result: None)
+    kind = kind_of(spec.result)
+    write = kind.write or (lambda result: result)
+    if not spec.reply:
+        return Reply(kind.type, lambda operation, result: write(result))
+    holder = _holder(spec.reply, kind.type)
+    return Reply(holder, lambda operation, result: holder(write(result)))
+
+
+@cache
+def _holder(name: str, kind: Any) -> Any:
+    """`{"messages": […]}`: an object for a result that is none."""
+    doc = f"The {name} that were asked for." if get_origin(kind) is list else f"How many were {name}."
+    return new_struct(name.capitalize(), doc, [(name, kind)])
+
+
+def _bare(hint: Any) -> Any:
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
+def _is_struct(hint: Any) -> bool:
+    bare = _bare(hint)
+    return isinstance(bare, type) and issubclass(bare, Struct)
