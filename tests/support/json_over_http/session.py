@@ -69,7 +69,6 @@ class JsonSession(blocking.Session):
         return read_pushed(queue, self.post(f"queues/{check_name(queue)}/messages", body))
 
     def lease(self, queue: str, group: str, request: LeaseRequest, wait_seconds: float = 0.0) -> LeaseReply:
-        start = request.start
         body = {
             "max": request.count_max,
             "wait_ms": wait_seconds * 1000,
@@ -80,7 +79,7 @@ class JsonSession(blocking.Session):
             "generation": request.generation,
             "lease_ms": _milliseconds(request.lease_seconds),
             "partitions": request.partitions,
-            "start": start.isoformat() if hasattr(start, "isoformat") else start,
+            "start": request.start,
         }
         return read_leased(queue, group, self.post(f"queues/{check_name(queue)}/lease", body))
 
@@ -98,9 +97,8 @@ class JsonSession(blocking.Session):
         return to_micros(msgspec.json.decode(body, type=SettleResults).results[0].expires_at, "expires_at")
 
     def transact(self, operations: Sequence[Operation]) -> list[list[MessageId]]:
-        body = self.post(
-            "transactions", {"operations": [_step(step) for step in operations], "producer": self._number()}
-        )
+        steps = [_step(step) for step in operations]
+        body = self.post("transactions", {"operations": steps, "producer": self._number()})
         results = msgspec.json.decode(body, type=TransactionView).results
         return [[MessageId.parse(id) for id in result.ids or ()] for result in results if result.type == "push"]
 
