@@ -227,7 +227,8 @@ class AsyncSession(AsyncRemoteSession):
 
     def _check_overdue(self) -> None:
         now = self.loop.time()
-        late = [each for each in (*self.exchange.unanswered(), *self._waiting) if each.deadline < now]
+        # What is given back has no deadline: nobody waits for that.
+        late = [each for each in (*self.exchange.unanswered(), *self._waiting) if 0 < each.deadline < now]
         for request in late:
             self._abandon(request)
             error = self._connector.failure if self._transport is None else None

@@ -32,7 +32,7 @@ POST_BYTES_MAX: Final = 1 << 20  # unless one frame is larger
 POST_FRAMES_MAX: Final = 1024
 IDLE_MAX: Final = 16  # connections kept for the next POST
 QUEUED_BYTES_MAX: Final = 1 << 20  # of frames that wait for their lane; then the session is told
-END_SECONDS: Final = 0.25  # for a half-closed connection: an answer that was sent has arrived by then
+END_SECONDS: Final = 5.0  # for the other end of a half-closed connection to close it too
 
 
 class Lane:
