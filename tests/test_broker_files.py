@@ -14,7 +14,7 @@ from penstock import limits
 from penstock import operations as ops
 from penstock.batch import encode_one
 from penstock.embedded import Session
-from penstock.errors import InvalidField, StorageError, Unavailable
+from penstock.errors import StorageError, Unavailable
 from penstock.history.broker_files import BrokerFiles, local_files
 from penstock.storage import pins
 from tests.support.brokers import BrokerThread
@@ -33,10 +33,10 @@ def session(tmp_path):
     opened.close()
 
 
-@pytest.fixture
-def broker(session):
+@pytest.fixture(params=["penstock", "http"])
+def broker(session, request):
     with held_port(2) as port:
-        running = BrokerThread(session, port)
+        running = BrokerThread(session, port, request.param)
         yield running
         running.stop()
 
@@ -117,7 +117,7 @@ def test_a_reader_goes_on_when_the_broker_comes_back(session, broker, local):
     answers: list[object] = []
     reader = threading.Thread(target=lambda: answers.extend((files.durable_sequence(), files.read("PENSTOCK"))))
     reader.start()
-    again = BrokerThread(session, port)
+    again = BrokerThread(session, port, broker.protocol)
     try:
         reader.join(60)
         assert answers == [session.shard.journal.sequence, session.files._disk.read("PENSTOCK")]
@@ -131,7 +131,7 @@ def test_another_broker_at_the_same_address_is_refused(session, broker, tmp_path
     port = broker.server.port
     broker.stop()
     other = Session(tmp_path / "other", durability="os", rng=random.Random(2))
-    again = BrokerThread(other, port)
+    again = BrokerThread(other, port, broker.protocol)
     try:
         with pytest.raises(StorageError, match="another broker now"):
             files.durable_sequence()
@@ -152,11 +152,6 @@ def test_a_broker_that_stays_away_is_named_with_what_to_do(broker):
     with pytest.raises(Unavailable, match="no broker answers"):
         BrokerFiles(url, connect_seconds=0.01, rng=NoPause(3))
     files.close()
-
-
-def test_over_http_there_is_no_history():
-    with pytest.raises(InvalidField, match="penstock://"):
-        BrokerFiles("http://localhost:7711")
 
 
 def test_a_directory_with_other_data_is_not_taken_for_the_brokers(session, tmp_path):

@@ -13,8 +13,7 @@ from penstock import aio
 from penstock import operations as ops
 from penstock.batch import encode_one
 from penstock.embedded import Session
-from penstock.remote import asynchronous as over_tcp
-from penstock.remote import http_asynchronous as over_http
+from penstock.remote.asynchronous import AsyncSession
 from penstock.requests import LeaseRequest
 from tests.support.brokers import BrokerThread
 from tests.support.operations import run_operation
@@ -123,22 +122,23 @@ def test_a_cancelled_lease_of_stored_messages_takes_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_over_tcp_an_answer_in_the_turn_of_the_cancellation_is_given_back(tmp_path, monkeypatch, moment):
+@pytest.mark.parametrize("protocol", ["penstock", "http"])
+def test_an_answer_in_the_turn_of_the_cancellation_is_given_back(tmp_path, monkeypatch, protocol, moment):
     async def run():
-        async with connected(tmp_path, "penstock") as ps:
+        async with connected(tmp_path, protocol) as ps:
             queue = ps.queue("jobs")
             await queue.push(b"a")
-            received = over_tcp.AsyncSession.received
+            received = AsyncSession.received
             leasing = asyncio.ensure_future(queue.lease(lease_seconds=HELD_SECONDS))
 
-            def cancelling(session, data):
+            def cancelling(session, data, *stream):
                 if moment == "before":
                     leasing.cancel()
-                received(session, data)
+                received(session, data, *stream)
                 leasing.cancel()
 
             with monkeypatch.context() as patch:
-                patch.setattr(over_tcp.AsyncSession, "received", cancelling)
+                patch.setattr(AsyncSession, "received", cancelling)
                 with pytest.raises(asyncio.CancelledError):
                     await leasing
             assert await is_untouched(queue)
@@ -146,11 +146,12 @@ def test_over_tcp_an_answer_in_the_turn_of_the_cancellation_is_given_back(tmp_pa
     on_a_loop(run())
 
 
-def test_over_tcp_any_number_of_leases_may_be_cancelled_at_once(tmp_path):
+@pytest.mark.parametrize("protocol", ["penstock", "http"])
+def test_any_number_of_leases_may_be_cancelled_at_once(tmp_path, protocol):
     count = 1_500
 
     async def run():
-        async with connected(tmp_path, "penstock") as ps:
+        async with connected(tmp_path, protocol) as ps:
             queue = ps.queue("jobs")
             await queue.push_many([b"a"] * count)
             leases = [asyncio.ensure_future(queue.lease(lease_seconds=HELD_SECONDS)) for _ in range(count)]
@@ -159,31 +160,6 @@ def test_over_tcp_any_number_of_leases_may_be_cancelled_at_once(tmp_path):
                 lease.cancel()
             await asyncio.gather(*leases, return_exceptions=True)
             assert await is_untouched(queue, count)
-
-    on_a_loop(run())
-
-
-@pytest.mark.parametrize("moment", ["begun", "answered"])
-def test_over_http_an_answer_on_its_way_is_given_back(tmp_path, monkeypatch, moment):
-    async def run():
-        async with connected(tmp_path, "http") as ps:
-            queue = ps.queue("jobs")
-            await queue.push(b"a")
-            send = over_http.AsyncSession._send
-
-            async def cancelling(session, step):
-                if moment == "begun":
-                    leasing.cancel()
-                reply = await send(session, step)
-                leasing.cancel()
-                return reply
-
-            with monkeypatch.context() as patch:
-                patch.setattr(over_http.AsyncSession, "_send", cancelling)
-                leasing = asyncio.ensure_future(queue.lease(lease_seconds=HELD_SECONDS))
-                with pytest.raises(asyncio.CancelledError):
-                    await leasing
-            assert await is_untouched(queue)
 
     on_a_loop(run())
 

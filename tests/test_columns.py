@@ -32,10 +32,11 @@ from penstock.requests import LeaseRequest
 from penstock.server.grpc.leasing import lease_response, split_reply
 from penstock.server.grpc.pushing import push_response
 from penstock.spark.consume import lease_of
-from penstock.wire import answers, json_client
+from penstock.wire import answers
 from penstock.wire.json_operations import json_of
 from penstock.wire.json_replies import lease_reply, push_reply
 from tests.support.dose import dose
+from tests.support.json_over_http import client as json_client
 from tests.support.operations import run_operation
 
 EXAMPLES = dose(150, 20_000)

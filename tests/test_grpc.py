@@ -251,6 +251,21 @@ async def test_groups_are_made_moved_listed_and_deleted():
 
 
 @on_uvloop
+async def test_leases_that_are_held_are_listed():
+    async with serving() as stub:
+        await stub.Push(pb.PushRequest(queue="q", payloads=[b"a", b"b"]))
+        leased = await stub.Lease(pb.LeaseRequest(queue="q", max=2, consumer="w-1"))
+        (held,) = (await stub.ListLeases(pb.ListLeasesRequest(queue="q"))).leases
+
+        assert (held.lease_id, held.group, held.consumer) == (leased.lease_id, "default", "w-1")
+        assert (held.messages, list(held.partitions)) == (2, ["0"])
+        assert held.leased_at.ToMicroseconds() < held.expires_at.ToMicroseconds()
+        assert await refused(stub.ListLeases(pb.ListLeasesRequest(queue="q", group="none"))) == (
+            "NOT_FOUND", "group_not_found",
+        )  # fmt: skip
+
+
+@on_uvloop
 async def test_members_join_are_assigned_partitions_and_leave():
     async with serving() as stub:
         await stub.CreateQueue(pb.CreateQueueRequest(queue="q", options=options(partitions=2)))

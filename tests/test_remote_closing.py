@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-import anyio
 import pytest
 
 import penstock
@@ -17,6 +16,8 @@ from penstock import aio
 from penstock import operations as ops
 from penstock.embedded import Session
 from penstock.errors import Closed
+from penstock.remote.http import HttpSocket
+from penstock.remote.http_pool import HttpPool, Post
 from tests.support.brokers import BrokerThread
 from tests.support.operations import run_operation
 from tests.support.serving import on_uvloop, until
@@ -73,14 +74,13 @@ async def test_closing_ends_a_task_that_connects(session, monkeypatch):
     await ps.queues()
     waiting = asyncio.create_task(ps.queue("mail").lease(1, wait=60))
     await until(lambda: len(session.shard.waiters) == 1)
-    connecting, connect = asyncio.Event(), anyio.connect_tcp
+    connecting = asyncio.Event()
 
-    async def slowly(*call: Any, **options: Any) -> Any:
+    async def slowly(pool: HttpPool, post: Post) -> None:
         connecting.set()
         await asyncio.Event().wait()
-        return await connect(*call, **options)
 
-    monkeypatch.setattr(anyio, "connect_tcp", slowly)
+    monkeypatch.setattr(HttpPool, "_dial", slowly)
     late = asyncio.create_task(ps.queue("mail").lease(1, wait=60))
     await connecting.wait()
     await ps.close()
@@ -90,27 +90,27 @@ async def test_closing_ends_a_task_that_connects(session, monkeypatch):
     await asyncio.to_thread(broker.stop)
 
 
-def test_connections_are_closed_when_nobody_reads_from_them_any_more(session):
+def test_connections_are_closed_when_nobody_reads_from_them_any_more(session, monkeypatch):
     """A file descriptor may be somebody else's as soon as it is closed: a thread would wait for what is not its own."""
     broker = BrokerThread(session, protocol="http")
     ps = penstock.connect(broker.url)
-    transport = ps._session._http  # type: ignore[attr-defined]
-    handle, close = transport.handle_request, transport.close
+    receive, close = HttpSocket.recv, HttpSocket.close
     under_way: list[int] = []
     closed: list[int] = []
 
-    def handled(request: Any) -> Any:
+    def received(sock: HttpSocket, size: int) -> bytes:
         under_way.append(1)
         try:
-            return handle(request)
+            return receive(sock, size)
         finally:
             under_way.pop()
 
-    def noted() -> None:
+    def noted(sock: HttpSocket) -> None:
         closed.append(len(under_way))
-        close()
+        close(sock)
 
-    transport.handle_request, transport.close = handled, noted
+    monkeypatch.setattr(HttpSocket, "recv", received)
+    monkeypatch.setattr(HttpSocket, "close", noted)
 
     def wait() -> None:
         with suppress(Closed):

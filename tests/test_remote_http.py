@@ -7,6 +7,7 @@ import random
 import re
 import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -15,9 +16,26 @@ import pytest
 import penstock
 from penstock import Message, aio
 from penstock import operations as ops
-from penstock.clock import ManualClock
 from penstock.embedded import Session
-from penstock.errors import Closed, InvalidField, LeaseLost, PenstockError, ProducerFenced, RateLimited, Unavailable
+from penstock.errors import (
+    BadRequest,
+    Closed,
+    InvalidField,
+    LeaseLost,
+    PenstockError,
+    ProducerFenced,
+    RateLimited,
+    TooLarge,
+    Unavailable,
+)
+from penstock.model import MessageId, Outcome
+from penstock.remote import blocking
+from penstock.remote.settings import settings
+from penstock.requests import Settling
+from penstock.wire.answers import PLACE
+from penstock.wire.errors import ErrorReply
+from penstock.wire.frames import HEAD, MEDIA_TYPE, PROTOCOL_VERSION, Splitter, Type, frame
+from penstock.wire.requests import Welcome, encode
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import EVERYTHING, CuttingProxy, NoPause
 from tests.support.operations import run_operation
@@ -75,18 +93,13 @@ async def until(condition):
         await asyncio.sleep(0)
 
 
-class HastyClock(ManualClock):
-    """A clock on which a second passes whenever someone looks."""
-
-    def monotonic(self) -> int:
-        self.advance(seconds=1)
-        return super().monotonic()
+Answer = bytes | Callable[[bytes], bytes] | None  # also made of the body of the request
 
 
 class Script:
     """A server that answers the requests of each connection as it is told, and hangs up where it is told None."""
 
-    def __init__(self, *connections: list[bytes | None]) -> None:
+    def __init__(self, *connections: list[Answer]) -> None:
         self._connections = connections
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
@@ -101,7 +114,8 @@ class Script:
                 self._open.append(client)
                 for answer in answers:
                     self.heard.append(self._request(client))
-                    client.sendall(answer) if answer is not None else client.shutdown(socket.SHUT_RDWR)
+                    made = answer(self.heard[-1].partition(b"\r\n\r\n")[2]) if callable(answer) else answer
+                    client.sendall(made) if made is not None else client.shutdown(socket.SHUT_RDWR)
 
     @staticmethod
     def _request(client: socket.socket) -> bytes:
@@ -135,20 +149,34 @@ def script():
         server.close()
 
 
-def response(status: str, body: bytes) -> bytes:
-    return b"HTTP/1.1 %b\r\ncontent-length: %d\r\n\r\n%b" % (status.encode(), len(body), body)
+def response(status: str, body: bytes, media: str = "text/html") -> bytes:
+    head = b"HTTP/1.1 %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n"
+    return head % (status.encode(), media.encode(), len(body)) + body
 
 
-INFO = response("200 OK", b'{"version": "1", "durability": "os", "queues": 0}')
-LEASE = response(
-    "200 OK",
-    b'{"lease_id": "00000000000000ff", "expires_at": "2030-01-01T00:00:00Z", "messages": [{"id": "mail/0/0",'
-    b'"payload": 1, "key": null, "headers": {}, "priority": 128, "attempt": 1, "receipt": "",'
-    b'"pushed_at": "2030-01-01T00:00:00Z"}]}',
+def answered(kind: Type, body: bytes) -> Callable[[bytes], bytes]:
+    """Every frame of a request is answered alike."""
+
+    def answer(asked: bytes) -> bytes:
+        cuts = Splitter(1 << 20).feed(asked)[1]
+        return response("200 OK", b"".join(frame(kind, correlation, body) for _, correlation, _, _ in cuts), MEDIA_TYPE)
+
+    return answer
+
+
+def sent(heard: bytes) -> bytes:
+    """The body of the only frame of a request: without its correlation, which differs when it is sent again."""
+    return heard.partition(b"\r\n\r\n")[2][HEAD.size :]
+
+
+WELCOME = answered(Type.OK, encode(Welcome(PROTOCOL_VERSION, "penstock/1", 1 << 20)))
+LEASE_LOST = answered(Type.ERROR, encode(ErrorReply("lease_lost", "over", "")))
+STOPPING = response(
+    "503 Service Unavailable",
+    b'{"error": {"code": "unavailable", "message": "stopping", "hint": ""}}',
+    "application/json",
 )
-LEASE_LOST = response("409 Conflict", b'{"error": {"code": "lease_lost", "message": "over", "hint": ""}}')
-STOPPING = response("503 Service Unavailable", b'{"error": {"code": "unavailable", "message": "stopping", "hint": ""}}')
-PUSHED = response("201 Created", b'{"results": [{"id": "mail/0/7", "status": "queued"}]}')
+PUSHED = answered(Type.PLACED, PLACE.pack(7) + b"0")
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 CUTS = [0, 1, 60, *range(120, 700, 40)]
 
@@ -192,49 +220,110 @@ def test_a_transaction_over_a_wire_that_is_cut_happens_once(broker, cut, session
 
 
 def test_an_operation_that_must_not_be_done_twice_says_that_nobody_knows(script):
-    server = script([INFO, None], [INFO])
+    server = script([WELCOME, None], [WELCOME])
     with connect(server.url) as ps, pytest.raises(Unavailable, match="may or may not"):
         ps.queue("mail").purge()
 
     assert len(server.heard) == 2
 
 
-def test_an_ack_whose_answer_is_lost_is_made_again_and_finds_itself_done(script):
-    server = script([INFO, LEASE, None], [LEASE_LOST])
+def test_an_operation_that_must_not_be_done_twice_is_sent_again_if_it_was_not_run(script):
+    server = script([WELCOME, STOPPING], [WELCOME, answered(Type.OK, b"\xc0")])
     with connect(server.url) as ps:
-        leased = ps.queue("mail").lease(1)
-        with pytest.raises(LeaseLost, match="first try"):
-            leased.ack()
+        ps.queue("mail").purge()
 
-    assert server.heard[2] == server.heard[3]
+    assert sent(server.heard[1]) == sent(server.heard[3])
+
+
+def test_an_ack_whose_answer_is_lost_is_made_again_and_finds_itself_done(script):
+    server = script([WELCOME, None], [WELCOME, LEASE_LOST])
+    remote = blocking.Session(settings(server.url, rng=NoPause(7)))
+    with pytest.raises(LeaseLost, match="first try"):
+        remote.settle_lease(255, Settling(Outcome.ACKED))
+    remote.close()
+
+    assert sent(server.heard[1]) == sent(server.heard[3])
 
 
 def test_a_broker_that_stops_and_a_gateway_without_one_are_tried_again(script):
-    server = script([INFO, STOPPING, response("502 Bad Gateway", b"<html>"), PUSHED])
+    gateway = response("502 Bad Gateway", b"<html>")
+    server = script([WELCOME, STOPPING], [gateway], [WELCOME, gateway], [WELCOME, PUSHED])
     with connect(server.url) as ps:
         assert str(ps.queue("mail").push(b"a")) == "mail/0/7"
 
-    assert server.heard[1].partition(b"\r\n\r\n")[2] == server.heard[3].partition(b"\r\n\r\n")[2]
+    assert sent(server.heard[1]) == sent(server.heard[4]) == sent(server.heard[6])
+
+
+def blocking_push(url: str) -> MessageId:
+    with connect(url) as ps:
+        id: MessageId = ps.queue("mail").push(b"a")
+        return id
+
+
+def asyncio_push(url: str) -> MessageId:
+    async def push() -> MessageId:
+        async with aio.connect(url, rng=NoPause(7), connect_seconds=SECONDS) as ps:
+            return await ps.queue("mail").push(b"a")
+
+    id: MessageId = on_a_loop(push())
+    return id
+
+
+FACES = pytest.mark.parametrize("push", [blocking_push, asyncio_push])
+
+
+@FACES
+def test_a_broker_that_says_goodbye_is_left_and_the_push_made_elsewhere(script, push):
+    def leave(asked: bytes) -> bytes:
+        stopping = answered(Type.ERROR, encode(ErrorReply("unavailable", "the broker is stopping", "")))(asked)
+        body = frame(Type.GOODBYE, 0) + stopping.partition(b"\r\n\r\n")[2]
+        return response("200 OK", body, MEDIA_TYPE)
+
+    server = script([WELCOME, leave, WELCOME, PUSHED], [WELCOME, PUSHED])
+    assert str(push(server.url)) == "mail/0/7"
+    assert sent(server.heard[1]) == sent(server.heard[3])
+
+
+@FACES
+def test_a_proxy_that_takes_no_large_bodies_is_named(script, push):
+    server = script([WELCOME, response("413 Request Entity Too Large", b"<html>")])
+    with pytest.raises(TooLarge, match="before the broker"):
+        push(server.url)
+
+
+@FACES
+def test_an_answer_that_ends_early_is_asked_for_again(script, push):
+    nothing = response("200 OK", b"", MEDIA_TYPE)
+    server = script([WELCOME, nothing, WELCOME, PUSHED], [WELCOME, PUSHED])
+    assert str(push(server.url)) == "mail/0/7"
+
+
+@FACES
+def test_the_protocol_version_of_another_broker_is_refused(script, push):
+    server = script([answered(Type.OK, encode(Welcome(PROTOCOL_VERSION + 1, "penstock/9", 1 << 20)))])
+    with pytest.raises(BadRequest, match=f"protocol {PROTOCOL_VERSION + 1}"):
+        push(server.url)
 
 
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (b"\xff" * 64 + b"\r\n\r\n", "illegal status line"),
+        (b"\xff" * 64 + b"\r\n\r\n", "not HTTP"),
         (response("200 OK", b"<html>hello</html>"), "no broker's answer"),
         (response("404 Not Found", b"nothing here"), "status 404"),
         (response("503 Service Unavailable", b"not yet"), "status 503"),
-        (response("200 OK", b'{"another": "service"}'), "no broker's answer"),
+        (response("200 OK", b'{"another": "service"}', "application/json"), "no broker's answer"),
+        (response("200 OK", b"not a frame", MEDIA_TYPE), "127.0.0.1"),
     ],
-    ids=["garbage", "a page", "nothing there", "a gateway", "another service"],
+    ids=["garbage", "a page", "nothing there", "a gateway", "another service", "no frames"],
 )
 def test_what_is_no_broker_is_told_apart(script, answer, text):
     server = script(*[[answer] * 50] * 50)
     with pytest.raises(Unavailable, match=text):
-        penstock.connect(server.url, connect_seconds=20, clock=HastyClock(), rng=NoPause(1))
+        penstock.connect(server.url, connect_seconds=0.5)
 
     async def enter():
-        async with aio.connect(server.url, connect_seconds=20, clock=HastyClock(), rng=NoPause(1)):
+        async with aio.connect(server.url, connect_seconds=0.5):
             pass
 
     with pytest.raises(Unavailable, match=text):
@@ -247,7 +336,7 @@ def test_a_broker_that_is_not_there_is_named_in_the_error():
         with pytest.raises(Unavailable, match=url):
             penstock.connect(url, connect_seconds=0.05)
         with pytest.raises(Unavailable, match=url):
-            on_a_loop(aio.connect(url, connect_seconds=0.05).queue("mail").push(b"a"))
+            on_a_loop(aio.connect(url, timeout=0.05).queue("mail").push(b"a"))
 
 
 @pytest.mark.parametrize("url", ["http://", "http://h:99999", "http://h/path", "http://h,penstock://h", "http://u:p@h"])
@@ -257,7 +346,7 @@ def test_a_wrong_url_is_refused(url):
 
 
 def test_a_broker_that_does_not_answer_is_not_waited_for_for_ever(script):
-    server = script([INFO, b""], [INFO, b""])
+    server = script([WELCOME, b""], [WELCOME, b""])
     with penstock.connect(server.url, timeout=0.3) as ps, pytest.raises(Unavailable, match="does not answer"):
         ps.queue("mail").push(b"a")
 
@@ -269,16 +358,26 @@ def test_a_broker_that_does_not_answer_is_not_waited_for_for_ever(script):
         on_a_loop(push())
 
 
-def test_who_asks_is_in_the_headers(script):
-    server = script([INFO], [INFO])
-    penstock.connect(server.url, token="secret", client="importer").close()
+def test_who_asks_is_in_the_headers_of_every_request(script):
+    server = script([WELCOME, PUSHED], [WELCOME])
+    with connect(server.url, token="secret", client="bücher\r\nx: y") as ps:
+        ps.queue("mail").push(b"a")
     penstock.connect(server.url).close()
 
-    named, nameless = (heard.lower() for heard in server.heard)
-    assert b"authorization: bearer secret\r\n" in named
-    assert b"user-agent: importer\r\n" in named
-    assert b"user-agent: penstock/" in nameless
+    hello, push, nameless = (heard.partition(b"\r\n\r\n")[0].lower() + b"\r\n" for heard in server.heard)
+    for heard in (hello, push):
+        assert b"authorization: bearer secret\r\n" in heard
+        assert b"penstock-client: b%c3%bccher%0d%0ax%3a y\r\n" in heard
+        assert b"penstock-protocol: 1\r\n" in heard
+        assert re.search(rb"penstock-producer: \d+/1\r\n", heard)
+        assert b"user-agent: penstock/" in heard
     assert b"authorization" not in nameless
+    assert b"penstock-client" not in nameless
+
+
+def test_a_token_that_no_header_can_hold_is_refused():
+    with pytest.raises(InvalidField, match="token"):
+        penstock.connect("http://localhost:1", token="a\r\nb")
 
 
 def test_a_client_goes_on_when_its_broker_comes_back(session):
@@ -302,9 +401,9 @@ def test_a_client_that_found_no_broker_may_be_used_when_there_is_one(session):
     first.stop()
 
     async def push():
-        ps = aio.connect(url, connect_seconds=SECONDS, clock=HastyClock(), rng=NoPause(1))
+        ps = aio.connect(url, timeout=SECONDS, connect_seconds=0.1)
         with pytest.raises(Unavailable):
-            await ps.queue("mail").push(b"a")
+            await ps.__aenter__()
         second = await asyncio.to_thread(BrokerThread, session, port, "http")
         await ps.queue("mail").push(b"b")
         await ps.close()

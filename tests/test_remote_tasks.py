@@ -10,12 +10,11 @@ from penstock import operations as ops
 from penstock.client._async.task_calls import wait_task as await_task
 from penstock.client._sync.task_calls import wait_task
 from penstock.clock import ManualClock
-from penstock.errors import InvalidField, LeaseLost
 from penstock.model import Receipt
 from penstock.model_tasks import Finish, Submitted, TaskState, TaskSubmission, TaskView
-from penstock.remote import http_tasks
 from penstock.remote.request import Request, execute
 from penstock.remote.session import AsyncRemoteSession, RemoteSession
+from penstock.wire import requests
 from penstock.wire.requests import encode
 
 TASK = "0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"
@@ -80,31 +79,13 @@ def test_an_id_that_nobody_chose_is_new():
     assert reply == [Submitted(TASK), Submitted(TASK, False), Submitted(OTHER, False)]
 
 
-def test_what_json_cannot_hold_is_refused_without_the_others():
-    fine = Finish(receipt=PROOF, task_id=TASK, outcome="completed", result=b"1")
-    wrong = [
-        Finish(receipt=PROOF, task_id=TASK, outcome="completed", result=b"{"),
-        Finish(receipt=PROOF, task_id="nobody", outcome="completed"),
-        Finish(receipt=PROOF, task_id=TASK, outcome="failed", delay_seconds=-1.0),
-    ]
-    request = http_tasks.finish_tasks([wrong[0], fine, *wrong[1:]])
-
-    assert b"".join(request.encode(0)).count(b'"receipt"') == 1
-    lost = b'{"code":"lease_lost","message":"late","hint":""}'
-    read: Any = request.read
-    told = read(b'{"error":%s,"results":[{"task_id":"%s","status":"error","error":%s}]}' % (lost, TASK.encode(), lost))
-    assert [type(each) for each in told] == [InvalidField, LeaseLost, InvalidField, InvalidField]
-
-
-def test_nothing_is_asked_of_tasks_when_there_are_none():
-    read: Any = http_tasks.submit_tasks([]).read
-    assert read(b"{}") == []
-    read = http_tasks.finish_tasks([]).read
-    assert read(b"{}") == []
-
-
 def test_a_finish_says_when_it_is_sent_again():
-    request = http_tasks.finish_tasks([Finish(receipt=PROOF, task_id=TASK, outcome="completed")])
-    assert b'"is_again":false' in b"".join(request.encode(0))
+    request = execute(ops.FinishTasks([Finish(receipt=PROOF, task_id=TASK, outcome="completed")]))
+
+    def is_again():
+        call = requests.decode(b"".join(request.encode(0)), requests.Call)
+        return requests.decode(bytes(call.arguments), ops.FinishTasks).is_again
+
+    assert not is_again()
     request.sent = 1
-    assert b'"is_again":true' in b"".join(request.encode(0))
+    assert is_again()

@@ -11,14 +11,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from penstock.remote.http_blocking import Session as HttpSession
 
 from penstock import operations as ops
 from penstock.broker import Broker
 from penstock.broker.access import ANONYMOUS, Client
 from penstock.clock import SystemClock
 from penstock.embedded import Session
-from penstock.errors import InvalidField, NotAuthorised, SinkConflict
+from penstock.errors import NotAuthorised, SinkConflict
 from penstock.operations import Action
 from penstock.remote.asynchronous import AsyncSession
 from penstock.remote.blocking import Session as RemoteSession
@@ -136,13 +135,13 @@ def test_who_may_not_push_to_the_queue_may_do_nothing_here(session):
     asyncio.run(attempt())
 
 
-def test_over_http_it_is_refused_by_name(session):
+def test_a_sink_works_over_http_too(session):
     running = BrokerThread(session, protocol="http")
-    remote = HttpSession(settings(running.url))
+    remote = connected(running.url)
 
-    with pytest.raises(InvalidField, match=r"stage is not offered over HTTP.*penstock://"):
-        staged(remote, [b"a"])
+    write_all(remote)
 
+    assert payloads(session) == EXPECTED
     remote.close()
     running.stop()
 

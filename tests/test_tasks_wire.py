@@ -22,7 +22,8 @@ from penstock.model import ContentType, Receipt
 from penstock.model_tasks import Finish, TaskFilter, TaskState, TaskSubmission, WorkerInfo
 from penstock.remote import request as asking
 from penstock.requests import LeaseRequest
-from penstock.server.tcp import answering, connection
+from penstock.server import dispatch
+from penstock.server.tcp import connection
 from penstock.wire import requests
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import EVERYTHING, CuttingProxy
@@ -310,7 +311,7 @@ def test_a_client_that_stops_waiting_takes_its_request_back(world):
 
 def test_thousands_who_wait_keep_nobody_from_being_heard(world, monkeypatch):
     monkeypatch.setattr(connection, "UNANSWERED_MAX", 20)
-    monkeypatch.setattr(answering, "WAITS_MAX", 50)
+    monkeypatch.setattr(dispatch, "WAITS_MAX", 50)
     finishes = running(world.session, "mail", 60)
 
     async def run() -> None:

@@ -57,6 +57,18 @@ def test_queues_in_json_have_names_that_stay(shop, run):
     assert quiet["paused"] is True
 
 
+def test_leases_say_who_holds_what(shop, run):
+    (held,) = run("queues", "leases", "orders", "--json").json
+    table = lines(run("queues", "leases", "orders", "--group", "default").out)
+
+    assert (held["group"], held["consumer"], held["messages"], held["partitions"]) == ("default", "", 3, ["0"])
+    assert table[0].split() == ["lease", "group", "consumer", "messages", "held", "for", "expires", "in", "partitions"]
+    assert table[1].split()[:4] == [held["lease_id"], "default", "·", "3"]
+    empty = run("queues", "leases", "quiet")
+    assert empty.code != 0
+    assert "nobody holds a lease" in empty.err
+
+
 def test_without_queues_there_is_a_hint(ps, run):
     assert "a push makes one" in run("queues").out
     assert run("queues", "--json").json == []

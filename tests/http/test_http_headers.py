@@ -171,7 +171,9 @@ def test_a_broker_that_is_stopping_says_so_and_is_not_ready(server):
     assert server.http.post("/api/v1/ack", json={"receipts": [receipt]}).status_code == 200
 
 
-@pytest.mark.parametrize(("method", "path", "broken"), [("POST", PUSH, "push_one"), ("GET", "/api/v1/queues", "execute")])
+@pytest.mark.parametrize(
+    ("method", "path", "broken"), [("POST", PUSH, "push_one"), ("GET", "/api/v1/queues", "execute")]
+)
 def test_a_fault_of_the_broker_is_an_error_without_a_traceback(server, monkeypatch, caplog, method, path, broken):
     def fail(*_: object) -> None:
         raise ZeroDivisionError("secret")

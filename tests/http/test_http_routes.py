@@ -128,6 +128,29 @@ def test_members_join_stay_and_leave(mail):
     assert (fenced.status_code, fenced.json()["error"]["code"]) == (409, "member_fenced")
 
 
+def test_leases_that_are_held_are_listed_until_they_are_settled(mail):
+    leased = mail.http.post(f"{MAIL}/lease", json={"max": 2, "consumer": "w-1"}).json()
+    (held,) = mail.http.get(f"{MAIL}/leases").json()["leases"]
+    receipts = [message["receipt"] for message in leased["messages"]]
+
+    assert held["lease_id"] == leased["lease_id"]
+    assert held["leased_at"] < held["expires_at"]
+    assert (held["group"], held["consumer"], held["messages"]) == ("default", "w-1", 2)
+    assert held["partitions"] == ["0"]
+    mail.http.post("/api/v1/ack", json={"receipts": receipts[:1]})
+    assert mail.http.get(f"{MAIL}/leases", params={"group": "default"}).json()["leases"][0]["messages"] == 1
+    mail.http.post("/api/v1/ack", json={"receipts": receipts[1:]})
+    assert mail.http.get(f"{MAIL}/leases").json() == {"leases": []}
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [("group=none", "group_not_found"), ("group=a/b", "invalid_name"), ("limit=0", "invalid_field")],
+)
+def test_leases_of_what_is_not_there_are_refused(mail, query, code):
+    assert mail.http.get(f"{MAIL}/leases?{query}").json()["error"]["code"] == code
+
+
 def test_dead_letters_are_listed_redriven_and_thrown_away(mail):
     receipts = [message["receipt"] for message in mail.lease("mail")]
     mail.http.post("/api/v1/reject", json={"receipts": receipts, "reason": "no good"})

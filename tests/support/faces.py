@@ -1,4 +1,5 @@
-"""The faces of Penstock, driven by the same steps: embedded, TCP and HTTP, each blocking and asyncio; gRPC; WebSocket.
+"""The faces of Penstock, driven by the same steps: embedded, TCP and HTTP, each blocking and asyncio; JSON; gRPC;
+WebSocket.
 
 Every face has a system of its own, with a clock that is moved by hand. A step is the name of an operation and its
 arguments in the words of the Python client; `Face.do` answers what came of it in a form that can be compared: the
@@ -27,10 +28,12 @@ from penstock.clock import ManualClock
 from penstock.embedded import AsyncSession, BlockingSession, Session
 from penstock.errors import PenstockError
 from penstock.model import Message, MessageId, check_name
+from penstock.remote.settings import settings
 from penstock.replies import Membership
 from penstock.requests import LeaseRequest
 from tests.support.faces_served import Served
 from tests.support.forgetful import ForgetfulDisk
+from tests.support.json_over_http.session import JsonSession
 
 _FIELD = re.compile(r"(?:item \d+: |\w+\[\d+\]\.)*(\w+)(?:\[\d+\])?: ")
 _UNITS = re.compile(r"_(ms|seconds)\Z")
@@ -298,6 +301,14 @@ class HttpFace(RemoteFace):
     protocol = "http"
 
 
+class JsonFace(RemoteFace):
+    """The JSON routes, which programs in other languages use."""
+
+    def open(self) -> None:
+        self.served = Served(self.session)
+        self.ps = penstock.Penstock(JsonSession(settings(self.served.url("http"), **QUIET)))
+
+
 class AsyncRemoteFace(AsyncFace):
     """An asyncio client of a broker."""
 
@@ -374,4 +385,5 @@ FACES: dict[str, type[Face]] = {
     "tcp asyncio": AsyncRemoteFace,
     "http": HttpFace,
     "http asyncio": AsyncHttpFace,
+    "json": JsonFace,
 }

@@ -185,8 +185,8 @@ def refuse_not_finite(value: Any) -> None:
         value = value.values()
     elif not isinstance(value, list | tuple | set | frozenset):
         return
-    for each in value:
-        refuse_not_finite(each)
+    for item in value:
+        refuse_not_finite(item)
 
 
 def payload_of(item: Any) -> tuple[bytes, ContentType]:

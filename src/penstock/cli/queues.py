@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 
 from penstock.cli import human, output, shapes
+from penstock.cli.exits import nothing_there
 from penstock.cli.options import (
     DEFAULTS,
     AsJson,
@@ -148,6 +149,34 @@ def show(queue: QueueName, url: Url = None, context: ContextOption = None, as_js
         output.write(output.table(("option", "value", "default"), rows, text_columns=3))
     else:
         output.write("[dim]all options have their defaults[/]")
+
+
+@app.command()
+def leases(
+    queue: QueueName,
+    group: Annotated[str | None, typer.Option("--group", "-g", help="Those of one group; of all if not given.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="How many at most, the oldest first.")] = 100,
+    url: Url = None,
+    context: ContextOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Leases that are held: by whom, since when, until when, and how many messages."""
+    with opened(url, context) as ps:
+        held = ps.queue(queue).leases(group, limit)
+    if as_json:
+        output.write_json(held)
+    elif held:
+        headings = ("lease", "group", "consumer", "messages", "held for", "expires in", "partitions")
+        rows = [
+            (
+                *(lease.lease_id, lease.group, lease.consumer or human.EMPTY, lease.messages),
+                *(human.age(lease.leased_at), human.until(lease.expires_at), ", ".join(lease.partitions)),
+            )
+            for lease in held
+        ]
+        output.write(output.table(headings, rows, text_columns=3, has_excerpt=True))
+    else:
+        raise nothing_there(f"nobody holds a lease of {queue!r}", "a lease ends when its messages are settled")
 
 
 @app.command()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -331,7 +331,7 @@ def encode_tasks(taken: Taken) -> bytes:
             _PART,
             encoder.encode(taken.sequence),
             encoded(_ARRAY, len(taken.held), taken.held.values()),
-            encoded(_MAP, len(taken.where), (each for pair in taken.where.items() for each in pair)),
+            encoded(_MAP, len(taken.where), chain.from_iterable(taken.where.items())),
             encoded(_ARRAY, len(taken.unique), ((*key, unique) for key, unique in taken.unique.items())),
             encoder.encode(taken.schedules),
             encoded(_ARRAY, len(taken.withdrawn), taken.withdrawn.values()),

@@ -20,7 +20,7 @@ import pyarrow as pa
 from penstock import limits
 from penstock import operations as ops
 from penstock.clock import Clock
-from penstock.errors import InvalidField, PenstockError, StorageError, Unavailable
+from penstock.errors import PenstockError, StorageError, Unavailable
 from penstock.history.files import LocalFiles
 from penstock.remote.dialling import session
 from penstock.remote.settings import settings
@@ -30,7 +30,7 @@ from penstock.storage.directory import MARKER, read_marker
 from penstock.storage.manifest import DIRECTORIES
 
 PATIENCE_SECONDS: Final = 60.0
-_HINT: Final = "is the broker running, and is this its penstock:// url? start it with `penstock serve`, then run again"
+_HINT: Final = "is the broker running, and is this its url? start it with `penstock serve`, then run again"
 _SEALED: Final = DIRECTORIES
 
 
@@ -47,8 +47,6 @@ class BrokerFiles:
         **options: Any,
     ) -> None:
         connection = settings(url, timeout=patience_seconds, clock=clock, **options)
-        if connection.addresses[0].scheme != "penstock":
-            raise InvalidField(f"url: history is not read over HTTP: {url!r}", hint="give the broker's penstock:// url")
         self._url = url
         self._session = session(connection)
         self._sizes: dict[str, int] = {}

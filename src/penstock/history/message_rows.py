@@ -21,7 +21,7 @@ from penstock.history.slices import Limits, Run, Slice
 from penstock.model import CONTENT_TYPE_NAMES, ContentType
 from penstock.storage.frames import FRAME, PREFIX, frame_is_sound, seed_of
 from penstock.storage.manifest import SegmentFile
-from penstock.storage.message_rows import PushedBatch, message_table, single_push
+from penstock.storage.message_rows import PushedBatch, message_table, pushed_batch, single_push
 from penstock.storage.schema import MESSAGES, SCHEMAS, TIME, Names
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def read_journal(history: History, part: Slice, columns: Sequence[str]) -> Itera
     size = 0
     for frame in frames(history, part):
         single = single_push(frame)
-        for item in (single,) if single is not None else map(PushedBatch, entries.decode_pushes(frame)):
+        for item in (single,) if single is not None else map(pushed_batch, entries.decode_pushes(frame)):
             if item.queue == incarnation and not partitions.isdisjoint([id for id, _, _ in item.parts]):
                 pushed.append(item)
                 size += item.payload_bytes

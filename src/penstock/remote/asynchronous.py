@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, Final
 
 from penstock import limits
@@ -22,16 +22,17 @@ from penstock.errors import Closed, LeaseLost, PenstockError, RateLimited, Unava
 from penstock.forks import refuse_in_forks
 from penstock.model import Durability, MessageId, Outcome, Receipt
 from penstock.remote import request as asking
-from penstock.remote.connecting import Connector
+from penstock.remote.connecting import Connector, Transport
 from penstock.remote.exchange import Exchange, Garbled, tell
 from penstock.remote.gathering import Gatherer, resolve
+from penstock.remote.http_pool import HttpPool
 from penstock.remote.producer import nameless
 from penstock.remote.request import Request
 from penstock.remote.session import AsyncRemoteSession
 from penstock.remote.settings import Settings
 from penstock.replies import LeaseReply, PushReply
 from penstock.requests import PartitionChoice, Settling
-from penstock.wire.frames import Buffer
+from penstock.wire.frames import Buffer, Splitter
 
 OVERDUE_CHECK_SECONDS: Final = 0.25
 JOINED_MIN: Final = 8
@@ -47,7 +48,8 @@ class AsyncSession(AsyncRemoteSession):
         self.exchange = Exchange(None if settings.producer else nameless(settings.rng))
         self.loop: Any = None  # an event loop, from the first use on
         self._hook = self._tell
-        self._transport: asyncio.Transport | None = None
+        self.pool = HttpPool(self) if settings.addresses[0].scheme == "http" else None
+        self._transport: Transport | None = None
         self._waiting: deque[Request] = deque()  # for a connection, or for room among the pushes
         self._connecting: asyncio.Task[None] | None = None
         self._out: list[Buffer] = []
@@ -64,8 +66,7 @@ class AsyncSession(AsyncRemoteSession):
 
     def descriptors(self) -> list[int]:
         """For forks."""
-        found = None if self._transport is None else self._transport.get_extra_info("socket")
-        return [] if found is None or found.fileno() < 0 else [found.fileno()]
+        return self._connector.descriptors() if self.pool is None else self.pool.descriptors()
 
     async def start(self) -> None:
         """Connect, or say why not."""
@@ -85,9 +86,11 @@ class AsyncSession(AsyncRemoteSession):
         self._is_closed = True
         if self._connecting is not None:
             self._connecting.cancel()
-        self._flush()
+        self.flush()
         if self._transport is not None:
             self._transport.close()
+        if self.pool is not None:
+            self.pool.close()
         self._fail_all(Closed("this Penstock is closed"))
 
     # requests
@@ -217,12 +220,15 @@ class AsyncSession(AsyncRemoteSession):
 
     def _abandon(self, request: Request) -> None:
         self._write(self.exchange.abandon(request))
+        if self.pool is not None:
+            self.pool.abandon(request.correlation)
         if request in self._waiting:
             self._waiting.remove(request)
 
     def _check_overdue(self) -> None:
         now = self.loop.time()
-        late = [each for each in (*self.exchange.unanswered(), *self._waiting) if each.deadline < now]
+        # What is given back has no deadline: nobody waits for that.
+        late = [each for each in (*self.exchange.unanswered(), *self._waiting) if 0 < each.deadline < now]
         for request in late:
             self._abandon(request)
             error = self._connector.failure if self._transport is None else None
@@ -236,6 +242,9 @@ class AsyncSession(AsyncRemoteSession):
     async def _reconnect(self) -> None:
         try:
             while self._waiting and self._transport is None and not self._is_closed:
+                tries = max(each.sent for each in self._waiting)
+                if tries > 1:  # the more often it was in vain, the longer the pause
+                    await asyncio.sleep(self.settings.backoff(tries - 2))
                 longest = max(each.deadline for each in self._waiting) - self.loop.time()
                 try:
                     self._made(await self._connector.connect(max(0.0, longest)))
@@ -244,17 +253,17 @@ class AsyncSession(AsyncRemoteSession):
         finally:
             self._connecting = None
 
-    def _made(self, transport: asyncio.Transport) -> None:
+    def _made(self, transport: Transport) -> None:
         if transport.is_closing():
             return  # lost as soon as it was made
         self._transport = transport
         self._is_full = False
         self._go_on()
 
-    def received(self, data: bytes) -> None:
+    def received(self, data: bytes, splitter: Splitter | None = None) -> None:
         """Bytes from the broker."""
         try:
-            replies = self.exchange.received(data)
+            replies = self.exchange.received(data, splitter)
         except Garbled as error:
             place = self._connector.address
             self._hang_up(Unavailable(f"what comes from {place} is not the protocol of a broker: {error}"))
@@ -287,6 +296,14 @@ class AsyncSession(AsyncRemoteSession):
             self._go_on()
             self._grant()
 
+    def undelivered(self, why: str, sent: Iterable[int], unsent: Iterable[int]) -> None:
+        """Over HTTP: these requests are lost, or were not sent; no more are sent before a broker has been greeted."""
+        self._transport = None
+        if not self._is_closed:
+            self._waiting.extendleft(reversed(self.exchange.lost(why, sent, unsent)))
+            self._go_on()
+            self._grant()
+
     def set_full(self, is_full: bool) -> None:
         """Whether the broker has stopped reading."""
         self._is_full = is_full
@@ -302,10 +319,11 @@ class AsyncSession(AsyncRemoteSession):
     def _write(self, data: list[Buffer]) -> None:
         if data:
             if not self._out:
-                self.loop.call_soon(self._flush)
+                self.loop.call_soon(self.flush)
             self._out += data
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send the frames of this turn of the loop."""
         out, self._out = self._out, []
         if out and self._transport is not None:
             # Many small frames are cheaper to send as one; large ones are not copied.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from penstock import operations as ops
 from penstock.errors import PenstockError, Unavailable
@@ -11,10 +11,21 @@ from penstock.remote import request as asking
 from penstock.remote.line import check_protocol
 from penstock.remote.producer import Producer
 from penstock.remote.request import Request
+from penstock.wire.frames import Buffer
 
 if TYPE_CHECKING:
     from penstock.remote.asynchronous import AsyncSession
     from penstock.remote.urls import Address
+
+
+class Transport(Protocol):
+    """What takes frames to a broker: a connection over TCP, or those of a pool over HTTP."""
+
+    def writelines(self, data: list[Buffer], /) -> None: ...
+
+    def is_closing(self) -> bool: ...
+
+    def close(self) -> None: ...
 
 
 class Wire(asyncio.Protocol):
@@ -54,14 +65,20 @@ class Connector:
         self._wire: Wire | None = None
         self.failure: PenstockError | None = None  # of the last try
 
+    def descriptors(self) -> list[int]:
+        """Of the connection."""
+        transport = None if self._wire is None else self._wire.transport
+        found = None if transport is None else transport.get_extra_info("socket")
+        return [] if found is None or found.fileno() < 0 else [found.fileno()]
+
     @property
     def address(self) -> Address:
         return self._settings.addresses[self._place]
 
-    async def connect(self, seconds: float) -> asyncio.Transport:
+    async def connect(self, seconds: float) -> Transport:
         """A connection that has been greeted; `Unavailable` when there is none after so long."""
         loop = asyncio.get_running_loop()
-        deadline, tries = loop.time() + seconds, 0
+        deadline, tries, self.failure = loop.time() + seconds, 0, None
         while True:
             transport = await self._try_all(deadline)
             if transport is not None:
@@ -73,7 +90,7 @@ class Connector:
                 raise self.failure
             await asyncio.sleep(pause)
 
-    async def _try_all(self, deadline: float) -> asyncio.Transport | None:
+    async def _try_all(self, deadline: float) -> Transport | None:
         loop = asyncio.get_running_loop()
         first = self._place
         for turn in range(len(self._settings.addresses)):
@@ -82,7 +99,10 @@ class Connector:
             try:
                 async with asyncio.timeout(left):
                     return await self._connect(loop)
-            except (OSError, TimeoutError, Unavailable) as error:
+            except TimeoutError:  # the last try may have had hardly any time: the one before it tells more
+                self.drop()
+                self.failure = self.failure or Unavailable(f"no broker answers at {self.address}: timed out")
+            except (OSError, Unavailable) as error:
                 self.drop()
                 text = str(error.message if isinstance(error, Unavailable) else error) or type(error).__name__
                 self.failure = Unavailable(f"no broker answers at {self.address}: {text}")
@@ -92,24 +112,30 @@ class Connector:
         self._place = first
         return None
 
-    async def _connect(self, loop: asyncio.AbstractEventLoop) -> asyncio.Transport:
+    async def _connect(self, loop: asyncio.AbstractEventLoop) -> Transport:
         self.drop()
+        pool = self._session.pool
+        if pool is not None:
+            pool.use(self.address)
+            self._session.exchange.connected()
+            await self._greet(pool)
+            return pool
         self._wire = wire = Wire(self._session)
         await loop.create_connection(lambda: wire, self.address.host, self.address.port)
         assert wire.transport is not None
         self._session.exchange.connected()
-        await self._greet(wire)
+        await self._greet(wire.transport)
         return wire.transport
 
-    async def _greet(self, wire: Wire) -> None:
+    async def _greet(self, transport: Transport) -> None:
         settings, exchange = self._settings, self._session.exchange
-        check_protocol(await self._asked(wire, asking.hello(settings.token, settings.client, exchange.producer)))
+        check_protocol(await self._asked(transport, asking.hello(settings.token, settings.client, exchange.producer)))
         if settings.producer and exchange.producer is None:
-            id, epoch = await self._asked(wire, asking.execute(ops.InitProducer(settings.producer)))
+            id, epoch = await self._asked(transport, asking.execute(ops.InitProducer(settings.producer)))
             exchange.producer = Producer(id, epoch)
-            await self._asked(wire, asking.hello(settings.token, settings.client, exchange.producer))
+            await self._asked(transport, asking.hello(settings.token, settings.client, exchange.producer))
 
-    async def _asked(self, wire: Wire, request: Request) -> Any:
+    async def _asked(self, transport: Transport, request: Request) -> Any:
         """Ask on a connection that is not in use yet."""
         future = request.future = asyncio.get_running_loop().create_future()
 
@@ -119,12 +145,13 @@ class Connector:
 
         request.told = told
         request.deadline = float("inf")
-        assert wire.transport is not None
-        wire.transport.writelines(self._session.exchange.put(request))
+        transport.writelines(self._session.exchange.put(request))
         return await future
 
     def drop(self) -> None:
         """Hang up."""
+        if self._session.pool is not None:
+            self._session.pool.drop()
         wire, self._wire = self._wire, None
         if wire is not None and wire.transport is not None:
             wire.is_current = False

@@ -12,6 +12,7 @@ An answer that nobody waits for any more is dropped; messages that come with it 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import Any, Final
 
 from penstock import limits
@@ -81,11 +82,14 @@ class Exchange:
         request.sent += 1
         return [frame_head(request.kind, correlation, size) + first, *rest]
 
-    def received(self, data: bytes) -> list[Buffer]:
-        """Tell the answers in these bytes; returns what must be sent in turn. `Garbled`: drop the connection."""
+    def received(self, data: bytes, splitter: Splitter | None = None) -> list[Buffer]:
+        """Tell the answers in these bytes; returns what must be sent in turn. `Garbled`: drop the connection.
+
+        `splitter` is that of the stream they came in, when there are several.
+        """
         replies: list[Buffer] = []
         try:
-            whole, cuts = self._splitter.feed(data)
+            whole, cuts = (splitter or self._splitter).feed(data)
             view = memoryview(whole)
             for kind, correlation, start, stop in cuts:
                 request = self.pending.pop(correlation, None)
@@ -149,11 +153,18 @@ class Exchange:
             return []
         return [frame(Type.CANCEL, 0, asking.cancel(request.correlation))]
 
-    def lost(self, why: str) -> list[Request]:
-        """The connection is gone. The requests to put again, in their order; all others have been told."""
+    def lost(self, why: str, sent: Iterable[int] | None = None, unsent: Iterable[int] = ()) -> list[Request]:
+        """The connection is gone. The requests to put again, in their order; all others have been told.
+
+        Where there are several connections, `sent` names the requests of this one, and `unsent` those that have
+        certainly not happened.
+        """
         again, self.turned_away = self.turned_away, {}
-        pending, self.pending = self.pending, {}
-        for correlation, request in pending.items():
+        again |= {correlation: self.pending.pop(correlation) for correlation in unsent}
+        for correlation in list(self.pending if sent is None else sent):
+            request = self.pending.pop(correlation, None)
+            if request is None:  # whoever heard of another one before has taken it back
+                continue
             if request.kind == Type.HELLO or request.again is Again.NEVER:
                 tell(request, self.refused or unknown(why))
             else:

@@ -16,9 +16,11 @@ from penstock.errors import BadRequest, Closed, PenstockError, Unavailable
 from penstock.forks import refuse_in_forks
 from penstock.remote import request as asking
 from penstock.remote.exchange import Exchange, Garbled, tell
+from penstock.remote.http import Head, HttpSocket, Refused
 from penstock.remote.producer import Producer, SharedProducer, nameless
 from penstock.remote.request import PENDING, Request
 from penstock.remote.settings import Settings
+from penstock.remote.urls import Address
 from penstock.wire.frames import PROTOCOL_VERSION, Buffer
 
 READ_BYTES: Final = 1 << 18
@@ -48,7 +50,7 @@ class Line:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._settings = shared.settings
-        self._socket: socket.socket | None = None
+        self._socket: socket.socket | HttpSocket | None = None
         self._poll = select.poll()
         own = shared.producer if self._settings.producer else nameless(self._settings.rng)
         self.exchange = Exchange(own)
@@ -69,6 +71,9 @@ class Line:
 
     def send(self, request: Request, deadline: int) -> None:
         """Send without waiting for the answer; `drain` does."""
+        if self.exchange.pending and isinstance(self._socket, HttpSocket):  # which has one request at a time
+            self.drain(deadline)
+            self.listen()
         if self._socket is None:
             self.open(deadline)
         self._write(self.exchange.put(request), deadline)
@@ -80,9 +85,9 @@ class Line:
 
     def open(self, deadline: int) -> None:
         """Connect, trying every address in turn, with pauses in between, until the deadline."""
-        tries = 0
+        tries, failure = 0, None
         while True:
-            failure = self._try_all(deadline)
+            failure = self._try_all(deadline, failure)
             if failure is None:
                 return
             pause = self._settings.backoff(tries)
@@ -115,9 +120,9 @@ class Line:
 
     # connecting
 
-    def _try_all(self, deadline: int) -> PenstockError | None:
+    def _try_all(self, deadline: int, failure: PenstockError | None) -> PenstockError | None:
+        """Why no address is of use; `failure` is what the last round ended with."""
         addresses = self._settings.addresses
-        failure: PenstockError | None = None
         for turn in range(len(addresses)):
             place = (self._shared.place + turn) % len(addresses)
             address = addresses[place]
@@ -125,8 +130,11 @@ class Line:
             if left <= 0 and failure is not None:
                 break
             try:
-                self._connect(address.host, address.port, max(0.001, min(left, self._settings.connect_seconds)))
+                self._connect(address, max(0.001, min(left, self._settings.connect_seconds)))
                 self._greet(deadline)
+            except TimeoutError:  # the last try may have had hardly any time: the one before it tells more
+                self.close()
+                failure = failure or Unavailable(f"no broker answers at {address}: timed out")
             except (OSError, Garbled) as error:
                 self.close()
                 failure = Unavailable(f"no broker answers at {address}: {str(error) or type(error).__name__}")
@@ -141,12 +149,16 @@ class Line:
                 return None
         return failure
 
-    def _connect(self, host: str, port: int, seconds: float) -> None:
-        self._socket = made = socket.create_connection((host, port), seconds)
+    def _connect(self, address: Address, seconds: float) -> None:
+        made = socket.create_connection((address.host, address.port), seconds)
+        self._socket = made
+        if address.scheme == "http":
+            self._socket = HttpSocket(made, Head(self._settings, address), self._settings.clock)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._poll = select.poll()
         self._poll.register(made, select.POLLIN)
+        self.exchange.pending.clear()  # a greeting that failed
         self.exchange.connected()
         if self._shared.closing.is_set():  # whoever closed the session may have been too early to interrupt this line
             raise Closed("this Penstock is closed")
@@ -168,9 +180,12 @@ class Line:
         """Ask while connecting: nothing is sent again, what is lost is an error."""
         assert self._socket is not None
         self._socket.settimeout(max(0.001, min(self._shared.left(deadline), self._settings.connect_seconds)))
-        self._socket.sendall(b"".join(self.exchange.put(request)))
+        self._send(self.exchange.put(request))
         while request.answer is PENDING:
-            data = self._socket.recv(READ_BYTES)
+            try:
+                data = self._socket.recv(READ_BYTES)
+            except Refused as refused:
+                raise refused.error from None
             if not data:
                 self.exchange.pending.clear()
                 self.exchange.turned_away.clear()
@@ -185,6 +200,10 @@ class Line:
 
     def listen(self) -> None:
         """Hear whether the broker has hung up or said goodbye while nobody listened."""
+        if isinstance(self._socket, HttpSocket):
+            if not self._socket.is_reusable():
+                self.close()
+            return
         if self._socket is None or not self._poll.poll(0):
             return
         try:
@@ -201,11 +220,16 @@ class Line:
             return
         try:
             self._socket.settimeout(max(0.001, self._shared.left(deadline)))
-            self._socket.sendall(data[0] if len(data) == 1 else b"".join(data))
+            self._send(data)
         except TimeoutError:
             self._give_up("the broker takes nothing")
         except OSError as error:
             self._lost(str(error), deadline)
+
+    def _send(self, data: list[Buffer]) -> None:
+        if isinstance(self._socket, HttpSocket):
+            self._socket.producer = self.exchange.producer
+        self._socket.sendall(data[0] if len(data) == 1 else b"".join(data))  # type: ignore[union-attr]
 
     def _turn(self, deadline: int) -> None:
         """Read once, and send again if that is what it takes."""
@@ -219,6 +243,9 @@ class Line:
             return
         except OSError as error:
             data, why = b"", str(error)
+        except Refused as refused:
+            self._refused(refused.error, deadline)
+            return
         if not data:
             self._lost(why, deadline)
             return
@@ -232,13 +259,14 @@ class Line:
             elif replies:
                 self._write(replies, deadline)
 
-    def _lost(self, why: str, deadline: int) -> None:
+    def _lost(self, why: str, deadline: int, *, is_unsent: bool = False) -> None:
         self.close()
-        again = self.exchange.lost(f"the connection to {self._address} was lost: {why}")
+        unsent = list(self.exchange.pending) if is_unsent else []
+        again = self.exchange.lost(f"the connection to {self._address} was lost: {why}", unsent=unsent)
         if not again:
             return
         try:
-            if self._shared.closing.is_set():
+            if self._shared.closing.wait(self._pause(again, deadline)):
                 raise Closed("this Penstock is closed")
             self.open(deadline)
         except PenstockError as error:
@@ -246,6 +274,18 @@ class Line:
                 tell(request, error)
         else:
             self._write([part for request in again for part in self.exchange.put(request)], deadline)
+
+    def _pause(self, again: list[Request], deadline: int) -> float:
+        """How long to wait before requests are sent again: the more often that was in vain, the longer."""
+        tries = max(request.sent for request in again)
+        return 0.0 if tries < 2 else max(0.0, min(self._settings.backoff(tries - 2), self._shared.left(deadline)))
+
+    def _refused(self, error: PenstockError, deadline: int) -> None:
+        """Over HTTP: nothing of what was sent has happened."""
+        if isinstance(error, Unavailable):
+            self._lost(error.message, deadline, is_unsent=True)
+        else:
+            self._fail(error)
 
     def _give_up(self, why: str) -> None:
         seconds = self._settings.timeout_seconds

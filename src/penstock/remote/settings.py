@@ -56,7 +56,7 @@ def settings(
     """Settings from the arguments of `connect`."""
     return Settings(
         addresses=addresses(urls),
-        token=_text(token, "token"),
+        token=_token(token),
         client=_text(client, "client"),
         producer=check_name(producer, "producer") if producer is not None else "",
         linger_seconds=None if linger_ms is None else check_seconds(linger_ms, "linger_ms", 60_000) / 1000,
@@ -77,6 +77,13 @@ def _text(value: Any, name: str) -> str:
     if value is not None and not isinstance(value, str):
         raise InvalidField(f"{name}: {value!r} is not text")
     return value or ""
+
+
+def _token(value: Any) -> str:
+    token = _text(value, "token")
+    if not (token.isascii() and token.isprintable()):
+        raise InvalidField("token: it has characters that no header of HTTP can hold", hint="printable ASCII will do")
+    return token
 
 
 def _count(value: Any) -> int:

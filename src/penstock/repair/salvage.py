@@ -231,6 +231,16 @@ SKIPPED_TOTAL_MAX = 16_000_000  # skipped offsets cost a byte each in groups tha
 SKIPPED_MIN = 1_000
 
 
+LOST_PARTS = {
+    PRODUCERS_PART: "what producers pushed before the last checkpoint is forgotten: if one of them pushes it again, it "
+    "is stored twice",
+    SINKS_PART: "what sinks committed before the last checkpoint is forgotten: if one of them commits it again, it is "
+    "stored twice",
+    TASKS_PART: "schedules, unique keys and tasks that waited for others are forgotten where they are from before the "
+    "last checkpoint: set and submit them again",
+}
+
+
 class Loss(msgspec.Struct, frozen=True):
     """Messages [first_offset, end_offset) of one partition that no file holds."""
 
@@ -306,21 +316,7 @@ class _Salvage:
             self._rebuilt.add(number)
         parts = {name: data for name, data in checkpoint.parts.items() if self._belongs(name)}
         restore(self._core, Checkpoint(checkpoint.sequence, parts))
-        if PRODUCERS_PART in checkpoint.lost_parts:
-            self._notes.append(
-                "what producers pushed before the last checkpoint is forgotten: if one of them pushes it again, it is "
-                "stored twice"
-            )
-        if SINKS_PART in checkpoint.lost_parts:
-            self._notes.append(
-                "what sinks committed before the last checkpoint is forgotten: if one of them commits it again, it is "
-                "stored twice"
-            )
-        if TASKS_PART in checkpoint.lost_parts:
-            self._notes.append(
-                "schedules, unique keys and tasks that waited for others are forgotten where they are from before the "
-                "last checkpoint: set and submit them again"
-            )
+        self._notes += [note for part, note in LOST_PARTS.items() if part in checkpoint.lost_parts]
         lost = {_queue_of(name) for name in checkpoint.lost_parts if name.startswith(DEDUP_PART)}
         for number in sorted(lost - self._rebuilt):
             if number in self._core.queues:

@@ -164,7 +164,7 @@ def _check_frames(check: JournalCheck, name: str, data: bytes, seed: int, start:
         if stretch.positions:
             check.stretches.append(stretch)
         if stretch.verdict is Verdict.TORN:
-            check.findings.append(_torn(name, stretch, len(data)))
+            check.findings.append(_torn(name, stretch))
         if stretch.verdict is not Verdict.DAMAGED:
             return
         resume = stretch.resume_position or len(data)
@@ -182,7 +182,7 @@ def _check_frames(check: JournalCheck, name: str, data: bytes, seed: int, start:
         position = resume
 
 
-def _torn(name: str, stretch: Scan, size: int) -> Finding:
+def _torn(name: str, stretch: Scan) -> Finding:
     what = (
         f"a torn tail: what follows the frame of sequence {stretch.end_sequence - 1} was never confirmed to anyone, "
         "and is cut when the directory is opened"

@@ -18,7 +18,7 @@ from penstock.model import Outcome
 from penstock.storage import parquet
 from penstock.storage.disk import Disk
 from penstock.storage.manifest import EventsOf, SegmentFile
-from penstock.storage.schema import EVENT_ROWS_AT_ONCE, EVENT_TIMES, EVENTS, SCHEMAS, Names
+from penstock.storage.schema import EVENT_ROWS_AT_ONCE, EVENT_TIMES, EVENTS, Names, table_of
 
 _OUTCOMES: Final = {outcome.value: outcome.name.lower() for outcome in Outcome}
 
@@ -49,7 +49,7 @@ class EventRows:
                 for first, count, attempt in _runs(span)
             ]
         if len(rows) >= EVENT_ROWS_AT_ONCE:
-            self._tables.setdefault((queue, settled.queue), []).append(_table(rows))
+            self._tables.setdefault((queue, settled.queue), []).append(table_of(EVENTS, rows))
             rows.clear()
 
     def tables(self) -> Iterator[pa.Table]:
@@ -57,21 +57,14 @@ class EventRows:
         rows: list[Row] = []  # of several queues: most have few
         for key in sorted(self._rows):
             if key in self._tables:
-                yield _table(rows)
+                yield table_of(EVENTS, rows)
                 rows = []
                 yield from self._tables.pop(key)
             rows += self._rows.pop(key)
             if len(rows) >= EVENT_ROWS_AT_ONCE:
-                yield _table(rows)
+                yield table_of(EVENTS, rows)
                 rows = []
-        yield _table(rows)
-
-
-def _table(rows: list[Row]) -> pa.Table:
-    schema = SCHEMAS[EVENTS]
-    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.table(arrays, schema=schema)
+        yield table_of(EVENTS, rows)
 
 
 def summary(table: pa.Table, kind: str = EVENTS) -> list[EventsOf]:

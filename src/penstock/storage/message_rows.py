@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, groupby
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -42,48 +43,41 @@ _SINGLE: Final = struct.Struct("<" + "".join(part.format[1:] for part in (HEAD, 
 _WORDS: Final = {1: struct.Struct("<B"), 2: struct.Struct("<H"), 8: struct.Struct("<q")}
 
 
-class Chunk:
+class Chunk(msgspec.Struct):
     """Some rows: those columns that are present, named as in the messages table."""
 
-    __slots__ = ("arrays", "count", "numbers")
-
-    def __init__(self, count: int, arrays: dict[str, pa.Array], numbers: dict[str, Numbers]) -> None:
-        self.count = count
-        self.arrays = arrays  # payload, texts and headers
-        self.numbers = numbers  # all others; times are µs with 0 for none
+    count: int
+    arrays: dict[str, pa.Array]  # payload, texts and headers
+    numbers: dict[str, Numbers]  # all others; times are µs with 0 for none
 
 
-class PushedBatch:
+class PushedBatch(msgspec.Struct):
     """A push to be put into a table: what its entry says, and the header of its batch."""
 
-    __slots__ = (
-        "batch",
-        "count",
-        "flags",
-        "parts",
-        "payload_bytes",
-        "producer",
-        "pushed_at",
-        "queue",
-        "rows",
-        "single",
-    )
+    queue: int
+    pushed_at: int
+    producer: int
+    parts: Sequence[tuple[int, int, int]]
+    rows: Any  # the partition of each row where they differ; None when all are in one
+    batch: Any
+    flags: int
+    count: int
+    payload_bytes: int
+    single: bool
 
-    def __init__(self, push: Push) -> None:
-        self.queue = push.queue
-        self.pushed_at = push.pushed_at
-        self.producer = push.producer[0]
-        self.parts = push.parts
-        self.rows = push.rows
-        self.batch = push.batch
-        _, _, compression, self.flags, self.count, self.payload_bytes, *_ = layout.HEADER.unpack_from(push.batch)
-        self.single = self.count == 1 and compression == layout.PLAIN
+
+def pushed_batch(push: Push) -> PushedBatch:
+    """The batch of a decoded push."""
+    _, _, compression, flags, count, size, *_ = layout.HEADER.unpack_from(push.batch)
+    single = count == 1 and compression == layout.PLAIN
+    entry = push.queue, push.pushed_at, push.producer[0], push.parts, push.rows, push.batch
+    return PushedBatch(*entry, flags, count, size, single)
 
 
 def single_push(frame: memoryview) -> PushedBatch | None:
     """The push of one message without options that is all of `frame`; None for any other frame.
 
-    `decode` and `PushedBatch` would find the same, but such frames come by the hundred thousand, and here all their
+    `decode` and `pushed_batch` would find the same, but such frames come by the hundred thousand, and here all their
     fields are read at once.
     """
     if len(frame) < _SINGLE.size:
@@ -94,18 +88,9 @@ def single_push(frame: memoryview) -> PushedBatch | None:
         return None
     if HEAD.size + layout.padded(length) != len(frame):
         return None
-    pushed = PushedBatch.__new__(PushedBatch)
-    pushed.queue = queue
-    pushed.pushed_at = pushed_at
-    pushed.producer = producer
-    pushed.parts = ((partition, count, first),)
-    pushed.rows = None
-    pushed.batch = frame[_SINGLE_BATCH:]
-    pushed.flags = 0
-    pushed.count = 1
-    pushed.payload_bytes = payload_bytes
-    pushed.single = True
-    return pushed
+    parts_of_one = ((partition, count, first),)
+    batch = frame[_SINGLE_BATCH:]
+    return PushedBatch(queue, pushed_at, producer, parts_of_one, None, batch, 0, 1, payload_bytes, True)
 
 
 def to_chunks(pushed: Sequence[PushedBatch]) -> Iterator[Chunk]:

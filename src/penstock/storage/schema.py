@@ -6,7 +6,7 @@ A column may be added at the end; none is ever renamed, retyped or given a new m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -127,6 +127,15 @@ WRITING: Final[dict[str, dict[str, Any]]] = {
 # Tables of events, not of messages, with the column that says when. Each of their files has a summary by queue.
 EVENT_TIMES: Final = {EVENTS: "settled_at", TASKS: "at"}
 EVENT_ROWS_AT_ONCE: Final = 8_192  # rows kept as Python objects until they become a table, which takes less room
+
+
+def table_of(kind: str, rows: Sequence[Sequence[Any]]) -> pa.Table:
+    """A table of one kind from its rows."""
+    schema = SCHEMAS[kind]
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    return pa.table(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+    )
 
 
 class Names(NamedTuple):

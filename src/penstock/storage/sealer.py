@@ -18,7 +18,7 @@ from penstock.storage.disk import Disk
 from penstock.storage.event_files import EventFileWriter, EventRows
 from penstock.storage.extents import Extent
 from penstock.storage.manifest import SegmentFile
-from penstock.storage.message_rows import Keep, PushedBatch, message_table, single_push
+from penstock.storage.message_rows import Keep, PushedBatch, message_table, pushed_batch, single_push
 from penstock.storage.parquet import extents_of, row_ends, row_sizes, write_messages
 from penstock.storage.schema import EVENTS, MESSAGES, TASKS, Names
 from penstock.storage.task_rows import TaskRows
@@ -101,7 +101,7 @@ class Sealer:
         self._tasks_file.add(self._tasks.tables())
         for entry in entries:
             if isinstance(entry, Push):
-                yield PushedBatch(entry)
+                yield pushed_batch(entry)
             elif isinstance(entry, Settled):
                 self._events.add(entry)
 

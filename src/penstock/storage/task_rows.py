@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.delivery.entries import Entry, Leased, Push, TaskHeld, TasksPurged
 from penstock.model import Outcome
-from penstock.storage.schema import EVENT_ROWS_AT_ONCE, SCHEMAS, TASKS, Names
+from penstock.storage.schema import EVENT_ROWS_AT_ONCE, TASKS, Names, table_of
 from penstock.storage.task_changes import (
     ATTEMPT,
     DUE_AT,
@@ -69,7 +69,6 @@ _STATES: Final = {
     PURGED: "purged",
 }
 _OUTCOMES: Final = {outcome.value: outcome.name.lower() for outcome in Outcome}
-_SCHEMA: Final = SCHEMAS[TASKS]
 
 
 class TaskRows:
@@ -169,9 +168,7 @@ class TaskRows:
         ]
         kept = [row for row in rows if row is not None]
         if kept:
-            columns = zip(*kept, strict=True)
-            arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
-            self._tables.append(pa.table(arrays, schema=_SCHEMA))
+            self._tables.append(table_of(TASKS, kept))
 
     def _identities(self, waiting: list[Waiting]) -> Mapping[Key, Identity]:
         if self._remembers:

@@ -332,8 +332,7 @@ def remove(disk: Disk) -> None:
             disk.remove(name)
 
 
-SIZES: Final = (256, 16, 1)  # few, so that the statements stay prepared
-VARIABLES_MAX: Final = 32_766  # SQLite's own limit
+SIZES: Final = (256, 16, 1)  # few, so that statements stay prepared; SQLite allows 32,766 variables in one
 
 
 @cache

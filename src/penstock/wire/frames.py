@@ -20,6 +20,9 @@ LENGTH: Final = struct.Struct(">I")
 JSON_HEAD_BYTES: Final = 5  # length and type
 BINARY_FROM: Final = 16  # types from here on carry a correlation
 PROTOCOL_VERSION: Final = 1
+# Over HTTP: frames of requests are the body of a POST to this path, frames of answers the body of its response.
+HTTP_PATH: Final = "/api/v1/rpc"
+MEDIA_TYPE: Final = "application/vnd.penstock.frames"
 SMALL_PIECE_BYTES: Final = 4096  # of a frame that is not whole; smaller ones are put together
 
 Buffer = bytes | memoryview

@@ -24,7 +24,7 @@ from penstock.model import (
     to_datetime,
     to_micros,
 )
-from penstock.replies import Member, Membership
+from penstock.replies import LeaseView, Member, Membership
 from penstock.requests import LetterFilter, Operation, PushOperation, SettleOperation
 from penstock.server.grpc.generated import queues_pb2 as pb
 from penstock.server.grpc.leasing import settling
@@ -228,6 +228,15 @@ def _members(found: list[Member]) -> pb.ListMembersResponse:
     )
 
 
+def _leases(leases: list[LeaseView]) -> pb.ListLeasesResponse:
+    shown = []
+    for lease in leases:
+        fields = msgspec.structs.asdict(lease)
+        fields |= {"leased_at": _moment(lease.leased_at), "expires_at": _moment(lease.expires_at)}
+        shown.append(pb.HeldLease(**fields))
+    return pb.ListLeasesResponse(leases=shown)
+
+
 def _nothing(kind: Any) -> Callable[[Any], Any]:
     return lambda _: kind()
 
@@ -240,6 +249,7 @@ SIMPLE: Final[Mapping[str, Simple]] = {
     "GetStats": Simple(lambda r: ops.Stats(r.queue), stats_of),
     "DeleteQueue": Simple(lambda r: ops.DeleteQueue(r.queue), _nothing(pb.DeleteQueueResponse)),
     "ListQueues": Simple(lambda r: ops.Queues(), lambda names: pb.ListQueuesResponse(queues=names)),
+    "ListLeases": Simple(lambda r: ops.Leases(r.queue, maybe(r, "group"), r.limit or READ_LIMIT), _leases),
     "Pause": Simple(lambda r: ops.Pause(r.queue), _nothing(pb.PauseResponse)),
     "Resume": Simple(lambda r: ops.Resume(r.queue), _nothing(pb.ResumeResponse)),
     "Purge": Simple(lambda r: ops.Purge(r.queue), _nothing(pb.PurgeResponse)),

@@ -22,9 +22,7 @@ def run_app(exchange: Exchange) -> None:
     """Hand a request to the application, in a task of its own."""
     site = exchange.site
     call = _Call(exchange, _scope(exchange))
-    task = site.broker.loop.create_task(call.run(site.app))
-    site.tasks.add(task)
-    task.add_done_callback(site.tasks.discard)
+    site.spawn(call.run(site.app))
 
 
 def _scope(exchange: Exchange) -> Scope:

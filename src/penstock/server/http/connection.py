@@ -212,7 +212,8 @@ class HttpConnection(asyncio.Protocol):
         else:
             exchange = Exchange(self, method, self._url, headers, run_app)
             exchange.all_headers = self._headers
-        exchange.keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
+        exchange.may_stream = parser.get_http_version() != "1.0"
+        exchange.keep_alive = exchange.may_stream and parser.should_keep_alive()
         refused = self._refused(method, headers) or self._misled(method, headers)
         self._receiving = exchange
         self._waiting.append(exchange)
@@ -364,9 +365,13 @@ class HttpConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._stalled_since = self.site.now
+        if self._current is not None and self._current.on_full is not None:
+            self._current.on_full(True)
 
     def resume_writing(self) -> None:
         self._stalled_since = None
+        if self._current is not None and self._current.on_full is not None:
+            self._current.on_full(False)
         self._advance()
 
     def eof_received(self) -> bool:

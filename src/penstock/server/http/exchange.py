@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from penstock.broker import Client, Pending
+from penstock.broker import Client
 from penstock.errors import Internal, PenstockError, TooLarge
 from penstock.replies import LeaseReply, PushReply
 from penstock.server.http.site import refusal
@@ -28,6 +28,12 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 JOINED_BYTES_MAX: Final = 16_384  # a small body goes out in one piece with its headers
 
 
+class Cancellable(Protocol):
+    """What a request waits for."""
+
+    def cancel(self) -> None: ...
+
+
 class Exchange:
     """See the module's rules."""
 
@@ -42,9 +48,12 @@ class Exchange:
         "all_headers",
         "disconnected",
         "is_started",
+        "is_streaming",
         "is_whole",
         "keep_alive",
+        "may_stream",
         "method",
+        "on_full",
         "on_gone",
         "path",
         "pending",
@@ -72,19 +81,22 @@ class Exchange:
         self.queue = queue
         self.request_id = self.site.request_id(headers.get(b"x-request-id"))
         self.keep_alive = True
+        self.may_stream = True  # HTTP/1.0 knows no chunks
         self.is_whole = False
         self.is_started = False
         self.response_complete = False
         self.disconnected = False
         self.all_headers: list[tuple[bytes, bytes]] = []  # with those that are there twice; for the application
         self.on_gone: Callable[[], object] | None = None  # called when the client has gone before the answer
-        self.pending: Pending | None = None
+        self.on_full: Callable[[bool], object] | None = None  # called when the client stops reading, and goes on
+        self.pending: Cancellable | None = None  # what it waits for
         self._headers = headers
         self._run = run
         self._chunks: list[bytes | bytearray] = []
         self._received = 0
         self._reserved = 0  # of what all unread requests may take
         self._started = 0
+        self.is_streaming = False  # the head of the response has left, and perhaps some of the body
 
     # the request
 
@@ -156,6 +168,10 @@ class Exchange:
     def client(self) -> Client:
         return self.protocol.client_named(self._headers.get(b"user-agent", b""), self.address)
 
+    def header(self, name: bytes) -> str:
+        """A header of the request; empty when it is not there."""
+        return self._headers.get(name, b"").decode("latin-1")
+
     @property
     def traceparent(self) -> str | None:
         given = self._headers.get(b"traceparent")
@@ -199,9 +215,11 @@ class Exchange:
         """Answer with lines of headers and a body. A client that has gone gets nothing."""
         if self.response_complete:
             return
-        self.response_complete = True
-        self._drop_body()
+        self._complete()
         if self.disconnected:
+            return
+        if self.is_streaming:  # it is too late for another answer
+            self.protocol.transport.abort()
             return
         self.keep_alive = self.keep_alive and not self.site.is_draining
         head = self.site.head(status, lines, self.keep_alive)
@@ -214,6 +232,29 @@ class Exchange:
             transport.writelines((head, body))
         self._log(status)
         self.protocol.answered(self)
+
+    def stream(self, lines: bytes, data: Sequence[bytes | memoryview], *, is_last: bool) -> None:
+        """Send a part of a response as a chunk; before the first, its head, with these lines of headers."""
+        if self.response_complete or self.disconnected:
+            return
+        parts: list[bytes | memoryview] = []
+        if not self.is_streaming:
+            self.is_streaming = True
+            self.keep_alive = self.keep_alive and not self.site.is_draining
+            parts.append(self.site.head(200, lines + b"transfer-encoding: chunked\r\n", self.keep_alive))
+        if data:
+            parts += [b"%x\r\n" % sum(map(len, data)), *data, b"\r\n"]
+        if is_last:
+            parts.append(b"0\r\n\r\n")
+        self.protocol.transport.writelines(parts)
+        if is_last:
+            self._complete()
+            self._log(200)
+            self.protocol.answered(self)
+
+    def _complete(self) -> None:
+        self.response_complete = True
+        self._drop_body()
 
     def cancel(self) -> None:
         """The client has gone."""

@@ -20,6 +20,7 @@ from penstock.model import ContentType, Outcome, Receipt, check_name
 from penstock.replies import LeaseReply
 from penstock.requests import Settling
 from penstock.server.http.exchange import Exchange
+from penstock.server.http.frames import run_frames
 from penstock.wire import json_models as models
 from penstock.wire import trace
 from penstock.wire.errors import http_status
@@ -245,6 +246,7 @@ OF_BROKER: Final[dict[bytes, Run]] = {
     b"release": _settler(models.Release, lambda asked: _RELEASE),
     b"snooze": _settler(models.Snooze, lambda asked: validation.settling(Outcome.SNOOZED, _seconds(asked.delay_ms))),
     b"extend": extend,
+    b"rpc": run_frames,
 }
 
 

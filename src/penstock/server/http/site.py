@@ -8,7 +8,7 @@ import itertools
 import math
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -107,6 +107,12 @@ class Site:
     def client(self, name: str, address: str) -> Client:
         """Who asks."""
         return Client(_PRINCIPAL, name, address, "http")
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine on behalf of a request; it is cancelled when the server is closed."""
+        task = self.broker.loop.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     def request_id(self, given: bytes | None) -> bytes:
         """The client's own, when it can be repeated, or a new one."""

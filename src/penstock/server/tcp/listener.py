@@ -10,7 +10,7 @@ from typing import Any, Final
 from penstock import limits
 from penstock.broker import Broker
 from penstock.errors import BadRequest, Unavailable
-from penstock.server.tcp.answering import Answering
+from penstock.server.dispatch import Dispatch
 from penstock.server.tcp.connection import TcpConnection
 
 BACKLOG: Final = 4096  # connections that may come at once
@@ -33,7 +33,7 @@ class TcpServer:
         self._listener: asyncio.Server | None = None
         self._is_stopping = False
         self._connections: set[TcpConnection] = set()
-        self._unsent: list[Answering] = []  # connections with answers of this turn of the loop
+        self._unsent: list[Dispatch] = []  # connections with answers of this turn of the loop
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, host: str, port: int) -> None:
@@ -68,7 +68,7 @@ class TcpServer:
         self._connections.discard(connection)
         self.broker.meter.disconnected("tcp")
 
-    def flush_soon(self, connection: Answering) -> None:
+    def flush_soon(self, connection: Dispatch) -> None:
         """Have the connection's answers sent at the end of this turn of the loop."""
         if not self._unsent:
             self.broker.loop.call_soon(self._flush)
