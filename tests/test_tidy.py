@@ -60,7 +60,7 @@ LAYERS: dict[str, set[str]] = {
     "task_index": CORE | {"shard.shard", "shard.engine"},
     "repair": CORE | SHARD,
     "verify": CORE | SHARD,
-    "embedded": CORE | SHARD,
+    "embedded": CORE | SHARD | {"operations"},
     "wire": WIRE,
     "config": BASE,
     "telemetry": CORE | SHARD | {"embedded"},
