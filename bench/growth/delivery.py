@@ -209,7 +209,7 @@ COSTS = [
         sizes=(1_000, 4_000, 10_000),
         steps_at=(200, 1_600),
         hold_exponent_max=LINEAR,
-        hold_ms_max=None,
+        hold_ms_max=400.0,  # one frame makes 10,000 partitions and 1,000 queues
     ),
     Cost("redrive", "dead letters", redrive, sizes=(2_500, 10_000, 40_000), steps_at=(1_500, 6_000)),
     Cost(

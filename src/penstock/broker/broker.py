@@ -33,6 +33,7 @@ from penstock.broker.tasks import BEGUN, Tasks
 from penstock.broker.unread import Unread
 from penstock.broker.waits import Wait, stopping
 from penstock.embedded import Session
+from penstock.engine import Ticket
 from penstock.errors import BadRequest, PenstockError
 from penstock.model import ContentType, Durability, Outcome, Receipt
 from penstock.replies import LeaseReply, SinkState
@@ -277,10 +278,13 @@ class Broker(Awaited):
                 raise refused
         self.flush()
         with self.counting(min((queue for _, queue in wanted), default="")):
-            operations = calls.operations(given.operations)
-            ids, ticket = await asyncio.to_thread(transact, self.shard, operations, producer, client.identity)
+            ids, ticket = await asyncio.to_thread(self._transact, given, producer, client)
         await self.confirmer.confirmed(ticket)
         return ids
+
+    def _transact(self, given: Transact, producer: Producer | None, client: Client) -> tuple[Any, Ticket]:
+        """In a thread: the batches of a large transaction take long to check."""
+        return transact(self.shard, calls.operations(given.operations), producer, client.identity)
 
     async def _sink_committed(self, client: Client, given: CommitSink) -> SinkState:
         refused = self.refused(client, Action.PUSH, given.queue)
