@@ -59,6 +59,7 @@ class TaskRun(Struct, kw_only=True):
 class Task(Struct, kw_only=True):
     """A task as it stands. `result` and `progress` are there when it has them, `runs` when one task is asked for.
 
+    `attempts_lost`, beside `runs`: how many attempts ended with their worker since the task was submitted or retried.
     `result_error` is there instead of `result` when a completed task has none, because it could not be stored.
     """
 
@@ -87,6 +88,7 @@ class Task(Struct, kw_only=True):
     schedule: str
     message_id: str
     trace: str | None
+    attempts_lost: int | UnsetType = UNSET
     runs: list[TaskRun] | UnsetType = UNSET
 
 
@@ -225,6 +227,7 @@ def task_view(task: TaskView, with_runs: bool = True) -> Task:
         progress=raw(task.progress or NO_JSON, NO_JSON),
         timeout_ms=milliseconds(task.timeout_seconds),
         depends_on=list(task.depends_on),
+        attempts_lost=task.attempts_lost if with_runs else UNSET,
         runs=runs,
     )
 
