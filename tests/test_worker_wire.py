@@ -104,9 +104,11 @@ async def test_a_wire_that_is_cut_again_and_again_loses_and_doubles_nothing(brok
             return number
 
         task = on_the_loop if kind == "async" else in_a_thread
-        jobs = await task.aenqueue_many(range(300))
+        jobs = []
         async with working(app, lease_seconds=SHORT_SECONDS, concurrency=4, prefetch_max=20) as worker:
-            for _ in range(5):
+            for batch in range(5):
+                # Each round brings its own work, so that there is enough left to count, however late the cut comes.
+                jobs += await task.aenqueue_many(range(60 * batch, 60 * batch + 60))
                 done = worker.crew.desk.completed + rng.randint(1, 40)
                 await until(partial(has_completed, worker, done))
                 await asyncio.to_thread(broker.cut)

@@ -124,6 +124,8 @@ stalled_seconds: Final = 30.0  # for a client that does not read
 request_bytes_max: Final = 256 * MIB
 fetch_bytes_max: Final = 8 * MIB  # of a stored file, in one answer
 connections_max: Final = 10_000
+grpc_streams_max: Final = 1_000  # calls at a time over one gRPC connection
+grpc_names_max: Final = 10_000  # queues, task types or task ids in one gRPC request that looks at them
 
 # Metrics: names over this many share one series.
 metrics_series_max: Final = 1_000

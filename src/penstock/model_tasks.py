@@ -124,6 +124,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str = ""
 
 
+LOST_OUTCOMES: Final = ("timed_out", "interrupted")  # of runs that were lost with their worker
+
 RESULT_ERROR: Final = "penstock:result_error"  # the only key of what stands for a result that could not be stored
 RESULT_ERROR_START: Final = b'{"%b":' % RESULT_ERROR.encode()
 
@@ -165,6 +167,16 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_final(self) -> bool:
         return self.state in FINAL
+
+    @property
+    def attempts_lost(self) -> int:
+        """Attempts that ended with their worker, since the task was submitted or retried; `task_attempts_lost_max` of
+        them are its end. 0 where `runs` is not filled.
+        """
+        lost = 0
+        for run in self.runs:
+            lost = (0 if run.attempt == 1 else lost) + (run.outcome in LOST_OUTCOMES)
+        return lost
 
     @property
     def result_error(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -189,6 +191,26 @@ def test_a_task_whose_workers_never_answer_is_dead_at_last(office, clock, way):
     seen = office.task(task_id)
     assert (seen.state, seen.attempt) == (TaskState.DEAD, limits.task_attempts_lost_max)
     assert seen.finished_at is not None
+
+
+def test_a_task_shows_how_many_attempts_were_lost_with_their_workers(office, clock, way):
+    task_id = office.enqueue(max_attempts=1)
+
+    def lose() -> Any:
+        office.lease_one()
+        clock.advance(limits.lease_seconds_default + 1)
+        way.let_time_happen()
+        clock.advance(120)
+        return office.task(task_id).attempts_lost
+
+    assert office.task(task_id).attempts_lost == 0
+    assert [lose(), lose()] == [1, 2]
+    office.lease_one().finish("failed", error="no")
+    seen = office.task(task_id)
+    assert (seen.state, seen.attempt, seen.attempts_lost) == (TaskState.DEAD, 3, 2)
+
+    office.retry(task_id)
+    assert lose() == 1
 
 
 def test_an_id_that_the_caller_chose_is_one_task(office):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from penstock import operations as ops
 from penstock.model import Receipt
 from penstock.model_tasks import Finish, WorkerInfo, result_error_json
 from penstock.requests import LeaseRequest
+from penstock.shard import tasks as shard_tasks
 from penstock.worker.command import load_app
 from tests.cli.test_cli_queues import lines
 from tests.support.operations import confirm, run_operation
@@ -230,3 +233,13 @@ def test_the_command_line_shows_the_reason(ps, run):
     assert "result error" in text
     assert "penstock:" not in text
     assert "no result" in run("tasks", "list").out
+
+
+def test_the_command_line_shows_attempts_that_were_lost(ps, run):
+    task_id = run("enqueue", "send", "-q", "mail", "--json").json["task_id"]
+    assert "attempts lost" not in run("tasks", "show", task_id).out
+    leased(ps, "mail")
+    ps.session.shard.confirm(shard_tasks.expire_consumer(ps.session.shard, "w-1"))
+
+    assert run("tasks", "show", task_id, "--json").json["attempts_lost"] == 1
+    assert re.search(r"attempts lost +1 of 10", run("tasks", "show", task_id).out)

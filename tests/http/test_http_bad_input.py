@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock import limits
 from tests.support.http import request
 
 PUSH = "/api/v1/queues/mail/messages"
@@ -162,3 +163,19 @@ def test_a_receipt_is_taken_as_it_was_given_or_not_at_all(server, change):
 
     assert refused["error"]["code"] == "bad_receipt"
     assert taken["results"][0]["status"] == "ok"
+
+
+@pytest.mark.parametrize("message", [b'{"payload":1}', b'{"payload":1,"key":""}'], ids=["plain", "with a key"])
+@pytest.mark.parametrize("path", [PUSH, "/api/v1/transactions"])
+def test_a_push_heeds_the_limit_of_messages_in_a_batch(server, path, message):
+    server.push("mail", 1)
+    many = b"[%b]" % b",".join([message] * (limits.batch_messages_max + 1))
+    body = b'{"messages":%b}' % many
+    if path != PUSH:
+        body = b'{"operations":[{"type":"push","queue":"mail","messages":%b}]}' % many
+
+    response = server.http.post(path, content=body, timeout=120)
+
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_field")
+    assert "messages: " in response.json()["error"]["message"]
+    assert server.stats("mail")["ready"] == 1

@@ -142,7 +142,7 @@ def own_headers(dead: Message) -> dict[str, str]:
 
 def task(view: TaskView) -> dict[str, Any]:
     """A task; its arguments, result and progress as they are. It has no result when that could not be stored."""
-    shown = msgspec.structs.asdict(view) | {"result_error": view.result_error}
+    shown = msgspec.structs.asdict(view) | {"result_error": view.result_error, "attempts_lost": view.attempts_lost}
     if view.result_error:
         shown["result"] = None
     for name in ("args", "kwargs", "result", "progress"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.markup import escape
 
+from penstock import limits
 from penstock import operations as ops
 from penstock.cli import human, output, shapes
 from penstock.cli.exits import SERVER_ERROR, CommandError, exit_code, nothing_there
@@ -288,6 +289,7 @@ def _about(view: TaskView) -> Iterator[tuple[str, str]]:
         ("finished at", _moment(view.finished_at)),
         ("worker", view.worker),
         ("attempts", f"{view.attempt} of {view.max_attempts}" if view.max_attempts else view.attempt),
+        ("attempts lost", f"{view.attempts_lost} of {limits.task_attempts_lost_max}" if view.attempts_lost else ""),
         ("timeout", human.duration(view.timeout_seconds) if view.timeout_seconds else ""),
         ("trace", view.trace),
         ("args", _json(view.args) if view.args != b"[]" else ""),

@@ -122,15 +122,19 @@ def message_place(core: DeliveryState, id: MessageId) -> Partition:
     return partition
 
 
-def queue_to_push(core: DeliveryState, name: str, now: int, id_next: int | None = None) -> tuple[Queue, list[Entry]]:
-    """The queue of a push; one that is not there as it will be, with the entries that make it, for the same frame."""
+def queue_to_push(
+    core: DeliveryState, name: str, now: int, id_next: int | None = None, made: DeliveryState | None = None
+) -> tuple[Queue, list[Entry]]:
+    """The queue of a push; one that is not there as it will be, with the entries that make it, for the same frame.
+    `made` holds the others that the frame makes.
+    """
     queue = core.by_name.get(name)
     if queue is not None:
         if queue.is_dlq:
             raise reserved_name(name)
         return queue, []
     entries = decide_create_queue(core, name, QueueOptions(), now, id_next)
-    imagined = DeliveryState(now)
+    imagined = DeliveryState(now) if made is None else made
     imagined.apply(entries, 0)
     return imagined.by_name[name], entries
 

@@ -416,13 +416,17 @@ class Push:
 
     def places(self, count: int) -> tuple[Int32s, Int64s]:
         """Partition and offset of each of the batch's `count` rows; −1 for a refused row."""
-        partitions = np.full(count, self.parts[0][0] if self.rows is None and self.parts else -1, np.int32)
+        if not self.parts:
+            return np.full(count, -1, np.int32), np.full(count, -1, np.int64)
+        if self.rows is None:
+            ((number, _, first),) = self.parts
+            return np.full(count, number, np.int32), np.arange(first, first + count)
         offsets = np.full(count, -1, np.int64)
-        for (number, accepted, first), rows in zip(self.parts, self.rows_by_part(), strict=True):
-            where = slice(None) if rows is None else rows
-            partitions[where] = number
-            offsets[where] = np.arange(first, first + accepted)
-        return partitions, offsets
+        _, counts, firsts = np.array(self.parts, np.int64).T
+        accepted = np.argsort(self.rows, kind="stable")[int((self.rows < 0).sum()) :]
+        starts = np.cumsum(counts) - counts  # of each part among the accepted rows
+        offsets[accepted] = np.repeat(firsts - starts, counts) + np.arange(len(accepted))
+        return self.rows.astype(np.int32, copy=False), offsets
 
 
 Entry = Push | Record

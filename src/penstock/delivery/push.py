@@ -18,7 +18,7 @@ from penstock import limits
 from penstock.batch import Alike, Batch, encode_plain, layout
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import digests
-from penstock.delivery.entries import Entry, Int32s, PartitionsAdded, Produced, Push, Settled, Span
+from penstock.delivery.entries import Entry, Int32s, Int64s, PartitionsAdded, Produced, Push, Settled, Span
 from penstock.delivery.group import Group
 from penstock.delivery.log import DUE, Queue
 from penstock.delivery.phases import DROPPABLE
@@ -46,6 +46,7 @@ class FramePushes:
 
     def __init__(self, queue: Queue) -> None:
         self.pushes = 0
+        self.turns: int | Int64s = 0  # of the rows that are decided next, when they are several pushes in one batch
         self.accepted = 0
         self.ends: dict[int, int] = {}  # of partitions
         self.names: dict[str, int] = {}  # partitions that are made
@@ -66,9 +67,9 @@ class FramePushes:
         self._dropped[group.id] += count  # what is missing is taken from the push itself
         return dropped
 
-    def add(self, batch: Batch, decided: PushDecision, now: int) -> None:
-        """One more push is decided."""
-        self.pushes += 1
+    def add(self, batch: Batch, decided: PushDecision, pushes: int = 1, *, is_last: bool = False) -> None:
+        """One more batch is decided, of the given number of pushes. After the last one nobody asks for its rows."""
+        self.pushes += pushes
         for entry in decided.entries:
             if isinstance(entry, PartitionsAdded):
                 self.made += entry.names
@@ -76,9 +77,9 @@ class FramePushes:
         for number, count, first in decided.push.parts:
             self.ends[number] = first + count
             self.accepted += count
-            if self._queue.options.max_length is not None:
-                self._pushed += [(now, number, offset) for offset in range(first, first + count)]
-        if batch.flags & layout.DEDUP_KEY:
+        if self._queue.options.max_length is not None and not is_last:
+            self._pushed += _aged(decided.push)
+        if batch.flags & layout.DEDUP_KEY and not is_last:
             self._add_keys(batch, decided)
 
     def _add_keys(self, batch: Batch, decided: PushDecision) -> None:
@@ -127,7 +128,7 @@ def decide_push(
         return PushDecision(entries, push, duplicates)
     if queue.options.max_length is None or is_promised:
         return PushDecision([*entries, push], push, duplicates)
-    before, after = _make_room(queue, parts, queue.options.max_length, now, ahead)
+    before, after = _make_room(queue, push, queue.options.max_length, now, ahead)
     return PushDecision([*entries, *before, push, *after], push, duplicates)
 
 
@@ -153,7 +154,7 @@ def check_allowed(queue: Queue, batch: Batch) -> None:
 
 def _rows(queue: Queue, batch: Batch, choice: PartitionChoice, ahead: FramePushes | None) -> tuple[Int32s, list[Entry]]:
     """Partition of each row (one element when all go to the same), and the entry that makes new partitions."""
-    turn = 1 if ahead is None else 1 + ahead.pushes
+    turn = 1 if ahead is None else 1 + ahead.pushes + ahead.turns
     made = {} if ahead is None else ahead.names
     if choice is None and queue.options.partitions != "named":
         return _by_key(queue, batch, turn), []
@@ -169,15 +170,15 @@ def _rows(queue: Queue, batch: Batch, choice: PartitionChoice, ahead: FramePushe
     return numbers, entries
 
 
-def _by_key(queue: Queue, batch: Batch, turn: int) -> Int32s:
+def _by_key(queue: Queue, batch: Batch, turn: int | Int64s) -> Int32s:
     count = len(queue.partitions)
     if count == 1:
         return np.zeros(1, np.int32)
-    # Messages without a key go to one partition per batch, in turn.
+    # Messages without a key go to one partition per push, in turn.
     spread = (queue.pushes + turn) % count
     hashes = batch.key_hashes()
     if hashes is None:
-        return np.array([spread], np.int32)
+        return np.atleast_1d(spread).astype(np.int32)
     return np.where(hashes == 0, spread, hashes % count).astype(np.int32)
 
 
@@ -247,13 +248,13 @@ def _end(queue: Queue, number: int, ahead: FramePushes | None) -> int:
 
 
 def _make_room(
-    queue: Queue, parts: list[tuple[int, int, int]], max_length: int, now: int, ahead: FramePushes | None
+    queue: Queue, push: Push, max_length: int, now: int, ahead: FramePushes | None
 ) -> tuple[list[Entry], list[Entry]]:
     """Refuse, or drop the oldest, when a group would have more than `max_length` messages before it.
 
     What is dropped comes from what waits already, before the push, and then from the batch itself, after it.
     """
-    allowed = max_length - sum(count for _, count, _ in parts)
+    allowed = max_length - sum(count for _, count, _ in push.parts)
     before: list[Entry] = []
     after: list[Entry] = []
     for group in queue.groups.values():
@@ -268,8 +269,8 @@ def _make_room(
             continue
         oldest = (ahead or FramePushes(queue)).drop(group, excess)
         before += _overflowed(group, oldest, now)
-        pushed = ((now, number, offset) for number, count, first in parts for offset in range(first, first + count))
-        after += _overflowed(group, list(islice(pushed, excess - len(oldest))), now)
+        if excess > len(oldest):
+            after += _overflowed(group, list(islice(_aged(push), excess - len(oldest))), now)
     return before, after
 
 
@@ -293,6 +294,15 @@ def _unheld(progress: Progress) -> Iterator[Aged]:
         for offset in range(max(extent.first, progress.base), extent.end):
             if progress.state_of(offset) in DROPPABLE:
                 yield extent.pushed_at, partition.id, offset
+
+
+def _aged(push: Push) -> Iterator[Aged]:
+    """The messages of a push, the first one first."""
+    if push.rows is None:
+        return ((push.pushed_at, number, first + row) for number, count, first in push.parts for row in range(count))
+    partitions, offsets = push.places(len(push.rows))
+    places = zip(partitions.tolist(), offsets.tolist(), strict=True)
+    return ((push.pushed_at, number, offset) for number, offset in places if number >= 0)
 
 
 def _overflowed(group: Group, dropped: list[Aged], now: int) -> list[Entry]:

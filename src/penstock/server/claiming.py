@@ -25,7 +25,7 @@ from penstock.model import DEFAULT_GROUP, Outcome, Receipt, check_name, to_datet
 from penstock.model_tasks import Envelope
 from penstock.replies import LeaseReply, Piece
 from penstock.requests import LeaseRequest
-from penstock.wire.json_frames import Claim, Claimed, ClaimedTask, Parent
+from penstock.wire.json_frames import CLAIMED_MAX, Claim, Claimed, ClaimedTask, Parent
 from penstock.wire.json_shapes import milliseconds
 from penstock.wire.json_shapes import seconds as seconds_of
 
@@ -36,6 +36,8 @@ _RELEASE: Final = validation.settling(Outcome.RELEASED)
 async def claim(broker: Broker, client: Client, given: Claim) -> Claimed:
     """Tasks for a worker, or none when the time is over."""
     worker_id = check_name(given.worker_id, "worker_id")
+    if given.max > CLAIMED_MAX:
+        raise InvalidField(f"max: {given.max:,} is over the limit of {CLAIMED_MAX:,}")
     queues = [check_name(queue, f"queues[{index}]") for index, queue in enumerate(dict.fromkeys(given.queues))]
     request = validation.lease_request(given.max, seconds_of(given.lease_ms), worker_id, None, False)
     if not queues:

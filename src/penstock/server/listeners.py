@@ -147,7 +147,13 @@ async def _start_grpc(broker: Broker, settings: Settings, port: int) -> Listener
     from penstock.server.grpc import start_grpc
 
     try:
-        server = await start_grpc(broker, settings.host, port, request_bytes_max=settings.request_bytes_max)
+        server = await start_grpc(
+            broker,
+            settings.host,
+            port,
+            request_bytes_max=settings.request_bytes_max,
+            connections_max=settings.connections_max,
+        )
     except InvalidField as error:
         if port != Settings().grpc_port:
             raise

@@ -19,10 +19,10 @@ from penstock.delivery.entries import SinkCommitted
 from penstock.delivery.sinks import Todo, check_commit
 from penstock.errors import StorageError
 from penstock.replies import SinkState
-from penstock.requests import PushOperation, SinkCommit
+from penstock.requests import SinkCommit
 from penstock.shard.engine import Ticket
 from penstock.shard.shard import Shard
-from penstock.shard.transactions import Plan
+from penstock.shard.transactions import Plan, Prepared, Pushes
 from penstock.storage.staging import Staging, check_staged
 
 T = TypeVar("T")
@@ -129,7 +129,10 @@ def _put(shard: Shard, wanted: SinkCommit, todo: Todo, batches: Sequence[Batch],
         raise _Moved
     now = shard.begin_push()
     shard.tick(now, shard.clock.monotonic())
-    plan = Plan(shard, [PushOperation(wanted.queue, batch, batch.partitions) for batch in batches], now, client)
+    pushes = [
+        Pushes(wanted.queue, batch, batch.partitions, [batch.count], [number]) for number, batch in enumerate(batches)
+    ]
+    plan = Plan(shard, Prepared(pushes, {}), now, client)
     queue = plan.queue(wanted.queue)
     done = todo.done + len(batches)
     is_whole = todo.done == 0 and done == len(todo.staged)

@@ -2,17 +2,25 @@
 
 Everything is decided once, each push with what those before it do to its queue, then written and applied. A refusal
 changes nothing.
+
+The lock is held for as little as possible: small pushes to one queue are joined into one batch before it is taken, and
+ids are listed after it is released. A joined batch does what its pushes would have done one after the other.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from penstock import limits
+from penstock.batch import Batch, join
 from penstock.delivery import settle
 from penstock.delivery.admin import queue_to_push
+from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry, Push, entry_bytes
 from penstock.delivery.log import Queue
 from penstock.delivery.producers import answer_bytes_max, answered, check_producer, ids_of
@@ -22,69 +30,139 @@ from penstock.delivery.repeats import check_types
 from penstock.errors import LeaseLost, TooLarge
 from penstock.model import Durability, MessageId, Receipt
 from penstock.replies import PushReply
-from penstock.requests import Operation, Producer, PushOperation, SettleOperation, Settling
+from penstock.requests import Operation, PartitionChoice, Producer, PushOperation, SettleOperation, Settling
 from penstock.shard.engine import Ticket
 from penstock.shard.shard import Shard
 
 TRANSACTION: Final = 0  # in place of a queue: the answer is that of a transaction
+SMALL_BYTES: Final = 64 * limits.KIB  # a batch above this is not worth copying to save an entry
+JOINED_BYTES_MAX: Final = limits.batch_bytes_max // 4
+
+
+class Pushes(NamedTuple):
+    """Pushes to one queue as one batch."""
+
+    queue: str
+    batch: Batch
+    partition: PartitionChoice
+    counts: Sequence[int]  # rows of each of them
+    numbers: Sequence[int]  # of each of them among the pushes of the transaction
+
+
+class Prepared(NamedTuple):
+    """The operations of a transaction, grouped."""
+
+    pushes: list[Pushes]
+    settles: dict[Settling, list[Receipt]]
+
+
+def prepared(operations: Sequence[Operation]) -> Prepared:
+    """Group operations; refuses a receipt that is named twice. Needs no lock."""
+    settles: dict[Settling, list[Receipt]] = {}
+    for each in operations:
+        if isinstance(each, SettleOperation):
+            settles.setdefault(each.how, []).append(each.receipt)
+    _check_receipts(settles)
+    return Prepared(joined([each for each in operations if isinstance(each, PushOperation)]), settles)
+
+
+def joined(pushes: Sequence[PushOperation]) -> list[Pushes]:
+    """Pushes in which small neighbours of the same queue are one batch; the order within each queue stays."""
+    if len(pushes) == 1:
+        return [_joined(pushes, [0])]
+    groups: list[list[int]] = []
+    open: dict[str, tuple[list[int], int]] = {}  # by queue: the group that may grow, and its bytes
+    for number, push in enumerate(pushes):
+        size = push.batch.nbytes
+        group, total = open.get(push.queue, ([], JOINED_BYTES_MAX))
+        if total + size > JOINED_BYTES_MAX or not _is_small(push):
+            group, total = [], 0
+            groups.append(group)
+        group.append(number)
+        open[push.queue] = group, total + size if _is_small(push) else JOINED_BYTES_MAX
+    return [_joined(pushes, group) for group in groups]
+
+
+def _is_small(push: PushOperation) -> bool:
+    batch, choice = push.batch, push.partition
+    is_whole = choice is None or isinstance(choice, int | str) or len(choice) == batch.count
+    return is_whole and batch.count > 0 and batch.nbytes <= SMALL_BYTES and not batch.compressed
+
+
+def _joined(pushes: Sequence[PushOperation], numbers: list[int]) -> Pushes:
+    some = [pushes[number] for number in numbers]
+    counts = [each.batch.count for each in some]
+    if len(some) == 1:
+        return Pushes(some[0].queue, some[0].batch, some[0].partition, counts, numbers)
+    choices: list[int | str | None] | None = None
+    if any(each.partition is not None for each in some):
+        choices = []
+        for each, count in zip(some, counts, strict=True):
+            choice = each.partition
+            choices += repeat(choice, count) if choice is None or isinstance(choice, int | str) else choice
+    return Pushes(some[0].queue, join([each.batch for each in some]), choices, counts, numbers)
 
 
 def transact(
     shard: Shard, operations: Sequence[Operation], producer: Producer | None = None, client: str = ""
 ) -> tuple[list[list[MessageId]], Ticket]:
     """Do all of it in one frame; the ids of each push, in order. Asked again by its producer, it only answers."""
-    _check_receipts(operations)
+    work = prepared(operations)
     if producer is not None:
         check_producer(producer)
-    return shard.run(lambda: _transact(shard, operations, producer, client))
+    ids, ticket = shard.run(lambda: _transact(shard, work, producer, client))
+    return ids(), ticket
 
 
 def _transact(
-    shard: Shard, operations: Sequence[Operation], producer: Producer | None, client: str
-) -> tuple[list[list[MessageId]], Ticket]:
+    shard: Shard, work: Prepared, producer: Producer | None, client: str
+) -> tuple[Callable[[], list[list[MessageId]]], Ticket]:
     answer = shard.core.producers.find(producer, TRANSACTION) if producer is not None else None
     if answer is not None:
         shard.begin()
-        return [ids_of(push) for push in answer.pushes], shard.read_ticket
-    now = shard.begin_push() if any(isinstance(each, PushOperation) for each in operations) else shard.begin()[0]
+        pushes = answer.pushes
+        return lambda: [ids_of(push) for push in pushes], shard.read_ticket
+    now = shard.begin_push() if work.pushes else shard.begin()[0]
     shard.tick(now, shard.clock.monotonic())
-    plan = Plan(shard, operations, now, client, is_remembered=producer is not None)
-    entries, pushed = plan.entries, plan.ids
+    plan = Plan(shard, work, now, client, is_remembered=producer is not None)
+    entries = plan.entries
     if producer is not None:
-        entries.append(answered(TRANSACTION, producer, now, pushed))
-    return pushed, plan.commit(entries, shard.durability) if entries else shard.read_ticket
+        entries.append(answered(TRANSACTION, producer, now, plan.ids()))
+    return plan.ids, plan.commit(entries, shard.durability) if entries else shard.read_ticket
 
 
 class Plan:
     """Operations that are done in one frame, decided with the lock held."""
 
-    def __init__(
-        self, shard: Shard, operations: Sequence[Operation], now: int, client: str, *, is_remembered: bool = False
-    ) -> None:
+    def __init__(self, shard: Shard, work: Prepared, now: int, client: str, *, is_remembered: bool = False) -> None:
         self.entries: list[Entry] = []
         self.queues: dict[str, Queue] = {}  # those that are pushed to; new ones as they will be
-        self._made = 0  # queues that are made
+        self._made: DeliveryState | None = None  # with the queues that are made
         self._shard = shard
         self._now = now
         self._client = client
         self._ahead: dict[str, FramePushes] = {}
-        self._answers: list[PushReply] = []
+        self._answers: list[tuple[Pushes, PushReply]] = []
         self._pushes: list[tuple[Queue, Push]] = []
         self._chosen: list[settle.Chosen] = []
-        for each in operations:
-            if isinstance(each, PushOperation):
-                self.queue(each.queue)
-        self._settle([each for each in operations if isinstance(each, SettleOperation)])
-        for each in operations:
-            if isinstance(each, PushOperation):
-                self._push(each)
+        for each in work.pushes:
+            self.queue(each.queue)
+        self._settle(work.settles)
+        last = {each.queue: each for each in work.pushes}
+        for each in work.pushes:
+            self._push(each, is_last=last[each.queue] is each)
         self._check_frame(is_remembered=is_remembered)
         self._bill = decide_bill(self._pushes, client, now)
 
-    @property
     def ids(self) -> list[list[MessageId]]:
-        """Those of each push, in order."""
-        return [each.ids() for each in self._answers]
+        """Those of each push, in order. Needs no lock."""
+        found: dict[int, list[MessageId]] = {}
+        for pushes, reply in self._answers:
+            ids, first = reply.ids(), 0
+            for number, count in zip(pushes.numbers, pushes.counts, strict=True):
+                found[number] = ids[first : first + count]
+                first += count
+        return [found[number] for number in range(len(found))]
 
     def commit(self, entries: list[Entry], level: Durability) -> Ticket:
         """Do it, with whatever else the frame holds."""
@@ -100,27 +178,31 @@ class Plan:
         queue = self.queues.get(name)
         if queue is None:
             core = self._shard.core
-            queue, created = queue_to_push(core, name, self._now, core.queue_id_next + self._made)
-            self._made += bool(created)
+            if self._made is None and name not in core.by_name:
+                self._made = DeliveryState(self._now)
+            queue, created = queue_to_push(core, name, self._now, self._id_next, self._made)
             self.queues[name] = queue
             self._ahead[name] = FramePushes(queue)
             self.entries += created
         return queue
 
-    def _settle(self, operations: Sequence[SettleOperation]) -> None:
-        core, by_way = self._shard.core, dict[Settling, list[Receipt]]()
-        for each in operations:
-            by_way.setdefault(each.how, []).append(each.receipt)
-        pairs = [(chosen, how) for how, receipts in by_way.items() for chosen in settle.find_receipts(core, receipts)]
-        self.entries += settle.decide_settles(core, pairs, self._now, self._shard.rng, core.queue_id_next + self._made)
+    @property
+    def _id_next(self) -> int:
+        return self._shard.core.queue_id_next + (0 if self._made is None else len(self._made.queues))
+
+    def _settle(self, settles: dict[Settling, list[Receipt]]) -> None:
+        core = self._shard.core
+        pairs = [(chosen, how) for how, receipts in settles.items() for chosen in settle.find_receipts(core, receipts)]
+        self.entries += settle.decide_settles(core, pairs, self._now, self._shard.rng, self._id_next)
         self._chosen = [chosen for chosen, _ in pairs]
 
-    def _push(self, each: PushOperation) -> None:
-        queue, ahead = self.queues[each.queue], self._ahead[each.queue]
-        decided = decide_push(self._shard.core, queue, each.batch, self._now, each.partition, ahead=ahead)
-        check_types(queue, each.batch, decided.duplicates)
-        ahead.add(each.batch, decided, self._now)
-        self._answers.append(self._shard.push_reply(queue, each.batch, decided, ahead.made))
+    def _push(self, pushes: Pushes, *, is_last: bool) -> None:
+        queue, ahead, batch = self.queues[pushes.queue], self._ahead[pushes.queue], pushes.batch
+        ahead.turns = np.repeat(np.arange(len(pushes.counts)), pushes.counts) if len(pushes.counts) > 1 else 0
+        decided = decide_push(self._shard.core, queue, batch, self._now, pushes.partition, ahead=ahead)
+        check_types(queue, batch, decided.duplicates)
+        ahead.add(batch, decided, len(pushes.counts), is_last=is_last)
+        self._answers.append((pushes, self._shard.push_reply(queue, batch, decided, ahead.made)))
         self._pushes.append((queue, decided.push))
         self.entries += decided.entries
 
@@ -133,8 +215,8 @@ class Plan:
             raise TooLarge(f"the transaction holds {size:,} bytes of messages", hint="split it into smaller ones")
 
 
-def _check_receipts(operations: Sequence[Operation]) -> None:
-    settled = Counter(each.receipt for each in operations if isinstance(each, SettleOperation))
-    for receipt, count in settled.items():
-        if count > 1:
-            raise LeaseLost(f"receipt {receipt} is settled {count} times in one transaction")
+def _check_receipts(settles: dict[Settling, list[Receipt]]) -> None:
+    everything = [receipt for receipts in settles.values() for receipt in receipts]
+    if len(set(everything)) < len(everything):
+        receipt, count = Counter(everything).most_common(1)[0]
+        raise LeaseLost(f"receipt {receipt} is settled {count} times in one transaction")

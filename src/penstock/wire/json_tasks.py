@@ -41,7 +41,10 @@ _ANY_TEXT: Final = Kind(str | None)
 _SEARCH: Final[dict[str, Any]] = {"is_request": True, "omit_defaults": True, "kinds": {"task_type": _ANY_TEXT}}
 
 TASK: Final = Shape(
-    TaskView, "Task", absent=("result", "progress", "runs"), more=[("result_error", str | UnsetType, UNSET)]
+    TaskView,
+    "Task",
+    absent=("result", "progress", "runs"),
+    more=[("result_error", str | UnsetType, UNSET), ("attempts_lost", int | UnsetType, UNSET)],
 )
 TASK_FILTER: Final = Shape(TaskFilter, "TaskFilter", without=("limit", "cursor"), **_SEARCH)
 TASK_SEARCH: Final = Shape(
@@ -140,7 +143,9 @@ def task_view(task: TaskView, with_runs: bool = True) -> Any:
     view = TASK.write(task)
     if task.result_error:
         view.result, view.result_error = UNSET, task.result_error
-    if not with_runs:
+    if with_runs:
+        view.attempts_lost = task.attempts_lost
+    else:
         view.runs = UNSET
     return view
 
@@ -157,7 +162,7 @@ def task_update(task: TaskView) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not UNSET}
 
 
-_LARGE: Final = ("args", "kwargs", "result", "result_error", "runs")
+_LARGE: Final = ("args", "kwargs", "result", "result_error", "runs", "attempts_lost")
 
 
 class PurgedTasks(Struct):

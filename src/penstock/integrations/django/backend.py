@@ -11,8 +11,9 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable
+from inspect import getattr_static
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from django.core.exceptions import ImproperlyConfigured
@@ -78,9 +79,10 @@ class StoredError(TaskError):
             if found is None:
                 continue
             for part in parts[length:]:
-                found = vars(found).get(part) if isinstance(found, type | ModuleType) else None
-            if isinstance(found, type) and issubclass(found, BaseException):
-                return found
+                # By its type: to ask a module that is loaded lazily for anything, even `__class__`, loads it.
+                found = getattr_static(found, part, None) if issubclass(type(found), type | ModuleType) else None
+            if issubclass(type(found), type) and issubclass(found, BaseException):
+                return cast("type[BaseException]", found)
             break
         raise ImportError(f"{self.exception_class_path!r} is no exception of a module that is loaded")
 

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 
 async def start_grpc(
-    broker: Broker, host: str, port: int, *, request_bytes_max: int = limits.frame_bytes_max
+    broker: Broker,
+    host: str,
+    port: int,
+    *,
+    request_bytes_max: int = limits.frame_bytes_max,
+    connections_max: int = limits.connections_max,
 ) -> GrpcServer:
     """Serve on the running loop; port 0 takes any free one."""
     try:
@@ -26,7 +31,7 @@ async def start_grpc(
             raise
         hint = "pip install 'penstock[grpc]', or set grpc_port to 'off'"
         raise InvalidField(f"grpc_port: gRPC needs {error.name}, which is not installed", hint=hint) from None
-    return await service.start(broker, host, port, request_bytes_max)
+    return await service.start(broker, host, port, request_bytes_max, connections_max)
 
 
 __all__ = ["start_grpc"]

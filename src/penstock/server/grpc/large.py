@@ -7,13 +7,15 @@ until it is done, so a large request is parsed a piece at a time: bytes that fol
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Final, ParamSpec, TypeVar
 
 from penstock import limits
-from penstock.errors import BadRequest
+from penstock.errors import BadRequest, InvalidField
+from penstock.wire.json_frames import CLAIMED_MAX, QUEUES_MAX
 from penstock.wire.json_pieces import LARGE_BYTES
+from penstock.wire.json_tasks import TASKS_MAX
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,6 +26,22 @@ LARGE_COUNT: Final = 2000  # values whose conversion takes some milliseconds
 TURN_COUNT: Final = 100  # values that are dealt with in one turn of the loop
 _FIXED: Final = {1: 8, 5: 4}  # bytes by wire type
 _VARINT, _BYTES = 0, 2
+# How many values a field of a request may have, as in JSON. Those of a push, a settlement and an extension are counted
+# where they are read, together.
+COUNTS_MAX: Final[Mapping[str, Mapping[str, int]]] = {
+    "ClaimTasksRequest": {"queues": QUEUES_MAX},
+    "FinishTasksRequest": {"finishes": limits.lease_messages_max},
+    "GetTaskStatsRequest": {"queues": limits.grpc_names_max},
+    "HeartbeatRequest": {"held": limits.partitions_max},
+    "HeartbeatWorkerRequest": {"receipts": limits.lease_messages_max, "progress": CLAIMED_MAX},
+    "LeaseRequest": {"partitions": limits.partitions_max},
+    "NewTask": {"depends_on": limits.task_parents_max},
+    "StreamOpen": {"partitions": limits.partitions_max},
+    "StreamTaskUpdatesRequest": dict.fromkeys(("task_ids", "task_types", "queues"), limits.grpc_names_max),
+    "SubmitTasksRequest": {"tasks": TASKS_MAX},
+    "TransactRequest": {"operations": limits.lease_messages_max},
+    "WatchEventsRequest": {"queues": limits.grpc_names_max},
+}
 
 _is_large: ContextVar[bool] = ContextVar("is_large", default=False)  # the request that is being answered
 
@@ -32,7 +50,10 @@ async def parse(kind: Any, data: bytes) -> Any:
     """A message from outside. `convert` in the same task knows whether it is large."""
     is_large = len(data) > LARGE_BYTES
     _is_large.set(is_large)
-    return await asyncio.to_thread(_parsed, kind, data) if is_large else _parsed(kind, data)
+    message = await asyncio.to_thread(_parsed, kind, data) if is_large else _parsed(kind, data)
+    if (counts := COUNTS_MAX.get(kind.DESCRIPTOR.name)) is not None:
+        _check_counts(message, counts)
+    return message
 
 
 async def convert(work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
@@ -47,6 +68,14 @@ async def convert_many(count: int, work: Callable[P, T], *arguments: P.args, **o
     if count > LARGE_COUNT:
         return await asyncio.to_thread(work, *arguments, **options)
     return work(*arguments, **options)
+
+
+def _check_counts(message: Any, counts: Mapping[str, int]) -> None:
+    for field, count_max in counts.items():
+        count = len(getattr(message, field))
+        if count > count_max:
+            hint = "send several requests"
+            raise InvalidField(f"{field}: {count:,} values is over the limit of {count_max:,}", hint=hint)
 
 
 def _parsed(kind: Any, data: bytes) -> Any:

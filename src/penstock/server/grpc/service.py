@@ -17,8 +17,8 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from penstock import limits, validation
 from penstock import operations as ops
-from penstock import validation
 from penstock.batch import Batch
 from penstock.broker import Broker, Client, Principal
 from penstock.broker.reply_size import receipts_in, split
@@ -238,11 +238,14 @@ class GrpcServer:
         await self._server.stop(grace)
 
 
-async def start(broker: Broker, host: str, port: int, request_bytes_max: int) -> GrpcServer:
+async def start(broker: Broker, host: str, port: int, request_bytes_max: int, connections_max: int) -> GrpcServer:
     """See `start_grpc`."""
     server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", request_bytes_max),
+            # gRPC reads a message whole before it hands it over, and has no budget for all of them together.
+            ("grpc.max_concurrent_streams", limits.grpc_streams_max),
+            ("grpc.max_allowed_incoming_connections", connections_max),
             ("grpc.max_send_message_length", -1),  # what is sent is bounded by what was asked for
             ("grpc.keepalive_time_ms", KEEPALIVE_MS),  # a client that vanished without a word is found out
             ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
