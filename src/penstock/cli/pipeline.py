@@ -21,8 +21,9 @@ from typer.main import get_command
 
 from penstock.cli import human, output, spark_session
 from penstock.cli.exits import nothing_there
-from penstock.cli.options import AsJson, ContextOption, Since, Until, Url
-from penstock.cli.spark_session import Bar, Conf, Master, parsed_conf, readable
+from penstock.cli.options import AsJson, Since, Until, command
+from penstock.cli.spark_session import Bar, Conf, Master, parsed_conf
+from penstock.cli.target import Broker
 from penstock.spark.pipelines.base import Options, Pipeline, Report
 from penstock.spark.pipelines.flags import Option, option_list
 from penstock.spark.pipelines.state import plain
@@ -282,7 +283,7 @@ NameOrAll = Annotated[
 Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="Its files. [default: ./pipelines/NAME]")]
 
 
-@app.command(name="list")
+@command(app, "list")
 def list_(as_json: AsJson = False) -> None:
     """The pipelines that ship with Penstock."""
     from penstock.spark.pipelines.runner import shipped
@@ -297,7 +298,7 @@ def list_(as_json: AsJson = False) -> None:
     output.write("\n[dim]'penstock pipeline explain NAME' says more; your own: docs/pipelines.md[/]")
 
 
-@app.command()
+@command(app)
 def explain(name: Name, as_json: AsJson = False) -> None:
     """What a pipeline reads, does and writes, and its options."""
     from penstock.spark.pipelines.runner import find
@@ -305,8 +306,9 @@ def explain(name: Name, as_json: AsJson = False) -> None:
     write_explanation(find(name), as_json=as_json)
 
 
-@app.command(cls=PipelineCommand)
+@command(app, cls=PipelineCommand)
 def run(
+    broker: Broker,
     ctx: typer.Context,
     name: Name,
     queue: Annotated[
@@ -318,8 +320,6 @@ def run(
     out: Out = None,
     master: Master = "local[*]",
     conf: Conf = None,
-    url: Url = None,
-    context: ContextOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a pipeline. What earlier runs have done is not done again.
@@ -329,7 +329,7 @@ def run(
     from penstock.spark.pipelines.base import Run
     from penstock.spark.pipelines.runner import default_out, execute
 
-    where, options, place = readable(url, context), chosen(ctx), out or default_out(name)
+    where, options, place = broker.readable_address(), chosen(ctx), out or default_out(name)
     settings = parsed_conf(conf)
     made = Run(None, where, queue or (), options=options, out=place, since=since, until=until)
     named(ctx).check(made)
@@ -343,7 +343,7 @@ def run(
     write_report(named(ctx), made, report, as_json=as_json)
 
 
-@app.command()
+@command(app)
 def status(name: NameOrAll = None, out: Out = None, as_json: AsJson = False) -> None:
     """What earlier runs left behind: when, what, how far."""
     from penstock.spark.pipelines.runner import default_out
