@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from penstock.worker.processes import exit_text, kill_group, watch
 
 from penstock.model_tasks import TaskState
+from penstock.worker.processes import exit_text, kill_group, watch
 from tests.support.children import Children, is_gone
 from tests.support.served import QUIET, Served
 from tests.support.worker_process import PATIENCE_SECONDS
