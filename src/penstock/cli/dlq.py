@@ -82,9 +82,9 @@ def show(broker: Broker, id: LetterId, as_json: AsJson = False) -> None:
 
 @command(app)
 def redrive(
-    filters: FilterFlags,
     broker: Broker,
     queue: QueueName,
+    filters: FilterFlags,
     id: Annotated[
         list[str] | None, typer.Option("--id", help="This dead letter; may repeat.", rich_help_panel=FILTER)
     ] = None,

@@ -29,9 +29,9 @@ QUESTIONS = {"purge": "Forget all {}, and cancel those that wait?", "cancel": "C
 
 @command(app)
 def begin(
-    filters: FilterFlags,
     broker: Broker,
     action: Action,
+    filters: FilterFlags,
     yes: Yes = False,
     wait: Wait = False,
     as_json: AsJson = False,

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args
 
 import msgspec
 import typer
@@ -38,6 +38,8 @@ Shell = Annotated[
 class Flags:
     """Options that several commands share. A command that has a parameter of such a type has a flag for each field."""
 
+    are_last: ClassVar[bool] = False  # after all others, in the help
+
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
         """The flags, as parameters of a command."""
@@ -47,18 +49,24 @@ class Flags:
 def expanded(function: Callable[..., None]) -> Callable[..., None]:
     """The function of a command with flags in place of its parameters that are `Flags`."""
     signature = inspect.signature(function, eval_str=True)
-    kinds = {name: parameter.annotation for name, parameter in signature.parameters.items()}
-    shared = {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Flags)}
-    flags = {name: kind.parameters() for name, kind in shared.items()}
+    first: list[inspect.Parameter] = []
+    last: list[inspect.Parameter] = []
+    shared: dict[str, tuple[type[Flags], list[str]]] = {}
+    for name, parameter in signature.parameters.items():
+        kind = parameter.annotation
+        if isinstance(kind, type) and issubclass(kind, Flags):
+            flags = kind.parameters()
+            shared[name] = (kind, [flag.name for flag in flags])
+            (last if kind.are_last else first).extend(flags)
+        else:
+            first.append(parameter)
 
     def run(**arguments: Any) -> None:
-        for name, kind in shared.items():
-            arguments[name] = kind(**{flag.name: arguments.pop(flag.name) for flag in flags[name]})
+        for name, (kind, names) in shared.items():
+            arguments[name] = kind(**{flag: arguments.pop(flag) for flag in names})
         function(**arguments)
 
-    own = [parameter for name, parameter in signature.parameters.items() if name not in shared]
-    everything = [*own, *(flag for name in flags for flag in flags[name])]
-    keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in everything]
+    keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in [*first, *last]]
     run.__signature__ = signature.replace(parameters=keywords)  # type: ignore[attr-defined]
     run.__name__, run.__doc__ = function.__name__, function.__doc__
     return run
@@ -196,6 +204,8 @@ DEFAULTS: dict[str, Any] = {field.name: field.default for field in msgspec.struc
 
 class QueueFlags(Flags):
     """A flag for each queue option: a new option has its flag the day it is declared."""
+
+    are_last: ClassVar[bool] = True
 
     def __init__(self, **texts: str | None) -> None:
         # What values may be is checked where queues are made.

@@ -24,13 +24,11 @@ from penstock.cli.exits import nothing_there
 from penstock.cli.options import AsJson, Since, Until, command
 from penstock.cli.spark_session import Bar, Conf, Master, parsed_conf
 from penstock.cli.target import Broker
-from penstock.spark.pipelines.base import Options, Pipeline, Report
-from penstock.spark.pipelines.flags import Option, option_list
-from penstock.spark.pipelines.state import plain
 from penstock.units import plural
 
 if TYPE_CHECKING:
-    from penstock.spark.pipelines.base import Run
+    from penstock.spark.pipelines.base import Options, Pipeline, Report, Run
+    from penstock.spark.pipelines.flags import Option
     from penstock.spark.pipelines.state import Record
 
 
@@ -93,6 +91,7 @@ def first_word(words: Sequence[str], parameters: Sequence[Any]) -> str | None:
 
 def parameters(pipeline: Pipeline) -> list[Any]:
     """A parameter for each option of a pipeline."""
+    from penstock.spark.pipelines.flags import option_list
 
     def shape() -> None:
         """Nothing but its parameters."""
@@ -127,6 +126,8 @@ WRAPPED: Final = 36  # text that is longer than this may be wrapped; a trace id 
 
 def write_explanation(pipeline: Pipeline, *, as_json: bool) -> None:
     """A pipeline, and how it is run."""
+    from penstock.spark.pipelines.flags import option_list
+
     options = option_list(pipeline.options)
     if as_json:
         shown = [_option(each) for each in options]
@@ -261,6 +262,8 @@ def _option(option: Option) -> dict[str, Any]:
 
 
 def _plain(value: msgspec.Struct) -> dict[str, Any]:
+    from penstock.spark.pipelines.state import plain
+
     found: dict[str, Any] = msgspec.to_builtins(value, enc_hook=plain)
     return found
 

@@ -39,13 +39,13 @@ def list_(broker: Broker, as_json: AsJson = False) -> None:
 
 @command(app, "set")
 def set_(
-    task: TaskFlags,
     broker: Broker,
     name: Name,
     cron: Annotated[
         str, typer.Argument(metavar="CRON", help="'*/5 * * * *', '@hourly', … or six fields from seconds.")
     ],
     task_type: TaskType,
+    task: TaskFlags,
     timezone: Annotated[str, typer.Option("--timezone", "-z", help="Such as Europe/Berlin.")] = "UTC",
     catch_up: Annotated[bool, typer.Option("--catch-up", help="Submit what was missed while no broker ran.")] = False,
     as_json: AsJson = False,

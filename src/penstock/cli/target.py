@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import msgspec
 import typer
@@ -156,6 +156,7 @@ CLIENT: Final = "penstock-cli"  # what the broker's logs and metrics call us
 class Broker(Flags):
     """The broker, or data directory, that a command speaks to."""
 
+    are_last: ClassVar[bool] = True
     url: Url = None
     context: ContextOption = None
 

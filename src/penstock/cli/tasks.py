@@ -134,7 +134,7 @@ class TaskFlags(Flags):
 
 
 @command(app, "list")
-def list_(filters: FilterFlags, broker: Broker, limit: Limit = 50, as_json: AsJson = False) -> None:
+def list_(broker: Broker, filters: FilterFlags, limit: Limit = 50, as_json: AsJson = False) -> None:
     """Tasks, newest first. With --json one object per line."""
     with broker.opened() as ps:
         tasks = list(pages(ps.session, filters.filter(), limit))
@@ -189,7 +189,7 @@ def retry(broker: Broker, ids: TaskIds, as_json: AsJson = False) -> None:
 
 
 @command(app)
-def purge(filters: FilterFlags, broker: Broker, yes: Yes = False, as_json: AsJson = False) -> None:
+def purge(broker: Broker, filters: FilterFlags, yes: Yes = False, as_json: AsJson = False) -> None:
     """Forget finished tasks; those that only wait are cancelled first. Running ones stay."""
     from penstock.client._sync.task_calls import run_operation
 
@@ -347,9 +347,9 @@ OnParentFailure = Annotated[str, typer.Option(help="cancel or run, when one of t
 
 
 def enqueue(
-    task: TaskFlags,
     broker: Broker,
     task_type: TaskType,
+    task: TaskFlags,
     delay: Annotated[float, seconds_option("--delay", about="Run it no sooner than in so long.")] = 0.0,
     deliver_at: Annotated[datetime | None, instant_option("--deliver-at", about="Run it no sooner than then.")] = None,
     ttl: Annotated[float | None, seconds_option("--ttl", about="Drop it if no worker has it by then.")] = None,
