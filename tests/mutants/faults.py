@@ -33,8 +33,8 @@ FAULTS: Final = (
         "confirm-before-sync",
         "a push is confirmed when it is written",
         "journal/commit.py",
-        "        if self._journal.durable_sequence >= sequence:\n            return\n",
-        "        if self._journal.sequence >= sequence:\n            return\n",
+        "        if self.journal.durable_sequence >= sequence:\n            return\n",
+        "        if self.journal.sequence >= sequence:\n            return\n",
         ("tests/test_commit.py", "tests/test_crash_points.py"),
     ),
     Fault(
