@@ -284,7 +284,7 @@ FAULTS: Final = (
     Fault(
         "any-host",
         "a request may name any host",
-        "server/http/browsers.py",
+        "server/http/origins.py",
         '        if name in self._hosts or name.endswith(b".localhost") or _is_address(name):\n',
         "        if name:\n",
         ("tests/http/test_http_browsers.py",),
