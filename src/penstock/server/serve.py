@@ -1,7 +1,7 @@
 """A broker from start to end: open the directory, listen, work, drain, close.
 
-Nothing is half started: ports are checked first, all of them, and what is wrong with them is reported together. Then the
-directory is opened, and whatever fails after that closes what was opened before. A protocol that cannot be imported
+Nothing is half started: ports are checked first, all of them, and what is wrong with them is reported together. Then
+the directory is opened, and whatever fails after that closes what was opened before. A protocol that cannot be imported
 because its extra is not installed is left out, and logged. The end comes by a signal, and then what was begun is
 finished; or because the journal failed, and then nothing that is in memory may be reported any more, so the process
 leaves and is started again.

@@ -1,8 +1,8 @@
 """Tasks as HTTP, the JSON frames of TCP and gRPC handle them, where that is more than one operation.
 
 Claiming is a lease over several queues. They are asked in their order; when none has anything, all of them are waited
-for, and the first to have something wins. What another one had at the same moment is released. A message that is no task
-is rejected: it would come for ever.
+for, and the first to have something wins. What another one had at the same moment is released. A message that is no
+task is rejected: it would be delivered again and again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Values between protocol buffers and Penstock: instants, durations, names, errors; and large messages in pieces.
 
-Reading and writing a large message takes long, and the event loop has other clients to serve. A request over `LARGE_BYTES` is read in a thread, and so is whatever is made of it. The parser holds the interpreter
-until it is done, so a large request is parsed a piece at a time: bytes that follow each other in a message are merged.
+Reading and writing a large message takes long, and the event loop has other clients to serve. A request over
+`LARGE_BYTES` is read in a thread, and so is whatever is made of it. The parser holds the interpreter until it is done,
+so a large request is parsed a piece at a time: bytes that follow each other in a message are merged.
 """
 
 from __future__ import annotations

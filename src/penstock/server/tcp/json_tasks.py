@@ -39,7 +39,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class JsonTaskProtocol:
-    """Requests of one connection, answered in their order. `reply` sends; `spawn` runs a coroutine for the connection."""
+    """Requests of a connection, answered in order. `reply` sends; `spawn` runs a coroutine for the connection."""
 
     def __init__(self, broker: Broker, client: Client, reply: SendReply, spawn: Spawn) -> None:
         self._broker = broker
