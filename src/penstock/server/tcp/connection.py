@@ -16,8 +16,8 @@ from penstock.broker import Client, Principal, Stream, StreamRequest
 from penstock.errors import BadRequest, PenstockError, Unavailable
 from penstock.model import check_name
 from penstock.server.dispatch import HANDLERS, SINGLES, TURN_FRAMES, Dispatch, is_heavy
-from penstock.server.tcp.lingering_close import close_lingering
 from penstock.server.tcp.json_tasks import JsonTaskProtocol
+from penstock.server.tcp.lingering_close import close_lingering
 from penstock.wire import requests
 from penstock.wire.frames import BINARY_FROM, JsonType, Splitter, Type, frame, json_frame
 from penstock.wire.json_replies import error_body
