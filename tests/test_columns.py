@@ -29,8 +29,7 @@ from penstock.limits import priority_default
 from penstock.model import ContentType, Message, MessageId, Outcome, Receipt
 from penstock.replies import LeaseReply, Piece, PushReply
 from penstock.requests import LeaseRequest
-from penstock.server.grpc.leasing import lease_response, split_reply
-from penstock.server.grpc.pushing import push_response
+from penstock.server.grpc.messages import lease_response, push_response, split_reply
 from penstock.spark.consume import lease_of
 from penstock.wire import answers
 from penstock.wire.json_operations import json_of

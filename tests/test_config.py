@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.config import NAMES, WANTED, Settings, load
+from penstock.config import EXPECTED, NAMES, Settings, load
 from penstock.errors import BadSettings
 from tests.test_docs import as_written, rows
 
@@ -102,7 +102,7 @@ def test_every_problem_of_every_source_is_told_at_once_with_its_place():
 def test_a_value_that_cannot_be_is_refused_with_what_would_be_right(name, value):
     (problem,) = problems(**{name: value})
 
-    assert problem.startswith(f"--{name.replace('_', '-')}: {name} must be {WANTED[name]}, not ")
+    assert problem.startswith(f"--{name.replace('_', '-')}: {name} must be {EXPECTED[name]}, not ")
 
 
 def test_a_file_that_is_not_toml_says_where():
@@ -123,7 +123,7 @@ def test_every_setting_is_documented_with_its_default():
     documented = {name: cells[0] for name, cells in rows("docs/configuration.md").items()}
 
     assert documented == {field.name: as_written(field.default) for field in msgspec.structs.fields(Settings)}
-    assert set(WANTED) == set(NAMES)
+    assert set(EXPECTED) == set(NAMES)
 
 
 def test_the_file_in_the_documentation_is_a_good_one():

@@ -12,7 +12,7 @@ from penstock.broker.events import CHANGES, CHANGES_MAX, Event
 from penstock.errors import InvalidField, QueueFull
 from penstock.model import to_datetime
 from penstock.server.outbox import Outbox
-from penstock.server.websocket import words
+from penstock.server.websocket import conversation
 from penstock.wire.json_replies import encode
 from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
 
@@ -190,7 +190,7 @@ async def test_counters_are_made_and_encoded_once_for_equal_listeners_and_only_w
         encoded.append(value)
         return encode(value)
 
-    monkeypatch.setattr(words, "encode", noting)
+    monkeypatch.setattr(conversation, "encode", noting)
     async with broker_on() as broker:
         for number in range(queues):
             await broker.pushed(SOMEONE, f"q{number:02}", Batch.build([b"a"]))
@@ -205,7 +205,7 @@ async def test_counters_are_made_and_encoded_once_for_equal_listeners_and_only_w
             encoded.clear()
             for events in taken:
                 for event in events:
-                    words.event_json("s", event)
+                    conversation.event_json("s", event)
             bodies = [value for value in encoded if value != "s"]
             return [[[stats.name for stats in event.counters] for event in events] for events in taken], len(bodies)
 

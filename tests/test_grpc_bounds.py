@@ -13,7 +13,7 @@ import pytest
 from penstock import limits
 from penstock.server.grpc import start_grpc
 from penstock.server.grpc.generated import queues_pb2, tasks_pb2
-from penstock.server.grpc.large import COUNTS_MAX
+from penstock.server.grpc.values import COUNTS_MAX
 from tests.support.grpc_stub import Stub
 from tests.support.serving import broker_on, on_uvloop
 from tests.test_grpc import refused

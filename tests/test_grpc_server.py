@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from penstock.server.grpc.generated import queues_pb2
-from penstock.server.grpc.pushing import batch_of
+from penstock.server.grpc.messages import batch_of
 from protos import compile as protos
 from tests.support.serving import on_uvloop
 from tests.test_cost import calls

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InputError
-from penstock.server.websocket.words import id_of, read
+from penstock.server.websocket.conversation import id_of, read
 from penstock.wire import json_stream
 
 TYPES = [kind.__struct_config__.tag for kind in json_stream.Said.__args__]

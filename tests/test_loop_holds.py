@@ -20,7 +20,7 @@ from penstock import limits
 from penstock import operations as ops
 from penstock.embedded import Session
 from penstock.errors import BadRequest
-from penstock.server.grpc import large
+from penstock.server.grpc import values
 from penstock.server.grpc.generated import queues_pb2
 from penstock.server.grpc.service import METHODS
 from penstock.server.http.routes import ROUTES
@@ -193,15 +193,15 @@ def grpc_holds(broker: Watched, path: str, data: bytes) -> None:
 def test_a_request_in_pieces_is_what_it_was(payloads, queue, piece_bytes, rest):
     data = pb.PushRequest(queue=queue, payloads=payloads).SerializeToString() + rest
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(large, "LARGE_BYTES", 0)
-        patch.setattr(large, "PIECE_BYTES", piece_bytes)
+        patch.setattr(values, "LARGE_BYTES", 0)
+        patch.setattr(values, "PIECE_BYTES", piece_bytes)
         try:
             right = pb.PushRequest.FromString(data)
         except DecodeError:
             with pytest.raises(BadRequest):
-                large._parsed(pb.PushRequest, data)
+                values._parsed(pb.PushRequest, data)
         else:
-            assert large._parsed(pb.PushRequest, data) == right
+            assert values._parsed(pb.PushRequest, data) == right
 
 
 def test_no_request_to_settle_many_lost_leases_holds_the_loop(broker):

@@ -18,7 +18,7 @@ from penstock.config import Settings
 from penstock.embedded import Session
 from penstock.errors import BadSettings, DirectoryInUse, OutcomeUnknown
 from penstock.server import serve as serving
-from penstock.server.listeners import Address, check_ports
+from penstock.server.serve import Address, check_ports
 from penstock.telemetry import Meter
 from tests.support.forgetful import ForgetfulDisk
 from tests.support.served import Caller

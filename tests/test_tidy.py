@@ -93,9 +93,9 @@ PURE = {
     "wire": WORLDLY | {"pyarrow"},
 }
 
-# The lock beside the door takes flock, and notes the wall time for people to read. A worker has no data directory: it
-# looks at /proc for its memory, and at source files to notice changes. Forks put /dev/null in place of descriptors.
-DISK_DOOR = ("storage.disk", "storage.access", "forks", "worker.heartbeat", "worker.command")
+# The lock beside the door takes flock, and notes the wall time for people to read. Forks put /dev/null in place of
+# descriptors.
+DISK_DOOR = ("storage.disk", "storage.access", "forks")
 CLOCKS = ("clock", "storage.access")
 
 CLOCK_READS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"}

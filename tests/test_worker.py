@@ -39,7 +39,7 @@ async def test_async_and_plain_functions_are_run_and_their_results_stored():
     assert [view.state for view in views] == [TaskState.COMPLETED] * 40
     assert [view.result for view in views[:4]] == [b"20", b"0", b"21", b"20"]
     assert {view.worker for view in views} == {worker.settings.worker_id}
-    assert worker.crew.desk.completed == 40
+    assert worker.runtime.dispatcher.completed == 40
 
 
 @on_uvloop
@@ -220,7 +220,7 @@ async def test_no_more_run_at_once_than_there_are_slots():
             await task.aenqueue_many([()] * 100)
         worker = await drained(app, concurrency=3, threads=2)
 
-    assert worker.crew.desk.completed == 200
+    assert worker.runtime.dispatcher.completed == 200
     assert most <= 3
 
 
@@ -238,9 +238,9 @@ async def test_a_worker_whose_threads_are_few_takes_at_most_one_that_cannot_star
 
         jobs = await works.aenqueue_many([()] * 8)
         async with working(app, concurrency=8, threads=1) as worker:
-            desk = worker.crew.desk
-            await until(lambda: desk.buffered)
-            held = desk.running, desk.buffered, desk.wanted("default")
+            dispatcher = worker.runtime.dispatcher
+            await until(lambda: dispatcher.buffered)
+            held = dispatcher.running, dispatcher.buffered, dispatcher.room_for("default")
             go.set()
             states = [(await final(app, job)).state for job in jobs]
 

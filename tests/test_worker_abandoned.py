@@ -1,4 +1,4 @@
-"""Runs that cannot be broken off: threads that go on. Others get their slots, up to a bound; limits per key hold."""
+"""Runs that cannot be interrupted: threads that go on. Others get their slots, up to a bound; limits per key hold."""
 
 from __future__ import annotations
 
@@ -75,32 +75,32 @@ async def test_slots_of_runs_that_do_not_end_are_given_to_others_up_to_a_bound()
             return n
 
         async with working(app, clock=clock, concurrency=1, threads=1, abandoned_max=2) as worker:
-            desk = worker.crew.desk
+            dispatcher = worker.runtime.dispatcher
             for count in (1, 2):
                 job = await hanging.task.aenqueue()
                 await hanging.reached(count)
                 clock.advance(seconds=5)
                 assert (await final(app, job)).state == TaskState.DEAD
                 assert (await final(app, await echo.aenqueue(count))).result == str(count).encode()
-                assert (len(desk.abandoned), desk.running, desk.is_stuck) == (count, 0, False)
+                assert (len(dispatcher.abandoned), dispatcher.running, dispatcher.is_stuck) == (count, 0, False)
 
             job = await hanging.task.aenqueue()
             await hanging.reached(3)
             clock.advance(seconds=5)
             await final(app, job)
-            assert (len(desk.abandoned), desk.running, desk.is_stuck) == (3, 1, True)
-            await worker.crew.heartbeat.beat()
+            assert (len(dispatcher.abandoned), dispatcher.running, dispatcher.is_stuck) == (3, 1, True)
+            await worker.runtime.heartbeat.beat()
             (shown,) = await (await app.open_async_session()).execute(ops.Workers())
             assert (shown.state, shown.info.abandoned, shown.info.running) == ("stuck", 3, 1)
             waiting = await echo.aenqueue(3)
-            assert desk.wanted("default") == 0
+            assert dispatcher.room_for("default") == 0
 
             hanging.let_go()  # whichever of them it is
             assert (await final(app, waiting)).result == b"3"
-            assert (len(desk.abandoned), desk.running, desk.is_stuck) == (2, 0, False)
+            assert (len(dispatcher.abandoned), dispatcher.running, dispatcher.is_stuck) == (2, 0, False)
             hanging.let_go(2)
-            await until(lambda: not desk.abandoned)
-            assert [lane.abandoned for lane in desk.lanes] == [0]
+            await until(lambda: not dispatcher.abandoned)
+            assert [executor.abandoned for executor in dispatcher.executors] == [0]
             jobs = [await echo.aenqueue(n) for n in range(3)]
             assert [(await final(app, job)).result for job in jobs] == [b"0", b"1", b"2"]
 
@@ -117,11 +117,11 @@ async def test_a_limit_per_key_is_not_exceeded_by_a_run_that_goes_on():
             return n
 
         async with working(app, clock=clock) as worker:
-            desk = worker.crew.desk
+            dispatcher = worker.runtime.dispatcher
             job = await hanging.task.options(key="k").aenqueue()
             await hanging.reached(1)
             clock.advance(seconds=5)
-            await until(lambda: desk.abandoned)
+            await until(lambda: dispatcher.abandoned)
             behind = await echo.options(key="k").aenqueue(1)
             for _ in range(20):
                 clock.advance(seconds=10)
@@ -130,7 +130,7 @@ async def test_a_limit_per_key_is_not_exceeded_by_a_run_that_goes_on():
             assert (await view_of(app, behind)).state == TaskState.PENDING
             assert (await view_of(app, job)).state == TaskState.RUNNING
             hanging.let_go()
-            await until(lambda: not desk.abandoned)
+            await until(lambda: not dispatcher.abandoned)
             hanging.let_go()
             clock.advance(seconds=1)  # the next attempt, or what waits behind it: whichever is first
             assert (await final(app, job)).state == TaskState.COMPLETED
@@ -148,12 +148,12 @@ async def test_a_run_with_a_key_that_still_goes_on_when_the_worker_stops_has_fai
             job = await hanging.task.options(key="k").aenqueue()
             await hanging.reached(1)
             clock.advance(seconds=5)
-            await until(lambda: worker.crew.desk.abandoned)
+            await until(lambda: worker.runtime.dispatcher.abandoned)
         view = await final(app, job)
         hanging.let_go()
 
-    assert (view.state, view.error) == (TaskState.DEAD, "timeout: it took longer than 5 s and was broken off")
-    assert worker.has_broken_off
+    assert (view.state, view.error) == (TaskState.DEAD, "timeout: it took longer than 5 s and was interrupted")
+    assert worker.has_interrupted
 
 
 @on_uvloop
@@ -170,14 +170,14 @@ async def test_the_slot_of_a_cancelled_run_that_goes_on_is_given_to_others():
             job = await hanging.task.aenqueue()
             await hanging.reached(1)
             await job.acancel()
-            (run,) = worker.crew.desk.runs
-            await until(lambda: run.why is not None)
-            assert not worker.crew.desk.abandoned  # it may clean up
+            (run,) = worker.runtime.dispatcher.runs
+            await until(lambda: run.interrupt_reason is not None)
+            assert not worker.runtime.dispatcher.abandoned  # it may clean up
             clock.advance(seconds=5)
             assert (await final(app, await echo.aenqueue(7))).result == b"7"
-            assert len(worker.crew.desk.abandoned) == 1
+            assert len(worker.runtime.dispatcher.abandoned) == 1
             hanging.let_go()
-            await until(lambda: not worker.crew.desk.abandoned)
+            await until(lambda: not worker.runtime.dispatcher.abandoned)
         assert (await view_of(app, job)).state == TaskState.CANCELLED
 
 
@@ -231,8 +231,8 @@ def test_a_stuck_worker_starts_itself_again(tmp_path, url):
     flags = ("--concurrency", "1", "--abandoned-max", "0", "--restart-when-stuck")
     with Visits() as visits, WorkerProcess(tmp_path, url, visits, *flags, app="hangs:app") as worker:
         job = hang.options(max_attempts=1, timeout=0.05).enqueue()
-        worker.until("stuck: too many runs cannot be broken off")
-        worker.until("started again, since too many runs could not be broken off")
+        worker.until("stuck: too many runs cannot be interrupted")
+        worker.until("started again, since too many runs could not be interrupted")
         worker.until("working")
         assert echo.enqueue(5).result(timeout=60) == 5
         assert caller.wait_task(job.id, 60).state == TaskState.DEAD

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from penstock.worker.process_watch import end_group, exit_words, watch
 
 from penstock.model_tasks import TaskState
+from penstock.worker.processes import exit_text, kill_group, watch
 from tests.support.children import Children, is_gone
 from tests.support.served import QUIET, Served
 from tests.support.worker_process import PATIENCE_SECONDS
@@ -162,6 +162,6 @@ def test_where_there_is_no_pidfd_a_thread_notices_the_end_though_others_hold_its
     with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as process:
         try:
             asyncio.run(until_over(process))
-            assert exit_words(process) == "exit code 0"
+            assert exit_text(process) == "exit code 0"
         finally:
-            end_group(process.pid)
+            kill_group(process.pid)

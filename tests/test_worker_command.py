@@ -8,16 +8,16 @@ import sys
 import threading
 
 import pytest
-from structlog.testing import capture_logs
 
 import penstock
 from penstock import cli
 from penstock.errors import InvalidField
 from penstock.worker import Worker
-from penstock.worker.command import changed, load_app, look
+from penstock.worker.command import load_app
 from penstock.worker.event_loop import SILENT_CHECKS_MAX, Watchdog
-from penstock.worker.heartbeat import Usage, memory_bytes
+from penstock.worker.heartbeat import Usage
 from penstock.worker.settings import settings
+from tests.support.logs import capture_logs
 from tests.support.serving import on_uvloop
 from tests.test_docs import ROOT
 
@@ -49,9 +49,9 @@ def test_an_app_is_found_by_its_import_path(folder):
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("app_of_test", "is not the place of an app"),
-        (":app", "is not the place of an app"),
-        ("app-of-test:app", "is not the place of an app"),
+        ("app_of_test", "is not an import path"),
+        (":app", "is not an import path"),
+        ("app-of-test:app", "is not an import path"),
         ("nowhere:app", "there is no module 'nowhere'"),
         ("app_of_test:other", "app_of_test has no 'other' (there is app)"),
         ("app_of_test:number", "app_of_test:number is a int"),
@@ -89,30 +89,13 @@ def test_the_command_tells_in_one_line_what_is_wrong_with_its_words(folder, caps
     assert "Traceback" not in told
 
 
-def test_python_files_that_came_went_or_changed_are_noticed(tmp_path):
-    (tmp_path / "inner").mkdir()
-    (tmp_path / ".venv").mkdir()
-    for name in ("a.py", "b.py", "inner/c.py", ".venv/d.py", "notes.txt"):
-        (tmp_path / name).write_text("1")
-    before = look(tmp_path)
-
-    (tmp_path / "a.py").unlink()
-    (tmp_path / "inner/c.py").write_text("22")
-    (tmp_path / "e.py").write_text("1")
-    for ignored in (".venv/d.py", "notes.txt"):
-        (tmp_path / ignored).write_text("22")
-
-    seen = {os.path.relpath(path, tmp_path) for path in changed(before, look(tmp_path))}
-    assert seen == {"a.py", "inner/c.py", "e.py"}
-
-
 def test_usage_is_measured():
-    usage = Usage(0)
+    usage, doubled = Usage(0), Usage(0, children=lambda: [os.getpid(), 1 << 22])
     sum(range(100_000))
 
     assert usage.cpu_percent(1_000_000) >= 0
-    assert memory_bytes() > 1_000_000
-    assert memory_bytes([os.getpid()]) >= 2 * memory_bytes() * 0.9
+    assert usage.memory_bytes() > 1_000_000
+    assert doubled.memory_bytes() >= 2 * usage.memory_bytes() * 0.9
 
 
 def test_every_option_of_a_worker_is_documented():
@@ -127,13 +110,13 @@ async def test_a_handler_that_blocks_the_loop_is_told_with_its_place():
     begun, told = threading.Event(), threading.Event()
 
     class Telling(Watchdog):
-        def _tell(self) -> None:
+        def _report(self) -> None:
             begun.wait()
-            super()._tell()
+            super()._report()
             told.set()
 
     with capture_logs() as lines:
-        watchdog = Telling(look_seconds=0.001)
+        watchdog = Telling(check_seconds=0.001)
         watchdog.start()
         blocking_handler(begun, told)
         watchdog.stop()

@@ -6,14 +6,13 @@ import asyncio
 import threading
 from contextlib import suppress
 
-from structlog.testing import capture_logs
-
 from penstock import operations as ops
 from penstock.clock import ManualClock
 from penstock.errors import LeaseLost
 from penstock.model_tasks import TaskState
 from penstock.tasks.context import current_task
 from penstock.worker import Worker
+from tests.support.logs import capture_logs
 from tests.support.serving import on_uvloop, until
 from tests.support.workers import an_app, extended, final, view_of, working
 
@@ -85,7 +84,7 @@ async def test_an_async_task_that_takes_too_long_is_cancelled_and_has_failed():
             view = await final(app, job)
 
     assert gate.is_cancelled
-    assert (view.state, view.error) == (TaskState.DEAD, "timeout: it took longer than 5 s and was broken off")
+    assert (view.state, view.error) == (TaskState.DEAD, "timeout: it took longer than 5 s and was interrupted")
 
 
 @on_uvloop
@@ -108,12 +107,12 @@ async def test_a_timeout_that_a_handler_takes_no_notice_of_is_a_failure_all_the_
                 assert (await view_of(app, job)).state == TaskState.RUNNING  # it may clean up
                 clock.advance(seconds=5)
                 view = await final(app, job)
-                assert worker.crew.desk.running == 1  # nobody else gets its slot
+                assert worker.runtime.dispatcher.running == 1  # nobody else gets its slot
                 gate.open()
-                await until(lambda: worker.crew.desk.running == 0)
+                await until(lambda: worker.runtime.dispatcher.running == 0)
 
     assert "timeout: it took longer than 5 s" in view.error
-    assert "a run cannot be broken off: its slot stays taken" in {line["event"] for line in lines}
+    assert "a run cannot be interrupted: its slot stays taken" in {line["event"] for line in lines}
 
 
 @on_uvloop
@@ -136,11 +135,11 @@ async def test_a_thread_that_takes_too_long_is_reported_and_keeps_its_slot_when_
                 assert (await view_of(app, second)).state == TaskState.PENDING
                 gate.open()
                 assert (await final(app, second)).state == TaskState.COMPLETED
-                await until(lambda: worker.crew.desk.running == 0)
+                await until(lambda: worker.runtime.dispatcher.running == 0)
 
-    assert (view.state, view.error) == (TaskState.DEAD, "timeout: it took longer than 5 s and was broken off")
+    assert (view.state, view.error) == (TaskState.DEAD, "timeout: it took longer than 5 s and was interrupted")
     assert noticed == [True, False]
-    assert {"a run cannot be broken off: its slot stays taken", "a run that had been given up is over"} <= {
+    assert {"a run cannot be interrupted: its slot stays taken", "an abandoned run has ended"} <= {
         line["event"] for line in lines
     }
     assert all(line["task_id"] == first.id and line["attempt"] == 1 for line in lines if "slot" in line["event"])
@@ -160,11 +159,11 @@ async def test_a_running_task_that_is_cancelled_is_broken_off_at_once():
             await gate.reached()
             session = await app.open_async_session()
             await session.execute(ops.CancelTask(job.id))
-            await until(lambda: gate.is_cancelled and not worker.crew.desk.runs)
+            await until(lambda: gate.is_cancelled and not worker.runtime.dispatcher.runs)
             view = await view_of(app, job)
 
     assert view.state == TaskState.CANCELLED
-    assert worker.crew.desk.failed == 0
+    assert worker.runtime.dispatcher.failed == 0
 
 
 @on_uvloop
@@ -191,11 +190,11 @@ async def test_what_a_handler_returns_after_it_was_cancelled_is_refused():
                 for job in jobs:
                     await session.execute(ops.CancelTask(job.id))
                 gate.open()
-                await until(lambda: worker.crew.desk.is_idle)
+                await until(lambda: worker.runtime.dispatcher.is_idle)
                 views = [await view_of(app, job) for job in jobs]
 
     assert [(view.state, view.result) for view in views] == [(TaskState.CANCELLED, None)] * 2
-    assert [line["event"] for line in lines].count("refused: the lease was over") == 2
+    assert [line["event"] for line in lines].count("refused: the lease has expired") == 2
 
 
 @on_uvloop
@@ -209,11 +208,11 @@ async def test_a_buffered_task_that_is_cancelled_never_begins():
 
         session = await app.open_async_session()
         async with working(app, concurrency=1) as worker:
-            worker.crew.desk.pace.run_us = 1
+            worker.runtime.dispatcher.prefetch.run_us = 1
             jobs = [await work.aenqueue() for _ in range(3)]
-            await until(lambda: worker.crew.desk.buffered == 2)
+            await until(lambda: worker.runtime.dispatcher.buffered == 2)
             await session.execute(ops.CancelTask(jobs[1].id))
-            await until(lambda: worker.crew.desk.buffered == 1)
+            await until(lambda: worker.runtime.dispatcher.buffered == 1)
             gate.open()
             await final(app, jobs[2])
 
@@ -240,11 +239,11 @@ async def test_a_run_whose_lease_is_lost_is_broken_off_and_tells_nothing():
                 await gate.reached()
                 session.extend = lost  # type: ignore[method-assign]
                 clock.advance(seconds=10)
-                await until(lambda: gate.is_cancelled and not worker.crew.desk.runs)
+                await until(lambda: gate.is_cancelled and not worker.runtime.dispatcher.runs)
                 del session.extend
 
     assert "the lease is lost" in {line["event"] for line in lines}
-    assert worker.crew.desk.completed == worker.crew.desk.failed == 0
+    assert worker.runtime.dispatcher.completed == worker.runtime.dispatcher.failed == 0
 
 
 @on_uvloop
@@ -257,13 +256,15 @@ async def test_what_was_buffered_for_a_second_is_given_back_and_costs_no_attempt
             await gate.wait()
 
         async with working(app, concurrency=1, clock=clock) as worker:
-            desk = worker.crew.desk
-            desk.pace.run_us = 1
+            dispatcher = worker.runtime.dispatcher
+            dispatcher.prefetch.run_us = 1
             jobs = [await work.aenqueue() for _ in range(3)]
-            await until(lambda: desk.buffered == 2)
-            desk.pace.run_us = 1e9
+            await until(lambda: dispatcher.buffered == 2)
+            dispatcher.prefetch.run_us = 1e9
             clock.advance(seconds=1)
-            await until(lambda: desk.buffered == 0 and desk.running == 1 and not len(worker.crew.finishing))
+            await until(
+                lambda: dispatcher.buffered == 0 and dispatcher.running == 1 and not len(worker.runtime.finishes)
+            )
             assert [(await view_of(app, job)).state for job in jobs] == [
                 TaskState.RUNNING,
                 TaskState.PENDING,
@@ -287,11 +288,11 @@ async def test_a_worker_that_stops_finishes_what_runs_and_gives_back_the_rest():
         worker = Worker(app, concurrency=1)
         running = asyncio.create_task(worker.run())
         await worker.started.wait()
-        worker.crew.desk.pace.run_us = 1
+        worker.runtime.dispatcher.prefetch.run_us = 1
         jobs = [await work.aenqueue() for _ in range(2)]
-        await until(lambda: worker.crew.desk.buffered == 1)
+        await until(lambda: worker.runtime.dispatcher.buffered == 1)
         worker.stop()
-        await until(lambda: worker.crew.desk.buffered == 0)
+        await until(lambda: worker.runtime.dispatcher.buffered == 0)
         gate.open()
         await running
         first, second = [await view_of(app, job) for job in jobs]
@@ -343,4 +344,4 @@ async def test_a_run_that_was_given_up_is_not_waited_for_at_the_end():
         await running
         gate.open()
 
-    assert worker.has_broken_off
+    assert worker.has_interrupted

@@ -15,7 +15,7 @@ from penstock.model_tasks import TaskState, TaskView
 from penstock.tasks.app import App
 from penstock.tasks.context import current_task
 from penstock.worker.child import Pipe, _run
-from penstock.worker.child_protocol import Job, NotBegun
+from penstock.worker.child_protocol import Job, NotStarted
 from tests.support.serving import on_uvloop, until
 from tests.support.workers import an_app, final, working
 
@@ -66,9 +66,9 @@ async def test_what_was_ready_while_the_loop_stood_still_is_left_to_whoever_has_
 
         session.extend = extend  # type: ignore[method-assign]
         async with working(app, clock=clock, concurrency=1) as worker:
-            worker.crew.desk.pace.run_us = 1
+            worker.runtime.dispatcher.prefetch.run_us = 1
             jobs = [await work.aenqueue(n) for n in range(4)]
-            await until(lambda: worker.crew.desk.buffered == 3)
+            await until(lambda: worker.runtime.dispatcher.buffered == 3)
             stage.set()
             views = [await in_time(app, clock, job) for job in jobs]
 
@@ -121,8 +121,8 @@ async def test_a_thread_that_stood_still_before_its_run_began_does_not_begin_it(
             attempts.append(current_task().attempt)
 
         async with working(app, clock=clock, lease_seconds=10) as worker:
-            lane = worker.crew._in_threads
-            jobs = lane._jobs
+            executor = worker.runtime._threads
+            jobs = executor._jobs
 
             class Stuck:
                 """Between the loop, which started it, and the thread, which has not begun, the lease ends."""
@@ -134,7 +134,7 @@ async def test_a_thread_that_stood_still_before_its_run_began_does_not_begin_it(
                         clock.advance(seconds=12)  # the worker itself is not dead yet
                     jobs.put(run)
 
-            lane._jobs = Stuck()  # type: ignore[assignment]
+            executor._jobs = Stuck()  # type: ignore[assignment]
             job = await work.aenqueue()
             view = await in_time(app, clock, job)
 
@@ -147,4 +147,4 @@ def test_a_process_that_stood_still_before_its_job_began_does_not_begin_it():
     with closing(ours), closing(theirs):
         late = Job(7, b"{}", 1, SystemClock().monotonic(), "default", "worker", None, None, [])
 
-        assert _run(None, late, Pipe(theirs)) == NotBegun(7)
+        assert _run(None, late, Pipe(theirs)) == NotStarted(7)

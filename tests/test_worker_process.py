@@ -186,7 +186,7 @@ def test_a_worker_comes_back_to_a_broker_that_was_killed_and_nothing_is_complete
             again = visits.next()
             first.let_go("first")
             # It hears so when it reports the run, or, if all this took long, when it extends the lease.
-            refused = worker.until("refused: the lease was over", "the lease is lost")
+            refused = worker.until("refused: the lease has expired", "the lease is lost")
             again.let_go("second")
             view = caller.final(job)
             caller.app.close()

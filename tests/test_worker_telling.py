@@ -6,15 +6,14 @@ import asyncio
 import random
 from typing import Any
 
-from structlog.testing import capture_logs
-
 from penstock.errors import InvalidField, LeaseLost, TooLarge, Unavailable
 from penstock.model import Receipt
 from penstock.model_tasks import RESULT_ERROR_START, Envelope, Finish
 from penstock.worker import reports as module
 from penstock.worker.event_loop import Spawner
-from penstock.worker.reports import Finishing, Progress
+from penstock.worker.reports import FinishReporter, ProgressReporter
 from penstock.worker.runs import Lease, Run
+from tests.support.logs import capture_logs
 from tests.support.serving import on_uvloop, until
 
 
@@ -44,13 +43,13 @@ class Played:
 
 
 class Telling:
-    """A `Finishing` and one lease of which everything is told."""
+    """A `FinishReporter` and one lease of which everything is told."""
 
     def __init__(self) -> None:
         self.session = Played()
         self.spawner = Spawner()
-        self.progress = Progress(self.session, self.spawner)  # type: ignore[arg-type]
-        self.finishing = Finishing(self.session, self.spawner, random.Random(1), self.progress)  # type: ignore[arg-type]
+        self.progress = ProgressReporter(self.session, self.spawner)  # type: ignore[arg-type]
+        self.finishes = FinishReporter(self.session, self.spawner, random.Random(1), self.progress)  # type: ignore[arg-type]
         self.lease = Lease("mail", 7, 100)
         self._count = 0
 
@@ -65,10 +64,10 @@ class Telling:
 
     def end(self, run: Run, result: bytes = b"1") -> None:
         finish = Finish(receipt=run.receipt, task_id=run.envelope.task_id, outcome="completed", result=result)
-        self.finishing.add(run, finish)
+        self.finishes.add(run, finish)
 
     async def told(self) -> None:
-        await until(lambda: not len(self.finishing))
+        await until(lambda: not len(self.finishes))
 
 
 @on_uvloop
@@ -83,7 +82,7 @@ async def test_a_finish_leaves_at_once_and_those_that_come_meanwhile_leave_toget
     telling.session.answers.put_nowait(None)
     await telling.told()
 
-    assert telling.lease.left == 100 - 9
+    assert telling.lease.unreported == 100 - 9
 
 
 @on_uvloop
@@ -108,7 +107,7 @@ async def test_while_no_broker_answers_results_are_kept_and_told_later_once(monk
         await telling.told()
 
     assert telling.session.sizes() == [2, 2, 2]
-    assert telling.lease.left == 98
+    assert telling.lease.unreported == 98
     assert [line["event"] for line in lines] == ["results are kept until the broker answers"] * 2
 
 
@@ -121,9 +120,9 @@ async def test_a_finish_that_is_refused_harms_no_other_and_is_not_told_again():
         await telling.told()
 
     assert telling.session.sizes() == [3]
-    assert telling.lease.left == 97
+    assert telling.lease.unreported == 97
     assert [(line["event"], line["task_id"], line["attempt"]) for line in lines] == [
-        ("refused: the lease was over", "t2", 1)
+        ("refused: the lease has expired", "t2", 1)
     ]
 
 
@@ -139,7 +138,7 @@ async def test_a_result_that_the_broker_does_not_take_is_replaced_by_the_reason(
     assert (again.outcome, again.error) == ("completed", "")
     assert again.result.startswith(RESULT_ERROR_START)
     assert b"9 bytes" in again.result
-    assert telling.lease.left == 99
+    assert telling.lease.unreported == 99
 
 
 @on_uvloop
@@ -151,7 +150,7 @@ async def test_when_a_batch_is_refused_as_a_whole_each_is_told_by_itself():
     await telling.told()
 
     assert telling.session.sizes() == [3, 1, 1, 1]
-    assert telling.lease.left == 97
+    assert telling.lease.unreported == 97
 
 
 @on_uvloop
@@ -159,12 +158,12 @@ async def test_what_a_run_said_last_is_told_before_its_end_and_holds_up_no_other
     telling = Telling()
     run = telling.run()
     for number in range(5):
-        telling.progress.note_anywhere(run, b"%d" % number)
+        telling.progress.note(run, b"%d" % number)
         if not number:
             await until(lambda: telling.session.progress == [b"0"])
     telling.end(run)
-    telling.progress.note_anywhere(run, b"too late")
-    assert len(telling.finishing) == 1
+    telling.progress.note(run, b"too late")
+    assert len(telling.finishes) == 1
     telling.session.answers.put_nowait(None)
     await until(lambda: telling.session.progress == [b"0", b"4"])
     telling.add()
@@ -182,7 +181,7 @@ async def test_a_run_ends_also_when_its_progress_cannot_be_told():
     telling = Telling()
     for answer in (LeaseLost("over"), Unavailable("gone")):
         run = telling.run()
-        telling.progress.note_anywhere(run, b"1")
+        telling.progress.note(run, b"1")
         telling.end(run)
         telling.session.answers.put_nowait(answer)
         telling.session.answers.put_nowait(None)
@@ -195,7 +194,7 @@ async def test_a_run_ends_also_when_its_progress_cannot_be_told():
 async def test_the_end_of_a_run_may_reach_the_loop_before_its_progress():
     telling = Telling()
     run = telling.run()
-    await asyncio.to_thread(telling.progress.note_anywhere, run, b"1")
+    await asyncio.to_thread(telling.progress.note, run, b"1")
     assert run.progress == b"1"
     later = telling.run()
     later.progress = b"2"  # as a thread sets it before the loop hears of it

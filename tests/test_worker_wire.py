@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from functools import partial
 
 import pytest
-from structlog.testing import capture_logs
 
 from penstock import operations as ops
 from penstock.clock import ManualClock
@@ -17,6 +16,7 @@ from penstock.model_tasks import TaskFilter, TaskState
 from penstock.tasks.app import App
 from penstock.worker import Worker
 from tests.support.brokers import BrokerThread
+from tests.support.logs import capture_logs
 from tests.support.serving import on_uvloop, until
 from tests.support.workers import final, working
 
@@ -76,7 +76,7 @@ async def test_a_run_whose_lease_ended_meanwhile_is_broken_off_and_another_count
                 job = await work.aenqueue()
                 await until(lambda: len(arrived) == 1)
                 clock.advance(seconds=15)  # the lease is over before it can be extended; the worker is not given up yet
-                await until(lambda: not worker.crew.desk.runs)
+                await until(lambda: not worker.runtime.dispatcher.runs)
                 clock.advance(seconds=5)
                 await until(lambda: len(arrived) == 2)
                 gate.set()
@@ -109,7 +109,7 @@ async def test_a_wire_that_is_cut_again_and_again_loses_and_doubles_nothing(brok
             for batch in range(5):
                 # Each round brings its own work, so that there is enough left to count, however late the cut comes.
                 jobs += await task.aenqueue_many(range(60 * batch, 60 * batch + 60))
-                done = worker.crew.desk.completed + rng.randint(1, 40)
+                done = worker.runtime.dispatcher.completed + rng.randint(1, 40)
                 await until(partial(has_completed, worker, done))
                 await asyncio.to_thread(broker.cut)
             views = [await final(app, job) for job in jobs]
@@ -121,4 +121,4 @@ async def test_a_wire_that_is_cut_again_and_again_loses_and_doubles_nothing(brok
 
 
 def has_completed(worker: Worker, count: int) -> bool:
-    return worker.crew.desk.completed >= count
+    return worker.runtime.dispatcher.completed >= count

@@ -32,7 +32,7 @@ ENVIRONMENT_FOREIGN: Final = frozenset(
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """See docs/configuration.md, which is held to this."""
+    """Settings of a broker, as docs/configuration.md lists them."""
 
     data: str = "./data"
     data_mode: str = "0700"
@@ -58,8 +58,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 NAMES: Final = Settings.__struct_fields__
 
-# What is right, for every setting: the words that an error ends with.
-WANTED: Final = {
+# What a setting must be: the end of an error.
+EXPECTED: Final = {
     "data": "the path of a directory",
     "data_mode": 'a mode in quotes such as "0700" or "0750", with nothing for others',
     "host": "an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them",
@@ -103,7 +103,7 @@ _LISTS: Final = {  # what each part of a list must look like
 }
 
 
-class Given(NamedTuple):
+class SourcedValue(NamedTuple):
     """One value, and where it was found: `penstock.toml:3`, `PENSTOCK_HOST`, `--host`."""
 
     name: str
@@ -115,9 +115,9 @@ def load(file: tuple[str, str] | None, environment: Mapping[str, str], flags: Ma
     """Settings from a file (its name and its text), the environment and the flags that were given."""
     problems: list[str] = []
     chosen: dict[str, Any] = {}
-    for given in [*_of_file(file, problems), *_of_environment(environment, problems), *_of_flags(flags)]:
+    for setting in [*_of_file(file, problems), *_of_environment(environment, problems), *_of_flags(flags)]:
         try:
-            chosen[given.name] = _checked(given)
+            chosen[setting.name] = _checked(setting)
         except ValueError as error:
             problems.append(str(error))
     settings = Settings(**chosen)
@@ -130,7 +130,7 @@ def load(file: tuple[str, str] | None, environment: Mapping[str, str], flags: Ma
 # Sources.
 
 
-def _of_file(file: tuple[str, str] | None, problems: list[str]) -> Iterator[Given]:
+def _of_file(file: tuple[str, str] | None, problems: list[str]) -> Iterator[SourcedValue]:
     if file is None:
         return
     name, text = file
@@ -142,34 +142,36 @@ def _of_file(file: tuple[str, str] | None, problems: list[str]) -> Iterator[Give
     for key, value in table.items():
         source = f"{name}{_line_of(key, text)}"
         if key in NAMES:
-            yield Given(key, value, source)
+            yield SourcedValue(key, value, source)
         else:
             problems.append(f"{source}: {key!r} is not a setting; {suggestion(key, NAMES)}")
 
 
 def _line_of(key: str, text: str) -> str:
     """`:3`, when the key is written plainly at the start of a line."""
-    wanted = re.compile(rf"\s*\[?[\"']?{re.escape(key)}[\"']?\s*[=.\]]")
-    lines = (number for number, line in enumerate(text.splitlines(), 1) if wanted.match(line))
+    pattern = re.compile(rf"\s*\[?[\"']?{re.escape(key)}[\"']?\s*[=.\]]")
+    lines = (number for number, line in enumerate(text.splitlines(), 1) if pattern.match(line))
     return next((f":{number}" for number in lines), "")
 
 
-def _of_environment(environment: Mapping[str, str], problems: list[str]) -> Iterator[Given]:
+def _of_environment(environment: Mapping[str, str], problems: list[str]) -> Iterator[SourcedValue]:
     known = tuple(ENVIRONMENT_PREFIX + name.upper() for name in NAMES)
     for variable, text in sorted(environment.items()):
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in ENVIRONMENT_FOREIGN:
             continue
         if variable in known:
             name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-            yield Given(name, _of_text(name, text), variable)
+            yield SourcedValue(name, _of_text(name, text), variable)
         else:
             problems.append(f"{variable} is not a setting; {suggestion(variable, known)}")
 
 
-def _of_flags(flags: Mapping[str, Any]) -> Iterator[Given]:
+def _of_flags(flags: Mapping[str, Any]) -> Iterator[SourcedValue]:
     for name, value in flags.items():
         if value is not None:
-            yield Given(name, _of_text(name, value) if isinstance(value, str) else value, "--" + name.replace("_", "-"))
+            yield SourcedValue(
+                name, _of_text(name, value) if isinstance(value, str) else value, "--" + name.replace("_", "-")
+            )
 
 
 def _of_text(name: str, text: str) -> Any:
@@ -196,24 +198,24 @@ def _number(text: str) -> Any:
 # Checks.
 
 
-def _checked(given: Given) -> Any:
-    """The value itself, when it is right; a `ValueError` with the whole story otherwise."""
-    name, value, source = given
+def _checked(setting: SourcedValue) -> Any:
+    """The value itself when it is valid; raises `ValueError` with its source and what it must be otherwise."""
+    name, value, source = setting
     try:
         converted = msgspec.convert(value, _TYPES[name])
     except msgspec.ValidationError:
         converted = None
-    if converted is None or isinstance(value, bool) != (name == "profile") or not _is_right(name, converted):
-        raise ValueError(f"{source}: {name} must be {WANTED[name]}, not {value!r}")
+    if converted is None or isinstance(value, bool) != (name == "profile") or not _is_valid(name, converted):
+        raise ValueError(f"{source}: {name} must be {EXPECTED[name]}, not {value!r}")
     return converted
 
 
-def _is_right(name: str, value: Any) -> bool:
+def _is_valid(name: str, value: Any) -> bool:
     if name in _RANGES and not isinstance(value, str):
         least, greatest = _RANGES[name]
         return bool(least <= value <= greatest)
     if name in _LISTS:
-        is_network = is_network_named if name == "trusted_proxies" else bool
+        is_network = is_network_text if name == "trusted_proxies" else bool
         return all(_LISTS[name].fullmatch(part) and is_network(part) for part in value)
     if name == "data_mode":
         return is_mode(value)
@@ -222,7 +224,7 @@ def _is_right(name: str, value: Any) -> bool:
     return True
 
 
-def is_network_named(text: str) -> bool:
+def is_network_text(text: str) -> bool:
     """Whether it is an address, or a network."""
     try:
         ipaddress.ip_network(text, strict=False)
@@ -232,7 +234,7 @@ def is_network_named(text: str) -> bool:
 
 
 def _clashes(settings: Settings) -> Iterator[str]:
-    """What is wrong between settings that are each right."""
+    """What is wrong between settings that are each valid."""
     ports = {name: getattr(settings, name) for name in ("tcp_port", "http_port", "grpc_port")}
     if all(port == "off" for port in ports.values()):
         yield "tcp_port, http_port and grpc_port are all 'off': nobody could reach the broker"

@@ -47,6 +47,27 @@ def test_a_lease_is_a_sequence(ps):
         leased[3]
 
 
+def test_leases_that_are_held_are_listed_the_oldest_first(ps, clock):
+    queue = ps.queue("mail")
+    queue.push_many(numbered(3))
+    first = queue.lease(2, consumer="ann", lease_seconds=60)
+    clock.advance(seconds=1)
+    second = queue.lease(1, consumer="bob", lease_seconds=30)
+
+    listed = queue.leases()
+
+    assert [(lease.lease_id, lease.consumer, lease.messages) for lease in listed] == [
+        (first.lease_id, "ann", 2),
+        (second.lease_id, "bob", 1),
+    ]
+    assert (listed[0].group, listed[0].partitions) == ("default", ["0"])
+    assert listed[0].expires_at - listed[0].leased_at == timedelta(seconds=60)
+    assert len(queue.leases(limit=1)) == 1
+    first.ack()
+    clock.advance(seconds=31)
+    assert queue.leases("default") == []
+
+
 def test_an_empty_lease_is_not_an_error(ps):
     ps.create_queue("mail")
     leased = ps.queue("mail").lease(10)

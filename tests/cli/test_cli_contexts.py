@@ -15,19 +15,20 @@ from penstock import Penstock
 from penstock.cli import options, target
 from penstock.cli.app import app
 from penstock.cli.exits import CommandError
+from penstock.cli.target import Broker
 from penstock.errors import NotAuthorised, Unavailable
 
 
 def test_a_context_is_added_used_listed_and_removed(run, tmp_path):
     assert run("context", "add", "local", "localhost:7710").out == "✓ context local: penstock://localhost:7710\n"
     assert run("context", "add", "data", tmp_path / "data").code == 0
-    assert target.address(None) == "penstock://localhost:7710"
+    assert Broker().address == "penstock://localhost:7710"
     assert run("context", "use", "data", "--json").json == {"name": "data", "url": str(tmp_path / "data")}
-    assert target.address(None) == str(tmp_path / "data")
+    assert Broker().address == str(tmp_path / "data")
     assert run("context", "list").out.splitlines()[1].startswith("*  data")
     assert [each["is_current"] for each in run("context", "list", "--json").json] == [True, False]
     assert run("context", "remove", "data").code == 0
-    assert target.address(None) == target.URL_DEFAULT
+    assert Broker().address == target.URL_DEFAULT
     assert stat.S_IMODE(target.file().stat().st_mode) == 0o600
 
 
@@ -49,11 +50,11 @@ def test_a_broken_file_of_contexts_is_named(run):
 def test_the_url_comes_first_then_the_context_then_this_machine(run, monkeypatch):
     run("context", "add", "one", "penstock://one:1")
     run("context", "add", "two", "penstock://two:2")
-    assert target.address("penstock://three:3", "two") == "penstock://three:3"
-    assert target.address(None, "two") == "penstock://two:2"
-    assert target.address(None) == "penstock://one:1"
-    assert target.address("four:4") == "penstock://four:4"
-    assert target.address("./four:4") == "./four:4"
+    assert Broker("penstock://three:3", "two").address == "penstock://three:3"
+    assert Broker(None, "two").address == "penstock://two:2"
+    assert Broker().address == "penstock://one:1"
+    assert Broker("four:4").address == "penstock://four:4"
+    assert Broker("./four:4").address == "./four:4"
     monkeypatch.setenv("XDG_CONFIG_HOME", "/x")
     monkeypatch.delenv("PENSTOCK_CONTEXTS")
     assert str(target.file()) == "/x/penstock/contexts.json"

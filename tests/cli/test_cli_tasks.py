@@ -21,7 +21,7 @@ OTHER = "0199c0de-5a00-7c1e-8000-7a7e5f3b2a11"
 
 def leased(ps, queue="default"):
     """The next task in the hands of a worker: how to finish it."""
-    reply, _ = ps.session.lease(queue, "default", LeaseRequest(1, consumer="w-1"))
+    reply = ps.session.lease(queue, "default", LeaseRequest(1, consumer="w-1"), 0.0)
     (piece,) = reply.pieces
     return Receipt(queue, piece.partition(0), piece.offsets[0], piece.attempt(0), reply.nonce)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.server.http.browsers import Browsers
+from penstock.server.http.origins import Browsers
 from tests.support.http import HttpThread, request
 
 PUSH = "/api/v1/queues/mail/messages"

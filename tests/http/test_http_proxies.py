@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.broker import Client
-from penstock.server.http.proxies import Proxies
+from penstock.server.http.origins import Proxies
 from penstock.server.http.site import Site
 from tests.support.http import HttpThread, request
 

@@ -17,7 +17,7 @@ from penstock.cli.browse import cancel, delayed, peek, tail, why
 from penstock.cli.demo import demo
 from penstock.cli.exits import INTERRUPTED, OK, explained
 from penstock.cli.lease import ack, extend, lease, nack, reject, release
-from penstock.cli.options import completion
+from penstock.cli.options import command, completion
 from penstock.cli.push import push
 from penstock.cli.queues import stats
 from penstock.cli.serve import serve
@@ -37,8 +37,8 @@ app = typer.Typer(
 
 
 def _add(panel: str, *commands: Callable[..., None]) -> None:
-    for command in commands:
-        app.command(rich_help_panel=panel)(command)
+    for function in commands:
+        command(app, rich_help_panel=panel)(function)
 
 
 _add("Broker", serve)

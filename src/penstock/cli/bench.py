@@ -17,8 +17,8 @@ import typer
 
 from penstock.cli import output
 from penstock.cli.exits import CommandError
-from penstock.cli.options import AsJson, ContextOption, Url, seconds_option
-from penstock.cli.target import CLIENT, address, is_directory, require_directory
+from penstock.cli.options import AsJson, seconds_option
+from penstock.cli.target import CLIENT, Broker
 
 if TYPE_CHECKING:
     from penstock.aio import Penstock, Queue
@@ -44,12 +44,11 @@ class Measure(msgspec.Struct, kw_only=True):
 
 
 def bench(
+    broker: Broker,
     seconds: Annotated[float, seconds_option("--seconds", "-s", about="How long to measure each row.")] = 3.0,
     concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Requests in flight.")] = 64,
     size: Annotated[int, typer.Option("--size", min=0, max=1_000_000, help="Bytes of a payload.")] = 100,
     batch: Annotated[int, typer.Option("--batch", min=1, max=100_000, help="Messages in a batch and a lease.")] = 1000,
-    url: Url = None,
-    context: ContextOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure a broker: single and batched pushes, leases with acks, and the way from push to delivery.
@@ -58,9 +57,7 @@ def bench(
     """
     if not 0.01 <= seconds <= 600:
         raise CommandError(f"--seconds: {seconds:g} is outside 0.01 to 600", hint="a few seconds will do")
-    where = address(url, context)
-    if is_directory(where):
-        require_directory(where, is_made=False)
+    where = broker.readable_address()
     with output.progress("measuring", is_shown=not as_json, is_counted=True) as tell:
         rows = asyncio.run(_measured(where, seconds, concurrency, size, batch, tell))
     if as_json:
@@ -76,11 +73,9 @@ async def _measured(
 ) -> list[Measure]:
     from penstock import aio
 
-    async with (
-        aio.open(where)
-        if is_directory(where)
-        else aio.connect(where, client=CLIENT, token=os.environ.get("PENSTOCK_TOKEN")) as ps
-    ):
+    is_directory = "://" not in where
+    token = os.environ.get("PENSTOCK_TOKEN")
+    async with aio.open(where) if is_directory else aio.connect(where, client=CLIENT, token=token) as ps:
         queue = await ps.create_queue(f"bench-{secrets.token_hex(4)}")
         try:
             return await _rows(queue, seconds, concurrency, size, batch, tell)

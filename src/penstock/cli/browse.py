@@ -17,8 +17,8 @@ from rich.markup import escape
 
 from penstock.cli import human, output, shapes
 from penstock.cli.exits import CommandError, nothing_there
-from penstock.cli.options import AsJson, ContextOption, Limit, Partition, PayloadOnly, QueueName, Url, seconds_option
-from penstock.cli.target import address, is_directory, opened
+from penstock.cli.options import AsJson, Limit, Partition, PayloadOnly, QueueName, seconds_option
+from penstock.cli.target import Broker
 from penstock.model import DEFAULT_GROUP, Message, MessageId, PartitionLag
 
 if TYPE_CHECKING:
@@ -30,26 +30,23 @@ EXCERPT_CHARACTERS = 200
 
 
 def peek(
+    broker: Broker,
     queue: QueueName,
     limit: Limit = 10,
     payload_only: PayloadOnly = False,
-    url: Url = None,
-    context: ContextOption = None,
     as_json: AsJson = False,
 ) -> None:
     """The next messages of the default group, without effect, whether due or not."""
-    with opened(url, context) as ps:
+    with broker.opened() as ps:
         found = ps.queue(queue).peek(limit)
     if not found:
         raise nothing_there(f"nothing is before the default group of {queue!r}")
     write_messages(found, payload_only=payload_only, as_json=as_json)
 
 
-def delayed(
-    queue: QueueName, limit: Limit = 100, url: Url = None, context: ContextOption = None, as_json: AsJson = False
-) -> None:
+def delayed(broker: Broker, queue: QueueName, limit: Limit = 100, as_json: AsJson = False) -> None:
     """Messages that are not due yet, soonest first."""
-    with opened(url, context) as ps:
+    with broker.opened() as ps:
         found = ps.queue(queue).delayed(limit)
     if not found:
         raise nothing_there(f"nothing is delayed in {queue!r}")
@@ -65,14 +62,13 @@ def delayed(
 
 
 def cancel(
+    broker: Broker,
     ids: Annotated[list[str], typer.Argument(metavar="ID…", help="queue/partition/offset.")],
-    url: Url = None,
-    context: ContextOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Take messages back before anyone has them."""
     chosen = [MessageId.parse(text) for text in ids]
-    with opened(url, context) as ps:
+    with broker.opened() as ps:
         for id in chosen:
             ps.queue(id.queue).cancel(id)
             if as_json:
@@ -81,10 +77,10 @@ def cancel(
                 output.done(f"{id} cancelled", None, as_json=False)
 
 
-def why(id: MessageIdText, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
+def why(broker: Broker, id: MessageIdText, as_json: AsJson = False) -> None:
     """Why is this message not delivered? One answer for each group."""
     chosen = MessageId.parse(id)
-    with opened(url, context) as ps:
+    with broker.opened() as ps:
         reasons = ps.queue(chosen.queue).why(chosen)
     if as_json:
         output.write_json([{"group": each.group, "code": each.code, "text": each.text} for each in reasons])
@@ -123,6 +119,7 @@ READ_MESSAGES = 1000
 
 
 def tail(
+    broker: Broker,
     queue: QueueName,
     start: Annotated[
         Any,
@@ -141,8 +138,6 @@ def tail(
     every: Annotated[float, seconds_option("--every", about="How often to look for more.")] = 0.25,
     partition: Partition = None,
     payload_only: PayloadOnly = False,
-    url: Url = None,
-    context: ContextOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Print messages as they are pushed. Nothing is leased or settled, and delayed messages are shown at once.
@@ -151,10 +146,10 @@ def tail(
     """
     if every < 0.01:
         raise CommandError(f"--every: {every:g} seconds is too often", hint="10ms is the least")
-    if follow and is_directory(address(url, context)):
+    if follow and broker.is_directory:
         # While this process has the directory, nobody else can push.
         follow = False
-    with opened(url, context) as ps:
+    with broker.opened() as ps:
         paper = output.console()
         followed = Follower(ps.queue(queue), partition)
         followed.begin(start, last)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import typer
@@ -10,8 +10,8 @@ from rich.markup import escape
 
 from penstock.cli import human, output, shapes
 from penstock.cli.exits import CommandError, nothing_there
-from penstock.cli.options import AsJson, ContextOption, Limit, QueueName, Since, Until, Url, Yes
-from penstock.cli.target import opened
+from penstock.cli.options import AsJson, Flags, Limit, QueueName, Since, Until, Yes, command
+from penstock.cli.target import Broker
 from penstock.model import DLQ_SUFFIX, Message, MessageId
 from penstock.units import plural
 
@@ -19,49 +19,55 @@ app = typer.Typer(help="Dead letters: list, show, redrive, purge.", no_args_is_h
 
 WIDTH = len("first delivered at") + 1
 FILTER = "Which ones: all that is given must match"
-OfGroup = Annotated[str | None, typer.Option("--group", "-g", help="Died in this group.", rich_help_panel=FILTER)]
-Reason = Annotated[
-    str | None, typer.Option("--reason", help="Why: dead (its attempts ran out), rejected, …", rich_help_panel=FILTER)
-]
-Error = Annotated[str | None, typer.Option("--error", help="The error has this text.", rich_help_panel=FILTER)]
-Key = Annotated[str | None, typer.Option("--key", "-k", help="The key of the message.", rich_help_panel=FILTER)]
 LetterId = Annotated[str, typer.Argument(metavar="ID", help="As 'penstock dlq list' prints it.")]
 
 
-@app.command(name="list")
-def list_(
-    queue: QueueName,
-    group: OfGroup = None,
-    reason: Reason = None,
-    error: Error = None,
-    key: Key = None,
-    since: Since = None,
-    until: Until = None,
-    limit: Limit = 100,
-    url: Url = None,
-    context: ContextOption = None,
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True)
+class FilterFlags(Flags):
+    """Which dead letters a command is about."""
+
+    group: Annotated[str | None, typer.Option("--group", "-g", help="Died in this group.", rich_help_panel=FILTER)] = (
+        None
+    )
+    reason: Annotated[
+        str | None,
+        typer.Option("--reason", help="Why: dead (its attempts ran out), rejected, …", rich_help_panel=FILTER),
+    ] = None
+    error: Annotated[str | None, typer.Option("--error", help="The error has this text.", rich_help_panel=FILTER)] = (
+        None
+    )
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of the message.", rich_help_panel=FILTER)] = (
+        None
+    )
+    since: Since = None
+    until: Until = None
+
+    def fields(self) -> dict[str, Any]:
+        """The arguments of `dlq.list` and `dlq.redrive`."""
+        fields = asdict(self)
+        return {"error_contains": fields.pop("error"), **fields}
+
+
+@command(app, "list")
+def list_(filters: FilterFlags, broker: Broker, queue: QueueName, limit: Limit = 100, as_json: AsJson = False) -> None:
     """Dead letters, oldest first."""
-    with opened(url, context) as ps:
-        found = ps.queue(queue).dlq.list(
-            group=group, reason=reason, error_contains=error, key=key, since=since, until=until, limit=limit
-        )
-    if not found:
-        raise nothing_there(f"no dead letters in {queue!r}" + _if_filtered(group, reason, error, key, since, until))
+    with broker.opened() as ps:
+        letters = ps.queue(queue).dlq.list(**filters.fields(), limit=limit)
+    if not letters:
+        raise nothing_there(f"no dead letters in {queue!r}{_if_filtered(filters)}")
     if as_json:
-        for letter in found:
+        for letter in letters:
             output.write_json_line(shapes.letter(letter))
         return
-    rows = [_row(letter) for letter in found]
+    rows = [_row(letter) for letter in letters]
     output.write(output.table(("id", "age", "tries", "reason", "error"), rows, text_columns=4, has_excerpt=True))
 
 
-@app.command()
-def show(id: LetterId, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
+@command(app)
+def show(broker: Broker, id: LetterId, as_json: AsJson = False) -> None:
     """One dead letter: where it comes from, why it died, and its payload."""
     chosen = letter_id(id)
-    with opened(url, context) as ps:
+    with broker.opened() as ps:
         found = ps.queue(chosen.queue).read(chosen.partition, chosen.offset, limit=1)
     if not found or found[0].id != chosen:
         raise nothing_there(f"no dead letter {id}", "'penstock dlq list QUEUE' lists them")
@@ -74,49 +80,39 @@ def show(id: LetterId, url: Url = None, context: ContextOption = None, as_json: 
     output.write_bytes(shapes.content(found[0]))
 
 
-@app.command()
+@command(app)
 def redrive(
+    broker: Broker,
     queue: QueueName,
+    filters: FilterFlags,
     id: Annotated[
         list[str] | None, typer.Option("--id", help="This dead letter; may repeat.", rich_help_panel=FILTER)
     ] = None,
-    group: OfGroup = None,
-    reason: Reason = None,
-    error: Error = None,
-    key: Key = None,
-    since: Since = None,
-    until: Until = None,
     limit: Limit = 1_000_000,
     rate: Annotated[float | None, typer.Option(help="At most so many a second.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many.")] = False,
-    url: Url = None,
-    context: ContextOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Send dead letters back to the group where they died, with their attempts counted anew."""
     ids = None if id is None else [letter_id(text) for text in id]
-    wanted: dict[str, Any] = {"group": group, "reason": reason, "error_contains": error, "key": key}
-    wanted |= {"since": since, "until": until}
-    with opened(url, context) as ps:
-        letters = ps.queue(queue).dlq
+    with broker.opened() as ps:
+        dlq = ps.queue(queue).dlq
         if dry_run:
-            found = letters.list(**wanted, limit=min(limit, 100_000))
-            count = sum(ids is None or letter.id in ids for letter in found)
+            letters = dlq.list(**filters.fields(), limit=min(limit, 100_000))
+            count = sum(ids is None or letter.id in ids for letter in letters)
         else:
-            count = letters.redrive(ids=ids, **wanted, limit=limit, rate=rate)
+            count = dlq.redrive(ids=ids, **filters.fields(), limit=limit, rate=rate)
     if not count:
-        raise nothing_there(f"no dead letters in {queue!r}" + _if_filtered(id, group, reason, error, key, since, until))
+        raise nothing_there(f"no dead letters in {queue!r}{_if_filtered(filters, id)}")
     verb = "would go" if dry_run else "went"
     value = {"queue": queue, "redriven": 0 if dry_run else count, "matching": count, "dry_run": dry_run}
     output.done(f"{plural(count, 'dead letter')} {verb} back to {queue}", value, as_json=as_json)
 
 
-@app.command()
-def purge(
-    queue: QueueName, yes: Yes = False, url: Url = None, context: ContextOption = None, as_json: AsJson = False
-) -> None:
+@command(app)
+def purge(broker: Broker, queue: QueueName, yes: Yes = False, as_json: AsJson = False) -> None:
     """Throw all dead letters of a queue away."""
-    with opened(url, context) as ps:
+    with broker.opened() as ps:
         if not ps.queue(queue).dlq.list(limit=1):
             raise nothing_there(f"no dead letters in {queue!r}")
         output.confirm(f"Throw all dead letters of {queue} away?", yes=yes)
@@ -147,5 +143,5 @@ def _about(letter: Message) -> list[tuple[str, str]]:
     return [(name, value) for name, value in rows if value]
 
 
-def _if_filtered(*filters: str | list[str] | datetime | None) -> str:
-    return " that match" if any(each is not None for each in filters) else ""
+def _if_filtered(filters: FilterFlags, ids: list[str] | None = None) -> str:
+    return "" if ids is None and filters == FilterFlags() else " that match"

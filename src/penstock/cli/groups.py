@@ -8,24 +8,23 @@ import typer
 
 from penstock.cli import human, output
 from penstock.cli.exits import nothing_there
-from penstock.cli.options import AsJson, ContextOption, GroupName, Partition, QueueName, Url, Yes
-from penstock.cli.target import opened
+from penstock.cli.options import AsJson, GroupName, Partition, QueueName, Yes, command
+from penstock.cli.target import Broker
 
 app = typer.Typer(help="Consumer groups: list, members, create, delete.", no_args_is_help=True)
 
 POSITION_HELP = "earliest, latest, an offset, or a time; -1h is an hour ago."
 
 
-@app.command(name="list")
+@command(app, "list")
 def list_(
+    broker: Broker,
     queue: QueueName,
     partitions: Annotated[bool, typer.Option("--partitions", help="A line for each partition.")] = False,
-    url: Url = None,
-    context: ContextOption = None,
     as_json: AsJson = False,
 ) -> None:
     """The groups of a queue, and how far behind they are."""
-    with opened(url, context) as ps:
+    with broker.opened() as ps:
         stats, lags = ps.queue(queue).stats().groups, ps.queue(queue).groups()
     if as_json:
         output.write_json(
@@ -47,12 +46,10 @@ def list_(
         output.write(output.table(headings, rows))
 
 
-@app.command()
-def members(
-    queue: QueueName, group: GroupName, url: Url = None, context: ContextOption = None, as_json: AsJson = False
-) -> None:
+@command(app)
+def members(broker: Broker, queue: QueueName, group: GroupName, as_json: AsJson = False) -> None:
     """Who has joined a group, and which partitions they have."""
-    with opened(url, context) as ps:
+    with broker.opened() as ps:
         found = ps.queue(queue).members(group)
     if as_json:
         output.write_json(found)
@@ -63,8 +60,9 @@ def members(
         raise nothing_there(f"group {group!r} of {queue!r} has no members", "only subscribers are members")
 
 
-@app.command()
+@command(app)
 def create(
+    broker: Broker,
     queue: QueueName,
     group: GroupName,
     start: Annotated[
@@ -73,27 +71,24 @@ def create(
     observes: Annotated[
         bool, typer.Option("--observes", help="It only marks how far somebody has read: no load, however late.")
     ] = False,
-    url: Url = None,
-    context: ContextOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a group: an independent reader of the queue."""
-    with opened(url, context) as ps:
+    with broker.opened() as ps:
         ps.queue(queue).create_group(group, start, observes=observes)
     output.done(f"group {group} of {queue} is there", {"queue": queue, "name": group}, as_json=as_json)
 
 
-@app.command()
+@command(app)
 def delete(
+    broker: Broker,
     queue: QueueName,
     group: GroupName,
     yes: Yes = False,
-    url: Url = None,
-    context: ContextOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Forget a group and where it stood; the messages stay."""
-    with opened(url, context) as ps:
+    with broker.opened() as ps:
         output.confirm(f"Forget group {group} of {queue}?", yes=yes)
         ps.queue(queue).delete_group(group)
     output.done(
@@ -102,19 +97,18 @@ def delete(
 
 
 def seek(
+    broker: Broker,
     queue: QueueName,
     group: GroupName,
     to: Annotated[Any, typer.Argument(parser=human.position, metavar="POSITION", help=POSITION_HELP)],
     partition: Partition = None,
-    url: Url = None,
-    context: ContextOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Move a group; what it had leased is lost to its holders.
 
     A time before now needs `--` before it: `penstock seek orders billing -- -1h`
     """
-    with opened(url, context) as ps:
+    with broker.opened() as ps:
         ps.queue(queue).seek(group, to, partition)
         lags = ps.queue(queue).groups()[group]
     lag = sum(row.lag for row in lags)

@@ -15,8 +15,8 @@ from rich.markup import escape
 from penstock.cli import human, output, shapes
 from penstock.cli.exits import CommandError, exit_code, nothing_there
 from penstock.cli.groups import POSITION_HELP
-from penstock.cli.options import AsJson, ContextOption, Group, PayloadOnly, QueueName, Url, seconds_option
-from penstock.cli.target import address, is_directory, opened
+from penstock.cli.options import AsJson, Group, PayloadOnly, QueueName, seconds_option
+from penstock.cli.target import Broker
 from penstock.errors import PenstockError
 from penstock.model import DEFAULT_GROUP, Outcome, Receipt, to_datetime
 
@@ -29,6 +29,7 @@ AFTER = "Then"
 
 
 def lease(
+    broker: Broker,
     queue: QueueName,
     max: Annotated[int, typer.Option("--max", "-n", min=1, max=100_000, help="How many at most.")] = 1,
     wait: Annotated[float, seconds_option("--wait", "-w", about="Wait so long for the first one, 60s at most.")] = 0.0,
@@ -61,8 +62,6 @@ def lease(
     ] = False,
     delay: Annotated[float | None, seconds_option("--delay", about="With --nack: retry after so long.")] = None,
     error: Annotated[str, typer.Option(help="With --nack or --reject: what went wrong.")] = "",
-    url: Url = None,
-    context: ContextOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Lease messages and print them, then acknowledge, fail, give back or hold them.
@@ -74,10 +73,10 @@ def lease(
     if len(chosen) > 1:
         raise CommandError(f"--{chosen[0]} and --{chosen[1]} exclude each other", hint="choose one end for the lease")
     end = chosen[0] if chosen else "hold"
-    if end == "hold" and is_directory(address(url, context)):
+    if end == "hold" and broker.is_directory:
         hint = "a lease in a directory ends with this command: say --ack, --nack, --reject or --release"
         raise CommandError("nothing can be held without a broker", hint=hint)
-    with opened(url, context) as ps:
+    with broker.opened() as ps:
         leased = ps.queue(queue).lease(max, wait, lease_seconds, group, consumer, partition or None, start=start)
         if not leased:
             raise nothing_there(
@@ -127,46 +126,43 @@ Receipts = Annotated[list[str], typer.Argument(metavar="RECEIPT…", help="As 'p
 Settle = Callable[["Penstock", Receipt], str]  # answers with what became of it
 
 
-def ack(receipts: Receipts, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
+def ack(broker: Broker, receipts: Receipts, as_json: AsJson = False) -> None:
     """Done: they will not be delivered to this group again."""
-    _each(receipts, settling(Outcome.ACKED), url, context, as_json=as_json)
+    _each(broker, receipts, settling(Outcome.ACKED), as_json=as_json)
 
 
 def nack(
+    broker: Broker,
     receipts: Receipts,
     delay: Annotated[
         float | None, seconds_option("--delay", about="Retry after so long, not after the backoff.")
     ] = None,
     error: Annotated[str, typer.Option(help="What went wrong.")] = "",
-    url: Url = None,
-    context: ContextOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Failed: retry after the queue's backoff; a dead letter after the last attempt."""
-    _each(receipts, settling(Outcome.RETRIED, delay, error), url, context, as_json=as_json)
+    _each(broker, receipts, settling(Outcome.RETRIED, delay, error), as_json=as_json)
 
 
 def reject(
+    broker: Broker,
     receipts: Receipts,
     reason: Annotated[str, typer.Option(help="Why it is hopeless.")] = "",
-    url: Url = None,
-    context: ContextOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Hopeless: a dead letter at once."""
-    _each(receipts, settling(Outcome.REJECTED, error=reason), url, context, as_json=as_json)
+    _each(broker, receipts, settling(Outcome.REJECTED, error=reason), as_json=as_json)
 
 
-def release(receipts: Receipts, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
+def release(broker: Broker, receipts: Receipts, as_json: AsJson = False) -> None:
     """Give them back; the attempt does not count."""
-    _each(receipts, settling(Outcome.RELEASED), url, context, as_json=as_json)
+    _each(broker, receipts, settling(Outcome.RELEASED), as_json=as_json)
 
 
 def extend(
+    broker: Broker,
     receipts: Receipts,
     seconds: Annotated[float, seconds_option("--for", about="From now.")] = 30.0,
-    url: Url = None,
-    context: ContextOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Hold the leases behind these receipts for longer."""
@@ -176,7 +172,7 @@ def extend(
         until = to_datetime(session_of(ps).extend(receipt.nonce, validation.extension(seconds)))
         return f"extended, ends {human.until(until)}"
 
-    _each(receipts, prolong, url, context, as_json=as_json)
+    _each(broker, receipts, prolong, as_json=as_json)
 
 
 def settling(outcome: Outcome, delay: float | None = None, error: str = "") -> Settle:
@@ -198,11 +194,11 @@ def session_of(ps: Penstock) -> Session:
     return ps._session
 
 
-def _each(receipts: list[str], settle: Settle, url: str | None, context: str | None, *, as_json: bool) -> None:
+def _each(broker: Broker, receipts: list[str], settle: Settle, *, as_json: bool) -> None:
     """Receipts stand for themselves: one that is refused does not keep the others from being settled."""
     proofs = [Receipt.parse(text) for text in receipts]
     worst = 0
-    with opened(url, context) as ps:
+    with broker.opened() as ps:
         for proof in proofs:
             try:
                 status = settle(ps, proof)

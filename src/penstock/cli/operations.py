@@ -8,24 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from penstock import operations as ops
 from penstock.cli import human, output
 from penstock.cli.exits import nothing_there
-from penstock.cli.options import AsJson, ContextOption, Since, Until, Url, Yes
-from penstock.cli.target import opened
-from penstock.cli.tasks import (
-    Argument,
-    Error,
-    InQueue,
-    Schedule,
-    Status,
-    Type,
-    Worker,
-    Workflow,
-    filter_of,
-)
-from penstock.client._sync.task_calls import new_operation
-from penstock.model_tasks import OperationView, TaskFilter
+from penstock.cli.options import AsJson, Yes, command
+from penstock.cli.target import Broker
+from penstock.cli.tasks import FilterFlags
+from penstock.model_tasks import OperationView
 from penstock.units import plural
 
 if TYPE_CHECKING:
@@ -36,71 +24,64 @@ app = typer.Typer(help="Operations on many tasks: begin, list, show, stop.", no_
 OperationId = Annotated[str, typer.Argument(metavar="ID", help="As 'penstock operations list' prints it.")]
 Action = Annotated[str, typer.Argument(metavar="ACTION", help="purge or cancel.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until it is over.")]
-WAYS = {"purge": "Forget {}, and cancel those that wait?", "cancel": "Cancel {} that are not final?"}
+QUESTIONS = {"purge": "Forget all {}, and cancel those that wait?", "cancel": "Cancel all {} that are not final?"}
 
 
-@app.command()
+@command(app)
 def begin(
+    broker: Broker,
     action: Action,
-    status: Status = None,
-    task_type: Type = None,
-    queue: InQueue = None,
-    worker: Worker = None,
-    workflow: Workflow = None,
-    schedule: Schedule = None,
-    argument: Argument = None,
-    error: Error = None,
-    since: Since = None,
-    until: Until = None,
+    filters: FilterFlags,
     yes: Yes = False,
     wait: Wait = False,
-    url: Url = None,
-    context: ContextOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Purge or cancel all tasks that match. A broker goes on by itself; a directory is worked on until it is done."""
     from penstock import validation
+    from penstock.client._sync.task_calls import new_operation
 
-    chosen = validation.operation_action(action)
-    wanted = filter_of(status, task_type, queue, worker, workflow, schedule, argument, error, since, until)
-    which = "all tasks" if wanted == TaskFilter() else "all tasks that match"
-    output.confirm(WAYS[chosen.value].format(which), yes=yes)
-    with opened(url, context) as ps:
-        view = ps.session.execute(new_operation(chosen, wanted))
+    chosen, filter = validation.operation_action(action), filters.filter()
+    output.confirm(QUESTIONS[chosen.value].format(filters), yes=yes)
+    with broker.opened() as ps:
+        view = ps.session.execute(new_operation(chosen, filter))
         if wait or hasattr(ps.session, "shard"):
-            view = _over(ps.session, view)
-    output.done(f"{view.operation_id}  {_account(view)}", shape(view), as_json=as_json)
+            view = _wait_for(ps.session, view)
+    _write(view, as_json=as_json)
 
 
-@app.command(name="list")
-def list_(url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
+@command(app, "list")
+def list_(broker: Broker, as_json: AsJson = False) -> None:
     """Operations that run, and those that did lately."""
-    with opened(url, context) as ps:
-        found = ps.session.execute(ops.ListOperations())
+    from penstock import operations as ops
+
+    with broker.opened() as ps:
+        views = ps.session.execute(ops.ListOperations())
     if as_json:
-        output.write_json([shape(view) for view in found])
+        output.write_json([shape(view) for view in views])
         return
-    if not found:
+    if not views:
         raise nothing_there("no operations", "'penstock operations begin' and 'penstock tasks purge' make them")
     headings = ("id", "action", "state", "begun", "matched", "cancelled", "purged")
-    rows = [(view.operation_id, view.action, view.state, human.age(view.started_at), *_counts(view)) for view in found]
+    rows = [(view.operation_id, view.action, view.state, human.age(view.started_at), *_counts(view)) for view in views]
     output.write(output.table(headings, rows, text_columns=4))
 
 
-@app.command()
-def show(operation_id: OperationId, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
+@command(app)
+def show(broker: Broker, operation_id: OperationId, as_json: AsJson = False) -> None:
     """How far an operation is."""
-    with opened(url, context) as ps:
-        view = ps.session.execute(ops.FindOperation(operation_id))
-    output.done(f"{view.operation_id}  {_account(view)}", shape(view), as_json=as_json)
+    from penstock import operations as ops
+
+    with broker.opened() as ps:
+        _write(ps.session.execute(ops.FindOperation(operation_id)), as_json=as_json)
 
 
-@app.command()
-def stop(operation_id: OperationId, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
+@command(app)
+def stop(broker: Broker, operation_id: OperationId, as_json: AsJson = False) -> None:
     """Stop an operation; what was done stays done."""
-    with opened(url, context) as ps:
-        view = ps.session.execute(ops.StopOperation(operation_id))
-    output.done(f"{view.operation_id}  {_account(view)}", shape(view), as_json=as_json)
+    from penstock import operations as ops
+
+    with broker.opened() as ps:
+        _write(ps.session.execute(ops.StopOperation(operation_id)), as_json=as_json)
 
 
 def shape(view: OperationView) -> dict[str, Any]:
@@ -108,7 +89,8 @@ def shape(view: OperationView) -> dict[str, Any]:
     return {**msgspec.structs.asdict(view), "filter": msgspec.to_builtins(view.filter)}
 
 
-def _over(session: Session, view: OperationView) -> OperationView:
+def _wait_for(session: Session, view: OperationView) -> OperationView:
+    from penstock import operations as ops
     from penstock import validation
 
     pauses = validation.pauses()
@@ -122,7 +104,9 @@ def _counts(view: OperationView) -> tuple[int, int, int]:
     return view.matched, view.cancelled, view.purged
 
 
-def _account(view: OperationView) -> str:
+def _write(view: OperationView, *, as_json: bool) -> None:
     matched, cancelled, purged = _counts(view)
-    did = f"{plural(matched, 'task')} matched, {cancelled:,} cancelled, {purged:,} purged"
-    return f"{view.action} {view.state}: {did}{f': {view.error}' if view.error else ''}"
+    counts = f"{plural(matched, 'task')} matched, {cancelled:,} cancelled, {purged:,} purged"
+    error = f": {view.error}" if view.error else ""
+    text = f"{view.operation_id}  {view.action} {view.state}: {counts}{error}"
+    output.done(text, shape(view), as_json=as_json)

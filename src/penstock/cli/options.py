@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args
 
 import msgspec
 import typer
@@ -28,10 +28,61 @@ if TYPE_CHECKING:
 
 
 PATIENCE_SECONDS: Final = 1.0
+Function = TypeVar("Function", bound=Callable[..., None])
 
 Shell = Annotated[
     Literal["bash", "zsh", "fish", "powershell"], typer.Argument(metavar="SHELL", help="bash, zsh, fish or powershell.")
 ]
+
+
+class Flags:
+    """Options that several commands share. A command that has a parameter of such a type has a flag for each field."""
+
+    are_last: ClassVar[bool] = False  # after all others, in the help
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        """The flags, as parameters of a command."""
+        return list(inspect.signature(cls, eval_str=True).parameters.values())
+
+
+def expanded(function: Callable[..., None]) -> Callable[..., None]:
+    """The function of a command with flags in place of its parameters that are `Flags`."""
+    signature = inspect.signature(function, eval_str=True)
+    first: list[inspect.Parameter] = []
+    last: list[inspect.Parameter] = []
+    shared: dict[str, tuple[type[Flags], list[str]]] = {}
+    for name, parameter in signature.parameters.items():
+        kind = parameter.annotation
+        if isinstance(kind, type) and issubclass(kind, Flags):
+            flags = kind.parameters()
+            shared[name] = (kind, [flag.name for flag in flags])
+            (last if kind.are_last else first).extend(flags)
+        else:
+            first.append(parameter)
+
+    def run(**arguments: Any) -> None:
+        for name, (kind, names) in shared.items():
+            arguments[name] = kind(**{flag: arguments.pop(flag) for flag in names})
+        function(**arguments)
+
+    keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in [*first, *last]]
+    run.__signature__ = signature.replace(parameters=keywords)  # type: ignore[attr-defined]
+    run.__name__, run.__doc__ = function.__name__, function.__doc__
+    return run
+
+
+def command(app: typer.Typer, name: str | None = None, **options: Any) -> Callable[[Function], Function]:
+    """Add a command to an app; see `Flags`."""
+
+    def add(function: Function) -> Function:
+        app.command(name, **options)(expanded(function))
+        return function
+
+    return add
+
+
+# completion
 
 
 def completion(shell: Shell) -> None:
@@ -46,13 +97,13 @@ def completion(shell: Shell) -> None:
 
 def complete_queue(ctx: typer.Context, incomplete: str) -> list[str]:
     """Queues that begin like this."""
-    return _beginning(incomplete, _answer(ctx, lambda ps: ps.queues()))
+    return _beginning(incomplete, _reply(ctx, lambda ps: ps.queues()))
 
 
 def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
     """Groups of the queue named before."""
     queue = ctx.params.get("queue")
-    return _beginning(incomplete, _answer(ctx, lambda ps: ps.queue(str(queue)).groups()) if queue else [])
+    return _beginning(incomplete, _reply(ctx, lambda ps: ps.queue(str(queue)).groups()) if queue else [])
 
 
 def complete_context(incomplete: str) -> list[str]:
@@ -68,23 +119,23 @@ def _beginning(incomplete: str, names: Any) -> list[str]:
     return sorted(name for name in names if name.startswith(incomplete))
 
 
-def _answer(ctx: typer.Context, question: Callable[[Penstock], Any]) -> Any:
-    """What a broker answers within a moment; nothing otherwise."""
-    from penstock.cli import target
+def _reply(ctx: typer.Context, request: Callable[[Penstock], Any]) -> Any:
+    """What a broker replies within a moment; nothing otherwise."""
+    from penstock.cli.target import Broker
 
-    answers: list[Any] = []
+    replies: list[Any] = []
 
     def ask() -> None:
         with suppress(Exception):
-            where = target.address(ctx.params.get("url"), ctx.params.get("context"))
-            if not target.is_directory(where):
-                with target.opened(where) as ps:
-                    answers.append(question(ps))
+            broker = Broker(ctx.params.get("url"), ctx.params.get("context"))
+            if not broker.is_directory:
+                with broker.opened() as ps:
+                    replies.append(request(ps))
 
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(PATIENCE_SECONDS)
-    return answers[0] if answers else []
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_SECONDS)
+    return replies[0] if replies else []
 
 
 WHERE = "Which broker"
@@ -130,56 +181,39 @@ PayloadOnly = Annotated[
 
 def seconds_option(*names: str, about: str) -> typer.models.OptionInfo:
     """A duration."""
-    found: typer.models.OptionInfo = typer.Option(*names, parser=units.seconds, metavar="DURATION", help=about)
-    return found
+    option: typer.models.OptionInfo = typer.Option(*names, parser=units.seconds, metavar="DURATION", help=about)
+    return option
 
 
 def instant_option(*names: str, about: str) -> typer.models.OptionInfo:
     """An instant."""
-    found: typer.models.OptionInfo = typer.Option(*names, parser=human.instant, metavar="TIME", help=about)
-    return found
+    option: typer.models.OptionInfo = typer.Option(*names, parser=human.instant, metavar="TIME", help=about)
+    return option
 
 
 Since = Annotated[datetime | None, instant_option("--since", about="From this time on; -1h is an hour ago.")]
 Until = Annotated[datetime | None, instant_option("--until", about="Before this time.")]
 
 
-# what describes a task, for the commands that submit one now or by the clock
-
-TaskType = Annotated[str, typer.Argument(metavar="TYPE", help="The name of the task, such as send.")]
-Values = Annotated[
-    list[str] | None, typer.Argument(metavar="[ARGUMENT]...", help="Its arguments: JSON, or else plain text.")
-]
-Arg = Annotated[list[str] | None, typer.Option("--arg", "-a", metavar="NAME=VALUE", help="May repeat.")]
-Args = Annotated[str | None, typer.Option(metavar="JSON", help="All arguments, as a JSON array.")]
-Kwargs = Annotated[str | None, typer.Option(metavar="JSON", help="All named arguments, as a JSON object.")]
-Queue = Annotated[str, typer.Option("--queue", "-q", help="The queue that its workers look at.")]
-Priority = Annotated[str, typer.Option(help="0 to 255, or background, low, normal, high, critical.")]
-Key = Annotated[str | None, typer.Option("--key", "-k", help="For limits by key.")]
-Timeout = Annotated[float | None, seconds_option("--timeout", about="Break a run off after so long.")]
-MaxAttempts = Annotated[int | None, typer.Option(min=1, help="Runs before it is dead.")]
-
 # a flag for every queue option
 
-PANEL = "Queue options (docs/options.md)"
-
-
-def with_queue_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with a flag for each queue option; what is given arrives as the keyword `options`, parsed."""
-
-    def run(**arguments: Any) -> None:
-        given = {name: arguments.pop(name) for name in DEFAULTS}
-        command(**arguments, options=parsed({name: text for name, text in given.items() if text is not None}))
-
-    plain = inspect.signature(command, eval_str=True)
-    kept = [parameter for name, parameter in plain.parameters.items() if name != "options"]
-    run.__signature__ = plain.replace(parameters=[*kept, *map(_parameter, DEFAULTS)])  # type: ignore[attr-defined]
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    return run
-
-
+QUEUE_PANEL = "Queue options (docs/options.md)"
 TYPES: dict[str, Any] = {field.name: field.type for field in msgspec.structs.fields(QueueOptions)}
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in msgspec.structs.fields(QueueOptions)}
+
+
+class QueueFlags(Flags):
+    """A flag for each queue option: a new option has its flag the day it is declared."""
+
+    are_last: ClassVar[bool] = True
+
+    def __init__(self, **texts: str | None) -> None:
+        # What values may be is checked where queues are made.
+        self.values = {name: _value(name, text) for name, text in texts.items() if text is not None}
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        return [_parameter(name) for name in DEFAULTS]
 
 
 def flag(name: str) -> str:
@@ -187,14 +221,10 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def parsed(given: dict[str, str]) -> dict[str, Any]:
-    """The values of options; what they may be is checked where queues are made."""
-    return {name: _value(name, text) for name, text in given.items()}
-
-
 def _parameter(name: str) -> inspect.Parameter:
     about = f"{_choices(name)}[default: {shown(name, DEFAULTS[name])}]"
-    option = typer.Option(flag(name), metavar=_metavar(name), help=about, rich_help_panel=PANEL)
+    unit = {"seconds": "DURATION", "bytes": "SIZE"}.get(name.rpartition("_")[2], "VALUE")
+    option = typer.Option(flag(name), metavar=unit, help=about, rich_help_panel=QUEUE_PANEL)
     annotation = Annotated[str | None, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
@@ -206,12 +236,6 @@ def shown(name: str, value: Any) -> str:
     if name.endswith("_seconds"):
         return human.duration(value) if value else "0s"
     return human.size(value) if name.endswith("_bytes") else str(value)
-
-
-def _metavar(name: str) -> str:
-    if name.endswith("_seconds"):
-        return "DURATION"
-    return "SIZE" if name.endswith("_bytes") else "VALUE"
 
 
 def _choices(name: str) -> str:
@@ -226,8 +250,8 @@ def _choices(name: str) -> str:
 def _words(name: str) -> list[str]:
     """The words in the type of an option, which may be a choice, or a choice or nothing."""
     kind = TYPES[name]
-    found = (word for part in (kind, *get_args(kind)) for word in get_args(part) if isinstance(word, str))
-    return list(dict.fromkeys(found))
+    words = (word for part in (kind, *get_args(kind)) for word in get_args(part) if isinstance(word, str))
+    return list(dict.fromkeys(words))
 
 
 def _value(name: str, text: str) -> Any:

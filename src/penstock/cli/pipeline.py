@@ -21,15 +21,14 @@ from typer.main import get_command
 
 from penstock.cli import human, output, spark_session
 from penstock.cli.exits import nothing_there
-from penstock.cli.options import AsJson, ContextOption, Since, Until, Url
-from penstock.cli.spark_session import Bar, Conf, Master, parsed_conf, readable
-from penstock.spark.pipelines.base import Options, Pipeline, Report
-from penstock.spark.pipelines.flags import Option, option_list
-from penstock.spark.pipelines.state import plain
+from penstock.cli.options import AsJson, Since, Until, command
+from penstock.cli.spark_session import Bar, Conf, Master, parsed_conf
+from penstock.cli.target import Broker
 from penstock.units import plural
 
 if TYPE_CHECKING:
-    from penstock.spark.pipelines.base import Run
+    from penstock.spark.pipelines.base import Options, Pipeline, Report, Run
+    from penstock.spark.pipelines.flags import Option
     from penstock.spark.pipelines.state import Record
 
 
@@ -92,6 +91,7 @@ def first_word(words: Sequence[str], parameters: Sequence[Any]) -> str | None:
 
 def parameters(pipeline: Pipeline) -> list[Any]:
     """A parameter for each option of a pipeline."""
+    from penstock.spark.pipelines.flags import option_list
 
     def shape() -> None:
         """Nothing but its parameters."""
@@ -126,6 +126,8 @@ WRAPPED: Final = 36  # text that is longer than this may be wrapped; a trace id 
 
 def write_explanation(pipeline: Pipeline, *, as_json: bool) -> None:
     """A pipeline, and how it is run."""
+    from penstock.spark.pipelines.flags import option_list
+
     options = option_list(pipeline.options)
     if as_json:
         shown = [_option(each) for each in options]
@@ -260,6 +262,8 @@ def _option(option: Option) -> dict[str, Any]:
 
 
 def _plain(value: msgspec.Struct) -> dict[str, Any]:
+    from penstock.spark.pipelines.state import plain
+
     found: dict[str, Any] = msgspec.to_builtins(value, enc_hook=plain)
     return found
 
@@ -282,7 +286,7 @@ NameOrAll = Annotated[
 Out = Annotated[Path | None, typer.Option("--out", "-o", metavar="DIR", help="Its files. [default: ./pipelines/NAME]")]
 
 
-@app.command(name="list")
+@command(app, "list")
 def list_(as_json: AsJson = False) -> None:
     """The pipelines that ship with Penstock."""
     from penstock.spark.pipelines.runner import shipped
@@ -297,7 +301,7 @@ def list_(as_json: AsJson = False) -> None:
     output.write("\n[dim]'penstock pipeline explain NAME' says more; your own: docs/pipelines.md[/]")
 
 
-@app.command()
+@command(app)
 def explain(name: Name, as_json: AsJson = False) -> None:
     """What a pipeline reads, does and writes, and its options."""
     from penstock.spark.pipelines.runner import find
@@ -305,8 +309,9 @@ def explain(name: Name, as_json: AsJson = False) -> None:
     write_explanation(find(name), as_json=as_json)
 
 
-@app.command(cls=PipelineCommand)
+@command(app, cls=PipelineCommand)
 def run(
+    broker: Broker,
     ctx: typer.Context,
     name: Name,
     queue: Annotated[
@@ -318,8 +323,6 @@ def run(
     out: Out = None,
     master: Master = "local[*]",
     conf: Conf = None,
-    url: Url = None,
-    context: ContextOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a pipeline. What earlier runs have done is not done again.
@@ -329,7 +332,7 @@ def run(
     from penstock.spark.pipelines.base import Run
     from penstock.spark.pipelines.runner import default_out, execute
 
-    where, options, place = readable(url, context), chosen(ctx), out or default_out(name)
+    where, options, place = broker.readable_address(), chosen(ctx), out or default_out(name)
     settings = parsed_conf(conf)
     made = Run(None, where, queue or (), options=options, out=place, since=since, until=until)
     named(ctx).check(made)
@@ -343,7 +346,7 @@ def run(
     write_report(named(ctx), made, report, as_json=as_json)
 
 
-@app.command()
+@command(app)
 def status(name: NameOrAll = None, out: Out = None, as_json: AsJson = False) -> None:
     """What earlier runs left behind: when, what, how far."""
     from penstock.spark.pipelines.runner import default_out

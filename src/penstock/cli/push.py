@@ -21,8 +21,8 @@ import typer
 
 from penstock.cli import output
 from penstock.cli.exits import CommandError
-from penstock.cli.options import AsJson, ContextOption, Partition, QueueName, Url, instant_option, seconds_option
-from penstock.cli.target import opened
+from penstock.cli.options import AsJson, Partition, QueueName, instant_option, seconds_option
+from penstock.cli.target import Broker
 from penstock.model import CONTENT_TYPE_NAMES, ContentType, Message, suggestion
 from penstock.units import plural
 
@@ -163,6 +163,7 @@ LINES = "Many messages"
 
 
 def push(
+    broker: Broker,
     queue: QueueName,
     payload: Annotated[
         str | None, typer.Argument(metavar="[PAYLOAD]", help="The payload; standard input if none is given.")
@@ -195,8 +196,6 @@ def push(
         int, typer.Option(min=1, max=100_000, help="Messages in one request.", rich_help_panel=LINES)
     ] = 1000,
     ids: Annotated[bool, typer.Option("--ids", help="Print the id of each message.", rich_help_panel=LINES)] = False,
-    url: Url = None,
-    context: ContextOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Push a message, or one for each line; it is durable when the command returns.
@@ -206,7 +205,7 @@ def push(
     """
     options = options_of(key, priority, delay, deliver_at, ttl, header, dedup_key, partition, max_attempts, trace)
     check_source(payload, file, many=lines or json_lines, both=lines and json_lines)
-    with opened(url, context, is_made=True) as ps, _source(payload, file) as source:
+    with broker.opened(create=True) as ps, _source(payload, file) as source:
         if not (lines or json_lines):
             _push_one(ps, queue, message_of(source.read(), kind, options), as_json=as_json)
             return

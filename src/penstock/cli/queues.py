@@ -11,18 +11,8 @@ from rich.markup import escape
 
 from penstock.cli import human, output, shapes
 from penstock.cli.exits import nothing_there
-from penstock.cli.options import (
-    DEFAULTS,
-    AsJson,
-    ContextOption,
-    QueueName,
-    Url,
-    Yes,
-    complete_queue,
-    shown,
-    with_queue_options,
-)
-from penstock.cli.target import opened
+from penstock.cli.options import DEFAULTS, AsJson, QueueFlags, QueueName, Yes, command, complete_queue, expanded, shown
+from penstock.cli.target import Broker
 from penstock.errors import QueueNotFound
 from penstock.model import DLQ_SUFFIX, QueueStats
 from penstock.units import plural
@@ -35,16 +25,15 @@ ACCOUNT = ("group", "messages", "ready", "leased", "waiting", "acked", "dead", "
 
 
 def stats(
+    broker: Broker,
     queue: Annotated[
         str | None,
         typer.Argument(metavar="[QUEUE]", help="One queue; all if not given.", autocompletion=complete_queue),
     ] = None,
-    url: Url = None,
-    context: ContextOption = None,
     as_json: AsJson = False,
 ) -> None:
     """What is ready, leased, waiting, acked, dead and dropped: of each group of a queue, or of everything."""
-    with opened(url, context) as ps:
+    with broker.opened() as ps:
         found = sampled(ps, with_dead_letters=True) if queue is None else [ps.queue(queue).stats()]
     if queue is not None:
         if as_json:
@@ -110,19 +99,19 @@ HEADINGS = ("queue", "groups", "ready", "leased", "waiting", "dead", "lag", "old
 All = Annotated[bool, typer.Option("--all", "-a", help="Dead-letter queues too.")]
 
 
-@app.callback()
-def queues(
-    ctx: typer.Context, everything: All = False, url: Url = None, context: ContextOption = None, as_json: AsJson = False
-) -> None:
+def queues(broker: Broker, ctx: typer.Context, everything: All = False, as_json: AsJson = False) -> None:
     """Queues: list, show, create, update, delete, pause, resume, purge. Without a command: list."""
     if ctx.invoked_subcommand is None:
-        list_(everything, url, context, as_json)
+        list_(broker, everything, as_json)
 
 
-@app.command(name="list")
-def list_(everything: All = False, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
+app.callback()(expanded(queues))
+
+
+@command(app, "list")
+def list_(broker: Broker, everything: All = False, as_json: AsJson = False) -> None:
     """All queues. Counts are those of the default group; lag and oldest those of the group furthest behind."""
-    with opened(url, context) as ps:
+    with broker.opened() as ps:
         found = sampled(ps, with_dead_letters=everything)
     if as_json:
         output.write_json([shapes.queue(each) for each in found])
@@ -133,10 +122,10 @@ def list_(everything: All = False, url: Url = None, context: ContextOption = Non
         output.write("no queues yet; a push makes one, or 'penstock queues create'")
 
 
-@app.command()
-def show(queue: QueueName, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
+@command(app)
+def show(broker: Broker, queue: QueueName, as_json: AsJson = False) -> None:
     """One queue: its account, and its options."""
-    with opened(url, context) as ps:
+    with broker.opened() as ps:
         found, options = ps.queue(queue).stats(), msgspec.structs.asdict(ps.queue(queue).options())
     if as_json:
         output.write_json({**shapes.queue(found), "options": options})
@@ -151,17 +140,16 @@ def show(queue: QueueName, url: Url = None, context: ContextOption = None, as_js
         output.write("[dim]all options have their defaults[/]")
 
 
-@app.command()
+@command(app)
 def leases(
+    broker: Broker,
     queue: QueueName,
     group: Annotated[str | None, typer.Option("--group", "-g", help="Those of one group; of all if not given.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", help="How many at most, the oldest first.")] = 100,
-    url: Url = None,
-    context: ContextOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Leases that are held: by whom, since when, until when, and how many messages."""
-    with opened(url, context) as ps:
+    with broker.opened() as ps:
         held = ps.queue(queue).leases(group, limit)
     if as_json:
         output.write_json(held)
@@ -179,70 +167,61 @@ def leases(
         raise nothing_there(f"nobody holds a lease of {queue!r}", "a lease ends when its messages are settled")
 
 
-@app.command()
-@with_queue_options
+@command(app)
 def create(
+    broker: Broker,
+    options: QueueFlags,
     queue: QueueName,
     exist_ok: Annotated[bool, typer.Option("--exist-ok", help="One with the same options is fine.")] = False,
-    url: Url = None,
-    context: ContextOption = None,
     as_json: AsJson = False,
-    options: Any = None,
 ) -> None:
     """Make a queue. Options that are not given have their defaults."""
-    with opened(url, context, is_made=True) as ps:
-        ps.create_queue(queue, exist_ok=exist_ok, **options)
+    with broker.opened(create=True) as ps:
+        ps.create_queue(queue, exist_ok=exist_ok, **options.values)
         actual = msgspec.structs.asdict(ps.queue(queue).options())
     output.done(f"queue {queue} is there", {"name": queue, "options": actual}, as_json=as_json)
 
 
-@app.command()
-@with_queue_options
-def update(
-    queue: QueueName, url: Url = None, context: ContextOption = None, as_json: AsJson = False, options: Any = None
-) -> None:
+@command(app)
+def update(broker: Broker, options: QueueFlags, queue: QueueName, as_json: AsJson = False) -> None:
     """Change options; those that are not given stay. Partitions can be added, not taken away."""
-    with opened(url, context) as ps:
-        ps.update_queue(queue, **options)
+    with broker.opened() as ps:
+        ps.update_queue(queue, **options.values)
         actual = msgspec.structs.asdict(ps.queue(queue).options())
-    text = f"queue {queue}: {plural(len(options), 'option')} set"
+    text = f"queue {queue}: {plural(len(options.values), 'option')} set"
     output.done(text, {"name": queue, "options": actual}, as_json=as_json)
 
 
-@app.command()
-def delete(
-    queue: QueueName, yes: Yes = False, url: Url = None, context: ContextOption = None, as_json: AsJson = False
-) -> None:
+@command(app)
+def delete(broker: Broker, queue: QueueName, yes: Yes = False, as_json: AsJson = False) -> None:
     """Delete a queue, its messages and its dead letters."""
-    with opened(url, context) as ps:
+    with broker.opened() as ps:
         count = ps.queue(queue).stats().messages
         output.confirm(f"Delete queue {queue} with {plural(count, 'message')}?", yes=yes)
         ps.delete_queue(queue)
     output.done(f"queue {queue} is deleted", {"name": queue, "status": "deleted"}, as_json=as_json)
 
 
-@app.command()
-def pause(queue: QueueName, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
+@command(app)
+def pause(broker: Broker, queue: QueueName, as_json: AsJson = False) -> None:
     """Hand nothing out until 'resume'; pushes go on."""
-    with opened(url, context) as ps:
+    with broker.opened() as ps:
         ps.queue(queue).pause()
     output.done(f"queue {queue} is paused", {"name": queue, "status": "paused"}, as_json=as_json)
 
 
-@app.command()
-def resume(queue: QueueName, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
+@command(app)
+def resume(broker: Broker, queue: QueueName, as_json: AsJson = False) -> None:
     """Let a paused queue flow again."""
-    with opened(url, context) as ps:
+    with broker.opened() as ps:
         ps.queue(queue).resume()
     output.done(f"queue {queue} flows", {"name": queue, "status": "resumed"}, as_json=as_json)
 
 
-@app.command()
-def purge(
-    queue: QueueName, yes: Yes = False, url: Url = None, context: ContextOption = None, as_json: AsJson = False
-) -> None:
+@command(app)
+def purge(broker: Broker, queue: QueueName, yes: Yes = False, as_json: AsJson = False) -> None:
     """Drop everything unsettled, in every group."""
-    with opened(url, context) as ps:
+    with broker.opened() as ps:
         lag = max((each.lag for each in ps.queue(queue).stats().groups.values()), default=0)
         output.confirm(f"Drop what is not settled in {queue}, {plural(lag, 'message')} at most?", yes=yes)
         ps.queue(queue).purge()

@@ -24,7 +24,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from penstock.cli.exits import SERVER_ERROR, USER_ERROR, CommandError
-from penstock.cli.target import address, is_directory, require_directory
 from penstock.errors import PenstockError
 from penstock.spark.failures import cause, query_error
 
@@ -225,14 +224,6 @@ def _standard_error_into(descriptor: int) -> Iterator[None]:
     finally:
         os.dup2(ours, 2)
         os.close(ours)
-
-
-def readable(url: str | None, context: str | None) -> str:
-    """Where history is: a broker, or a directory that is there."""
-    where = address(url, context)
-    if is_directory(where):
-        require_directory(where, is_made=False)
-    return where
 
 
 def parsed_conf(given: Sequence[str] | None) -> dict[str, str]:

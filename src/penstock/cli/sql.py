@@ -28,8 +28,9 @@ from rich.table import Table
 
 from penstock.cli import human, output, spark_session
 from penstock.cli.exits import CommandError, explained
-from penstock.cli.options import AsJson, ContextOption, Since, Until, Url
-from penstock.cli.spark_session import Bar, Conf, Master, parsed_conf, readable, told
+from penstock.cli.options import AsJson, Since, Until
+from penstock.cli.spark_session import Bar, Conf, Master, parsed_conf, told
+from penstock.cli.target import Broker
 from penstock.units import plural
 
 if TYPE_CHECKING:
@@ -245,6 +246,7 @@ LEAVE: Final = ("exit", "quit")
 
 
 def sql(
+    broker: Broker,
     query: Annotated[
         str | None, typer.Argument(metavar="[QUERY]", help="A statement; without one they are read, each up to a ';'.")
     ] = None,
@@ -261,8 +263,6 @@ def sql(
     until: Until = None,
     master: Master = "local[*]",
     conf: Conf = None,
-    url: Url = None,
-    context: ContextOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask in SQL: views `messages`, `events`, `tasks`, and one for each queue.
@@ -272,7 +272,7 @@ def sql(
     kind: Format = "json" if as_json else format
     if out is None and kind == "parquet":
         raise CommandError("--format parquet needs a file", hint="say --out result.parquet")
-    where, settings = readable(url, context), parsed_conf(conf)
+    where, settings = broker.readable_address(), parsed_conf(conf)
     if query is not None:
         from penstock.spark.views import check_reading
 

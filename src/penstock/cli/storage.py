@@ -11,11 +11,11 @@ from rich.markup import escape
 
 from penstock.cli import output
 from penstock.clock import SystemClock
-from penstock.storage.doctor import Finding
 from penstock.units import plural
 
 if TYPE_CHECKING:
     from penstock.repair import Loss, Report
+    from penstock.storage.doctor import Finding
     from penstock.verify import Account, Verification
 
 

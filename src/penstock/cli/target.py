@@ -13,15 +13,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import msgspec
 import typer
 
 from penstock.cli import output
 from penstock.cli.exits import SERVER_ERROR, CommandError, nothing_there
-from penstock.cli.options import AsJson
+from penstock.cli.options import AsJson, ContextOption, Flags, Url, command
 from penstock.errors import DirectoryInUse
 from penstock.model import check_name
 from penstock.remote import urls
@@ -63,7 +64,7 @@ def load() -> Contexts:
         return Contexts()
     except msgspec.MsgspecError as error:
         raise CommandError(
-            f"{file()}: {error}", hint="mend the file, or remove it and add your contexts again"
+            f"{file()}: {error}", hint="repair the file, or remove it and add your contexts again"
         ) from None
 
 
@@ -89,7 +90,7 @@ def named(name: str | None = None) -> Context | None:
     return known.contexts[chosen]
 
 
-@app.command()
+@command(app)
 def add(
     name: ContextName,
     url: Annotated[str, typer.Argument(metavar="URL", help="penstock://host:port, http://host:port, or a directory.")],
@@ -110,7 +111,7 @@ def add(
     output.done(f"context {name}: {address}", {"name": name, "url": address}, as_json=as_json)
 
 
-@app.command()
+@command(app)
 def use(name: ContextName, as_json: AsJson = False) -> None:
     """Use this context from now on, unless --url or PENSTOCK_URL says otherwise."""
     found = named(name)
@@ -121,7 +122,7 @@ def use(name: ContextName, as_json: AsJson = False) -> None:
     output.done(f"using {name}: {found.url}", {"name": name, "url": found.url}, as_json=as_json)
 
 
-@app.command(name="list")
+@command(app, "list")
 def list_(as_json: AsJson = False) -> None:
     """All contexts; the one in use is marked."""
     known = load()
@@ -135,7 +136,7 @@ def list_(as_json: AsJson = False) -> None:
         output.write("no contexts; 'penstock context add NAME URL' makes one")
 
 
-@app.command()
+@command(app)
 def remove(name: ContextName, as_json: AsJson = False) -> None:
     """Forget a context; the broker itself is left alone."""
     named(name)
@@ -151,45 +152,52 @@ URL_DEFAULT: Final = "penstock://localhost:7710"
 CLIENT: Final = "penstock-cli"  # what the broker's logs and metrics call us
 
 
-def address(url: str | None, context: str | None = None) -> str:
-    """The url of a broker, or a path."""
-    if url:
-        return urls.spelt_out(url)
-    found = named(context)
-    return URL_DEFAULT if found is None else found.url
+@dataclass(frozen=True)
+class Broker(Flags):
+    """The broker, or data directory, that a command speaks to."""
 
+    are_last: ClassVar[bool] = True
+    url: Url = None
+    context: ContextOption = None
 
-def is_directory(where: str) -> bool:
-    """Whether an address is a data directory."""
-    return "://" not in where
+    @property
+    def is_named(self) -> bool:
+        """Whether the command line or the environment names it."""
+        return bool(self.url or self.context)
 
+    @property
+    def address(self) -> str:
+        """The URL of a broker, or the path of a data directory."""
+        if self.url:
+            return urls.spelt_out(self.url)
+        context = named(self.context)
+        return URL_DEFAULT if context is None else context.url
 
-@contextmanager
-def opened(url: str | None, context: str | None = None, *, is_made: bool = False) -> Iterator[Penstock]:
-    """The system at an address. `is_made`: a directory that is not there is made."""
-    import penstock
+    @property
+    def is_directory(self) -> bool:
+        """Whether it is a data directory."""
+        return "://" not in self.address
 
-    where = address(url, context)
-    if not is_directory(where):
-        with penstock.connect(where, client=CLIENT, token=os.environ.get("PENSTOCK_TOKEN")) as ps:
+    def readable_address(self) -> str:
+        """The address; a directory must exist, since reading must not leave a new one there."""
+        if self.is_directory and not Path(self.address).expanduser().is_dir():
+            raise FileNotFoundError(f"there is no directory {self.address}")
+        return self.address
+
+    @contextmanager
+    def opened(self, *, create: bool = False) -> Iterator[Penstock]:
+        """A connection to it. With `create`, a directory that does not exist is created."""
+        import penstock
+
+        if not self.is_directory:
+            with penstock.connect(self.address, client=CLIENT, token=os.environ.get("PENSTOCK_TOKEN")) as ps:
+                yield ps
+            return
+        path = self.address if create else self.readable_address()
+        try:
+            ps = penstock.open(Path(path).expanduser())
+        except DirectoryInUse as error:
+            hint = f"if that is a broker, connect to it instead, such as with --url {URL_DEFAULT}"
+            raise CommandError(error.message, hint=hint, code=error.code, exit_code=SERVER_ERROR) from None
+        with ps:
             yield ps
-        return
-    require_directory(where, is_made=is_made)
-    try:
-        ps = penstock.open(Path(where).expanduser())
-    except DirectoryInUse as error:
-        raise in_use(error) from None
-    with ps:
-        yield ps
-
-
-def require_directory(where: str, *, is_made: bool) -> None:
-    """Looking at a place must not leave a data directory there."""
-    if not is_made and not Path(where).expanduser().is_dir():
-        raise FileNotFoundError(f"there is no directory {where}")
-
-
-def in_use(error: DirectoryInUse) -> CommandError:
-    """Another process has the directory: most likely a broker."""
-    hint = f"if that is a broker, connect to it instead, such as with --url {URL_DEFAULT}"
-    return CommandError(error.message, hint=hint, code=error.code, exit_code=SERVER_ERROR)

@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import msgspec
 import typer
 from rich.markup import escape
 
 from penstock import limits
-from penstock import operations as ops
 from penstock.cli import human, output, shapes
 from penstock.cli.exits import SERVER_ERROR, CommandError, exit_code, nothing_there
 from penstock.cli.options import (
-    Arg,
-    Args,
     AsJson,
-    ContextOption,
-    Key,
-    Kwargs,
+    Flags,
     Limit,
-    MaxAttempts,
-    Priority,
-    Queue,
     Since,
-    TaskType,
-    Timeout,
     Until,
-    Url,
-    Values,
     Yes,
+    command,
     instant_option,
     seconds_option,
 )
-from penstock.cli.target import opened
-from penstock.client._sync.task_calls import run_operation, wait_task
+from penstock.cli.target import Broker
 from penstock.clock import SystemClock
 from penstock.errors import PenstockError, TaskConflict, TaskNotFound
 from penstock.model import check_priority, suggestion
@@ -57,62 +48,114 @@ COLOURS = {"completed": "green", "running": "cyan", "failed": "yellow", "dead": 
 
 TaskId = Annotated[str, typer.Argument(metavar="ID", help="As 'penstock tasks list' prints it.")]
 TaskIds = Annotated[list[str], typer.Argument(metavar="ID...", help="As 'penstock tasks list' prints them.")]
-Status = Annotated[
-    list[str] | None,
-    typer.Option("--status", "-s", metavar="STATE", help=f"{', '.join(STATES)}; may repeat.", rich_help_panel=FILTER),
-]
-Type = Annotated[str | None, typer.Option("--type", "-t", help="The name of the task.", rich_help_panel=FILTER)]
-InQueue = Annotated[str | None, typer.Option("--queue", "-q", help="Its queue.", rich_help_panel=FILTER)]
-Worker = Annotated[str | None, typer.Option("--worker", "-w", help="Who runs it, or ran it.", rich_help_panel=FILTER)]
-Workflow = Annotated[str | None, typer.Option(help="The id of its workflow.", rich_help_panel=FILTER)]
-Schedule = Annotated[str | None, typer.Option(help="The schedule that made it.", rich_help_panel=FILTER)]
-Argument = Annotated[
-    str | None,
-    typer.Option(
-        metavar="VALUE",
-        help="A value among its arguments; kwargs.to=a@b.c or args.0=7 says where.",
-        rich_help_panel=FILTER,
-    ),
-]
-Error = Annotated[str | None, typer.Option("--error", help="The error has this text.", rich_help_panel=FILTER)]
+TaskType = Annotated[str, typer.Argument(metavar="TYPE", help="The name of the task, such as send.")]
 
 
-@app.command(name="list")
-def list_(
-    status: Status = None,
-    task_type: Type = None,
-    queue: InQueue = None,
-    worker: Worker = None,
-    workflow: Workflow = None,
-    schedule: Schedule = None,
-    argument: Argument = None,
-    error: Error = None,
-    since: Since = None,
-    until: Until = None,
-    limit: Limit = 50,
-    url: Url = None,
-    context: ContextOption = None,
-    as_json: AsJson = False,
-) -> None:
+@dataclass(frozen=True)
+class FilterFlags(Flags):
+    """Which tasks a command is about."""
+
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--status", "-s", metavar="STATE", help=f"{', '.join(STATES)}; may repeat.", rich_help_panel=FILTER
+        ),
+    ] = None
+    task_type: Annotated[
+        str | None, typer.Option("--type", "-t", help="The name of the task.", rich_help_panel=FILTER)
+    ] = None
+    queue: Annotated[str | None, typer.Option("--queue", "-q", help="Its queue.", rich_help_panel=FILTER)] = None
+    worker: Annotated[
+        str | None, typer.Option("--worker", "-w", help="Who runs it, or ran it.", rich_help_panel=FILTER)
+    ] = None
+    workflow: Annotated[str | None, typer.Option(help="The id of its workflow.", rich_help_panel=FILTER)] = None
+    schedule: Annotated[str | None, typer.Option(help="The schedule that made it.", rich_help_panel=FILTER)] = None
+    argument: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VALUE",
+            help="A value among its arguments; kwargs.to=a@b.c or args.0=7 says where.",
+            rich_help_panel=FILTER,
+        ),
+    ] = None
+    error: Annotated[str | None, typer.Option("--error", help="The error has this text.", rich_help_panel=FILTER)] = (
+        None
+    )
+    since: Since = None
+    until: Until = None
+
+    def filter(self) -> TaskFilter:
+        """The filter that they make."""
+        return TaskFilter(
+            states=tuple(map(_state, self.status or ())),
+            task_type=self.task_type,
+            queue=self.queue,
+            worker=self.worker,
+            workflow=self.workflow,
+            schedule=self.schedule,
+            submitted_since=self.since,
+            submitted_until=self.until,
+            argument=self.argument,
+            error_contains=self.error,
+        )
+
+    def __str__(self) -> str:
+        return "tasks" if self == FilterFlags() else "tasks that match"
+
+
+@dataclass(frozen=True)
+class TaskFlags(Flags):
+    """What describes a task, for the commands that submit one now or by the clock."""
+
+    values: Annotated[
+        list[str] | None, typer.Argument(metavar="[ARGUMENT]...", help="Its arguments: JSON, or else plain text.")
+    ] = None
+    arg: Annotated[list[str] | None, typer.Option("--arg", "-a", metavar="NAME=VALUE", help="May repeat.")] = None
+    args: Annotated[str | None, typer.Option(metavar="JSON", help="All arguments, as a JSON array.")] = None
+    kwargs: Annotated[str | None, typer.Option(metavar="JSON", help="All named arguments, as a JSON object.")] = None
+    queue: Annotated[str, typer.Option("--queue", "-q", help="The queue that its workers look at.")] = "default"
+    priority: Annotated[str, typer.Option(help="0 to 255, or background, low, normal, high, critical.")] = "normal"
+    key: Annotated[str | None, typer.Option("--key", "-k", help="For limits by key.")] = None
+    timeout: Annotated[float | None, seconds_option("--timeout", about="Interrupt a run after so long.")] = None
+    max_attempts: Annotated[int | None, typer.Option(min=1, help="Runs before it is dead.")] = None
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a submission or a schedule."""
+        args, kwargs = arguments(self.values or [], self.arg or [], self.args, self.kwargs)
+        priority = check_priority(int(self.priority) if self.priority.isdigit() else self.priority)
+        return {
+            "queue": self.queue,
+            "args": args,
+            "kwargs": kwargs,
+            "priority": priority,
+            "key": self.key,
+            "timeout_seconds": self.timeout,
+            "max_attempts": self.max_attempts,
+        }
+
+
+@command(app, "list")
+def list_(broker: Broker, filters: FilterFlags, limit: Limit = 50, as_json: AsJson = False) -> None:
     """Tasks, newest first. With --json one object per line."""
-    wanted = filter_of(status, task_type, queue, worker, workflow, schedule, argument, error, since, until)
-    with opened(url, context) as ps:
-        found = list(pages(ps.session, wanted, limit))
-    if not found:
-        raise nothing_there("no tasks" if wanted == TaskFilter() else "no tasks that match")
+    with broker.opened() as ps:
+        tasks = list(pages(ps.session, filters.filter(), limit))
+    if not tasks:
+        raise nothing_there(f"no {filters}")
     if as_json:
-        for view in found:
+        for view in tasks:
             output.write_json_line(shapes.task(view))
         return
     headings = ("id", "type", "state", "age", "tries", "what")
-    rows = [_row(view) for view in found]
+    rows = [_row(view) for view in tasks]
     output.write(output.table(headings, rows, text_columns=4, has_excerpt=True))
 
 
-@app.command()
-def show(id: TaskId, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
+@command(app)
+def show(broker: Broker, id: TaskId, as_json: AsJson = False) -> None:
     """One task: arguments, result, progress, and every run with its error."""
-    with opened(url, context) as ps:
+    from penstock import operations as ops
+
+    with broker.opened() as ps:
         view = ps.session.execute(ops.FindTask(id))
     if as_json:
         output.write_json(shapes.task(view))
@@ -130,84 +173,47 @@ def show(id: TaskId, url: Url = None, context: ContextOption = None, as_json: As
         output.write(f"\n[dim]error[/]\n{escape(view.error.rstrip())}")
 
 
-@app.command()
-def cancel(ids: TaskIds, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
+@command(app)
+def cancel(broker: Broker, ids: TaskIds, as_json: AsJson = False) -> None:
     """Cancel tasks, waiting or running; what a worker still reports of them is refused."""
-    _each(ids, lambda session, id: session.execute(ops.CancelTask(id)), "{}", url, context, as_json=as_json)
+    from penstock import operations as ops
+
+    _each(broker, ids, lambda session, id: session.execute(ops.CancelTask(id)), "{}", as_json=as_json)
 
 
-@app.command()
-def retry(ids: TaskIds, url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
+@command(app)
+def retry(broker: Broker, ids: TaskIds, as_json: AsJson = False) -> None:
     """Run dead, cancelled or failed tasks again, with all their attempts."""
-    _each(ids, lambda session, id: session.execute(ops.RetryTask(id)), "{} again", url, context, as_json=as_json)
+    from penstock import operations as ops
+
+    _each(broker, ids, lambda session, id: session.execute(ops.RetryTask(id)), "{} again", as_json=as_json)
 
 
-@app.command()
-def purge(
-    status: Status = None,
-    task_type: Type = None,
-    queue: InQueue = None,
-    worker: Worker = None,
-    workflow: Workflow = None,
-    schedule: Schedule = None,
-    argument: Argument = None,
-    error: Error = None,
-    since: Since = None,
-    until: Until = None,
-    yes: Yes = False,
-    url: Url = None,
-    context: ContextOption = None,
-    as_json: AsJson = False,
-) -> None:
+@command(app)
+def purge(broker: Broker, filters: FilterFlags, yes: Yes = False, as_json: AsJson = False) -> None:
     """Forget finished tasks; those that only wait are cancelled first. Running ones stay."""
-    wanted = filter_of(status, task_type, queue, worker, workflow, schedule, argument, error, since, until)
-    with opened(url, context) as ps:
-        if not list(pages(ps.session, wanted, 1)):
-            raise nothing_there("no tasks" if wanted == TaskFilter() else "no tasks that match")
-        which = "all tasks" if wanted == TaskFilter() else "all tasks that match"
-        output.confirm(f"Forget {which}, and cancel those that wait?", yes=yes)
-        count = run_operation(ps.session, "purge", wanted).purged
+    from penstock.client._sync.task_calls import run_operation
+
+    chosen = filters.filter()
+    with broker.opened() as ps:
+        if not list(pages(ps.session, chosen, 1)):
+            raise nothing_there(f"no {filters}")
+        output.confirm(f"Forget all {filters}, and cancel those that wait?", yes=yes)
+        count = run_operation(ps.session, "purge", chosen).purged
     output.done(f"forgot {plural(count, 'task')}", {"purged": count}, as_json=as_json)
 
 
-def filter_of(
-    status: list[str] | None,
-    task_type: str | None,
-    queue: str | None,
-    worker: str | None,
-    workflow: str | None,
-    schedule: str | None,
-    argument: str | None,
-    error: str | None,
-    since: datetime | None,
-    until: datetime | None,
-) -> TaskFilter:
-    """Which tasks are meant."""
-    return TaskFilter(
-        states=tuple(_state(text) for text in status or ()),
-        task_type=task_type,
-        queue=queue,
-        worker=worker,
-        workflow=workflow,
-        schedule=schedule,
-        submitted_since=since,
-        submitted_until=until,
-        argument=argument,
-        error_contains=error,
-    )
-
-
-def pages(session: Session, wanted: TaskFilter, limit: int) -> Iterator[TaskView]:
+def pages(session: Session, filter: TaskFilter, limit: int) -> Iterator[TaskView]:
     """Up to `limit` tasks, page by page."""
-    import msgspec
+    from penstock import operations as ops
 
     cursor = None
     while limit > 0:
-        part = msgspec.structs.replace(wanted, limit=min(limit, PAGE), cursor=cursor)
-        found = session.execute(ops.ListTasks(part))
-        yield from found.tasks
-        limit -= len(found.tasks)
-        cursor = found.cursor
+        part = msgspec.structs.replace(filter, limit=min(limit, PAGE), cursor=cursor)
+        page = session.execute(ops.ListTasks(part))
+        yield from page.tasks
+        limit -= len(page.tasks)
+        cursor = page.cursor
         if cursor is None:
             return
 
@@ -219,17 +225,16 @@ def _state(text: str) -> TaskState:
 
 
 def _each(
+    broker: Broker,
     ids: list[str],
     change: Callable[[Session, str], TaskView],
     what: str,
-    url: str | None,
-    context: str | None,
     *,
     as_json: bool,
 ) -> None:
     """One task that is refused does not keep the others from being changed."""
     worst = 0
-    with opened(url, context) as ps:
+    with broker.opened() as ps:
         for id in ids:
             try:
                 view = change(ps.session, id)
@@ -344,18 +349,11 @@ OnParentFailure = Annotated[str, typer.Option(help="cancel or run, when one of t
 
 
 def enqueue(
+    broker: Broker,
     task_type: TaskType,
-    values: Values = None,
-    arg: Arg = None,
-    args: Args = None,
-    kwargs: Kwargs = None,
-    queue: Queue = "default",
+    task: TaskFlags,
     delay: Annotated[float, seconds_option("--delay", about="Run it no sooner than in so long.")] = 0.0,
     deliver_at: Annotated[datetime | None, instant_option("--deliver-at", about="Run it no sooner than then.")] = None,
-    priority: Priority = "normal",
-    key: Key = None,
-    timeout: Timeout = None,
-    max_attempts: MaxAttempts = None,
     ttl: Annotated[float | None, seconds_option("--ttl", about="Drop it if no worker has it by then.")] = None,
     task_id: NewTaskId = None,
     unique_key: UniqueKey = None,
@@ -363,40 +361,33 @@ def enqueue(
     depends_on: DependsOn = None,
     on_parent_failure: OnParentFailure = "cancel",
     wait: Annotated[float | None, seconds_option("--wait", about="Wait so long for the result and print it.")] = None,
-    url: Url = None,
-    context: ContextOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Submit a task; it is durable when the command returns. Prints its id, or with --wait its result.
 
     Words that are JSON are taken as such: `penstock enqueue add 1 2`, `penstock enqueue send a@b.c -a urgent=true`.
     """
+    from penstock import operations as ops
+    from penstock.client._sync.task_calls import wait_task
     from penstock.envelopes import new_task_id
 
-    given_args, given_kwargs = shapes.arguments(values or [], arg or [], args, kwargs)
     submission = TaskSubmission(
         task_id=task_id or new_task_id(SystemClock().now()),
         is_named=task_id is not None,
         task_type=task_type,
-        queue=queue,
-        args=given_args,
-        kwargs=given_kwargs,
-        timeout_seconds=timeout,
         depends_on=tuple(depends_on or ()),
         on_parent_failure=parent_policy(on_parent_failure),
         unique_key=unique_key,
         unique_seconds=unique_for,
-        key=key,
-        priority=check_priority(int(priority) if priority.isdigit() else priority),
         delay_seconds=delay,
         deliver_at=deliver_at,
         ttl_seconds=ttl,
-        max_attempts=max_attempts,
+        **task.fields(),
     )
-    with opened(url, context, is_made=True) as ps:
+    with broker.opened(create=True) as ps:
         (submitted,) = ps.session.execute(ops.SubmitTasks([submission]))
         if wait is not None:
-            _write_result(_waited(ps.session, submitted.task_id, wait), as_json=as_json)
+            _write_result(wait_task(ps.session, submitted.task_id, wait), as_json=as_json)
         elif as_json:
             output.write_json({"task_id": submitted.task_id, "is_new": submitted.is_new})
         else:
@@ -409,10 +400,6 @@ def parent_policy(text: str) -> ParentPolicy:
         if text == policy:
             return policy
     raise CommandError(f"--on-parent-failure: {text!r} is no policy", hint="use cancel or run")
-
-
-def _waited(session: Session, task_id: str, seconds: float) -> TaskView:
-    return wait_task(session, task_id, seconds)
 
 
 def _write_result(view: TaskView, *, as_json: bool) -> None:
@@ -435,3 +422,49 @@ def _write_result(view: TaskView, *, as_json: bool) -> None:
         raise CommandError(
             f"task {view.task_id} is {view.state}: {last[0]}", hint=hint, code=code, exit_code=SERVER_ERROR
         )
+
+
+# arguments
+
+
+def arguments(values: Sequence[str], named: Sequence[str], args: str | None, kwargs: str | None) -> tuple[bytes, bytes]:
+    """The arguments of a task: words and name=word, or whole JSON."""
+    if args is not None and values:
+        raise CommandError("arguments are given twice", hint="give them as words or by --args, not both")
+    if kwargs is not None and named:
+        raise CommandError("named arguments are given twice", hint="give them by --arg or by --kwargs, not both")
+    encode = msgspec.json.encode
+    return (
+        _whole(args, list, "--args", "an array", """'[1, "a"]'""") or encode([value(word) for word in values]),
+        _whole(kwargs, dict, "--kwargs", "an object", """'{"to": "a@b.c"}'""") or encode(_pairs(named)),
+    )
+
+
+def value(word: str) -> Any:
+    """What a word means: JSON if it is that, otherwise its text."""
+    try:
+        return msgspec.json.decode(word)
+    except msgspec.DecodeError:
+        return word
+
+
+def _pairs(named: Sequence[str]) -> dict[str, Any]:
+    values = {}
+    for text in named:
+        name, equals, word = text.partition("=")
+        if not name or not equals:
+            raise CommandError(f"--arg: {text!r} is not name=value", hint="such as --arg to=a@b.c")
+        values[name] = value(word)
+    return values
+
+
+def _whole(text: str | None, kind: type, flag: str, expected: str, example: str) -> bytes | None:
+    if text is None:
+        return None
+    try:
+        decoded = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise CommandError(f"{flag}: {text!r} is not JSON: {error}", hint=f"such as {example}") from None
+    if not isinstance(decoded, kind):
+        raise CommandError(f"{flag}: {text!r} is JSON, but not {expected}", hint=f"such as {example}")
+    return text.encode()

@@ -24,8 +24,8 @@ from rich.text import Text
 
 from penstock.cli import human, output
 from penstock.cli.exits import CommandError
-from penstock.cli.options import AsJson, ContextOption, Url, seconds_option
-from penstock.cli.target import address, opened
+from penstock.cli.options import AsJson, seconds_option
+from penstock.cli.target import Broker
 from penstock.errors import QueueNotFound, ServerError
 from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX, GroupStats, QueueStats
 
@@ -230,11 +230,10 @@ Sort = Literal["name", "ready", "lag", "dead", "in", "out", "age"]
 
 
 def top(
+    broker: Broker,
     sort: Annotated[Sort, typer.Option(help="Which column decides the order.")] = "name",
     every: Annotated[float, seconds_option("--every", about="How often to look.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Look twice, print one frame, and leave.")] = False,
-    url: Url = None,
-    context: ContextOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Watch all queues: rates in and out, what is ready, leased, waiting and dead, lag and the oldest message.
@@ -243,8 +242,8 @@ def top(
     """
     if every < 0.05:
         raise CommandError(f"--every: {every:g} seconds is too often", hint="50ms is the least")
-    where = address(url, context)
-    with opened(url, context) as ps:
+    where = broker.address
+    with broker.opened() as ps:
         view = Watch(ps, sort, every, where)
         if as_json:
             view.print_json(once=once)

@@ -8,11 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock import operations as ops
 from penstock.cli import human, output, shapes
 from penstock.cli.exits import CommandError, nothing_there
-from penstock.cli.options import AsJson, ContextOption, Url, seconds_option
-from penstock.cli.target import address, opened
+from penstock.cli.options import AsJson, seconds_option
+from penstock.cli.target import Broker
 
 LOGS = "Logs"
 
@@ -22,6 +21,7 @@ def _option(*names: str, says: str, panel: str | None = None, **more: Any) -> An
 
 
 def worker(
+    broker: Broker,
     app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, such as myapp:app.")],
     concurrency: Annotated[int, _option("--concurrency", "-n", min=1, says="Tasks at once.")] = 16,
     queues: Annotated[
@@ -47,8 +47,6 @@ def worker(
     worker_id: Annotated[str | None, _option("--id", says="Its name; host, pid and chance if not given.")] = None,
     log_format: Annotated[str, _option(metavar="WHAT", says="auto, json or console.", panel=LOGS)] = "auto",
     log_level: Annotated[str, _option(metavar="WHAT", says="debug, info, warning or error.", panel=LOGS)] = "info",
-    url: Url = None,
-    context: ContextOption = None,
 ) -> None:
     """Run the tasks of an app.
 
@@ -76,7 +74,7 @@ def worker(
         "worker_id": worker_id,
         "app_logs": (log_format, log_level),
     }
-    _run(app, address(url, context), options, is_told=bool(url or context))
+    _run(app, broker.address, options, is_told=broker.is_named)
 
 
 def _run(path: str, place: str, options: dict[str, Any], *, is_told: bool) -> None:
@@ -104,14 +102,16 @@ def _check_words(**given: tuple[str, tuple[str, ...]]) -> None:
             raise CommandError(f"{flag}: {word!r} is not known", hint=f"say one of: {', '.join(known)}")
 
 
-def workers(url: Url = None, context: ContextOption = None, as_json: AsJson = False) -> None:
-    """Workers that a broker hears of: what they run, how busy they are, when they were last heard from."""
-    with opened(url, context) as ps:
-        found = ps.session.execute(ops.Workers())
+def workers(broker: Broker, as_json: AsJson = False) -> None:
+    """Workers that a broker knows: what they run, how busy they are, when they last reported."""
+    from penstock import operations as ops
+
+    with broker.opened() as ps:
+        views = ps.session.execute(ops.Workers())
     if as_json:
-        output.write_json([shapes.worker(view) for view in found])
+        output.write_json([shapes.worker(view) for view in views])
         return
-    if not found:
+    if not views:
         raise nothing_there("no workers", "'penstock worker module:app' starts one")
     headings = ("worker", "state", "queues", "running", "abandoned", "done", "failed", "cpu", "memory", "heard")
     rows = [
@@ -127,6 +127,6 @@ def workers(url: Url = None, context: ContextOption = None, as_json: AsJson = Fa
             human.size(view.info.memory_bytes),
             f"{human.age(view.last_heartbeat_at)} ago",
         )
-        for view in found
+        for view in views
     ]
     output.write(output.table(headings, rows, text_columns=3))

@@ -7,13 +7,14 @@ what it has read before it uses it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.errors import NotADataDirectory, PenstockError
 from penstock.storage import pins
 from penstock.storage.directory import MARKER
-from penstock.storage.disk import ReadableDisk, RealDisk
+from penstock.storage.disk import ReadableDisk, ReadOnlyDisk, RealDisk
 
 
 class Files(ReadableDisk, Protocol):
@@ -34,50 +35,32 @@ class Files(ReadableDisk, Protocol):
     def close(self) -> None: ...
 
 
-class LocalFiles:
+class LocalFiles(ReadOnlyDisk):
     """A directory on this machine, whether a process has it open or not."""
 
     def __init__(self, root: Path | str) -> None:
-        self._disk = RealDisk(root)  # only read from, but for pins
-        self.root = self._disk.root
-        if not self._disk.exists(MARKER):
+        super().__init__(root)
+        if not self.exists(MARKER):
             raise NotADataDirectory(
                 f"{self.root} holds no data of Penstock",
                 hint="give the directory that `penstock serve --data` or `penstock.open` uses, or a broker's url",
             )
-
-    def read(self, name: str, position: int = 0, length: int | None = None) -> bytes:
-        return self._disk.read(name, position, length)
-
-    def exists(self, name: str) -> bool:
-        return self._disk.exists(name)
-
-    def size(self, name: str) -> int:
-        return self._disk.size(name)
-
-    def list(self, directory: str) -> list[str]:
-        return self._disk.list(directory)
+        self._pins = RealDisk(self.root)
 
     def open_input(self, name: str) -> Any:
-        return self._disk.map_input(name)
+        return self.map_input(name)
 
     def durable_sequence(self) -> int | None:
         return None
 
     def make_durable(self, name: str) -> None:
-        self._disk.sync_file(name)
+        self.sync_file(name)
 
     def pin(self, name: str, now: int, files: Iterable[str] | None) -> None:
-        try:
-            pins.hold(self._disk, name, now, files)
-        except (PenstockError, FileNotFoundError):
-            return  # a read-only directory: a reader whose file is removed looks up the messages again
+        # In a directory that may only be read, a reader whose file is removed looks up the messages again.
+        with suppress(PenstockError, FileNotFoundError):
+            pins.hold(self._pins, name, now, files)
 
     def unpin(self, name: str) -> None:
-        try:
-            pins.release(self._disk, name)
-        except PenstockError:
-            return
-
-    def close(self) -> None:
-        """Nothing is held open."""
+        with suppress(PenstockError):
+            pins.release(self._pins, name)

@@ -1,19 +1,43 @@
-"""What HTTP, the JSON frames of TCP and gRPC do with tasks that is more than one operation."""
+"""Tasks as HTTP, the JSON frames of TCP and gRPC handle them, where that is more than one operation.
+
+Claiming is a lease over several queues. They are asked in their order; when none has anything, all of them are waited
+for, and the first to have something wins. What another one had at the same moment is released. A message that is no
+task is rejected: it would be delivered again and again.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any, Final
 
 from msgspec import Raw
 
+from penstock import limits, validation
 from penstock import operations as ops
-from penstock import validation
+from penstock.batch import HEADERS, KEY, PRIORITY, TRACE
 from penstock.broker import Broker, Client
-from penstock.envelopes import new_task_id
-from penstock.errors import InputError, PenstockError, ResultLost, TaskCancelled, TaskDied, TaskUnfinished
-from penstock.model_tasks import OperationView, Submitted, TaskFilter, TaskState, TaskSubmission, TaskView
+from penstock.broker.callbacks import awaited_answer_of, raised
+from penstock.broker.reply_size import receipts_in, split
+from penstock.envelopes import new_task_id, parse_envelope
+from penstock.errors import (
+    InputError,
+    InvalidField,
+    PenstockError,
+    QueueNotFound,
+    ResultLost,
+    TaskCancelled,
+    TaskDied,
+    TaskUnfinished,
+)
+from penstock.model import DEFAULT_GROUP, Outcome, Receipt, check_name, to_datetime
+from penstock.model_tasks import Envelope, OperationView, Submitted, TaskFilter, TaskState, TaskSubmission, TaskView
+from penstock.replies import LeaseReply, Piece
+from penstock.requests import LeaseRequest
 from penstock.wire import json_tasks as json
+from penstock.wire.json_frames import CLAIMED_MAX, Claim, Claimed, ClaimedTask, Parent
+from penstock.wire.json_shapes import milliseconds
+from penstock.wire.json_shapes import seconds as seconds_of
 
 PURGE_SECONDS: Final = 10.0  # how long a purge is waited for
 
@@ -82,3 +106,134 @@ async def finish(broker: Broker, client: Client, body: Any) -> tuple[json.Finish
     errors = await broker.execute(client, ops.FinishTasks(runs, is_again))
     view = json.finish_results([run.task_id for run in runs], errors)
     return view, errors[0] if all(errors) else None
+
+
+ANSWER_BYTES: Final = limits.frame_bytes_max // 2
+_RELEASE: Final = validation.settling(Outcome.RELEASED)
+
+
+async def claim(broker: Broker, client: Client, given: Claim) -> Claimed:
+    """Tasks for a worker, or none when the time is over."""
+    worker_id = check_name(given.worker_id, "worker_id")
+    if given.max > CLAIMED_MAX:
+        raise InvalidField(f"max: {given.max:,} is over the limit of {CLAIMED_MAX:,}")
+    queues = [check_name(queue, f"queues[{index}]") for index, queue in enumerate(dict.fromkeys(given.queues))]
+    request = validation.lease_request(given.max, seconds_of(given.lease_ms), worker_id, None, False)
+    if not queues:
+        raise InvalidField("queues: there is none", hint="name the queues to claim from")
+    reply = await _first(broker, client, queues, request, validation.wait_seconds(given.wait_ms / 1000))
+    if reply is None:
+        return Claimed([])
+    reply, *rest = split(reply, ANSWER_BYTES)
+    for part in rest:
+        broker.settle_each(client, receipts_in(part), _RELEASE, _nobody)
+    return Claimed([await _with_parents(broker, client, task) for task in _claimed_tasks(broker, client, reply)])
+
+
+async def _first(
+    broker: Broker, client: Client, queues: list[str], request: LeaseRequest, wait: float
+) -> LeaseReply | None:
+    there, missing = [], None
+    for queue in queues:
+        try:
+            reply = await broker.leased(client, queue, DEFAULT_GROUP, request)
+        except QueueNotFound as error:
+            missing = error  # the first task will make it
+            continue
+        if reply.count:
+            return reply
+        there.append(queue)
+    if missing is not None and not there:
+        raise missing
+    if not wait:
+        return None
+    waiting = {asyncio.ensure_future(broker.leased(client, queue, DEFAULT_GROUP, request, wait)) for queue in there}
+    try:
+        return await _won(broker, client, waiting)
+    finally:
+        for each in waiting:
+            each.cancel()
+
+
+async def _won(broker: Broker, client: Client, waiting: set[asyncio.Task[LeaseReply]]) -> LeaseReply | None:
+    """The first lease that holds something; None when all of them end without."""
+    left = waiting
+    while left:
+        done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+        answers = [await awaited_answer_of(each) for each in done]
+        first, *rest = [each for each in answers if not isinstance(each, PenstockError) and each.count] or [None]
+        for reply in rest:
+            broker.settle_each(client, receipts_in(reply), _RELEASE, _nobody)
+        if isinstance(first, LeaseReply):
+            return first
+        for error in answers:
+            raised(error)
+    return None
+
+
+def _nobody(answer: Any) -> None:
+    """Nobody is told: a lease that is lost meanwhile needs no giving back."""
+
+
+def _claimed_tasks(broker: Broker, client: Client, reply: LeaseReply) -> Iterator[tuple[ClaimedTask, Envelope]]:
+    for piece in reply.pieces:
+        for index, payload in enumerate(piece.payloads()):
+            receipt = Receipt(
+                reply.queue, piece.partition(index), piece.offsets[index], piece.attempt(index), reply.nonce
+            )
+            try:
+                envelope = parse_envelope(payload)
+            except InvalidField as error:
+                how = validation.settling(Outcome.REJECTED, error=error.message)
+                broker.settle_each(client, (receipt,), how, _nobody)
+            else:
+                yield _claimed_task(reply, piece, index, envelope, receipt), envelope
+
+
+def _claimed_task(reply: LeaseReply, piece: Piece, index: int, envelope: Envelope, receipt: Receipt) -> ClaimedTask:
+    batch, row = piece.batch, piece.row(index)
+    return ClaimedTask(
+        task_id=envelope.task_id,
+        task_type=envelope.task_type,
+        queue=reply.queue,
+        args=Raw(bytes(envelope.args)),
+        kwargs=Raw(bytes(envelope.kwargs)),
+        attempt=receipt.attempt,
+        priority=int(batch.priority[row]) if batch.flags & PRIORITY else limits.priority_default,
+        key=batch.key(row) if batch.flags & KEY else None,
+        headers=(batch.headers(row) or {}) if batch.flags & HEADERS else {},
+        timeout_ms=milliseconds(envelope.timeout_seconds),
+        takes=envelope.takes,
+        depends_on=envelope.depends_on,
+        workflow=envelope.workflow,
+        schedule=envelope.schedule,
+        scheduled_at=envelope.scheduled_at,
+        trace=batch.trace(row) if batch.flags & TRACE else None,
+        submitted_at=to_datetime(int(piece.pushed(index))),
+        receipt=str(receipt),
+        expires_at=to_datetime(reply.expires_at),
+    )
+
+
+async def _with_parents(broker: Broker, client: Client, claimed: tuple[ClaimedTask, Envelope]) -> ClaimedTask:
+    """The results that the task takes, so that its worker need not ask."""
+    task, envelope = claimed
+    if envelope.takes != "none":
+        task.parents = [await _parent(broker, client, parent) for parent in envelope.depends_on]
+    return task
+
+
+async def _parent(broker: Broker, client: Client, task_id: str) -> Parent:
+    found = await broker.execute(client, ops.FindTask(task_id))
+    if found.result is None or found.result_error:
+        return Parent(task_id, found.state)
+    return Parent(task_id, found.state, Raw(found.result))
+
+
+async def hold(broker: Broker, client: Client, receipt: str, lease_ms: float) -> Any:
+    """Until when a receipt's lease is held now, or the error."""
+    try:
+        seconds = validation.extension(lease_ms / 1000)
+        return to_datetime(await broker.extended(client, Receipt.parse(receipt).nonce, seconds))
+    except PenstockError as error:
+        return error

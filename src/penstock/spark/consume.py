@@ -40,7 +40,7 @@ from penstock.spark import failures, stream_offsets
 from penstock.spark.batch_reader import Lot, lots
 from penstock.spark.location import CLIENT
 from penstock.spark.options import SourceOptions
-from penstock.spark.stream_offsets import CHECKPOINT_HINT, Loss
+from penstock.spark.stream_offsets import Loss, parsed
 from penstock.spark.stream_reader import PATTERN, PAUSE_SECONDS, StreamReader, count_max_of
 
 if TYPE_CHECKING:
@@ -87,12 +87,7 @@ class LeaseOffset(msgspec.Struct, frozen=True):
 
 def offset_of(offset: Mapping[str, Any]) -> LeaseOffset:
     """An offset from a checkpoint."""
-    try:
-        return msgspec.convert(offset, LeaseOffset)
-    except msgspec.ValidationError:
-        raise InvalidField(
-            "checkpointLocation: the checkpoint is not of a query that consumes", hint=CHECKPOINT_HINT
-        ) from None
+    return parsed(offset, LeaseOffset, "consumes")
 
 
 def lease_of(reply: LeaseReply, incarnation: int) -> Lease:

@@ -178,16 +178,13 @@ def _truth(text: str) -> bool:
     return text.lower() == "true"
 
 
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise InvalidField(f"{text!r} is not a number from 0")
-    return int(text)
+def _number(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text) < least:
+            raise InvalidField(f"{text!r} is not a number from {least}")
+        return int(text)
 
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise InvalidField(f"{text!r} is not a number from 1")
-    return int(text)
+    return parse
 
 
 def _size(text: str) -> int:
@@ -242,7 +239,7 @@ _SOURCE: Final = {
     "local": _Option("is_local", _truth),
     "group": _Option("group", str.strip),
     "mode": _Option("mode", _word(Mode)),
-    "maxMessagesPerTrigger": _Option("messages_per_trigger_max", _count),
+    "maxMessagesPerTrigger": _Option("messages_per_trigger_max", _number(1)),
     "leaseSeconds": _Option("lease_seconds", units.seconds),
     _SLICES: _Option("slices", _planned),
 }
@@ -252,7 +249,7 @@ _SINK: Final = {
     "queue": _Option("queue", str.strip),
     "sinkId": _Option("sink_id", str.strip),
     "jobId": _Option("job_id", str.strip),
-    "batchId": _Option("batch_id", _number),
+    "batchId": _Option("batch_id", _number(0)),
     "resetSink": _Option("is_reset", _truth),
     "checkpointLocation": _Option("checkpoint_location", str.strip),
 }

@@ -30,6 +30,7 @@ from penstock.storage.disk import RealDisk
 from penstock.storage.staging import Staging, encode_staged, name_for
 
 T = TypeVar("T")
+E = TypeVar("E", bound=PenstockError)
 
 HELD_SECONDS: Final = 5.0  # how long a directory that is held is waited for
 PAUSE_SECONDS: Final = 0.05
@@ -135,9 +136,13 @@ class Target(msgspec.Struct, frozen=True):
 
     def commit(self, batch: SinkCommit) -> None:
         """Commit a batch, in as many steps as it takes."""
+        step = ops.CommitSink(**structs.asdict(batch))
         with self.session() as session:
             while True:
-                state = _paced(lambda: session.execute(ops.CommitSink(**structs.asdict(batch))))
+                # Over the wire a session waits for limits of the queue by itself; in a directory it does not.
+                state = _retried(
+                    lambda: session.execute(step), RateLimited, RATE_SECONDS, lambda error: error.retry_after_seconds
+                )
                 if state.batch >= batch.batch:
                     return
 
@@ -175,26 +180,22 @@ def _look(directory: str) -> None:
 
 
 def _waiting_for_directory(take: Callable[[], T]) -> T:
-    clock = SystemClock()
-    deadline = clock.monotonic() + round(HELD_SECONDS * 1_000_000)
-    while True:
-        try:
-            return take()
-        except DirectoryInUse as error:
-            if clock.monotonic() >= deadline:
-                hint = "if that is a broker, give its url (penstock://host:port) instead of the directory"
-                raise DirectoryInUse(error.message, hint=hint) from None
-        threading.Event().wait(PAUSE_SECONDS)
+    try:
+        return _retried(take, DirectoryInUse, HELD_SECONDS, lambda error: PAUSE_SECONDS)
+    except DirectoryInUse as error:
+        hint = "if that is a broker, give its url (penstock://host:port) instead of the directory"
+        raise DirectoryInUse(error.message, hint=hint) from None
 
 
-def _paced(commit: Callable[[], T]) -> T:
-    """A commit into a directory that waits for limits of its queue, as one over the wire does by itself."""
+def _retried(action: Callable[[], T], kind: type[E], seconds_max: float, pause: Callable[[E], float]) -> T:
+    """The result of an action, which is retried for `seconds_max` while it raises this kind of error."""
     clock = SystemClock()
-    deadline = clock.monotonic() + round(RATE_SECONDS * 1_000_000)
+    deadline = clock.monotonic() + round(seconds_max * 1_000_000)
     while True:
         try:
-            return commit()
-        except RateLimited as error:
-            if clock.monotonic() + error.retry_after_seconds * 1_000_000 > deadline:
+            return action()
+        except kind as error:
+            seconds = pause(error)
+            if clock.monotonic() + seconds * 1_000_000 > deadline:
                 raise
-            threading.Event().wait(error.retry_after_seconds)
+        threading.Event().wait(seconds)

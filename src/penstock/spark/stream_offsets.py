@@ -11,7 +11,7 @@ is read from its beginning.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -20,6 +20,7 @@ from penstock.history import OffsetRange, PartitionView, QueueView
 
 CHECKPOINT_HINT: Final = "give this query a checkpointLocation of its own, or name the queues that the checkpoint is of"
 
+T = TypeVar("T")
 Queues = Mapping[str, QueueView]
 PartitionKey = tuple[str, str]  # queue, partition
 
@@ -56,11 +57,16 @@ class Loss(msgspec.Struct, frozen=True):
 
 def offset_of(offset: Mapping[str, Any]) -> StreamOffset:
     """An offset from a checkpoint."""
+    return parsed(offset, StreamOffset, "observes a queue")
+
+
+def parsed(offset: Mapping[str, Any], kind: type[T], does: str) -> T:
+    """An offset of a query that does something, from a checkpoint; `InvalidField` when it is of another one."""
     try:
-        return msgspec.convert(offset, StreamOffset)
+        return msgspec.convert(offset, kind)
     except msgspec.ValidationError:
         raise InvalidField(
-            "checkpointLocation: the checkpoint is not of a query that observes a queue", hint=CHECKPOINT_HINT
+            f"checkpointLocation: the checkpoint is not of a query that {does}", hint=CHECKPOINT_HINT
         ) from None
 
 

@@ -15,7 +15,6 @@ import ctypes
 import logging
 import queue
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Final, TypeVar
@@ -91,13 +90,6 @@ class SegmentStore:
     def queues(self) -> set[int]:
         """Queues of which something is sealed."""
         return self._current.extents.queues()
-
-    def bytes_by_queue(self) -> dict[int, int]:
-        """Payload bytes of each queue."""
-        sizes: defaultdict[int, int] = defaultdict(int)
-        for extent in self._current.extents:
-            sizes[extent.queue] += extent.bytes
-        return dict(sizes)
 
     # Reading.
 

@@ -2,9 +2,9 @@
 
     python -m penstock.worker.child FD
 
-It has the app, by its import path, and a socket to the worker; it opens no session of its own unless a task uses the
-app. Ctrl-C is for the worker to deal with. Only this process speaks to the worker: its forks have no socket, and a
-program that it starts inherits none.
+It imports the app, and has a socket to the worker; it opens no session of its own unless a task uses the app. Ctrl-C
+is handled by the worker. Only this process sends to the worker: its forks have no socket, and a program that it
+starts inherits none.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from penstock.worker.child_protocol import (
     LENGTH,
     Done,
     Failed,
+    Frame,
     Hello,
     Job,
-    NotBegun,
+    NotStarted,
     Progressed,
     Ready,
-    Word,
-    packed,
-    unpacked,
+    decode_frame,
+    encode_frame,
 )
 from penstock.worker.command import load_app
 
@@ -49,7 +49,7 @@ _view = msgspec.json.Decoder(TaskView)
 
 
 class Pipe:
-    """The socket to the worker. Frames are sent whole, by a thread that no signal handler can break off."""
+    """The socket to the worker. Frames are sent whole, by a thread that no signal handler can interrupt."""
 
     def __init__(self, worker: socket.socket) -> None:
         worker.set_inheritable(False)
@@ -59,18 +59,18 @@ class Pipe:
         self._frames: SimpleQueue[tuple[bytes, threading.Event]] = SimpleQueue()
         threading.Thread(target=self._write, name="penstock-pipe", daemon=True).start()
 
-    def send(self, word: Word) -> None:
+    def send(self, frame: Frame) -> None:
         """Send a frame from any thread, and wait until it has left. In a fork nothing is sent."""
         if os.getpid() == self._pid:
             sent = threading.Event()
-            self._frames.put((packed(word), sent))
+            self._frames.put((encode_frame(frame), sent))
             sent.wait()
 
-    def receive(self) -> Word | None:
-        """What the worker says next; None when it is gone."""
+    def receive(self) -> Frame | None:
+        """The next frame of the worker; None when it is gone."""
         head = self._exactly(LENGTH.size)
         body = None if head is None else self._exactly(LENGTH.unpack(head)[0])
-        return None if body is None else unpacked(body)
+        return None if body is None else decode_frame(body)
 
     def _write(self) -> None:
         while True:
@@ -78,7 +78,7 @@ class Pipe:
             try:
                 self._socket.sendall(frame)
             except OSError:
-                # The worker is gone. Whoever waits for the next job hears of it.
+                # The worker is gone: `receive` returns None.
                 continue
             finally:
                 sent.set()
@@ -121,9 +121,9 @@ def main(fd: int) -> None:
             pipe.send(_run(app, job, pipe))
 
 
-def _run(app: Any, job: Job, pipe: Pipe) -> Done | NotBegun:
+def _run(app: Any, job: Job, pipe: Pipe) -> Done | NotStarted:
     if SystemClock().monotonic() >= job.sure_until:
-        return NotBegun(job.run)  # this process stood still, or the machine did
+        return NotStarted(job.run)  # this process stood still, or the machine did
     envelope = parse_envelope(job.envelope)
     context = TaskContext(
         envelope,
@@ -132,10 +132,10 @@ def _run(app: Any, job: Job, pipe: Pipe) -> Done | NotBegun:
         worker=job.worker,
         key=job.key,
         trace=job.trace,
-        parents=[_view.decode(each) for each in job.parents],
+        parents=[_view.decode(parent) for parent in job.parents],
         note=partial(_note, pipe, job.run),
     )
-    ending = contextvars.Context().run(_ending_of, app.tasks[envelope.task_type], context)
+    ending = contextvars.Context().run(_run_task, app.tasks[envelope.task_type], context)
     return Done(job.run, ending.outcome, ending.result, ending.error, ending.delay_seconds)
 
 
@@ -143,7 +143,7 @@ def _note(pipe: Pipe, run: int, data: bytes) -> None:
     pipe.send(Progressed(run, data))
 
 
-def _ending_of(task: Any, context: TaskContext) -> Ending:
+def _run_task(task: Any, context: TaskContext) -> Ending:
     bind_contextvars(task_id=context.id, task_type=context.task_type, attempt=context.attempt)
     return run_one(task, context.envelope, context)
 

@@ -1,8 +1,8 @@
-"""What crosses between a worker and the processes that run its tasks: frames of MessagePack, with their length before.
+"""The protocol between a worker and the processes that run its tasks: frames of MessagePack, each after its length.
 
 The worker sends one `Hello`, which the process answers when it is ready; then jobs, one at a time. A job is answered
-with any number of progresses and one `Done`, each with the number of the run that it belongs to: what a run left
-behind, a thread say, may still speak when the next one runs. Arguments and results stay the JSON that they are.
+with any number of `Progressed` and one `Done`, each with the number of its run: what a run left behind, such as a
+thread, may still send when the next one runs. Arguments and results stay JSON.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import msgspec
 from penstock.tasks.endings import RunOutcome
 
 LENGTH: Final = struct.Struct(">I")
-FRAME_BYTES_MAX: Final = 64 << 20  # far above a result of the greatest size: more is no frame of ours
+FRAME_BYTES_MAX: Final = 64 << 20  # far above the largest result: more is not a frame of ours
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Which app, where its tasks are if not where it says, where modules are looked for, and how logs are written."""
+    """Which app, the URL of its broker if not its own, the path of modules, and how logs are written."""
 
     app: str
     url: str | None
@@ -33,7 +33,7 @@ class Job(msgspec.Struct, frozen=True, tag=True, array_like=True):
     run: int
     envelope: bytes  # JSON
     attempt: int
-    sure_until: int  # its lease may be over then, by the monotonic clock of this machine, in µs
+    sure_until: int  # its lease may have expired then, by the monotonic clock of this machine, in µs
     queue: str
     worker: str
     key: str | None
@@ -42,7 +42,7 @@ class Job(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Progressed(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """How far the job is."""
+    """The progress of the job."""
 
     run: int
     data: bytes  # JSON
@@ -58,8 +58,8 @@ class Done(msgspec.Struct, frozen=True, tag=True, array_like=True):
     delay_seconds: float | None
 
 
-class NotBegun(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The job came too late: its lease may be over."""
+class NotStarted(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The job came too late: its lease may have expired."""
 
     run: int
 
@@ -74,34 +74,37 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     error: str
 
 
-Word = Hello | Ready | Job | Progressed | Done | NotBegun | Failed
+Frame = Hello | Ready | Job | Progressed | Done | NotStarted | Failed
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decoder: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(Word)
+_decoder: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(Frame)
 
 
-def packed(word: Word) -> bytes:
-    """A frame."""
-    body = _encode(word)
+def encode_frame(frame: Frame) -> bytes:
+    """A frame with its length."""
+    body = _encode(frame)
     return LENGTH.pack(len(body)) + body
 
 
-def unpacked(body: Any) -> Word:
-    """What is in a frame, without its length."""
-    word: Word = _decoder.decode(body)
-    return word
+def decode_frame(body: bytes) -> Frame:
+    """The frame in a body, without its length; raises `ValueError` when there is none."""
+    try:
+        frame: Frame = _decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from None
+    return frame
 
 
-class Frames:
-    """Bytes as they arrive, cut into frames."""
+class FrameReader:
+    """Cuts the bytes that arrive into frames."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
-    def feed(self, data: bytes) -> list[Word]:
+    def feed(self, data: bytes) -> list[Frame]:
         """The frames that are complete now; raises `ValueError` for what cannot be one."""
         self._data += data
-        words: list[Word] = []
+        frames: list[Frame] = []
         start = 0
         while len(self._data) - start >= LENGTH.size:
             (length,) = LENGTH.unpack_from(self._data, start)
@@ -110,14 +113,7 @@ class Frames:
             end = start + LENGTH.size + length
             if end > len(self._data):
                 break
-            words.append(_checked(bytes(self._data[start + LENGTH.size : end])))
+            frames.append(decode_frame(bytes(self._data[start + LENGTH.size : end])))
             start = end
         del self._data[:start]
-        return words
-
-
-def _checked(body: bytes) -> Word:
-    try:
-        return unpacked(body)
-    except msgspec.MsgspecError as error:
-        raise ValueError(str(error)) from None
+        return frames

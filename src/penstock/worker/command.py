@@ -3,6 +3,9 @@
 SIGTERM and SIGINT stop it; the second one interrupts what still runs and gives it back; a third leaves at once, and the
 broker finds out by the silence. SIGINT is passed on to the processes of tasks, which the terminal does not reach. A
 worker that is stuck starts its command again, if it may.
+
+With `--reload` the worker is a process of its own, started again whenever a Python file has changed. A worker that
+died, of a syntax error perhaps, is started again by the next change.
 """
 
 from __future__ import annotations
@@ -18,81 +21,80 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
-
-import structlog
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import InvalidField
-from penstock.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from penstock.worker.worker import Worker
+
+logger: Final = logging.getLogger("penstock.worker")
+
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+SIGNALS_MAX: Final = 3  # at this one the process leaves at once
+RELOAD_STOP_SECONDS: Final = 5.0  # for runs to end before a reload; then they are given back
+PR_SET_PDEATHSIG: Final = 1
+
+# the app
 
 
 def load_app(path: str) -> Any:
-    """The app at `path`; the directory we are in is looked through first."""
+    """The app at an import path, `package.module:name`; the current directory is searched first.
+
+    Whatever goes wrong is an `InvalidField` of one line.
+    """
+    from penstock.tasks.app import App
+
     module_name, _, name = path.partition(":")
     if not module_name or not name or not all(part.isidentifier() for part in module_name.split(".")):
         hint = "write module:name, such as myapp:app for 'app' in myapp.py"
-        raise InvalidField(f"app: {path!r} is not the place of an app", hint=hint)
+        raise InvalidField(f"app: {path!r} is not an import path", hint=hint)
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    found: Any = _module(module_name)
+    app: Any = _import_module(module_name)
     for part in name.split("."):
-        if not hasattr(found, part):
-            raise InvalidField(f"app: {module_name} has no {name!r}", hint=_apps_in(found))
-        found = getattr(found, part)
-    return checked(found, path)
+        if not hasattr(app, part):
+            apps = [name for name, value in vars(app).items() if isinstance(value, App)]
+            hint = f"there is {', '.join(apps)}" if apps else "make one with app = penstock.App(…)"
+            raise InvalidField(f"app: {module_name} has no {name!r}", hint=hint)
+        app = getattr(app, part)
+    if not isinstance(app, App):
+        raise InvalidField(f"app: {path} is a {type(app).__name__}", hint="name a penstock.App")
+    return app
 
 
-def checked(found: Any, path: str) -> Any:
-    """`found` itself when it is an app."""
-    from penstock.tasks.app import App
-
-    if not isinstance(found, App):
-        raise InvalidField(f"app: {path} is a {type(found).__name__}", hint="name a penstock.App")
-    return found
-
-
-def _module(name: str) -> Any:
+def _import_module(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             hint = "start it in the directory that holds the module, or install the package"
             raise InvalidField(f"app: there is no module {error.name!r}", hint=hint) from None
-        raise _failed(name, error) from error
+        raise _import_failed(name, error) from error
     except Exception as error:
-        raise _failed(name, error) from error
+        raise _import_failed(name, error) from error
 
 
-def _failed(name: str, error: Exception) -> InvalidField:
-    """Whatever the module's own code raised, with the place in it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
-    place = f" ({ours[-1].filename}:{ours[-1].lineno})" if ours else ""
+def _import_failed(name: str, error: Exception) -> InvalidField:
+    """What the module's own code raised, with its line."""
     if isinstance(error, SyntaxError):
-        place = f" ({error.filename}:{error.lineno})"
-    what = error.msg if isinstance(error, SyntaxError) else str(error)
-    hint = "mend the module; the worker imports it as Python would"
+        what, place = error.msg, f" ({error.filename}:{error.lineno})"
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        ours = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
+        what, place = str(error), f" ({ours[-1].filename}:{ours[-1].lineno})" if ours else ""
+    hint = "repair the module; the worker imports it as Python would"
     return InvalidField(f"app: {name} cannot be imported: {type(error).__name__}: {what}{place}", hint=hint)
 
 
-def _apps_in(module: Any) -> str:
-    from penstock.tasks.app import App
-
-    names = [name for name, value in vars(module).items() if isinstance(value, App)]
-    return f"there is {', '.join(names)}" if names else "make one with app = penstock.App(…)"
-
-
-log: Any = structlog.stdlib.get_logger("penstock.worker")
-
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-LEAVE: Final = 3  # at this one
+# the process
 
 
 def run_worker(make: Callable[[], Worker]) -> None:
-    """Run a worker on a loop of its own until it is over, and close its app."""
+    """Run a worker on a loop of its own until it has ended, and close its app."""
     factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     with suppress(ImportError):
         import uvloop
@@ -104,122 +106,90 @@ def run_worker(make: Callable[[], Worker]) -> None:
 
 async def _run(make: Callable[[], Worker]) -> None:
     worker = make()
-    _on_signals(worker)
+    _handle_signals(worker)
     gc.collect()
-    gc.freeze()  # what is there now stays: looking through it again and again finds nothing
+    gc.freeze()  # what is there now stays: collections need not look through it
     try:
         await worker.run()
     finally:
         await worker.app.aclose()
     if worker.wants_restart:
-        log.warning("started again, since too many runs could not be broken off")
+        logger.warning("started again, since too many runs could not be interrupted")
         logging.shutdown()
         sys.stdout.flush()
         # The same command in this process's place: nothing else ends a thread.
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
-    if worker.has_broken_off:
-        # Threads that still work are waited for by Python, and nobody wants what they do.
+    if worker.has_interrupted:
+        # Python waits for threads that still work, and nobody needs what they do.
         logging.shutdown()
         sys.stdout.flush()
         os._exit(0)
 
 
-def _on_signals(worker: Worker) -> None:
+def _handle_signals(worker: Worker) -> None:
     loop = asyncio.get_running_loop()
-    heard = 0
+    count = 0
 
     def stop(number: int) -> None:
-        nonlocal heard
-        heard += 1
-        if heard >= LEAVE:
+        nonlocal count
+        count += 1
+        if count >= SIGNALS_MAX:
             os._exit(128 + number)
-        if heard > 1:
-            log.warning("a second signal: what runs is given back")
+        if count > 1:
+            logger.warning("a second signal: what runs is given back")
         worker.stop()
         if number == signal.SIGINT:
-            worker.interrupt()
+            worker.send_sigint()
 
     for number in SIGNALS:
         loop.add_signal_handler(number, stop, number)
 
 
-LOOK_SECONDS: Final = 0.5
-STOP_SECONDS: Final = 5.0  # for what runs to come to its end; then it is given back
-PR_SET_PDEATHSIG: Final = 1
-SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
-
-Seen = dict[str, tuple[int, int]]
+# reload
 
 
-def run_reloading(words: Sequence[str], root: Path) -> int:
-    """Run `words` as a process until we are stopped; the exit code."""
+def run_reloading(arguments: Sequence[str], root: Path) -> int:
+    """Run Python with these arguments, again after every change below `root`, until stopped; the exit code."""
+    from watchfiles import PythonFilter, watch
+
     stop = threading.Event()
-    stops = 0
+    process = _start(arguments)
 
     def on_signal(number: int, _: Any) -> None:
-        nonlocal stops
-        stops += 1
+        if stop.is_set():
+            process.send_signal(number)
         stop.set()
-        if stops > 1:
-            current[0].send_signal(number)
 
-    current: list[subprocess.Popen[bytes]] = [_started(words)]
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in SIGNALS:
         signal.signal(number, on_signal)
-    seen = look(root)
-    while not stop.wait(LOOK_SECONDS):
-        now = look(root)
-        if now != seen:
-            log.info("started again", changed=sorted(changed(seen, now))[:3])
-            seen = now
-            _ended(current[0], STOP_SECONDS)
-            current[0] = _started(words)
-    current[0].terminate()
-    return current[0].wait()
+    for changes in watch(root, watch_filter=PythonFilter(), stop_event=stop, ignore_permission_denied=True):
+        logger.info("started again", extra={"changed": sorted(path for _, path in changes)[:3]})
+        _stop(process)
+        process = _start(arguments)
+    process.terminate()
+    return process.wait()
 
 
-def look(root: Path) -> Seen:
-    """Every Python file under a directory, with its time and size."""
-    return dict(_look(str(root)))
+def _start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux; resolved here, since a fork must not load anything
 
+    def end_with_parent() -> None:
+        if prctl is not None:
+            prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
-def changed(before: Seen, after: Seen) -> set[str]:
-    """Files that came, went or are different."""
-    return {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
-
-
-def _look(folder: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    with suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                if not entry.name.startswith(".") and entry.name not in SKIPPED:
-                    yield from _look(entry.path)
-            elif entry.name.endswith(".py"):
-                with suppress(OSError):  # gone since
-                    stat = entry.stat()
-                    yield entry.path, (stat.st_mtime_ns, stat.st_size)
-
-
-def _started(words: Sequence[str]) -> subprocess.Popen[bytes]:
     # A session of its own: Ctrl-C in the terminal is for us, and we pass it on once.
-    return subprocess.Popen(  # noqa: S603 - our own words
-        [sys.executable, *words],
+    return subprocess.Popen(  # noqa: S603 - our own arguments
+        [sys.executable, *arguments],
         start_new_session=True,
-        preexec_fn=_end_with_parent,  # noqa: PLW1509 - there are no threads here
+        preexec_fn=end_with_parent,  # noqa: PLW1509 - the only other thread watches files, and holds no lock of Python
     )
 
 
-def _end_with_parent() -> None:
-    """In the new process: be stopped when whoever started it is gone, where the system can do that."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def _ended(process: subprocess.Popen[bytes], seconds: float) -> None:
+def _stop(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.terminate()
         try:
-            process.wait(seconds)
+            process.wait(RELOAD_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             process.terminate()  # the second: what runs is given back
             process.wait()

@@ -7,6 +7,7 @@ role whose `next_at` came nearer calls `Ticker.wake`. The wall clock is never re
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import threading
 import traceback
@@ -14,11 +15,13 @@ from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
-import structlog
-
 from penstock.clock import Clock
 
+logger: Final = logging.getLogger("penstock.worker")
+
 NEVER: Final = 1 << 62
+CHECK_SECONDS: Final = 1.0
+SILENT_CHECKS_MAX: Final = 3  # in a row, without a sign of life
 
 
 class Role(Protocol):
@@ -31,7 +34,7 @@ class Role(Protocol):
 
 
 class Ticker:
-    """See the module's rules."""
+    """One loop that calls every role when it is due."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -39,11 +42,11 @@ class Ticker:
         self._waits_until = 0
         loop = asyncio.get_running_loop()
 
-        def jumped() -> None:
+        def on_jump() -> None:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._woken.set)
 
-        clock.on_jump(jumped)
+        clock.on_jump(on_jump)
 
     def wake(self, at: int) -> None:
         """Something is due at this time: do not sleep past it."""
@@ -51,7 +54,7 @@ class Ticker:
             self._woken.set()
 
     async def run(self, roles: Sequence[Role]) -> None:
-        """For ever."""
+        """Run until cancelled."""
         while True:
             now = self._clock.monotonic()
             for role in roles:
@@ -70,7 +73,7 @@ class Ticker:
 
 
 class Spawner:
-    """Tasks of the worker's own that nobody awaits; the loop alone would forget them."""
+    """Background tasks that nobody awaits; the loop alone keeps no reference to them."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -82,25 +85,23 @@ class Spawner:
         return task
 
     async def close(self) -> None:
-        """Break them off, and wait until they are over."""
+        """Cancel them, and wait until they have ended."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-log: Any = structlog.stdlib.get_logger("penstock.worker")
-
-CHECK_SECONDS: Final = 1.0
-SILENT_CHECKS_MAX: Final = 3  # in a row, without a sign of life
-
-
 class Watchdog:
-    """See the module's rules. Made on the loop that it watches."""
+    """A thread that logs where the event loop is when it stands still. Made on the loop that it watches.
 
-    def __init__(self, look_seconds: float = CHECK_SECONDS) -> None:
+    An async handler that blocks, with `time.sleep` or a long computation, stops everything: other runs, heartbeats,
+    the extension of leases. Nothing on the loop could notice that.
+    """
+
+    def __init__(self, check_seconds: float = CHECK_SECONDS) -> None:
         self._loop = asyncio.get_running_loop()
         self._watched = threading.get_ident()
-        self._look_seconds = look_seconds
+        self._check_seconds = check_seconds
         self._stopped = threading.Event()
         self._alive = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="penstock-watchdog", daemon=True)
@@ -113,23 +114,23 @@ class Watchdog:
 
     def _watch(self) -> None:
         silent = 0
-        self._ask()
-        while not self._stopped.wait(self._look_seconds):
+        self._ping()
+        while not self._stopped.wait(self._check_seconds):
             if self._alive.is_set():
                 silent = 0
-                self._ask()
+                self._ping()
                 continue
             silent += 1
             if silent == SILENT_CHECKS_MAX:
-                self._tell()
+                self._report()
 
-    def _ask(self) -> None:
+    def _ping(self) -> None:
         self._alive.clear()
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._alive.set)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         frame = sys._current_frames().get(self._watched)
         where = "".join(traceback.format_stack(frame)[-4:]) if frame is not None else ""
-        seconds = self._look_seconds * SILENT_CHECKS_MAX
-        log.error("a handler blocks the event loop: leases cannot be extended", seconds=seconds, where=where)
+        extra = {"seconds": self._check_seconds * SILENT_CHECKS_MAX, "where": where}
+        logger.error("a handler blocks the event loop: leases cannot be extended", extra=extra)

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import count
 from queue import SimpleQueue
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
-import structlog
 from structlog.contextvars import bind_contextvars
 
 from penstock.clock import Clock, SystemClock
@@ -31,86 +32,77 @@ from penstock.tasks.runs import arun_one, run_one
 from penstock.worker.child_protocol import Hello, Job
 from penstock.worker.event_loop import NEVER, Spawner
 from penstock.worker.processes import ChildProcess, Guardian
-from penstock.worker.reports import Progress
-from penstock.worker.runs import NOT_BEGUN, Run
+from penstock.worker.reports import ProgressReporter
+from penstock.worker.runs import NOT_STARTED, Run
 
-MayBegin = Callable[[Run], bool]  # whether its lease still holds; asked right before a run begins, in any thread
-Ended = Callable[[Run, Ending | None], None]  # told once of every run, on the loop; None: it was broken off
+logger: Final = logging.getLogger("penstock.worker")
 
-
-class Lane(Protocol):
-    """A way of running: on the loop, in threads, in processes."""
-
-    size: int  # so many at once
-    running: int
-    abandoned: int  # runs that do not end and whose slots others have; see `desk`
-    waiting: deque[Run]
-    buffered: int  # of those that wait, some may have been dropped
-
-    def start(self, run: Run) -> None:
-        """Run it; `ended` is called on the loop, later."""
-
-    def break_off(self, run: Run) -> bool:
-        """Whether it will end by that."""
-
-
+CLOSE_SECONDS: Final = 10.0  # for killed processes to be gone
+# Where asyncio can start a task at once (Python 3.12), one that never waits ends before the next starts.
 _EAGER: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 
 
-class LoopLane:
-    """See the module's rules."""
+class Executor(ABC):
+    """Slots for runs. `on_end` is called once for each run, on the loop; with None when it was interrupted."""
 
-    def __init__(self, size: int, ended: Ended, may_begin: MayBegin) -> None:
-        self.size = size
+    def __init__(self, size: int, clock: Clock) -> None:
+        self.size = size  # slots
         self.running = 0
-        self.abandoned = 0
-        self.buffered = 0
+        self.abandoned = 0  # runs that do not end and whose slots others have
         self.waiting: deque[Run] = deque()
-        self._ended = ended
-        self._may_begin = may_begin
+        self.buffered = 0  # some of those in `waiting` may have been dropped
+        self.on_end: Callable[[Run, Ending | None], None]  # set by the dispatcher
+        self._clock = clock
         self._loop = asyncio.get_running_loop()
 
+    @abstractmethod
     def start(self, run: Run) -> None:
-        task = _task(self._run(run), self._loop)
+        """Run it."""
+
+    @abstractmethod
+    def interrupt(self, run: Run) -> bool:
+        """Interrupt it; whether it will end by that."""
+
+    def may_start(self, run: Run) -> bool:
+        """Whether its lease still holds; checked right before a run starts, in any thread."""
+        return run.lease.holds(self._clock.monotonic())
+
+
+class LoopExecutor(Executor):
+    """Runs async functions on the event loop."""
+
+    def start(self, run: Run) -> None:
+        work = self._run(run)
+        task = asyncio.Task(work, loop=self._loop, **_EAGER) if _EAGER else self._loop.create_task(work)
         if not task.done():
             run.handle = task
 
-    def break_off(self, run: Run) -> bool:
+    def interrupt(self, run: Run) -> bool:
         if run.handle is not None:
             run.handle.cancel()
         return True
 
     async def _run(self, run: Run) -> None:
         assert run.context is not None
-        if not self._may_begin(run):
-            self._ended(run, NOT_BEGUN)
+        if not self.may_start(run):
+            self.on_end(run, NOT_STARTED)
             return
         bind_contextvars(**run.fields())
         try:
             ending: Ending | None = await arun_one(run.task, run.envelope, run.context)
         except asyncio.CancelledError:
-            ending = None if run.why is not None else Ending("failed", error="the handler raised CancelledError")
+            is_ours = run.interrupt_reason is not None
+            ending = None if is_ours else Ending("failed", error="the handler raised CancelledError")
         except BaseException as error:  # noqa: BLE001 - one task does not end the worker
             ending = Ending("failed", error=error_text(error))
-        self._ended(run, ending)
+        self.on_end(run, ending)
 
 
-def _task(work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
-    return asyncio.Task(work, loop=loop, **_EAGER) if _EAGER else loop.create_task(work)
+class ThreadExecutor(Executor):
+    """Runs plain functions in threads, which are started when they are needed and do not keep the process alive."""
 
-
-class ThreadLane:
-    """See the module's rules. Threads are started when they are needed, and are no reason to stay alive."""
-
-    def __init__(self, size: int, ended: Ended, may_begin: MayBegin) -> None:
-        self.size = size
-        self.running = 0
-        self.abandoned = 0
-        self.buffered = 0
-        self.waiting: deque[Run] = deque()
-        self._ended = ended
-        self._may_begin = may_begin
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, size: int, clock: Clock) -> None:
+        super().__init__(size, clock)
         self._jobs: SimpleQueue[Run | None] = SimpleQueue()
         self._done: deque[tuple[Run, Ending]] = deque()
         self._is_signalled = False
@@ -122,17 +114,17 @@ class ThreadLane:
             threading.Thread(target=self._work, name=f"penstock-task-{self._threads}", daemon=True).start()
         self._jobs.put(run)
 
-    def break_off(self, run: Run) -> bool:
+    def interrupt(self, run: Run) -> bool:
         return False
 
     def close(self) -> None:
-        """Threads that wait end; those that work do so after it."""
+        """Threads that wait end; those that work end after their run."""
         for _ in range(self._threads):
             self._jobs.put(None)
 
     def _work(self) -> None:
         while (run := self._jobs.get()) is not None:
-            ending = contextvars.Context().run(_ending_of, run) if self._may_begin(run) else NOT_BEGUN
+            ending = contextvars.Context().run(_run_in_thread, run) if self.may_start(run) else NOT_STARTED
             self._done.append((run, ending))
             if not self._is_signalled:
                 self._is_signalled = True
@@ -141,13 +133,13 @@ class ThreadLane:
             del run
 
     def _drain(self) -> None:
-        # First, so that whoever is done from here on signals again.
+        # First, so that a thread that finishes from here on signals again.
         self._is_signalled = False
         while self._done:
-            self._ended(*self._done.popleft())
+            self.on_end(*self._done.popleft())
 
 
-def _ending_of(run: Run) -> Ending:
+def _run_in_thread(run: Run) -> Ending:
     assert run.context is not None
     bind_contextvars(**run.fields())
     try:
@@ -156,35 +148,17 @@ def _ending_of(run: Run) -> Ending:
         return Ending("failed", error=error_text(error))
 
 
-log: Any = structlog.stdlib.get_logger("penstock.worker")
+class ProcessExecutor(Executor):
+    """Runs plain functions in processes, which are kept from run to run; an interrupted run ends with its process.
 
-CLOSE_SECONDS: Final = 10.0  # for killed processes to be gone
+    `on_start` is called when the run's own time starts: the start of a process does not count.
+    """
 
-
-class ProcessLane:
-    """See the module's rules. `began` is called when a run's own time begins."""
-
-    def __init__(
-        self,
-        size: int,
-        hello: Hello,
-        ended: Ended,
-        may_begin: MayBegin,
-        clock: Clock,
-        began: Callable[[Run], None],
-        progress: Progress,
-        spawner: Spawner,
-    ) -> None:
-        self.size = size
-        self.running = 0
-        self.abandoned = 0
-        self.buffered = 0
-        self.waiting: deque[Run] = deque()
+    def __init__(self, size: int, clock: Clock, hello: Hello, progress: ProgressReporter, spawner: Spawner) -> None:
+        super().__init__(size, clock)
+        self.on_start: Callable[[Run], None]
         self._hello = hello
-        self._ended = ended
-        self._may_begin = may_begin
         self._has_real_time = isinstance(clock, SystemClock)  # the same in other processes
-        self._began = began
         self._progress = progress
         self._spawner = spawner
         self._guardian = Guardian()
@@ -196,25 +170,25 @@ class ProcessLane:
         return [child.pid for child in self._children]
 
     def open(self) -> None:
-        """Start all processes: whoever comes first shall not wait for them."""
+        """Start all processes, so that the first runs need not wait for them."""
         self._guardian.start()
-        self._idle += [self._new() for _ in range(self.size)]
+        self._idle += [self._new_child() for _ in range(self.size)]
 
     def start(self, run: Run) -> None:
         self._spawner.spawn(self._run(run))
 
-    def break_off(self, run: Run) -> bool:
+    def interrupt(self, run: Run) -> bool:
         if run.handle is not None:
             run.handle.kill()
         return True
 
-    def interrupt(self) -> None:
+    def send_sigint(self) -> None:
         """Pass Ctrl-C on to the processes, which have sessions of their own."""
         for child in self._children:
-            child.interrupt()
+            child.send_sigint()
 
     async def close(self) -> None:
-        """Kill what is left."""
+        """Kill all processes."""
         for child in self._children:
             child.kill()
         if self._children:
@@ -223,49 +197,50 @@ class ProcessLane:
         await asyncio.to_thread(self._guardian.close)
 
     async def _run(self, run: Run) -> None:
-        run.deadline = 0  # the start of a process does not count
+        run.deadline = 0
         try:
-            child = run.handle = self._living()
+            child = run.handle = self._take_child()
         except OSError as error:
-            self._ended(run, Ending("failed", error=f"no process could be started to run it: {error}"))
+            self.on_end(run, Ending("failed", error=f"no process could be started to run it: {error}"))
             return
-        ending = await self._answered(run, child) if run.why is None and await child.ready() else None
+        ending = await self._run_in(child, run) if run.interrupt_reason is None and await child.ready() else None
         if ending is not None:
             self._idle.append(child)
         else:
             child.kill()
             how = await child.ended()
             how = child.problem or how
-            log.warning("a process is gone", how=how, pid=child.pid, **run.fields())
-            ending = None if run.why is not None else Ending("failed", error=f"the process that ran it ended: {how}")
-        self._ended(run, ending)
+            logger.warning("the process of a run ended", extra=run.fields(how=how, pid=child.pid))
+            if run.interrupt_reason is None:
+                ending = Ending("failed", error=f"the process that ran it ended: {how}")
+        self.on_end(run, ending)
 
-    def _living(self) -> ChildProcess:
-        """A process for a run. One that died while it had nothing to do costs nobody an attempt."""
+    def _take_child(self) -> ChildProcess:
+        """A process for a run. One that died while it was idle costs nobody an attempt."""
         while self._idle:
             child = self._idle.pop()
             if not child.has_ended():
                 return child
-        return self._new()
+        return self._new_child()
 
-    def _new(self) -> ChildProcess:
-        child = ChildProcess(self._hello, self._guardian, self._gone)
+    def _new_child(self) -> ChildProcess:
+        child = ChildProcess(self._hello, self._guardian, self._child_ended)
         self._children.add(child)
         return child
 
-    def _gone(self, child: ChildProcess, how: str) -> None:
+    def _child_ended(self, child: ChildProcess, how: str) -> None:
         self._children.discard(child)
         if child in self._idle:
             self._idle.remove(child)
-            log.warning("an idle process is gone", how=how, pid=child.pid)
+            logger.warning("an idle process ended", extra={"how": how, "pid": child.pid})
 
-    async def _answered(self, run: Run, child: ChildProcess) -> Ending | None:
+    async def _run_in(self, child: ChildProcess, run: Run) -> Ending | None:
         """How the run ended; None when the process did."""
-        if not self._may_begin(run):
-            return NOT_BEGUN
-        self._began(run)
+        if not self.may_start(run):
+            return NOT_STARTED
+        self.on_start(run)
         sure_until = run.lease.sure_until if self._has_real_time else NEVER
-        return await child.run(_job(next(self._numbers), run, sure_until), partial(self._progress.note_anywhere, run))
+        return await child.run(_job(next(self._numbers), run, sure_until), partial(self._progress.note, run))
 
 
 def _job(number: int, run: Run, sure_until: int) -> Job:

@@ -7,16 +7,15 @@ broker was restarted, the next heartbeat follows at once: a worker that is silen
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
-import resource
 import socket
-import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
-import structlog
+import psutil
 
 from penstock import limits
 from penstock import operations as ops
@@ -25,70 +24,57 @@ from penstock.clock import Clock
 from penstock.errors import AccessError, Closed, PenstockError
 from penstock.model_tasks import WorkerInfo
 from penstock.version import VERSION
-from penstock.worker.dispatcher import Desk
+from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.event_loop import NEVER, Spawner, Ticker
 from penstock.worker.settings import Settings
 
-_PAGE: Final = os.sysconf("SC_PAGESIZE")
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
+logger: Final = logging.getLogger("penstock.worker")
 
-
-class Usage:
-    """Processor time between two looks; time is an argument."""
-
-    def __init__(self, now: int) -> None:
-        self._seen = (now, _cpu_seconds(()))
-
-    def cpu_percent(self, now: int, children: Iterable[int] = ()) -> float:
-        """Since the last look, of this process and of those that it started; 100 is one processor."""
-        at, seconds = self._seen
-        self._seen = (now, _cpu_seconds(children))
-        return round(max(0.0, self._seen[1] - seconds) * 1e8 / max(1, now - at), 1)
-
-
-def memory_bytes(children: Iterable[int] = ()) -> int:
-    """Memory of this process and of some others."""
-    return _memory("self") + sum(_memory(str(pid)) for pid in children)
-
-
-def _memory(who: str) -> int:
-    with suppress(OSError, ValueError, IndexError), open(f"/proc/{who}/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * _PAGE
-    if who != "self":
-        return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def _cpu_seconds(children: Iterable[int]) -> float:
-    times = os.times()  # those of children that are over are in it
-    own = times.user + times.system + times.children_user + times.children_system
-    return own + sum(map(_cpu_seconds_of, children))
-
-
-def _cpu_seconds_of(pid: int) -> float:
-    with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-        # The second field is a name in parentheses, with whatever in it.
-        fields = file.read().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
-    return 0.0
-
-
-log: Any = structlog.stdlib.get_logger("penstock.worker")
-
-EVERY_US: Final = round(limits.worker_heartbeat_seconds * 1_000_000)
-AGAIN_US: Final = 1_000_000  # after an error
+INTERVAL_US: Final = round(limits.worker_heartbeat_seconds * 1_000_000)
+RETRY_US: Final = 1_000_000  # after an error
 NEWS_SECONDS: Final = 30.0
 
 
+class Usage:
+    """Processor time and memory of this process and of its children; `now` is on the monotonic clock, in µs."""
+
+    def __init__(self, now: int, children: Callable[[], Iterable[int]] = tuple) -> None:
+        self._own = psutil.Process()
+        self._children = children
+        self._before = (now, self._total(_cpu_seconds))
+
+    def cpu_percent(self, now: int) -> float:
+        """Since the last call; 100 is one processor."""
+        at, seconds = self._before
+        self._before = (now, self._total(_cpu_seconds))
+        return round(max(0.0, self._before[1] - seconds) * 1e8 / max(1, now - at), 1)
+
+    def memory_bytes(self) -> int:
+        """Resident memory now."""
+        return int(self._total(lambda process: process.memory_info().rss))
+
+    def _total(self, measure: Callable[[psutil.Process], float]) -> float:
+        total = measure(self._own)
+        for pid in self._children():
+            with suppress(psutil.Error):  # it has just ended
+                total += measure(psutil.Process(pid))
+        return total
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system + times.children_user + times.children_system)
+
+
 class Heartbeat:
-    """See the module's rules."""
+    """Sends what the broker should know of this worker."""
 
     def __init__(
         self,
         session: AsyncSession,
         settings: Settings,
         clock: Clock,
-        desk: Desk,
+        dispatcher: Dispatcher,
         ticker: Ticker,
         spawner: Spawner,
         rng: random.Random,
@@ -99,62 +85,61 @@ class Heartbeat:
         self._session = session
         self._settings = settings
         self._clock = clock
-        self._desk = desk
+        self._dispatcher = dispatcher
         self._ticker = ticker
         self._spawner = spawner
         self._rng = rng
         self._task_types = task_types
-        self._children = children
-        self._usage = Usage(clock.monotonic())
+        self._usage = Usage(clock.monotonic(), children)
         self._beating: asyncio.Task[None] | None = None
         self.is_stopping = False
-        self.next_at = clock.monotonic() + EVERY_US
+        self.next_at = clock.monotonic() + INTERVAL_US
 
     def tick(self, now: int) -> None:
-        self.next_at = now + EVERY_US
+        self.next_at = now + INTERVAL_US
         if self._beating is None:
-            self._beating = self._spawner.spawn(self._again())
+            self._beating = self._spawner.spawn(self._try_beat())
 
-    async def _again(self) -> None:
+    async def _try_beat(self) -> None:
         try:
             await self.beat()
         except PenstockError as error:
-            log.warning("the heartbeat was not heard", error=str(error))
-            self._soon()
+            logger.warning("the heartbeat was not received", extra={"error": str(error)})
+            self._beat_soon()
         finally:
             self._beating = None
 
     async def beat(self) -> None:
-        """Tell of ourselves now."""
+        """Send a heartbeat now."""
         news = await self._session.execute(ops.HeartbeatWorker(self.info()))
-        self._desk.cancelled(news.cancelled)
+        self._dispatcher.cancel(news.cancelled)
 
     async def stop(self) -> None:
-        """No heartbeat after this: one that comes after the goodbye would be of a worker that is there."""
+        """Send no heartbeat after this: one that follows the goodbye would register the worker again."""
         self.next_at = NEVER
         if self._beating is not None:
             await self._beating
 
-    def _soon(self) -> None:
-        self.next_at = self._clock.monotonic() + AGAIN_US
+    def _beat_soon(self) -> None:
+        self.next_at = self._clock.monotonic() + RETRY_US
         self._ticker.wake(self.next_at)
 
-    async def hear_news(self) -> None:
-        """For ever: runs to be broken off."""
+    async def receive_news(self) -> None:
+        """Wait for cancelled tasks, and interrupt their runs, until cancelled."""
         while True:
             try:
                 news = await self._session.execute(ops.AwaitNews(self._settings.worker_id, NEWS_SECONDS))
-                self._desk.cancelled(news.cancelled)
+                self._dispatcher.cancel(news.cancelled)
             except (AccessError, Closed):
                 raise
             except PenstockError as error:
-                log.debug("no news", error=str(error))
-                self._soon()
+                logger.debug("no news", extra={"error": str(error)})
+                self._beat_soon()
                 await asyncio.sleep(self._rng.uniform(0.5, 1.0))
 
     def info(self) -> WorkerInfo:
-        """What there is to tell."""
-        desk, settings, children = self._desk, self._settings, tuple(self._children())
+        """The state of this worker."""
+        dispatcher, settings = self._dispatcher, self._settings
         return WorkerInfo(
             worker_id=settings.worker_id,
             host=socket.gethostname(),
@@ -162,13 +147,13 @@ class Heartbeat:
             queues=settings.queues,
             task_types=self._task_types,
             concurrency=settings.concurrency,
-            running=desk.running,
-            abandoned=len(desk.abandoned),
-            completed=desk.completed,
-            failed=desk.failed,
-            cpu_percent=self._usage.cpu_percent(self._clock.monotonic(), children),
-            memory_bytes=memory_bytes(children),
+            running=dispatcher.running,
+            abandoned=len(dispatcher.abandoned),
+            completed=dispatcher.completed,
+            failed=dispatcher.failed,
+            cpu_percent=self._usage.cpu_percent(self._clock.monotonic()),
+            memory_bytes=self._usage.memory_bytes(),
             version=VERSION,
             is_stopping=self.is_stopping,
-            is_stuck=desk.is_stuck,
+            is_stuck=dispatcher.is_stuck,
         )

@@ -10,13 +10,12 @@ first. While no broker answers everything is retried, with random pauses; an acc
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from typing import Any, Final
-
-import structlog
 
 from penstock import operations as ops
 from penstock.client.session import AsyncSession
@@ -24,18 +23,21 @@ from penstock.clock import Clock
 from penstock.errors import AccessError, Closed, LeaseLost, PenstockError, QueueExists, QueueNotFound, ServerError
 from penstock.model import DEFAULT_GROUP
 from penstock.requests import LeaseRequest
-from penstock.worker.dispatcher import Desk
+from penstock.worker.dispatcher import Dispatcher
 from penstock.worker.event_loop import NEVER, Spawner, Ticker
 from penstock.worker.runs import Lease, sure_us
 from penstock.worker.settings import Settings
 
-log: Any = structlog.stdlib.get_logger("penstock.worker")
+logger: Final = logging.getLogger("penstock.worker")
 
-RETRY_US: Final = 1_000_000  # after an error
+RETRY_US: Final = 1_000_000  # after an extension that failed
+WAIT_SECONDS: Final = 30.0
+PAUSE_SECONDS: Final = 0.05
+PAUSE_SECONDS_MAX: Final = 2.0
 
 
-class Extending:
-    """See the module's rules. `lost` is called with a lease that is gone, `confirmed` when one was extended."""
+class LeaseExtender:
+    """Extends leases in time, and tells the dispatcher of those that are lost."""
 
     def __init__(
         self,
@@ -44,8 +46,7 @@ class Extending:
         ticker: Ticker,
         spawner: Spawner,
         seconds: float,
-        lost: Callable[[Lease], None],
-        confirmed: Callable[[], None],
+        dispatcher: Dispatcher,
     ) -> None:
         self._session = session
         self._clock = clock
@@ -53,25 +54,25 @@ class Extending:
         self._spawner = spawner
         self._seconds = seconds
         self._third_us = round(seconds * 1_000_000 / 3)
-        self._lost = lost
-        self._confirmed = confirmed
+        self._dispatcher = dispatcher
+        dispatcher.extend_lease = self.extend
         self._held: deque[tuple[int, Lease]] = deque()  # in the order in which they are due
 
     @property
     def next_at(self) -> int:
-        while self._held and not self._held[0][1].left:
+        while self._held and not self._held[0][1].unreported:
             self._held.popleft()
         return self._held[0][0] if self._held else NEVER
 
     def watch(self, lease: Lease) -> None:
-        """Keep a lease that has just been given, or extended."""
+        """Keep a lease that has just been given or extended."""
         lease.due = self._clock.monotonic() + self._third_us
         self._held.append((lease.due, lease))
         self._ticker.wake(lease.due)
 
-    def confirm(self, lease: Lease) -> None:
-        """Extend a lease now, since it may be over: nothing of it begins until that is known."""
-        if lease.left and not lease.is_extending:
+    def extend(self, lease: Lease) -> None:
+        """Extend a lease now. When it may have expired, the dispatcher starts nothing of it until it is extended."""
+        if lease.unreported and not lease.is_extending:
             lease.is_extending = True
             self._spawner.spawn(self._extend(lease))
 
@@ -79,56 +80,52 @@ class Extending:
         while self._held and self._held[0][0] <= now:
             at, lease = self._held.popleft()
             if at == lease.due:  # not extended meanwhile
-                self.confirm(lease)
+                self.extend(lease)
 
     async def _extend(self, lease: Lease) -> None:
-        asked_at = self._clock.monotonic()
+        requested_at = self._clock.monotonic()
         try:
             await self._session.extend(lease.nonce, self._seconds)
         except LeaseLost:
-            if lease.left:
+            if lease.unreported:
                 lease.is_lost = True
-                self._lost(lease)
+                self._dispatcher.lease_lost(lease)
         except PenstockError as error:
-            log.warning("a lease could not be extended yet", queue=lease.queue, error=str(error))
+            extra = {"queue": lease.queue, "error": str(error)}
+            logger.warning("a lease could not be extended yet", extra=extra)
             lease.due = self._clock.monotonic() + min(RETRY_US, self._third_us)
             self._held.appendleft((lease.due, lease))
             self._ticker.wake(lease.due)
         else:
-            lease.sure_until = asked_at + sure_us(self._seconds)
+            lease.sure_until = requested_at + sure_us(self._seconds)
             self.watch(lease)
-            self._confirmed()
+            self._dispatcher.pump()
         finally:
             lease.is_extending = False
 
 
-WAIT_SECONDS: Final = 30.0
-PAUSE_SECONDS: Final = 0.05
-PAUSE_SECONDS_MAX: Final = 2.0
-
-
-class Leasing:
-    """See the module's rules. `taken` is called with every lease."""
+class LeaseLoop:
+    """Requests leases. `on_lease` is called with every lease that has tasks."""
 
     def __init__(
         self,
         session: AsyncSession,
-        desk: Desk,
+        dispatcher: Dispatcher,
         settings: Settings,
         rng: random.Random,
-        taken: Callable[[Lease], None],
+        on_lease: Callable[[Lease], None],
     ) -> None:
         self._session = session
-        self._desk = desk
+        self._dispatcher = dispatcher
         self._settings = settings
         self._rng = rng
-        self._taken = taken
+        self._on_lease = on_lease
         self._pause = PAUSE_SECONDS
-        # A lease is counted from when it was asked for: one that was waited for must still be worth something.
+        # A lease is counted from its request: one that was waited for must still be worth something.
         self._wait_seconds = min(WAIT_SECONDS, settings.lease_seconds / 2)
 
     async def run(self) -> None:
-        """Until it is cancelled; or, when draining, until there is nothing left to do. Raises what cannot be mended."""
+        """Run until cancelled; when draining, until there is nothing left to do. Raises what is not retryable."""
         if self._settings.is_draining:
             await self._drain()
         elif len(self._settings.queues) == 1:
@@ -138,8 +135,8 @@ class Leasing:
 
     async def _serve_one(self, queue: str) -> None:
         while True:
-            await self._room([queue])
-            await self._patiently(self._ask(queue, self._desk.wanted(queue), self._wait_seconds), queue)
+            await self._queue_with_room([queue])
+            await self._retried(self._lease(queue, self._dispatcher.room_for(queue), self._wait_seconds), queue)
 
     async def _serve_many(self) -> None:
         """Queues that may have something, in the order of their turns; each of the others is waited for."""
@@ -147,71 +144,69 @@ class Leasing:
             ready = deque(self._settings.queues)
 
             async def wait_for(queue: str) -> None:
-                await self._patiently(self._ask(queue, max(1, self._desk.wanted(queue)), self._wait_seconds), queue)
+                count = max(1, self._dispatcher.room_for(queue))
+                await self._retried(self._lease(queue, count, self._wait_seconds), queue)
                 ready.append(queue)
-                self._desk.changed.set()
+                self._dispatcher.changed.set()
 
             while True:
-                queue = await self._room(ready)
+                queue = await self._queue_with_room(ready)
                 ready.remove(queue)
-                if await self._patiently(self._ask(queue, self._desk.wanted(queue), 0.0), queue):
+                if await self._retried(self._lease(queue, self._dispatcher.room_for(queue), 0.0), queue):
                     ready.append(queue)
                 else:
                     group.create_task(wait_for(queue))
 
-    async def _room(self, queues: Collection[str]) -> str:
+    async def _queue_with_room(self, queues: Collection[str]) -> str:
         """The first of some queues for which there is room, once there is."""
-        changed = self._desk.changed
+        changed = self._dispatcher.changed
         while True:
             for queue in queues:
-                if self._desk.wanted(queue):
+                if self._dispatcher.room_for(queue):
                     return queue
             changed.clear()
             await changed.wait()
 
-    async def _patiently(self, asking: Coroutine[Any, Any, bool], queue: str) -> bool:
-        """The answer; after an error that may pass, False after a while."""
+    async def _retried(self, request: Coroutine[Any, Any, bool], queue: str) -> bool:
+        """The reply to a request; False, after a pause, when it failed and may be retried."""
         try:
-            found = await asking
+            has_tasks = await request
         except (AccessError, Closed):
             raise
         except PenstockError as error:
-            level = log.warning if isinstance(error, ServerError) else log.error
-            level("nothing can be leased yet", queue=queue, error=str(error))
+            level = logging.WARNING if isinstance(error, ServerError) else logging.ERROR
+            logger.log(level, "nothing can be leased yet", extra={"queue": queue, "error": str(error)})
             await asyncio.sleep(self._pause * self._rng.uniform(0.5, 1.0))
             self._pause = min(self._pause * 2, PAUSE_SECONDS_MAX)
             return False
         self._pause = PAUSE_SECONDS
-        return found
+        return has_tasks
 
     async def _drain(self) -> None:
-        """What is there, and what that leads to, until a look at every queue has found nothing."""
-        desk = self._desk
+        """Lease until no queue has tasks and none is running, since tasks may submit others."""
+        dispatcher = self._dispatcher
         while True:
-            was_idle = desk.is_idle
-            desk.changed.clear()
-            found = [await self._ask(queue, desk.wanted(queue), 0.0) for queue in self._settings.queues]
-            if not any(found):
+            was_idle = dispatcher.is_idle
+            dispatcher.changed.clear()
+            replies = [await self._lease(queue, dispatcher.room_for(queue), 0.0) for queue in self._settings.queues]
+            if not any(replies):
                 if was_idle:
                     return
-                await desk.changed.wait()
+                await dispatcher.changed.wait()
 
-    async def _ask(self, queue: str, wanted: int, waits: float) -> bool:
-        """Whether there was something."""
-        if not wanted:
+    async def _lease(self, queue: str, count: int, wait_seconds: float) -> bool:
+        """Lease up to `count` tasks; whether there were any. A queue that does not exist is created."""
+        if not count:
             return False
-        request = LeaseRequest(wanted, self._settings.lease_seconds, self._settings.worker_id)
-        asked_at = self._desk.now()
+        request = LeaseRequest(count, self._settings.lease_seconds, self._settings.worker_id)
+        requested_at = self._dispatcher.now()
         try:
-            reply = await self._session.lease(queue, DEFAULT_GROUP, request, waits)
+            reply = await self._session.lease(queue, DEFAULT_GROUP, request, wait_seconds)
         except QueueNotFound:
-            await self._make(queue)
+            with suppress(QueueExists):  # somebody else was quicker
+                await self._session.execute(ops.CreateQueue(queue, {}, exist_ok=True))
+                logger.info("queue created", extra={"queue": queue})
             return False
         if reply.count:
-            self._taken(self._desk.accept(reply, self._session.loaded(reply.pieces), asked_at))
+            self._on_lease(self._dispatcher.accept(reply, self._session.loaded(reply.pieces), requested_at))
         return bool(reply.count)
-
-    async def _make(self, queue: str) -> None:
-        with suppress(QueueExists):  # somebody else was quicker
-            await self._session.execute(ops.CreateQueue(queue, {}, exist_ok=True))
-            log.info("queue made", queue=queue)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 import os
 import signal
 import socket
@@ -18,14 +19,28 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
-
-import structlog
+from typing import Final
 
 from penstock.forks import close_in_forks
 from penstock.tasks.endings import Ending
-from penstock.worker.child_protocol import Done, Failed, Frames, Hello, Job, NotBegun, Progressed, Ready, Word, packed
-from penstock.worker.runs import NOT_BEGUN
+from penstock.worker.child_protocol import (
+    Done,
+    Failed,
+    Frame,
+    FrameReader,
+    Hello,
+    Job,
+    NotStarted,
+    Progressed,
+    Ready,
+    encode_frame,
+)
+from penstock.worker.runs import NOT_STARTED
+
+logger: Final = logging.getLogger("penstock.worker")
+
+GUARDIAN_PROGRAM: Final = str(Path(__file__).with_name("guardian.py"))
+READ_BYTES: Final = 256 << 10
 
 
 def watch(process: subprocess.Popen[bytes], on_end: Callable[[], None]) -> None:
@@ -38,14 +53,14 @@ def watch(process: subprocess.Popen[bytes], on_end: Callable[[], None]) -> None:
         threading.Thread(target=_wait, args=(loop, process, on_end), name=name, daemon=True).start()
 
 
-def end_group(pid: int) -> None:
+def kill_group(pid: int) -> None:
     """Kill the process group that a process leads: the process, and what it started that did not leave it."""
     with suppress(ProcessLookupError, PermissionError):  # macOS refuses when only a zombie is left in it
         os.killpg(pid, signal.SIGKILL)
 
 
-def exit_words(process: subprocess.Popen[bytes]) -> str:
-    """Reap a process that has ended; how it ended."""
+def exit_text(process: subprocess.Popen[bytes]) -> str:
+    """Reap a process that has ended, and say how it ended."""
     code = process.wait()
     return f"exit code {code}" if code >= 0 else f"signal {_signal_name(-code)}"
 
@@ -79,13 +94,12 @@ def _wait(loop: asyncio.AbstractEventLoop, process: subprocess.Popen[bytes], on_
         loop.call_soon_threadsafe(on_end)
 
 
-log: Any = structlog.stdlib.get_logger("penstock.worker")
-
-PROGRAM: Final = str(Path(__file__).with_name("guardian.py"))
-
-
 class Guardian:
-    """A guardian for one worker. Belongs to the loop on which it is started."""
+    """A process that ends process groups when the worker is gone. Belongs to the loop on which it is started.
+
+    A group is added before its process is given anything to do, and removed before its id can belong to anybody else.
+    A guardian that ended is replaced, and the new one is given all groups.
+    """
 
     def __init__(self) -> None:
         self._groups: set[int] = set()
@@ -98,8 +112,8 @@ class Guardian:
 
     def start(self) -> None:
         """Start it; raises `OSError` when no process can be started."""
-        process = self._process = subprocess.Popen(  # noqa: S603 - our own words
-            [sys.executable, "-I", "-S", PROGRAM, str(os.getpid())],
+        process = self._process = subprocess.Popen(  # noqa: S603 - our own arguments
+            [sys.executable, "-I", "-S", GUARDIAN_PROGRAM, str(os.getpid())],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0, cwd="/", start_new_session=True,
         )  # fmt: skip
         assert process.stdin is not None
@@ -114,12 +128,12 @@ class Guardian:
         self._send("+", [group])
 
     def remove(self, group: int) -> None:
-        """The group is over; call it before its leader is reaped."""
+        """Forget a group; call it before its leader is reaped."""
         self._groups.discard(group)
         self._send("-", [group])
 
     def close(self) -> None:
-        """The guardian ends, and whatever is left of the groups with it."""
+        """End the guardian, and whatever is left of the groups with it."""
         self._is_closed = True
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
@@ -132,10 +146,10 @@ class Guardian:
         lines = "".join(f"{sign}{group}\n" for group in groups).encode()
         with suppress(OSError):  # it has ended: its successor is given all groups
             if process.stdin.write(lines) != len(lines):
-                end_group(process.pid)  # it does not read: a successor will
+                kill_group(process.pid)  # it does not read: a successor will
 
     def _ended(self, process: subprocess.Popen[bytes]) -> None:
-        how = exit_words(process)
+        how = exit_text(process)
         if self._is_closed or process is not self._process:
             return
         with suppress(OSError):
@@ -144,16 +158,17 @@ class Guardian:
         try:
             self.start()
         except OSError:
-            log.exception("the guardian of processes ended, and no other could be started", how=how)
+            logger.exception("the guardian of processes ended, and no other could be started", extra={"how": how})
         else:
-            log.warning("the guardian of processes ended: another was started", how=how)
-
-
-READ_BYTES: Final = 256 << 10
+            logger.warning("the guardian of processes ended: another was started", extra={"how": how})
 
 
 class ChildProcess:
-    """One process. `on_end` is called when it has ended, with how it did."""
+    """A process that runs tasks. It leads a session and a process group of its own.
+
+    `on_end` is called when the process has ended, whoever still holds its socket, with how it did. Then the rest of
+    its group is killed too. Frames that name another run than the one under way are dropped and logged.
+    """
 
     def __init__(self, hello: Hello, guardian: Guardian, on_end: Callable[[ChildProcess, str], None]) -> None:
         """Raises `OSError` when no process can be started."""
@@ -161,7 +176,7 @@ class ChildProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                self.process = subprocess.Popen(  # noqa: S603 - our own words
+                self.process = subprocess.Popen(  # noqa: S603 - our own arguments
                     [sys.executable, "-m", "penstock.worker.child", str(theirs.fileno())],
                     pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
                 )  # fmt: skip
@@ -170,14 +185,14 @@ class ChildProcess:
                 raise
         self.pid = self.process.pid
         self.problem = ""  # why it cannot work
-        self._ended: asyncio.Future[str] = self._loop.create_future()  # how it ended, in words
+        self._ended: asyncio.Future[str] = self._loop.create_future()  # how it ended, as text
         self._ready: asyncio.Future[bool] = self._loop.create_future()
         self._reply: asyncio.Future[Ending | None] | None = None  # of the run under way
         self._run = 0  # the number of that run
         self._dropped: set[int] = set()  # runs that frames named after their end
         self._on_progress: Callable[[bytes], None] = lambda data: None
         self._unsent = bytearray()  # what did not fit into the socket at once
-        self._frames = Frames()
+        self._frames = FrameReader()
         self._socket = ours
         self._on_end = on_end
         self._guardian = guardian
@@ -185,11 +200,11 @@ class ChildProcess:
         close_in_forks(ours)
         guardian.add(self.pid)  # before it can do anything: it waits for `hello`
         self._loop.add_reader(ours.fileno(), self._read)
-        watch(self.process, self._over)
+        watch(self.process, self._process_ended)
         self._send(hello)
 
     async def ready(self) -> bool:
-        """Whether it can work; waits until that is known."""
+        """Wait until the app is loaded; whether it could be."""
         return await asyncio.shield(self._ready)
 
     async def run(self, job: Job, on_progress: Callable[[bytes], None]) -> Ending | None:
@@ -207,7 +222,7 @@ class ChildProcess:
             self._reply = None
 
     async def ended(self) -> str:
-        """How it ended, in words; waits until it has."""
+        """Wait until it has ended; how it did, as text."""
         return await asyncio.shield(self._ended)
 
     def has_ended(self) -> bool:
@@ -222,9 +237,9 @@ class ChildProcess:
     def kill(self) -> None:
         """End it and its group; `ended` waits for that."""
         if not self._ended.done():
-            end_group(self.pid)
+            kill_group(self.pid)
 
-    def interrupt(self) -> None:
+    def send_sigint(self) -> None:
         """Pass Ctrl-C on. The process itself ignores it; what it started may not."""
         if not self._ended.done():
             with suppress(OSError):
@@ -232,8 +247,8 @@ class ChildProcess:
 
     # the socket
 
-    def _send(self, word: Word) -> None:
-        self._unsent += packed(word)
+    def _send(self, frame: Frame) -> None:
+        self._unsent += encode_frame(frame)
         self._flush()
 
     def _flush(self) -> None:
@@ -242,14 +257,14 @@ class ChildProcess:
             try:
                 del self._unsent[: self._socket.send(self._unsent)]
             except ConnectionError:
-                self._unsent.clear()  # it is about to be found dead
+                self._unsent.clear()  # its end is about to be noticed
         if self._unsent:
             self._loop.add_writer(descriptor, self._flush)
         else:
             self._loop.remove_writer(descriptor)
 
     def _read(self) -> bool:
-        """Take in what is there; whether there may be more."""
+        """Receive what is there; whether there may be more."""
         try:
             data = self._socket.recv(READ_BYTES)
         except BlockingIOError:
@@ -262,45 +277,46 @@ class ChildProcess:
             self.kill()
             return False
         try:
-            for word in self._frames.feed(data):
-                self._take(word)
+            for frame in self._frames.feed(data):
+                self._receive(frame)
         except ValueError:
-            log.exception("a process sent what is no frame: it is ended", pid=self.pid)
+            logger.exception("a process sent an invalid frame: it is killed", extra={"pid": self.pid})
             self._loop.remove_reader(self._socket.fileno())
             self.kill()
             return False
         return True
 
-    def _take(self, word: Word) -> None:
-        if isinstance(word, Progressed | Done | NotBegun):
-            if word.run != self._run:
-                self._drop(word)
-            elif isinstance(word, Progressed):
-                self._on_progress(word.data)
+    def _receive(self, frame: Frame) -> None:
+        if isinstance(frame, Progressed | Done | NotStarted):
+            if frame.run != self._run:
+                self._drop(frame)
+            elif isinstance(frame, Progressed):
+                self._on_progress(frame.data)
             elif self._reply is not None and not self._reply.done():
-                self._reply.set_result(_ending(word))
+                self._reply.set_result(_ending_of(frame))
                 self._run = 0  # what comes after its end is not part of it
-        elif isinstance(word, Ready | Failed) and not self._ready.done():
-            self.problem = word.error if isinstance(word, Failed) else ""
-            self._ready.set_result(isinstance(word, Ready))
+        elif isinstance(frame, Ready | Failed) and not self._ready.done():
+            self.problem = frame.error if isinstance(frame, Failed) else ""
+            self._ready.set_result(isinstance(frame, Ready))
 
-    def _drop(self, word: Progressed | Done | NotBegun) -> None:
-        if word.run not in self._dropped:  # once for each: a thread that was left behind may be busy
-            self._dropped.add(word.run)
-            log.warning("dropped: it names another run", what=type(word).__name__, run=word.run, pid=self.pid)
+    def _drop(self, frame: Progressed | Done | NotStarted) -> None:
+        if frame.run not in self._dropped:  # logged once: a thread that was left behind may send many
+            self._dropped.add(frame.run)
+            extra = {"frame": type(frame).__name__, "run": frame.run, "pid": self.pid}
+            logger.warning("a frame of another run was dropped", extra=extra)
 
     # the end
 
-    def _over(self) -> None:
+    def _process_ended(self) -> None:
         """The process has ended: the rest of its group follows. Its id is free only when it is reaped."""
         self._loop.remove_reader(self._socket.fileno())
         while self._read():
-            pass  # what it said before it ended counts
+            pass  # what it sent before it ended counts
         self._loop.remove_writer(self._socket.fileno())
-        end_group(self.pid)
+        kill_group(self.pid)
         self._guardian.remove(self.pid)
         self._socket.close()
-        how = exit_words(self.process)
+        how = exit_text(self.process)
         self._ended.set_result(how)
         if not self._ready.done():
             self._ready.set_result(False)
@@ -309,7 +325,7 @@ class ChildProcess:
         self._on_end(self, how)
 
 
-def _ending(word: Done | NotBegun) -> Ending:
-    if isinstance(word, NotBegun):
-        return NOT_BEGUN
-    return Ending(word.outcome, word.result, word.error, word.delay_seconds)
+def _ending_of(frame: Done | NotStarted) -> Ending:
+    if isinstance(frame, NotStarted):
+        return NOT_STARTED
+    return Ending(frame.outcome, frame.result, frame.error, frame.delay_seconds)

@@ -10,15 +10,15 @@ broker refuses is replaced by the reason: the task is completed, its work is don
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-import structlog
 
 from penstock import operations as ops
 from penstock.client.session import AsyncSession
@@ -30,11 +30,17 @@ from penstock.tasks.endings import result_error
 from penstock.worker.event_loop import Spawner
 from penstock.worker.runs import Lease, Run
 
-log: Any = structlog.stdlib.get_logger("penstock.worker")
+logger: Final = logging.getLogger("penstock.worker")
+
+BATCH_MAX: Final = 1_000
+BATCH_BYTES_MAX: Final = 4 << 20
+PAUSE_SECONDS_MAX: Final = 2.0
+
+Report = tuple[Run, Finish]
 
 
-class Progress:
-    """See the module's rules. Belongs to the loop on which it is made."""
+class ProgressReporter:
+    """Sends the progress of runs. Belongs to the loop on which it is made."""
 
     def __init__(self, session: AsyncSession, spawner: Spawner) -> None:
         self._session = session
@@ -42,10 +48,10 @@ class Progress:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
 
-    def note_anywhere(self, run: Run, data: bytes) -> None:
-        """What a task calls with its progress, in whatever thread it runs."""
+    def note(self, run: Run, data: bytes) -> None:
+        """Send the progress of a run; called by the task, in any thread."""
         if run.is_ending:
-            return  # it was reported before it was over: nobody is interested
+            return
         run.progress = data  # at once: the end of the run may come to the loop before the call
         if threading.get_ident() == self._thread:
             self._begin(run)
@@ -54,66 +60,60 @@ class Progress:
                 self._loop.call_soon_threadsafe(self._begin, run)
 
     def last(self, run: Run) -> asyncio.Task[None] | None:
-        """The run ends: nothing more is taken. What has to be waited for until everything is told, if anything."""
+        """The run ends: take no more. What to wait for until its progress is sent; None when it is."""
         run.is_ending = True
-        return None if run.progress is run.progress_told else self._begin(run)
+        return None if run.progress is run.progress_sent else self._begin(run)
 
     def _begin(self, run: Run) -> asyncio.Task[None]:
-        """On the loop: tell the latest, or leave that to whoever is about it."""
-        if run.telling is None or run.telling.done():
-            run.telling = self._spawner.spawn(self._tell(run))
-        return run.telling
+        if run.progress_task is None or run.progress_task.done():
+            run.progress_task = self._spawner.spawn(self._send(run))
+        return run.progress_task
 
-    async def _tell(self, run: Run) -> None:
-        while (data := run.progress) is not None and data is not run.progress_told:
+    async def _send(self, run: Run) -> None:
+        while (data := run.progress) is not None and data is not run.progress_sent:
             try:
                 await self._session.execute(ops.NoteProgress(run.receipt, run.envelope.task_id, data))
             except LeaseLost:
-                return  # it is over: nobody is interested
+                return  # the task is final, or somebody else's
             except PenstockError as error:
-                log.warning("progress could not be told", error=str(error), **run.fields())
-            run.progress_told = data
+                logger.warning("progress could not be sent", extra=run.fields(error=str(error)))
+            run.progress_sent = data
 
 
-BATCH_MAX: Final = 1_000
-BATCH_BYTES_MAX: Final = 4 << 20
-PAUSE_SECONDS_MAX: Final = 2.0
-
-Told = tuple[Run, Finish]
-
-
-class Finishing:
-    """See the module's rules."""
+class FinishReporter:
+    """Sends how runs finished. `on_idle` is called when nothing is left to send."""
 
     def __init__(
-        self, session: AsyncSession, spawner: Spawner, rng: random.Random, progress: Progress | None = None
+        self, session: AsyncSession, spawner: Spawner, rng: random.Random, progress: ProgressReporter | None = None
     ) -> None:
         self._session = session
         self._spawner = spawner
         self._rng = rng
         self._progress = progress
-        self._waiting = 0  # for their progress to be told first
-        self._ready: deque[Told] = deque()
+        self._waiting = 0  # for their progress to be sent first
+        self._ready: deque[Report] = deque()
         self._under_way = 0
         self._sender: asyncio.Task[None] | None = None
-        self.told: Callable[[], object] = lambda: None  # nothing is left to be told
+        self.on_idle: Callable[[], object] = lambda: None
 
     def __len__(self) -> int:
-        """How many are not told yet."""
+        """How many are not sent yet."""
         return len(self._ready) + self._under_way + self._waiting
 
     def add(self, run: Run, finish: Finish) -> None:
-        """Tell it. What is added in this turn of the loop leaves together."""
-        telling = None if self._progress is None else self._progress.last(run)
-        if telling is not None:
-            self._waiting += 1
-            self._spawner.spawn(self._add_after(telling, run, finish))
-            return
-        self._add(run, finish)
+        """Send a finish, after the run's progress: after the finish that would be refused.
 
-    async def _add_after(self, telling: asyncio.Task[None], run: Run, finish: Finish) -> None:
-        """The same, when what the run said of its progress is told."""
-        await asyncio.wait([telling])
+        What is added in one turn of the loop leaves in one batch.
+        """
+        progress = None if self._progress is None else self._progress.last(run)
+        if progress is None:
+            self._add(run, finish)
+        else:
+            self._waiting += 1
+            self._spawner.spawn(self._add_after(progress, run, finish))
+
+    async def _add_after(self, progress: asyncio.Task[None], run: Run, finish: Finish) -> None:
+        await asyncio.wait([progress])
         self._waiting -= 1
         self._add(run, finish)
 
@@ -123,31 +123,31 @@ class Finishing:
             self._sender = self._spawner.spawn(self._send())
 
     def reject(self, lease: Lease, receipt: Receipt, error: str) -> None:
-        """A message that is no task at all: it has no id to be finished by."""
-        log.error("not a task", place=str(receipt), error=error)
+        """Reject a message that is not a task: it has no id to be finished by."""
+        logger.error("not a task", extra={"receipt": str(receipt), "error": error})
         self._spawner.spawn(self._reject(lease, receipt, error))
 
     async def _reject(self, lease: Lease, receipt: Receipt, error: str) -> None:
         try:
             await self._session.settle([receipt], Settling(Outcome.REJECTED, error=error))
-        except PenstockError as refused:
-            log.warning("refused", place=str(receipt), error=str(refused))
-        lease.left -= 1
+        except PenstockError as refusal:
+            logger.warning("refused", extra={"receipt": str(receipt), "error": str(refusal)})
+        lease.unreported -= 1
 
     async def _send(self) -> None:
         try:
             while self._ready:
-                batch = self._take()
+                batch = self._take_batch()
                 self._under_way = len(batch)
-                await self._tell(batch)
+                await self._send_batch(batch)
                 self._under_way = 0
         finally:
             self._sender = None
-            self.told()
+            self.on_idle()
 
-    def _take(self) -> list[Told]:
+    def _take_batch(self) -> list[Report]:
         ready = self._ready
-        batch: list[Told] = []
+        batch: list[Report] = []
         size = 0
         while ready and len(batch) < BATCH_MAX:
             finish = ready[0][1]
@@ -157,40 +157,40 @@ class Finishing:
             batch.append(ready.popleft())
         return batch
 
-    async def _tell(self, batch: Sequence[Told]) -> None:
-        finishes = [finish for _, finish in batch]
+    async def _send_batch(self, batch: Sequence[Report]) -> None:
         try:
-            answers = await self._answered(finishes)
+            replies = await self._finish_tasks([finish for _, finish in batch])
         except PenstockError as error:
             if len(batch) > 1:  # one of them is to blame; the others must not suffer
-                for each in batch:
-                    await self._tell([each])
+                for report in batch:
+                    await self._send_batch([report])
                 return
-            answers = [error]
-        for (run, finish), answer in zip(batch, answers, strict=True):
-            if answer is None:
-                run.lease.left -= 1
+            replies = [error]
+        for (run, finish), reply in zip(batch, replies, strict=True):
+            if reply is None:
+                run.lease.unreported -= 1
             else:
-                self._refused(run, finish, answer)
+                self._refused(run, finish, reply)
 
-    async def _answered(self, finishes: Sequence[Finish]) -> Sequence[PenstockError | None]:
+    async def _finish_tasks(self, finishes: Sequence[Finish]) -> Sequence[PenstockError | None]:
         pause = 0.05
         while True:
             try:
                 return await self._session.execute(ops.FinishTasks(finishes))
             except ServerError as error:
-                log.warning("results are kept until the broker answers", results=len(self), error=str(error))
+                extra = {"results": len(self), "error": str(error)}
+                logger.warning("results are kept until the broker answers", extra=extra)
             await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
             pause = min(pause * 2, PAUSE_SECONDS_MAX)
 
     def _refused(self, run: Run, finish: Finish, error: PenstockError) -> None:
         has_result = finish.outcome == "completed" and not finish.result.startswith(RESULT_ERROR_START)
         if isinstance(error, InputError) and has_result:
-            log.error("completed, but its result was refused", error=str(error), **run.fields())
+            logger.error("completed, but its result was refused", extra=run.fields(error=str(error)))
             self._ready.append((run, msgspec.structs.replace(finish, result=result_error(str(error)))))
             return
-        run.lease.left -= 1
+        run.lease.unreported -= 1
         if isinstance(error, LeaseLost):
-            log.warning("refused: the lease was over", outcome=finish.outcome, **run.fields())
+            logger.warning("refused: the lease has expired", extra=run.fields(outcome=finish.outcome))
         elif not isinstance(error, Closed):
-            log.error("refused", outcome=finish.outcome, error=str(error), **run.fields())
+            logger.error("refused", extra=run.fields(outcome=finish.outcome, error=str(error)))

@@ -14,12 +14,12 @@ from penstock.tasks.context import TaskContext
 from penstock.tasks.endings import Ending, error_text
 from penstock.tasks.runs import aload_parents
 from penstock.worker.child_protocol import Hello
-from penstock.worker.dispatcher import Aging, Deadlines, Desk
+from penstock.worker.dispatcher import BufferTimeout, Deadlines, Dispatcher
 from penstock.worker.event_loop import Role, Spawner, Ticker, Watchdog
-from penstock.worker.executors import Lane, LoopLane, ProcessLane, ThreadLane
+from penstock.worker.executors import Executor, LoopExecutor, ProcessExecutor, ThreadExecutor
 from penstock.worker.heartbeat import Heartbeat
-from penstock.worker.leases import Extending, Leasing
-from penstock.worker.reports import Finishing, Progress
+from penstock.worker.leases import LeaseExtender, LeaseLoop
+from penstock.worker.reports import FinishReporter, ProgressReporter
 from penstock.worker.runs import Lease, Run
 from penstock.worker.settings import Settings
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from penstock.tasks.app import App
 
 
-CANCEL_SECONDS: Final = 1.0  # then a task that was cancelled is cancelled again
+CANCEL_SECONDS: Final = 1.0  # then a background task is cancelled again
 
 
-class Crew:
-    """Made on the loop on which the worker runs."""
+class WorkerRuntime:
+    """What a worker consists of while it runs. Made on the loop on which it runs."""
 
     def __init__(
         self,
@@ -45,93 +45,72 @@ class Crew:
         self.session = session
         self._settings = settings
         self._clock = clock
-        self._spawner = Spawner()
-        self._ticker = Ticker(clock)
-        self._progress = Progress(session, self._spawner)
-        self._on_loop = LoopLane(settings.concurrency, self._ended, self._may_begin)
-        self._in_threads = ThreadLane(settings.threads, self._ended, self._may_begin)
-        self._in_processes: ProcessLane | None = None
+        self._spawner = spawner = Spawner()
+        self._ticker = ticker = Ticker(clock)
+        self._progress = ProgressReporter(session, spawner)
+        self._loop_executor = LoopExecutor(settings.concurrency, clock)
+        self._threads = ThreadExecutor(settings.threads, clock)
+        self._processes: ProcessExecutor | None = None
         if settings.processes:
-            self._in_processes = ProcessLane(
-                settings.processes,
-                hello,
-                self._ended,
-                self._may_begin,
-                clock,
-                self._began,
-                self._progress,
-                self._spawner,
-            )
-        self.finishing = Finishing(session, self._spawner, rng, self._progress)
-        self.desk = Desk(settings, clock, app.tasks, self._lane_of, self.finishing, self._begin)
-        self._extending = Extending(
-            session, clock, self._ticker, self._spawner, settings.lease_seconds, self.desk.lost, self.desk.pump
-        )
-        self.desk.confirm = self._extending.confirm
-        self._deadlines = Deadlines(self.desk, self._ticker)
-        self._aging = Aging(self.desk, self._ticker)
+            self._processes = ProcessExecutor(settings.processes, clock, hello, self._progress, spawner)
+        self.finishes = FinishReporter(session, spawner, rng, self._progress)
+        self.dispatcher = Dispatcher(settings, clock, app.tasks, self._executor_of, self.finishes, self._start)
+        if self._processes is not None:
+            self._processes.on_start = self.dispatcher.started
+        self._extender = LeaseExtender(session, clock, ticker, spawner, settings.lease_seconds, self.dispatcher)
+        self._deadlines = Deadlines(self.dispatcher, ticker)
+        self._buffer_timeout = BufferTimeout(self.dispatcher, ticker)
         self.heartbeat = Heartbeat(
-            session, settings, clock, self.desk, self._ticker, self._spawner, rng,
+            session, settings, clock, self.dispatcher, ticker, spawner, rng,
             task_types=tuple(sorted(app.tasks)),
-            children=self._in_processes.pids if self._in_processes is not None else tuple,
+            children=self._processes.pids if self._processes is not None else tuple,
         )  # fmt: skip
-        self._leasing = Leasing(session, self.desk, settings, rng, self._taken)
+        self._leases = LeaseLoop(session, self.dispatcher, settings, rng, self._on_lease)
         self._watchdog = Watchdog()
-        self._leasing_task: asyncio.Task[None] | None = None
+        self._lease_task: asyncio.Task[None] | None = None
         self.background: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Everything begins."""
-        roles: list[Role] = [self.heartbeat, self._extending, self._deadlines, self._aging]
+        """Start everything."""
+        roles: list[Role] = [self.heartbeat, self._extender, self._deadlines, self._buffer_timeout]
         create = asyncio.get_running_loop().create_task
-        self._leasing_task = create(self._leasing.run())
-        self.background = [self._leasing_task, create(self._ticker.run(roles)), create(self.heartbeat.hear_news())]
+        self._lease_task = create(self._leases.run())
+        self.background = [self._lease_task, create(self._ticker.run(roles)), create(self.heartbeat.receive_news())]
         self._watchdog.start()
-        if self._in_processes is not None:
-            self._in_processes.open()
+        if self._processes is not None:
+            self._processes.open()
 
     async def stop_leasing(self) -> None:
-        """Take no more."""
+        """Take no more tasks."""
         self.heartbeat.is_stopping = True
-        if self._leasing_task is not None:
-            await _cancelled(self._leasing_task)
+        if self._lease_task is not None:
+            await _cancel(self._lease_task)
             self.heartbeat.tick(self._clock.monotonic())
 
     async def close(self) -> None:
-        """Whatever is still there ends."""
+        """End whatever still runs."""
         self._watchdog.stop()
         for task in self.background:
-            await _cancelled(task)
+            await _cancel(task)
         await self._spawner.close()
-        self._in_threads.close()
-        if self._in_processes is not None:
-            await self._in_processes.close()
+        self._threads.close()
+        if self._processes is not None:
+            await self._processes.close()
 
-    def interrupt(self) -> None:
-        """Pass Ctrl-C on to whatever runs in processes."""
-        if self._in_processes is not None:
-            self._in_processes.interrupt()
+    def send_sigint(self) -> None:
+        """Pass Ctrl-C on to the processes that run tasks."""
+        if self._processes is not None:
+            self._processes.send_sigint()
 
-    def _lane_of(self, task: Any) -> Lane:
-        if task.is_async:
-            return self._on_loop
-        return self._in_processes or self._in_threads
+    def _executor_of(self, task: Any) -> Executor:
+        return self._loop_executor if task.is_async else self._processes or self._threads
 
-    def _taken(self, lease: Lease) -> None:
-        self._extending.watch(lease)
-        self._aging.watch(self._clock.monotonic())
+    def _on_lease(self, lease: Lease) -> None:
+        self._extender.watch(lease)
+        self._buffer_timeout.watch(self._clock.monotonic())
 
-    def _may_begin(self, run: Run) -> bool:
-        return run.lease.holds(self._clock.monotonic())
-
-    def _ended(self, run: Run, ending: Ending | None) -> None:
-        self.desk.ended(run, ending)
-
-    def _began(self, run: Run) -> None:
-        self.desk.began(run)
-
-    def _begin(self, lane: Lane, run: Run) -> None:
-        """A slot is free: the run's context, and off it goes."""
+    def _start(self, executor: Executor, run: Run) -> None:
+        """Make the run's context, and start it."""
         run.context = TaskContext(
             run.envelope,
             attempt=run.attempt,
@@ -139,30 +118,30 @@ class Crew:
             worker=self._settings.worker_id,
             key=run.key,
             trace=run.trace,
-            note=partial(self._progress.note_anywhere, run),
+            note=partial(self._progress.note, run),
         )
         if run.envelope.depends_on:
-            self._spawner.spawn(self._begin_child(lane, run, run.context))
+            self._spawner.spawn(self._start_with_parents(executor, run, run.context))
         else:
-            lane.start(run)
+            executor.start(run)
 
-    async def _begin_child(self, lane: Lane, run: Run, context: TaskContext) -> None:
-        """The same for one that may look at its parents."""
+    async def _start_with_parents(self, executor: Executor, run: Run, context: TaskContext) -> None:
+        """Load the parents of a run, which it may look at, and start it."""
         try:
             context.parents = tuple(await aload_parents(self.session, run.envelope))
         except ServerError:
-            self.desk.ended(run, Ending("released"))
+            self.dispatcher.ended(run, Ending("released"))
         except Exception as error:  # noqa: BLE001 - whatever it is, the slot must not be lost
-            self.desk.ended(run, Ending("failed", error=error_text(error)))
+            self.dispatcher.ended(run, Ending("failed", error=error_text(error)))
         else:
-            if run.why is None:
-                lane.start(run)
+            if run.interrupt_reason is None:
+                executor.start(run)
             else:
-                self.desk.ended(run, None)
+                self.dispatcher.ended(run, None)
 
 
-async def _cancelled(task: asyncio.Task[None]) -> None:
-    """Break a task off; what it died of is told elsewhere. Something that it awaits may swallow a cancellation."""
+async def _cancel(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait for its end. Something that it awaits may swallow a cancellation."""
     while not task.done():
         task.cancel()
         await asyncio.wait([task], timeout=CANCEL_SECONDS)

@@ -1,4 +1,4 @@
-"""How a worker works: options, checked once where it is made."""
+"""Settings of a worker, checked once when it is made."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEASE_SECONDS_MIN: Final = 0.5
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """See docs/workers.md, which has a row for each."""
+    """Settings of a worker; docs/workers.md has a row for each."""
 
     worker_id: str
     queues: tuple[str, ...]
@@ -50,7 +50,7 @@ def settings(
     drain: bool = False,
     worker_id: str | None = None,
 ) -> Settings:
-    """Settings from what a caller gave; every refusal names the option."""
+    """Checked settings; an `InvalidField` names the option that is wrong."""
     if isinstance(queues, str):
         raise InvalidField(f"queues: {queues!r} is not a list of names", hint=f"write [{queues!r}]")
     names = tuple(dict.fromkeys(check_name(name) for name in queues))
@@ -77,8 +77,8 @@ def settings(
 
 
 def new_worker_id() -> str:
-    """`host-pid-xxxx`: another one for every start, since the leases of the last are not ours."""
-    host = "".join(each if each.isascii() and each.isalnum() else "-" for each in socket.gethostname()).strip("-")
+    """`host-pid-xxxx`: new for every start, since the leases of the last one are not ours."""
+    host = "".join(char if char.isascii() and char.isalnum() else "-" for char in socket.gethostname()).strip("-")
     return f"{host[:64] or 'worker'}-{os.getpid()}-{secrets.token_hex(2)}"
 
 

@@ -27,8 +27,7 @@ from penstock.model import (
 from penstock.replies import LeaseView, Member, Membership
 from penstock.requests import LetterFilter, Operation, PushOperation, SettleOperation
 from penstock.server.grpc.generated import queues_pb2 as pb
-from penstock.server.grpc.leasing import settling
-from penstock.server.grpc.pushing import batch_of, partition_of
+from penstock.server.grpc.messages import batch_of, partition_of, settling
 from penstock.server.grpc.values import (
     group_of,
     maybe,

@@ -25,14 +25,21 @@ from penstock.broker.reply_size import receipts_in, split
 from penstock.errors import Internal, PenstockError, Unavailable
 from penstock.model import Outcome, check_name
 from penstock.requests import Settling
-from penstock.server.grpc import settling, streams, tasks
+from penstock.server.grpc import messages, streams, tasks
 from penstock.server.grpc.calls import SIMPLE, options_of, queue_of, transact
 from penstock.server.grpc.generated import queues_pb2 as pb
 from penstock.server.grpc.generated import tasks_pb2
-from penstock.server.grpc.large import convert, convert_many, parse
-from penstock.server.grpc.leasing import RESPONSE_BYTES, lease_request, lease_response
-from penstock.server.grpc.pushing import batch_of, carry_trace, check_count, partition_of, push_response
-from penstock.server.grpc.values import durability_of, group_of
+from penstock.server.grpc.messages import (
+    RESPONSE_BYTES,
+    batch_of,
+    carry_trace,
+    check_count,
+    lease_request,
+    lease_response,
+    partition_of,
+    push_response,
+)
+from penstock.server.grpc.values import convert, convert_many, durability_of, group_of, parse
 from penstock.wire import trace
 from penstock.wire.errors import grpc_status, to_reply
 
@@ -78,7 +85,7 @@ def _nobody(answer: Any) -> None:
 
 
 async def _settle(broker: Broker, client: Client, request: pb.SettleRequest) -> pb.SettleResponse:
-    return await settling.settle(broker, client, request.settlements)
+    return await messages.settle(broker, client, request.settlements)
 
 
 async def _create_queue(broker: Broker, client: Client, request: pb.CreateQueueRequest) -> pb.Queue:
@@ -109,7 +116,7 @@ UNARY: Final[Mapping[str, Unary]] = {
     "Lease": _lease,
     "Settle": _settle,
     "Transact": transact,
-    "Extend": settling.extend,
+    "Extend": messages.extend,
     "CreateQueue": _create_queue,
     "UpdateQueue": _update_queue,
     "GetQueue": _get_queue,

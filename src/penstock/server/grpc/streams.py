@@ -15,10 +15,8 @@ from penstock.model import to_micros
 from penstock.replies import LeaseReply
 from penstock.server.grpc.calls import stats_of
 from penstock.server.grpc.generated import queues_pb2 as pb
-from penstock.server.grpc.large import convert_many, parse
-from penstock.server.grpc.leasing import lease_response, split_reply, stream_request
-from penstock.server.grpc.settling import extend, settle
-from penstock.server.grpc.values import error_of, timestamp
+from penstock.server.grpc.messages import extend, lease_response, settle, split_reply, stream_request
+from penstock.server.grpc.values import convert_many, error_of, parse, timestamp
 from penstock.server.outbox import Outbox
 
 CREDIT_ENDLESS: Final = 1 << 31
@@ -146,19 +144,19 @@ async def converse(broker: Broker, client: Client, context: Any) -> None:
     first = pb.StreamRequest() if data is grpc.aio.EOF else await parse(pb.StreamRequest, data)
     if first.WhichOneof("request") != "open":
         raise BadRequest("stream: the first request must open it", hint="send `open` with the queue")
-    talk = Conversation(broker, client, context, first.open)
-    listening = asyncio.ensure_future(talk.listen())
-    sending = asyncio.ensure_future(talk.outbox.run())
+    conversation = Conversation(broker, client, context, first.open)
+    listening = asyncio.ensure_future(conversation.listen())
+    sending = asyncio.ensure_future(conversation.outbox.run())
     try:
-        await asyncio.wait({listening, sending, talk.over}, return_when=asyncio.FIRST_COMPLETED)
-        for done in (talk.over, sending, listening):
+        await asyncio.wait({listening, sending, conversation.over}, return_when=asyncio.FIRST_COMPLETED)
+        for done in (conversation.over, sending, listening):
             if done.done():
                 done.result()
-        talk.stream.close()
-        talk.outbox.close()
+        conversation.stream.close()
+        conversation.outbox.close()
         await sending
     finally:
-        talk.stream.close()
+        conversation.stream.close()
         listening.cancel()
         sending.cancel()
 

@@ -14,9 +14,8 @@ from penstock.broker.events import INTERVAL_SECONDS_DEFAULT, Event, TasksWanted,
 from penstock.errors import PenstockError, QueueNotFound, TaskNotFound
 from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX
 from penstock.model_tasks import Finish, Submitted, TaskSubmission
-from penstock.server import claiming, tasks
+from penstock.server import tasks
 from penstock.server.grpc.generated import tasks_pb2 as pb
-from penstock.server.grpc.large import TURN_COUNT, convert, convert_many
 from penstock.server.grpc.task_values import (
     claimed_of,
     filter_of,
@@ -30,7 +29,7 @@ from penstock.server.grpc.task_values import (
     task_of,
     worker_of,
 )
-from penstock.server.grpc.values import maybe, seconds
+from penstock.server.grpc.values import TURN_COUNT, convert, convert_many, maybe, seconds
 from penstock.wire.json_frames import Claim
 from penstock.wire.json_shapes import receipt_of
 
@@ -159,7 +158,7 @@ async def _claim_tasks(broker: Broker, client: Client, request: pb.ClaimTasksReq
         wait_ms=request.wait_ms,
         lease_ms=maybe(request, "lease_ms"),
     )
-    return pb.ClaimTasksResponse(tasks=map(claimed_of, (await claiming.claim(broker, client, wanted)).tasks))
+    return pb.ClaimTasksResponse(tasks=map(claimed_of, (await tasks.claim(broker, client, wanted)).tasks))
 
 
 def _distinct(names: Iterable[str]) -> tuple[str, ...]:
@@ -189,7 +188,7 @@ async def _heartbeat(broker: Broker, client: Client, request: pb.HeartbeatWorker
     hold = (seconds(request, "lease_ms") or limits.lease_seconds_default) * 1000
     held = {}
     for index, receipt in enumerate(request.receipts):
-        held[receipt] = await claiming.hold(broker, client, receipt, hold)
+        held[receipt] = await tasks.hold(broker, client, receipt, hold)
         if index % TURN_COUNT == TURN_COUNT - 1:
             await asyncio.sleep(0)  # others have their turn
     for index, run in enumerate(request.progress):

@@ -19,11 +19,11 @@ import httptools
 from penstock.broker import Client
 from penstock.errors import BadRequest, Internal, PenstockError, Unavailable
 from penstock.server.http.asgi import run_app
-from penstock.server.http.browsers import PROBES
 from penstock.server.http.exchange import Exchange, too_large
 from penstock.server.http.hot import Matcher
+from penstock.server.http.origins import PROBES
 from penstock.server.http.site import Site
-from penstock.server.tcp.parting import send_end
+from penstock.server.tcp.lingering_close import send_end
 from penstock.server.websocket.socket import Socket
 
 logger: Final = logging.getLogger("penstock.http")

@@ -17,8 +17,7 @@ import msgspec
 from penstock import limits
 from penstock.broker import Broker, Client, Principal
 from penstock.errors import PenstockError, QueueFull, RateLimited
-from penstock.server.http.browsers import Browsers
-from penstock.server.http.proxies import Proxies
+from penstock.server.http.origins import Browsers, Proxies
 from penstock.wire.errors import http_status
 from penstock.wire.json_replies import error_body
 

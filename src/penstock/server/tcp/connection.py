@@ -16,8 +16,8 @@ from penstock.broker import Client, Principal, Stream, StreamRequest
 from penstock.errors import BadRequest, PenstockError, Unavailable
 from penstock.model import check_name
 from penstock.server.dispatch import HANDLERS, SINGLES, TURN_FRAMES, Dispatch, is_heavy
-from penstock.server.tcp.parting import part
-from penstock.server.tcp.talk import Talk
+from penstock.server.tcp.json_tasks import JsonTaskProtocol
+from penstock.server.tcp.lingering_close import close_lingering
 from penstock.wire import requests
 from penstock.wire.frames import BINARY_FROM, JsonType, Splitter, Type, frame, json_frame
 from penstock.wire.json_replies import error_body
@@ -40,7 +40,7 @@ class TcpConnection(Dispatch, asyncio.Protocol):
         self._server = server
         self._splitter = Splitter(server.frame_bytes_max)
         self._streams: dict[int, Stream] = {}
-        self._talk: Talk | None = None  # in JSON
+        self._json_tasks: JsonTaskProtocol | None = None  # in JSON
         self._reserved = 0  # of what all unread requests may take
         self._window_since: float | None = None  # in which a frame must grow
         self._window_bytes = 0
@@ -63,8 +63,8 @@ class TcpConnection(Dispatch, asyncio.Protocol):
         self._server.left(self)
         for stream in list(self._streams.values()):
             stream.close()
-        if self._talk is not None:
-            self._talk.close()
+        if self._json_tasks is not None:
+            self._json_tasks.close()
 
     def data_received(self, data: bytes) -> None:
         self._window_bytes += len(data)
@@ -123,16 +123,16 @@ class TcpConnection(Dispatch, asyncio.Protocol):
         self._set_reading()
         for stream in self._streams.values():
             stream.pause()
-        if self._talk is not None:
-            self._talk.pause()
+        if self._json_tasks is not None:
+            self._json_tasks.pause()
 
     def resume_writing(self) -> None:
         self._is_full = False
         self._set_reading()
         for stream in list(self._streams.values()):
             stream.resume()
-        if self._talk is not None:
-            self._talk.resume()
+        if self._json_tasks is not None:
+            self._json_tasks.resume()
         self._go_on()
 
     def _set_reading(self) -> None:
@@ -160,13 +160,13 @@ class TcpConnection(Dispatch, asyncio.Protocol):
 
     def _json(self, kind: int, body: bytes) -> None:
         """A request of the JSON protocol, which has no HELLO."""
-        if self._talk is None:
-            self._talk = Talk(self._broker, self._client, self._answer_json, self._server.spawn)
+        if self._json_tasks is None:
+            self._json_tasks = JsonTaskProtocol(self._broker, self._client, self._answer_json, self._server.spawn)
             if self._is_full:
-                self._talk.pause()
+                self._json_tasks.pause()
         self._unanswered += 1
         self._held_bytes += len(body)
-        self._talk.take(kind, body)
+        self._json_tasks.take(kind, body)
 
     def _answer_json(self, kind: int, body: bytes, held: int) -> None:
         self._unanswered -= 1
@@ -179,7 +179,7 @@ class TcpConnection(Dispatch, asyncio.Protocol):
     @property
     def is_json(self) -> bool:
         """Whether the client speaks nothing but JSON, as far as is known."""
-        return self._talk is not None and not self.is_greeted
+        return self._json_tasks is not None and not self.is_greeted
 
     def _hello(self, correlation: int, body: memoryview) -> None:
         super()._hello(correlation, body)
@@ -260,7 +260,7 @@ class TcpConnection(Dispatch, asyncio.Protocol):
         else:
             self._fail(0, error)
         self.flush()
-        if part(self._transport, self._broker.loop):
+        if close_lingering(self._transport, self._broker.loop):
             self.connection_lost(None)
 
     def close(self) -> None:

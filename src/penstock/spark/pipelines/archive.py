@@ -33,132 +33,6 @@ from penstock.units import plural
 __all__ = ["PIPELINE", "ArchiveOptions", "read_archive", "run"]
 
 
-def commit_progress(url: str, moment: Moment, manifest: Manifest, queues: Sequence[str]) -> list[str]:
-    """Move the group of each queue to where the archive ends. Returns notes about what failed."""
-    offsets = {name: ends_of(moment.queue(name), manifest) for name in queues if not name.endswith(DLQ_SUFFIX)}
-    try:
-        with Location(url).handle() as handle:
-            for name, ends in offsets.items():
-                if ends:
-                    move_group(handle, name, ARCHIVE_GROUP, ends)
-    except PenstockError as error:
-        return [f"progress is not committed: {error}"]
-    return []
-
-
-def ends_of(queue: QueueView, manifest: Manifest) -> dict[str, int]:
-    """The end of the archive in each partition that it covers."""
-    ends = {name: manifest.end_of(queue.name, queue.incarnation, name) for name in queue.partitions}
-    return {name: end for name, end in ends.items() if end}
-
-
-ROUND_BYTES: Final = 4 * limits.GIB
-LOT_BYTES: Final = 128 * limits.MIB  # of a task
-LOT_BYTES_MIN: Final = 8 * limits.MIB  # smaller lots would make small files
-
-
-class NewMessages(NamedTuple):
-    """Messages that are to be archived, and those that are lost."""
-
-    ranges: list[OffsetRange]
-    lost: list[OffsetRange]  # removed by retention before they were archived
-
-    @property
-    def messages(self) -> int:
-        return sum(item.end - item.first for item in self.ranges)
-
-
-def new_messages(moment: Moment, manifest: Manifest, queues: Sequence[str]) -> NewMessages:
-    """The offsets of some queues that the log has and the archive has not."""
-    new = NewMessages([], [])
-    for name in queues:
-        queue = moment.queue(name)
-        for partition in queue.partitions.values():
-            end = manifest.end_of(name, queue.incarnation, partition.name)
-            if end and end < partition.start:
-                new.lost.append(OffsetRange(name, partition.name, end, partition.start))
-            first = max(end, partition.start)
-            if first < partition.end:
-                new.ranges.append(OffsetRange(name, partition.name, first, partition.end))
-    return new
-
-
-def rounds(requested: Sequence[OffsetRange], messages_max: int) -> Iterator[list[OffsetRange]]:
-    """The requested ranges in order, in shares of at most `messages_max` messages."""
-    share: list[OffsetRange] = []
-    room = messages_max
-    for item in requested:
-        first = item.first
-        while first < item.end:
-            if room == 0:
-                yield share
-                share, room = [], messages_max
-            end = min(item.end, first + room)
-            share.append(OffsetRange(item.queue, item.partition, first, end))
-            room -= end - first
-            first = end
-    if share:
-        yield share
-
-
-class Copier:
-    """Copies messages of a shard to an archive."""
-
-    def __init__(
-        self, archive: Archive, url: str, history: History, spread: Spread[Sequence[Slice]], tasks: int
-    ) -> None:
-        self._archive = archive
-        self._url = url
-        self._history = history
-        self._spread = spread
-        self._tasks = tasks  # that run at once
-
-    def rounds(self, moment: Moment, requested: Sequence[OffsetRange]) -> Iterator[list[OffsetRange]]:
-        """Shares of about `ROUND_BYTES` each, by the average size of a message."""
-        slices = self._history.plan(moment, requested)
-        bytes_each = max(1, sum(part.bytes for part in slices)) / max(1, sum(part.rows for part in slices))
-        return rounds(requested, max(1, int(ROUND_BYTES / bytes_each)))
-
-    def copy(self, moment: Moment, share: Sequence[OffsetRange]) -> list[File]:
-        """Archive one share."""
-        slices = self._history.plan(moment, share)
-        size = sum(part.bytes for part in slices) // self._tasks
-        lots = pack(slices, max(LOT_BYTES_MIN, min(LOT_BYTES, size)))
-        url, stage = self._url, self._archive.stage
-        staged = self._spread(lots, lambda lot: stage_messages(url, lot, stage))
-        files = [msgspec.json.decode(result, type=File) for result in staged]
-        covered = {
-            (item.queue, moment.queue(item.queue).incarnation, item.partition): (item.first, item.end) for item in share
-        }
-        _check(files, sum(part.rows for part in slices), covered)
-        return self._archive.add(sorted(files, key=_order), covered)
-
-
-def stage_messages(url: str, slices: Sequence[Slice], stage: Path) -> Iterator[bytes]:
-    """On an executor: write the messages of some slices to the stage; yields a `File` as JSON for each."""
-    with closing(open_planned(url)) as history:
-        for file in write_files(history.read(slices, COLUMNS), stage):
-            yield msgspec.json.encode(file)
-
-
-def _order(file: File) -> tuple[str, str, list[tuple[str, int]]]:
-    return file.queue, file.date, [(part.partition, part.first) for part in file.parts]
-
-
-def _check(files: Sequence[File], rows: int, covered: Mapping[tuple[str, int, str], Range]) -> None:
-    """Check that the files hold exactly what was planned: as many rows, and no offset outside of the share."""
-    stray = [
-        (file.queue, part)
-        for file in files
-        for part in file.parts
-        for first, end in [covered.get((file.queue, file.incarnation, part.partition), (0, 0))]
-        if part.first < first or part.end > end
-    ]
-    if stray or sum(file.rows for file in files) != rows:
-        hint = "nothing of this round was archived: run it again, and `penstock verify` if it happens again"
-        raise StorageError(f"the log gave other messages than planned ({rows}) {stray[:1] or ''}".strip(), hint=hint)
-
-
 class ArchiveOptions(Options, frozen=True, kw_only=True):
     """Options of `archive`."""
 
@@ -278,6 +152,138 @@ def _lost(item: OffsetRange) -> str:
         f"queue {item.queue!r}, partition {item.partition!r}: retention removed the offsets {item.first} to "
         f"{item.end - 1} before they were archived; retention_until_archived=True prevents that"
     )
+
+
+# progress
+
+
+def commit_progress(url: str, moment: Moment, manifest: Manifest, queues: Sequence[str]) -> list[str]:
+    """Move the group of each queue to where the archive ends. Returns notes about what failed."""
+    offsets = {name: ends_of(moment.queue(name), manifest) for name in queues if not name.endswith(DLQ_SUFFIX)}
+    try:
+        with Location(url).handle() as handle:
+            for name, ends in offsets.items():
+                if ends:
+                    move_group(handle, name, ARCHIVE_GROUP, ends)
+    except PenstockError as error:
+        return [f"progress is not committed: {error}"]
+    return []
+
+
+def ends_of(queue: QueueView, manifest: Manifest) -> dict[str, int]:
+    """The end of the archive in each partition that it covers."""
+    ends = {name: manifest.end_of(queue.name, queue.incarnation, name) for name in queue.partitions}
+    return {name: end for name, end in ends.items() if end}
+
+
+# copying
+
+
+ROUND_BYTES: Final = 4 * limits.GIB
+LOT_BYTES: Final = 128 * limits.MIB  # of a task
+LOT_BYTES_MIN: Final = 8 * limits.MIB  # smaller lots would make small files
+
+
+class NewMessages(NamedTuple):
+    """Messages that are to be archived, and those that are lost."""
+
+    ranges: list[OffsetRange]
+    lost: list[OffsetRange]  # removed by retention before they were archived
+
+    @property
+    def messages(self) -> int:
+        return sum(item.end - item.first for item in self.ranges)
+
+
+def new_messages(moment: Moment, manifest: Manifest, queues: Sequence[str]) -> NewMessages:
+    """The offsets of some queues that the log has and the archive has not."""
+    new = NewMessages([], [])
+    for name in queues:
+        queue = moment.queue(name)
+        for partition in queue.partitions.values():
+            end = manifest.end_of(name, queue.incarnation, partition.name)
+            if end and end < partition.start:
+                new.lost.append(OffsetRange(name, partition.name, end, partition.start))
+            first = max(end, partition.start)
+            if first < partition.end:
+                new.ranges.append(OffsetRange(name, partition.name, first, partition.end))
+    return new
+
+
+def rounds(requested: Sequence[OffsetRange], messages_max: int) -> Iterator[list[OffsetRange]]:
+    """The requested ranges in order, in shares of at most `messages_max` messages."""
+    share: list[OffsetRange] = []
+    room = messages_max
+    for item in requested:
+        first = item.first
+        while first < item.end:
+            if room == 0:
+                yield share
+                share, room = [], messages_max
+            end = min(item.end, first + room)
+            share.append(OffsetRange(item.queue, item.partition, first, end))
+            room -= end - first
+            first = end
+    if share:
+        yield share
+
+
+class Copier:
+    """Copies messages of a shard to an archive."""
+
+    def __init__(
+        self, archive: Archive, url: str, history: History, spread: Spread[Sequence[Slice]], tasks: int
+    ) -> None:
+        self._archive = archive
+        self._url = url
+        self._history = history
+        self._spread = spread
+        self._tasks = tasks  # that run at once
+
+    def rounds(self, moment: Moment, requested: Sequence[OffsetRange]) -> Iterator[list[OffsetRange]]:
+        """Shares of about `ROUND_BYTES` each, by the average size of a message."""
+        slices = self._history.plan(moment, requested)
+        bytes_each = max(1, sum(part.bytes for part in slices)) / max(1, sum(part.rows for part in slices))
+        return rounds(requested, max(1, int(ROUND_BYTES / bytes_each)))
+
+    def copy(self, moment: Moment, share: Sequence[OffsetRange]) -> list[File]:
+        """Archive one share."""
+        slices = self._history.plan(moment, share)
+        size = sum(part.bytes for part in slices) // self._tasks
+        lots = pack(slices, max(LOT_BYTES_MIN, min(LOT_BYTES, size)))
+        url, stage = self._url, self._archive.stage
+        staged = self._spread(lots, lambda lot: stage_messages(url, lot, stage))
+        files = [msgspec.json.decode(result, type=File) for result in staged]
+        covered = {
+            (item.queue, moment.queue(item.queue).incarnation, item.partition): (item.first, item.end) for item in share
+        }
+        _check(files, sum(part.rows for part in slices), covered)
+        return self._archive.add(sorted(files, key=_order), covered)
+
+
+def stage_messages(url: str, slices: Sequence[Slice], stage: Path) -> Iterator[bytes]:
+    """On an executor: write the messages of some slices to the stage; yields a `File` as JSON for each."""
+    with closing(open_planned(url)) as history:
+        for file in write_files(history.read(slices, COLUMNS), stage):
+            yield msgspec.json.encode(file)
+
+
+def _order(file: File) -> tuple[str, str, list[tuple[str, int]]]:
+    return file.queue, file.date, [(part.partition, part.first) for part in file.parts]
+
+
+def _check(files: Sequence[File], rows: int, covered: Mapping[tuple[str, int, str], Range]) -> None:
+    """Check that the files hold exactly what was planned: as many rows, and no offset outside of the share."""
+    stray = [
+        (file.queue, part)
+        for file in files
+        for part in file.parts
+        for first, end in [covered.get((file.queue, file.incarnation, part.partition), (0, 0))]
+        if part.first < first or part.end > end
+    ]
+    if stray or sum(file.rows for file in files) != rows:
+        hint = "nothing of this round was archived: run it again, and `penstock verify` if it happens again"
+        raise StorageError(f"the log gave other messages than planned ({rows}) {stray[:1] or ''}".strip(), hint=hint)
 
 
 EXPLANATION: Final = """\

@@ -33,165 +33,6 @@ from penstock.spark.pipelines.trace_hops import AGAIN
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-
-def arrivals(messages: DataFrame) -> DataFrame:
-    """Messages pushed per queue and hour; `hour` counts from 1970."""
-    hour = f.floor(f.unix_seconds("pushed_at") / 3600).alias("hour")
-    return messages.groupBy("queue", hour).agg(f.count("*").alias("pushed"))
-
-
-def work(events: DataFrame) -> DataFrame:
-    """Per queue, group and hour: messages finished, deliveries, seconds that workers were busy, how many there were."""
-    from pyspark.sql import Window
-
-    group = f.coalesce("group", f.lit(DEFAULT_GROUP)).alias("group")
-    worker = f.coalesce("consumer", f.lit("")).alias("worker")
-    held = events.where(f.col("leased_at").isNotNull()).select(
-        "queue",
-        group,
-        worker,
-        "count",
-        "outcome",
-        f.unix_micros("leased_at").alias("leased_us"),
-        f.unix_micros("settled_at").alias("settled_us"),
-    )
-    before = Window.partitionBy("queue", "group", "worker").orderBy("leased_us", "settled_us")
-    known = f.max("settled_us").over(before.rowsBetween(Window.unboundedPreceding, -1))
-    begun = f.greatest("leased_us", f.coalesce(known, f.col("leased_us")))
-    busy = f.greatest(f.col("settled_us") - begun, f.lit(0)) / f.lit(1e6)
-    finished = f.when(~f.col("outcome").isin(*AGAIN), f.col("count")).otherwise(0)
-    hour = f.floor(f.col("settled_us") / 3_600_000_000).alias("hour")
-    return (
-        held.withColumn("busy", busy)
-        .groupBy("queue", "group", hour)
-        .agg(
-            f.sum(finished).alias("finished"),
-            f.sum("count").alias("deliveries"),
-            f.sum("busy").alias("busy_seconds"),
-            f.count_distinct("worker").cast("int").alias("workers"),
-            f.max("settled_us").alias("last_us"),
-        )
-    )
-
-
-def open_messages(messages: DataFrame, events: DataFrame) -> DataFrame:
-    """Messages that a group has not finished, and since when the oldest of them could have been worked on.
-
-    A group is one that ever settled anything.
-    """
-    known = events.select("queue", f.coalesce("group", f.lit(DEFAULT_GROUP)).alias("group")).distinct()
-    idle = messages.select("queue").distinct().join(known, "queue", "left_anti")
-    groups = known.unionByName(idle.withColumn("group", f.lit(DEFAULT_GROUP)))
-    ended = events.where(~f.col("outcome").isin(*AGAIN)).select(
-        "queue",
-        f.coalesce("group", f.lit(DEFAULT_GROUP)).alias("group"),
-        "partition",
-        f.explode(f.sequence("first_offset", "last_offset")).alias("offset"),
-    )
-    due = f.greatest("pushed_at", f.coalesce("available_at", "pushed_at")).alias("due_at")
-    expected = messages.select("queue", "partition", "offset", due).join(f.broadcast(groups), "queue")
-    left = expected.join(ended, ["queue", "group", "partition", "offset"], "left_anti")
-    counts = left.groupBy("queue", "group").agg(
-        f.count("*").alias("open"), f.unix_micros(f.min("due_at")).alias("oldest_us")
-    )
-    return groups.join(counts, ["queue", "group"], "left").fillna({"open": 0})
-
-
-_TIME = pa.timestamp("us", tz="UTC")
-_METHOD = (
-    "Expected of every hour: the mean of the same hour before. The wait is what has piled up, divided by what the "
-    "workers finish, plus what chance adds (M/M/c, 95th percentile, at most what an hour can build up). Shaded: if "
-    "every hour is as busy as one in ten."
-)
-
-
-def write_report(
-    out: Path, forecasts: Sequence[Forecast], shown: Sequence[Table], options: ForecastOptions
-) -> list[Path]:
-    """Write everything; the files that were written."""
-    for old in out.glob("*.png"):
-        old.unlink()
-    sections = [table_section(table, _METHOD) for table in shown]
-    written = [_write(out / "hours.parquet", _hours(forecasts)), _write(out / "forecast.parquet", _minutes(forecasts))]
-    for item in [item for item in forecasts if item.expected is not None][: options.charts]:
-        name = f"{item.history.queue} · {item.history.group}"
-        png = outlook_chart(name, _outlook(item, options))
-        written.append(out / f"{item.history.queue}.{item.history.group}.png")
-        written[-1].write_bytes(png)
-        sections.append(section("", picture(png, f"Forecast of {name}")))
-    report = out / "report.html"
-    lead = (
-        f"The next {options.horizon_hours} hours; a message may wait {options.target_age_seconds:g} s. Times are UTC."
-    )
-    report.write_text(page("Forecast of queues", lead, sections), encoding="utf-8")
-    return [report, *written]
-
-
-def _times(item: Forecast) -> list[datetime]:
-    start = to_datetime(item.history.last_us)
-    return [start + timedelta(minutes=step) for step in range(len(item.rates))]
-
-
-def _outlook(item: Forecast, options: ForecastOptions) -> Outlook:
-    assert item.expected is not None
-    assert item.busy is not None
-    return Outlook(
-        times=_times(item),
-        arrivals=item.rates.tolist(),
-        capacity=item.workers * item.history.per_worker,
-        wait_seconds=item.expected.seconds.tolist(),
-        wait_high_seconds=item.busy.seconds.tolist(),
-        wait_enough_seconds=None if item.with_enough is None else item.with_enough.seconds.tolist(),
-        target_seconds=options.target_age_seconds,
-        workers=item.workers,
-        workers_enough=item.enough,
-    )
-
-
-def _hours(forecasts: Sequence[Forecast]) -> pa.Table:
-    rows = [
-        (
-            item.history.queue,
-            item.history.group,
-            to_datetime((item.history.first_hour + index) * 3_600_000_000),
-            int(count),
-        )
-        for item in forecasts
-        for index, count in enumerate(item.history.pushed)
-    ]
-    kinds = [("queue", pa.string()), ("group", pa.string()), ("hour", _TIME), ("pushed", pa.int64())]
-    return _arrow_table(rows, kinds)
-
-
-def _minutes(forecasts: Sequence[Forecast]) -> pa.Table:
-    rows = [
-        (item.history.queue, item.history.group, time, *values)
-        for item in forecasts
-        if item.expected is not None and item.busy is not None
-        for time, *values in zip(
-            _times(item),
-            item.rates.tolist(),
-            item.expected.backlog.tolist(),
-            item.expected.seconds.tolist(),
-            item.busy.seconds.tolist(),
-            strict=True,
-        )
-    ]
-    names = ("arrivals_per_second", "backlog", "wait_seconds", "wait_busy_seconds")
-    kinds = [("queue", pa.string()), ("group", pa.string()), ("at", _TIME), *((name, pa.float64()) for name in names)]
-    return _arrow_table(rows, kinds)
-
-
-def _arrow_table(rows: Sequence[Sequence[object]], kinds: Sequence[tuple[str, pa.DataType]]) -> pa.Table:
-    columns = [pa.array([row[index] for row in rows], kind) for index, (_, kind) in enumerate(kinds)]
-    return pa.Table.from_arrays(columns, schema=pa.schema(kinds))
-
-
-def _write(path: Path, table: pa.Table) -> Path:
-    pq.write_table(table, path, compression="zstd")
-    return path
-
-
 STEP_SECONDS: Final = 60.0
 _STEPS_PER_HOUR: Final = 60
 FILE: Final = "forecast.json"
@@ -368,17 +209,10 @@ def _history(row: Any, pushed: dict[int, int], hours: list[Any], last_us: int, n
 
 
 def _table(forecasts: list[Forecast]) -> Table:
-    columns = [
-        "queue",
-        "group",
-        "basis",
-        "arrivals/h",
-        "busiest/h",
-        "messages/s per worker",
-        "workers",
-        "used % at most",
-    ]
-    columns += ["open now", "oldest open", "last worked", "breach at", "workers enough"]
+    columns = (
+        "queue", "group", "basis", "arrivals/h", "busiest/h", "messages/s per worker", "workers", "used % at most",
+        "open now", "oldest open", "last worked", "breach at", "workers enough",
+    )  # fmt: skip
     return Table("Forecast", columns, [_row(item) for item in forecasts])
 
 
@@ -448,6 +282,170 @@ def _notes(forecasts: list[Forecast]) -> list[str]:
 
 def _names(forecasts: Iterable[Forecast]) -> str:
     return ", ".join(f"{item.history.queue}/{item.history.group}" for item in forecasts)
+
+
+# rates, added up by Spark
+
+
+def arrivals(messages: DataFrame) -> DataFrame:
+    """Messages pushed per queue and hour; `hour` counts from 1970."""
+    hour = f.floor(f.unix_seconds("pushed_at") / 3600).alias("hour")
+    return messages.groupBy("queue", hour).agg(f.count("*").alias("pushed"))
+
+
+def work(events: DataFrame) -> DataFrame:
+    """Per queue, group and hour: messages finished, deliveries, seconds that workers were busy, how many there were."""
+    from pyspark.sql import Window
+
+    group = f.coalesce("group", f.lit(DEFAULT_GROUP)).alias("group")
+    worker = f.coalesce("consumer", f.lit("")).alias("worker")
+    held = events.where(f.col("leased_at").isNotNull()).select(
+        "queue",
+        group,
+        worker,
+        "count",
+        "outcome",
+        f.unix_micros("leased_at").alias("leased_us"),
+        f.unix_micros("settled_at").alias("settled_us"),
+    )
+    before = Window.partitionBy("queue", "group", "worker").orderBy("leased_us", "settled_us")
+    known = f.max("settled_us").over(before.rowsBetween(Window.unboundedPreceding, -1))
+    begun = f.greatest("leased_us", f.coalesce(known, f.col("leased_us")))
+    busy = f.greatest(f.col("settled_us") - begun, f.lit(0)) / f.lit(1e6)
+    finished = f.when(~f.col("outcome").isin(*AGAIN), f.col("count")).otherwise(0)
+    hour = f.floor(f.col("settled_us") / 3_600_000_000).alias("hour")
+    return (
+        held.withColumn("busy", busy)
+        .groupBy("queue", "group", hour)
+        .agg(
+            f.sum(finished).alias("finished"),
+            f.sum("count").alias("deliveries"),
+            f.sum("busy").alias("busy_seconds"),
+            f.count_distinct("worker").cast("int").alias("workers"),
+            f.max("settled_us").alias("last_us"),
+        )
+    )
+
+
+def open_messages(messages: DataFrame, events: DataFrame) -> DataFrame:
+    """Messages that a group has not finished, and since when the oldest of them could have been worked on.
+
+    A group is one that ever settled anything.
+    """
+    known = events.select("queue", f.coalesce("group", f.lit(DEFAULT_GROUP)).alias("group")).distinct()
+    idle = messages.select("queue").distinct().join(known, "queue", "left_anti")
+    groups = known.unionByName(idle.withColumn("group", f.lit(DEFAULT_GROUP)))
+    ended = events.where(~f.col("outcome").isin(*AGAIN)).select(
+        "queue",
+        f.coalesce("group", f.lit(DEFAULT_GROUP)).alias("group"),
+        "partition",
+        f.explode(f.sequence("first_offset", "last_offset")).alias("offset"),
+    )
+    due = f.greatest("pushed_at", f.coalesce("available_at", "pushed_at")).alias("due_at")
+    expected = messages.select("queue", "partition", "offset", due).join(f.broadcast(groups), "queue")
+    left = expected.join(ended, ["queue", "group", "partition", "offset"], "left_anti")
+    counts = left.groupBy("queue", "group").agg(
+        f.count("*").alias("open"), f.unix_micros(f.min("due_at")).alias("oldest_us")
+    )
+    return groups.join(counts, ["queue", "group"], "left").fillna({"open": 0})
+
+
+# the report
+
+
+_TIME = pa.timestamp("us", tz="UTC")
+_METHOD = (
+    "Expected of every hour: the mean of the same hour before. The wait is what has piled up, divided by what the "
+    "workers finish, plus what chance adds (M/M/c, 95th percentile, at most what an hour can build up). Shaded: if "
+    "every hour is as busy as one in ten."
+)
+
+
+def write_report(
+    out: Path, forecasts: Sequence[Forecast], shown: Sequence[Table], options: ForecastOptions
+) -> list[Path]:
+    """Write everything; the files that were written."""
+    for old in out.glob("*.png"):
+        old.unlink()
+    sections = [table_section(table, _METHOD) for table in shown]
+    written = [_write(out / "hours.parquet", _hours(forecasts)), _write(out / "forecast.parquet", _minutes(forecasts))]
+    for item in [item for item in forecasts if item.expected is not None][: options.charts]:
+        name = f"{item.history.queue} · {item.history.group}"
+        png = outlook_chart(name, _outlook(item, options))
+        written.append(out / f"{item.history.queue}.{item.history.group}.png")
+        written[-1].write_bytes(png)
+        sections.append(section("", picture(png, f"Forecast of {name}")))
+    report = out / "report.html"
+    lead = (
+        f"The next {options.horizon_hours} hours; a message may wait {options.target_age_seconds:g} s. Times are UTC."
+    )
+    report.write_text(page("Forecast of queues", lead, sections), encoding="utf-8")
+    return [report, *written]
+
+
+def _times(item: Forecast) -> list[datetime]:
+    start = to_datetime(item.history.last_us)
+    return [start + timedelta(minutes=step) for step in range(len(item.rates))]
+
+
+def _outlook(item: Forecast, options: ForecastOptions) -> Outlook:
+    assert item.expected is not None
+    assert item.busy is not None
+    return Outlook(
+        times=_times(item),
+        arrivals=item.rates.tolist(),
+        capacity=item.workers * item.history.per_worker,
+        wait_seconds=item.expected.seconds.tolist(),
+        wait_high_seconds=item.busy.seconds.tolist(),
+        wait_enough_seconds=None if item.with_enough is None else item.with_enough.seconds.tolist(),
+        target_seconds=options.target_age_seconds,
+        workers=item.workers,
+        workers_enough=item.enough,
+    )
+
+
+def _hours(forecasts: Sequence[Forecast]) -> pa.Table:
+    rows = [
+        (
+            item.history.queue,
+            item.history.group,
+            to_datetime((item.history.first_hour + index) * 3_600_000_000),
+            int(count),
+        )
+        for item in forecasts
+        for index, count in enumerate(item.history.pushed)
+    ]
+    kinds = [("queue", pa.string()), ("group", pa.string()), ("hour", _TIME), ("pushed", pa.int64())]
+    return _arrow_table(rows, kinds)
+
+
+def _minutes(forecasts: Sequence[Forecast]) -> pa.Table:
+    rows = [
+        (item.history.queue, item.history.group, time, *values)
+        for item in forecasts
+        if item.expected is not None and item.busy is not None
+        for time, *values in zip(
+            _times(item),
+            item.rates.tolist(),
+            item.expected.backlog.tolist(),
+            item.expected.seconds.tolist(),
+            item.busy.seconds.tolist(),
+            strict=True,
+        )
+    ]
+    names = ("arrivals_per_second", "backlog", "wait_seconds", "wait_busy_seconds")
+    kinds = [("queue", pa.string()), ("group", pa.string()), ("at", _TIME), *((name, pa.float64()) for name in names)]
+    return _arrow_table(rows, kinds)
+
+
+def _arrow_table(rows: Sequence[Sequence[object]], kinds: Sequence[tuple[str, pa.DataType]]) -> pa.Table:
+    columns = [pa.array([row[index] for row in rows], kind) for index, (_, kind) in enumerate(kinds)]
+    return pa.Table.from_arrays(columns, schema=pa.schema(kinds))
+
+
+def _write(path: Path, table: pa.Table) -> Path:
+    pq.write_table(table, path, compression="zstd")
+    return path
 
 
 PIPELINE = Pipeline(

@@ -279,7 +279,9 @@ class HandlerProcess:
         except _TimedOut:
             self.stop()
             raise InvalidField(f"handler: importing it takes longer than {IMPORT_SECONDS:g} s", hint=hint) from None
-        problem = f"importing it ends the process: {self._death()}" if answer is None else _text(answer)
+        problem: str | None = (
+            f"importing it ends the process: {self._death()}" if answer is None else msgspec.msgpack.decode(answer)
+        )
         if problem is not None:
             self.stop()
             raise InvalidField(f"handler: {problem}", hint=hint)
@@ -339,10 +341,6 @@ def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-def _text(answer: bytes) -> str | None:
-    return msgspec.msgpack.decode(answer, type=str | None)
 
 
 if __name__ == "__main__":

@@ -35,87 +35,6 @@ from penstock.units import plural
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-
-FOLDER: Final = "replays"
-FILE: Final = "replay.json"
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A replay."""
-
-    id: str
-    url: str
-    to: str
-    queues: tuple[str, ...]
-    since: datetime | None = None
-    until: datetime | None = None
-    where: str | None = None
-    keys: tuple[str, ...] = ()
-    archive: str | None = None
-    skip_acked_by: str | None = None
-    keep_partition: bool = False
-    portion: int | None = None  # messages pushed together, once they are all in files, in order
-    messages: int | None = None  # that were pushed; None until it has ended
-
-    @property
-    def is_prepared(self) -> bool:
-        return self.portion is not None
-
-    @property
-    def is_done(self) -> bool:
-        return self.messages is not None
-
-
-_WHAT: Final = ("url", "to", "queues", "where", "keys", "archive", "skip_acked_by", "keep_partition")
-_WHEN: Final = ("since", "until")
-
-
-def id_for(plan: Plan) -> str:
-    """An id derived from the options: the same options give the same id."""
-    options = msgspec.json.encode([getattr(plan, name) for name in (*_WHAT, *_WHEN)])
-    return hashlib.blake2b(options, digest_size=6).hexdigest()
-
-
-def folder_of(out: Path, id: str) -> Path:
-    """The directory of a replay."""
-    return out / FOLDER / id
-
-
-def resumed(out: Path, plan: Plan, *, is_named: bool) -> Plan:
-    """The stored plan of this replay if it has begun, else this plan. Refuses what would be pushed twice."""
-    known = read_state(folder_of(out, plan.id) / FILE, Plan)
-    if known is not None:
-        _check_same(known, plan)
-        return known
-    if not is_named:
-        _check_none_open(out, plan)
-    return plan
-
-
-def keep(out: Path, plan: Plan) -> None:
-    """Store a plan, with how far the replay is."""
-    write_state(folder_of(out, plan.id) / FILE, plan)
-
-
-def _check_same(known: Plan, plan: Plan) -> None:
-    # Times are those of the beginning: "an hour ago" is another time when it is said again.
-    for name in _WHAT:
-        if getattr(known, name) != getattr(plan, name):
-            raise InvalidField(
-                f"{name}: replay {known.id!r} began with {getattr(known, name)!r}, not {getattr(plan, name)!r}",
-                hint="ask for the same as then, or give another --id",
-            )
-
-
-def _check_none_open(out: Path, plan: Plan) -> None:
-    for path in sorted((out / FOLDER).glob(f"*/{FILE}")):
-        other = read_state(path, Plan)
-        if other is None or other.is_done or any(getattr(other, name) != getattr(plan, name) for name in _WHAT):
-            continue
-        hint = f"go on with it: --id {other.id}; or give an --id of your own for a new one"
-        raise InvalidField(f"id: the replay {other.id!r} of the same messages has not ended", hint=hint)
-
-
 SAMPLE: Final = 5
 PAYLOAD_SHOWN: Final = 60
 
@@ -322,6 +241,89 @@ def _check_group(moment: Moment, queues: Sequence[str], group: str) -> None:
         raise GroupNotFound(
             f"skip-acked-by: no group {group!r} reads {', '.join(queues) or 'what is only in the archive'}", hint=hint
         )
+
+
+# the plan, kept in the directory of the replay
+
+
+FOLDER: Final = "replays"
+FILE: Final = "replay.json"
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A replay."""
+
+    id: str
+    url: str
+    to: str
+    queues: tuple[str, ...]
+    since: datetime | None = None
+    until: datetime | None = None
+    where: str | None = None
+    keys: tuple[str, ...] = ()
+    archive: str | None = None
+    skip_acked_by: str | None = None
+    keep_partition: bool = False
+    portion: int | None = None  # messages pushed together, once they are all in files, in order
+    messages: int | None = None  # that were pushed; None until it has ended
+
+    @property
+    def is_prepared(self) -> bool:
+        return self.portion is not None
+
+    @property
+    def is_done(self) -> bool:
+        return self.messages is not None
+
+
+_WHAT: Final = ("url", "to", "queues", "where", "keys", "archive", "skip_acked_by", "keep_partition")
+_WHEN: Final = ("since", "until")
+
+
+def id_for(plan: Plan) -> str:
+    """An id derived from the options: the same options give the same id."""
+    options = msgspec.json.encode([getattr(plan, name) for name in (*_WHAT, *_WHEN)])
+    return hashlib.blake2b(options, digest_size=6).hexdigest()
+
+
+def folder_of(out: Path, id: str) -> Path:
+    """The directory of a replay."""
+    return out / FOLDER / id
+
+
+def resumed(out: Path, plan: Plan, *, is_named: bool) -> Plan:
+    """The stored plan of this replay if it has begun, else this plan. Refuses what would be pushed twice."""
+    known = read_state(folder_of(out, plan.id) / FILE, Plan)
+    if known is not None:
+        _check_same(known, plan)
+        return known
+    if not is_named:
+        _check_none_open(out, plan)
+    return plan
+
+
+def keep(out: Path, plan: Plan) -> None:
+    """Store a plan, with how far the replay is."""
+    write_state(folder_of(out, plan.id) / FILE, plan)
+
+
+def _check_same(known: Plan, plan: Plan) -> None:
+    # Times are those of the beginning: "an hour ago" is another time when it is said again.
+    for name in _WHAT:
+        if getattr(known, name) != getattr(plan, name):
+            raise InvalidField(
+                f"{name}: replay {known.id!r} began with {getattr(known, name)!r}, not {getattr(plan, name)!r}",
+                hint="ask for the same as then, or give another --id",
+            )
+
+
+def _check_none_open(out: Path, plan: Plan) -> None:
+    for path in sorted((out / FOLDER).glob(f"*/{FILE}")):
+        other = read_state(path, Plan)
+        if other is None or other.is_done or any(getattr(other, name) != getattr(plan, name) for name in _WHAT):
+            continue
+        hint = f"go on with it: --id {other.id}; or give an --id of your own for a new one"
+        raise InvalidField(f"id: the replay {other.id!r} of the same messages has not ended", hint=hint)
 
 
 EXPLANATION: Final = """\

@@ -55,241 +55,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-FORMAT: Final = 1
-
-
-class Cursor(msgspec.Struct, frozen=True, array_like=True):
-    """How far a partition has been counted."""
-
-    end_offset: int
-    pushed_last_us: int
-
-
-class State(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of the tables: what they were made from, and how far."""
-
-    format: int = FORMAT
-    url: str
-    key_prefix: str | None = None
-    queues: tuple[str, ...] = ()
-    generation: int = 0  # runs that have written something
-    dates: dict[str, int] = {}  # the run that wrote each date last
-    cursors: dict[str, dict[str, Cursor]] = {}  # by queue and partition
-    settled_last_us: int = 0
-
-
-class RollupFiles:
-    """The files of one roll-up."""
-
-    def __init__(self, out: Path) -> None:
-        self.out = out.absolute()  # Spark's own directory may be another
-        self.folder = self.out / "tables"
-        self._path = self.out / "rollup.json"
-
-    def open(self, url: str, key_prefix: str | None, *, is_rebuild: bool) -> State:
-        """The state to go on from. What a run that died has left is removed."""
-        source = url if "://" in url else str(Path(url).resolve())
-        stored = read_state(self._path, State)
-        state = State(url=source, key_prefix=key_prefix, generation=stored.generation if stored else 0)
-        state = stored if stored and not is_rebuild else state
-        for name, was, value in (("url", state.url, source), ("key-prefix", state.key_prefix, key_prefix)):
-            if was != value:
-                hint = "give another directory with --out, or begin again with --rebuild"
-                raise InvalidField(f"--{name}: {self.out} was made with {was}, not {value}", hint=hint)
-        shutil.rmtree(self._staged, ignore_errors=True)
-        if not is_rebuild:
-            self._sweep(state)
-        return state
-
-    def replace(self, before: State, after: State, fresh: DataFrame, recounted: DataFrame) -> State:
-        """Put fresh rows to those that are there; minutes (queue, minute_us) that were recounted replace theirs."""
-        touched = [date for date, generation in after.dates.items() if generation == after.generation]
-        stored = self.minutes(fresh.sparkSession, before, touched).withColumn("minute_us", f.unix_micros("bucket"))
-        pushes = stored.where(f.col("group").isNull())
-        kept = stored.where(f.col("group").isNotNull()).join(recounted, ["queue", "minute_us"], "left_anti")
-        self._stage(pushes.unionByName(kept).drop("minute_us").unionByName(fresh))
-        self._move(after.generation)
-        write_state(self._path, after)
-        self._sweep(after)
-        return after
-
-    def minutes(self, spark: SparkSession, state: State, dates: Sequence[str] | None = None) -> DataFrame:
-        """Stored rows of minutes, without percentiles; of all dates or of these."""
-        return self.tables(spark, state, dates).where("grain = 'minute'").select(*ROW)
-
-    def tables(self, spark: SparkSession, state: State, dates: Sequence[str] | None = None) -> DataFrame:
-        """Everything that counts, with the columns `grain` and `date`."""
-        generations = (
-            state.dates if dates is None else {date: state.dates[date] for date in dates if date in state.dates}
-        )
-        names = [f"grain=*/date={date}/{_name(generation)}" for date, generation in generations.items()]
-        paths = [str(path) for name in names for path in self.folder.glob(name)]
-        if not paths:
-            return spark.createDataFrame([], table_schema(spark))
-        return spark.read.option("basePath", str(self.folder)).parquet(*paths)
-
-    @property
-    def is_drawn(self) -> bool:
-        """Whether the report is as new as the tables: a run may have died between the two."""
-        report = self.out / "report.html"
-        return report.exists() and report.stat().st_mtime_ns >= self._path.stat().st_mtime_ns
-
-    @property
-    def _staged(self) -> Path:
-        return self.out / ".staged"
-
-    def _stage(self, minutes: DataFrame) -> None:
-        date = f.date_format("bucket", "yyyy-MM-dd").alias("date")
-        whole = with_percentiles(fold(minutes, *GRAINS)).select("*", date).repartition("grain", "date")
-        ordered = whole.sortWithinPartitions("grain", "date", "bucket", "queue", "group", "key_prefix")
-        ordered.write.partitionBy("grain", "date").parquet(str(self._staged))
-
-    def _move(self, generation: int) -> None:
-        staged = sorted(self._staged.glob("grain=*/date=*/*.parquet"))
-        if not staged:
-            hint = "with workers on other machines, --out must be a directory that all of them share"
-            raise InvalidField(f"--out: what Spark has written to {self.out} is not to be seen here", hint=hint)
-        for path in staged:
-            target = self.folder / path.relative_to(self._staged).parent / _name(generation)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            path.replace(target)
-        shutil.rmtree(self._staged, ignore_errors=True)
-
-    def _sweep(self, state: State) -> None:
-        for path in self.folder.glob("grain=*/date=*/*.parquet"):
-            date = path.parent.name.removeprefix("date=")
-            if state.dates.get(date) is None or path.name != _name(state.dates[date]):
-                path.unlink()
-
-
-def _name(generation: int) -> str:
-    return f"{generation:08d}.parquet"
-
-
-# The finest grain that does not make more points than a chart can show, by how many dates there are.
-DATES_MAX: Final = {"minute": 1, "hour": 21, "day": math.inf}
-SECONDS: Final = {"minute": 60, "hour": 3600, "day": 86400}
-FINISHED: Final = ("acked", "dead", "dropped")
-
-
-class Sum(msgspec.Struct):
-    """Rows of a roll-up added up."""
-
-    counts: Counter[str] = msgspec.field(default_factory=Counter)
-    sketches: dict[str, Counter[int]] = msgspec.field(default_factory=lambda: {name: Counter() for name in SKETCHES})
-
-    def add(self, row: dict[str, Any]) -> None:
-        """One more row."""
-        self.counts.update({name: row[name] for name in COUNTS})
-        for name, bins in self.sketches.items():
-            bins.update(dict(row[f"{name}_sketch"]))
-
-    def percentile(self, name: str, share: float) -> float | None:
-        """As `sketch.percentile`; None without values."""
-        bins = self.sketches[name]
-        rank, seen = math.ceil(bins.total() * share), 0
-        for bin_number in sorted(bins):
-            seen += bins[bin_number]
-            if seen >= rank:
-                return round(value_of(bin_number), 3)
-        return None
-
-
-class Rollup(msgspec.Struct):
-    """The rows to show, of one grain."""
-
-    grain: str
-    rows: list[dict[str, Any]]
-
-
-def read(tables: DataFrame, dates: int) -> Rollup:
-    """The rows of the grain that suits this number of dates."""
-    grain = next(grain for grain, most in DATES_MAX.items() if dates <= most)
-    columns = ["bucket", "queue", "group", *COUNTS, *(f"{name}_sketch" for name in SKETCHES)]
-    return Rollup(grain, tables.where(f.col("grain") == grain).select(*columns).toArrow().to_pylist())
-
-
-def summary(rollup: Rollup) -> list[Table]:
-    """One row per queue and group, over everything."""
-    sums: dict[tuple[str, str | None], Sum] = {}
-    for row in rollup.rows:
-        sums.setdefault((row["queue"], row["group"]), Sum()).add(row)
-    groups = {name for name in sums if name[1] is not None}
-    silent = {name for name in sums if name[1] is None} - {(queue, None) for queue, _ in groups}
-    columns = ["queue", "group", "pushed", "bytes", "delivered", *OUTCOMES]
-    columns += [f"{name} {label} ms" for name in SKETCHES for label in ("p50", "p99")]
-    rows = []
-    for queue, group in sorted(groups | silent, key=lambda name: (name[0], name[1] or "")):
-        push, own = sums.get((queue, None), Sum()).counts, sums[queue, group]
-        times = [own.percentile(name, SHARES[label]) for name in SKETCHES for label in ("p50", "p99")]
-        rows.append(
-            [queue, group, push["pushed"], push["bytes"], *(own.counts[n] for n in ("delivered", *OUTCOMES)), *times]
-        )
-    return [Table("Queues", columns, rows)]
-
-
-def write_report(out: Path, rollup: Rollup, shown: Sequence[Table], *, queues_max: int) -> list[Path]:
-    """Draw the busiest queues and write the page; the files that were written."""
-    traffic: Counter[str] = Counter()
-    for row in rollup.rows:
-        traffic[row["queue"]] += row["pushed"] + row["delivered"]
-    times = _times(rollup)
-    written, sections = [], [table_section(table) for table in shown]
-    for path in out.glob("*.png"):
-        path.unlink()
-    for queue, _ in traffic.most_common(queues_max):
-        flow = _flow(times, SECONDS[rollup.grain], [row for row in rollup.rows if row["queue"] == queue])
-        png = flow_chart(queue, flow)
-        sections.append(section("", picture(png, f"Throughput, backlog and times of {queue}")))
-        written.append(out / f"{queue}.png")
-        written[-1].write_bytes(png)
-    left = len(traffic) - len(written)
-    lead = f"{times[0]:%Y-%m-%d %H:%M} to {times[-1]:%Y-%m-%d %H:%M} UTC, by {rollup.grain}."
-    lead += f" {left} quieter queues are not drawn." if left else ""
-    report = out / "report.html"
-    report.write_text(page("Roll-up of queues", lead, sections), encoding="utf-8")
-    return [report, *written]
-
-
-def _times(rollup: Rollup) -> list[datetime]:
-    """Every bucket from the first to the last."""
-    seconds = SECONDS[rollup.grain]
-    ends = [int(bound(row["bucket"].timestamp() for row in rollup.rows)) for bound in (min, max)]
-    return [datetime.fromtimestamp(second, UTC) for second in range(ends[0], ends[1] + 1, seconds)]
-
-
-def _flow(times: list[datetime], seconds: int, rows: list[dict[str, Any]]) -> Flow:
-    sums = {time: Sum() for time in times}
-    for row in rows:
-        sums[row["bucket"]].add(row)
-    values = list(sums.values())
-    pushed = [total.counts["pushed"] for total in values]
-    groups = sorted({row["group"] for row in rows if row["group"] is not None})
-    return Flow(
-        times=times,
-        seconds=seconds,
-        counts={name: [total.counts[name] for total in values] for name in ("pushed", *OUTCOMES)},
-        backlog={group: _backlog(times, pushed, (row for row in rows if row["group"] == group)) for group in groups},
-        wait_ms=_percentiles(values, "wait"),
-        processing_ms=_percentiles(values, "processing"),
-    )
-
-
-def _percentiles(sums: list[Sum], name: str) -> dict[str, list[float]]:
-    by_label = {label: [total.percentile(name, share) for total in sums] for label, share in SHARES.items()}
-    return {label: [math.nan if value is None else value for value in values] for label, values in by_label.items()}
-
-
-def _backlog(times: list[datetime], pushed: list[int], rows: Iterable[dict[str, Any]]) -> list[float]:
-    went: Counter[datetime] = Counter()
-    for row in rows:
-        went[row["bucket"]] += sum(row[name] for name in FINISHED)
-    levels = list(accumulate(came - went[time] for time, came in zip(times, pushed, strict=True)))
-    # What was there before the tables begin is not known; it was at least what went out without having come in.
-    lowest = min(0, *levels)
-    return [level - lowest for level in levels]
-
-
 class RollupOptions(Options, frozen=True, kw_only=True):
     """Options of `rollup`."""
 
@@ -451,6 +216,247 @@ def check(run: Run) -> None:
     """Refuse an empty prefix."""
     if run.options.key_prefix == "":
         raise InvalidField("--key-prefix: it is empty", hint="give a number of characters or a delimiter, such as :")
+
+
+# the state and the files
+
+
+FORMAT: Final = 1
+
+
+class Cursor(msgspec.Struct, frozen=True, array_like=True):
+    """How far a partition has been counted."""
+
+    end_offset: int
+    pushed_last_us: int
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the tables: what they were made from, and how far."""
+
+    format: int = FORMAT
+    url: str
+    key_prefix: str | None = None
+    queues: tuple[str, ...] = ()
+    generation: int = 0  # runs that have written something
+    dates: dict[str, int] = {}  # the run that wrote each date last
+    cursors: dict[str, dict[str, Cursor]] = {}  # by queue and partition
+    settled_last_us: int = 0
+
+
+class RollupFiles:
+    """The files of one roll-up."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out.absolute()  # Spark's own directory may be another
+        self.folder = self.out / "tables"
+        self._path = self.out / "rollup.json"
+
+    def open(self, url: str, key_prefix: str | None, *, is_rebuild: bool) -> State:
+        """The state to go on from. What a run that died has left is removed."""
+        source = url if "://" in url else str(Path(url).resolve())
+        stored = read_state(self._path, State)
+        state = State(url=source, key_prefix=key_prefix, generation=stored.generation if stored else 0)
+        state = stored if stored and not is_rebuild else state
+        for name, was, value in (("url", state.url, source), ("key-prefix", state.key_prefix, key_prefix)):
+            if was != value:
+                hint = "give another directory with --out, or begin again with --rebuild"
+                raise InvalidField(f"--{name}: {self.out} was made with {was}, not {value}", hint=hint)
+        shutil.rmtree(self._staged, ignore_errors=True)
+        if not is_rebuild:
+            self._sweep(state)
+        return state
+
+    def replace(self, before: State, after: State, fresh: DataFrame, recounted: DataFrame) -> State:
+        """Put fresh rows to those that are there; minutes (queue, minute_us) that were recounted replace theirs."""
+        touched = [date for date, generation in after.dates.items() if generation == after.generation]
+        stored = self.minutes(fresh.sparkSession, before, touched).withColumn("minute_us", f.unix_micros("bucket"))
+        pushes = stored.where(f.col("group").isNull())
+        kept = stored.where(f.col("group").isNotNull()).join(recounted, ["queue", "minute_us"], "left_anti")
+        self._stage(pushes.unionByName(kept).drop("minute_us").unionByName(fresh))
+        self._move(after.generation)
+        write_state(self._path, after)
+        self._sweep(after)
+        return after
+
+    def minutes(self, spark: SparkSession, state: State, dates: Sequence[str] | None = None) -> DataFrame:
+        """Stored rows of minutes, without percentiles; of all dates or of these."""
+        return self.tables(spark, state, dates).where("grain = 'minute'").select(*ROW)
+
+    def tables(self, spark: SparkSession, state: State, dates: Sequence[str] | None = None) -> DataFrame:
+        """Everything that counts, with the columns `grain` and `date`."""
+        generations = (
+            state.dates if dates is None else {date: state.dates[date] for date in dates if date in state.dates}
+        )
+        names = [f"grain=*/date={date}/{_name(generation)}" for date, generation in generations.items()]
+        paths = [str(path) for name in names for path in self.folder.glob(name)]
+        if not paths:
+            return spark.createDataFrame([], table_schema(spark))
+        return spark.read.option("basePath", str(self.folder)).parquet(*paths)
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the report is as new as the tables: a run may have died between the two."""
+        report = self.out / "report.html"
+        return report.exists() and report.stat().st_mtime_ns >= self._path.stat().st_mtime_ns
+
+    @property
+    def _staged(self) -> Path:
+        return self.out / ".staged"
+
+    def _stage(self, minutes: DataFrame) -> None:
+        date = f.date_format("bucket", "yyyy-MM-dd").alias("date")
+        whole = with_percentiles(fold(minutes, *GRAINS)).select("*", date).repartition("grain", "date")
+        ordered = whole.sortWithinPartitions("grain", "date", "bucket", "queue", "group", "key_prefix")
+        ordered.write.partitionBy("grain", "date").parquet(str(self._staged))
+
+    def _move(self, generation: int) -> None:
+        staged = sorted(self._staged.glob("grain=*/date=*/*.parquet"))
+        if not staged:
+            hint = "with workers on other machines, --out must be a directory that all of them share"
+            raise InvalidField(f"--out: what Spark has written to {self.out} is not to be seen here", hint=hint)
+        for path in staged:
+            target = self.folder / path.relative_to(self._staged).parent / _name(generation)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(target)
+        shutil.rmtree(self._staged, ignore_errors=True)
+
+    def _sweep(self, state: State) -> None:
+        for path in self.folder.glob("grain=*/date=*/*.parquet"):
+            date = path.parent.name.removeprefix("date=")
+            if state.dates.get(date) is None or path.name != _name(state.dates[date]):
+                path.unlink()
+
+
+def _name(generation: int) -> str:
+    return f"{generation:08d}.parquet"
+
+
+# the report: what is shown is small, so it is added up here, without Spark
+
+
+# The finest grain that does not make more points than a chart can show, by how many dates there are.
+DATES_MAX: Final = {"minute": 1, "hour": 21, "day": math.inf}
+SECONDS: Final = {"minute": 60, "hour": 3600, "day": 86400}
+FINISHED: Final = ("acked", "dead", "dropped")
+
+
+class Sum(msgspec.Struct):
+    """Rows of a roll-up added up."""
+
+    counts: Counter[str] = msgspec.field(default_factory=Counter)
+    sketches: dict[str, Counter[int]] = msgspec.field(default_factory=lambda: {name: Counter() for name in SKETCHES})
+
+    def add(self, row: dict[str, Any]) -> None:
+        """One more row."""
+        self.counts.update({name: row[name] for name in COUNTS})
+        for name, bins in self.sketches.items():
+            bins.update(dict(row[f"{name}_sketch"]))
+
+    def percentile(self, name: str, share: float) -> float | None:
+        """As `sketch.percentile`; None without values."""
+        bins = self.sketches[name]
+        rank, seen = math.ceil(bins.total() * share), 0
+        for bin_number in sorted(bins):
+            seen += bins[bin_number]
+            if seen >= rank:
+                return round(value_of(bin_number), 3)
+        return None
+
+
+class Rollup(msgspec.Struct):
+    """The rows to show, of one grain."""
+
+    grain: str
+    rows: list[dict[str, Any]]
+
+
+def read(tables: DataFrame, dates: int) -> Rollup:
+    """The rows of the grain that suits this number of dates."""
+    grain = next(grain for grain, most in DATES_MAX.items() if dates <= most)
+    columns = ["bucket", "queue", "group", *COUNTS, *(f"{name}_sketch" for name in SKETCHES)]
+    return Rollup(grain, tables.where(f.col("grain") == grain).select(*columns).toArrow().to_pylist())
+
+
+def summary(rollup: Rollup) -> list[Table]:
+    """One row per queue and group, over everything."""
+    sums: dict[tuple[str, str | None], Sum] = {}
+    for row in rollup.rows:
+        sums.setdefault((row["queue"], row["group"]), Sum()).add(row)
+    groups = {name for name in sums if name[1] is not None}
+    silent = {name for name in sums if name[1] is None} - {(queue, None) for queue, _ in groups}
+    columns = ["queue", "group", "pushed", "bytes", "delivered", *OUTCOMES]
+    columns += [f"{name} {label} ms" for name in SKETCHES for label in ("p50", "p99")]
+    rows = []
+    for queue, group in sorted(groups | silent, key=lambda name: (name[0], name[1] or "")):
+        push, own = sums.get((queue, None), Sum()).counts, sums[queue, group]
+        times = [own.percentile(name, SHARES[label]) for name in SKETCHES for label in ("p50", "p99")]
+        rows.append(
+            [queue, group, push["pushed"], push["bytes"], *(own.counts[n] for n in ("delivered", *OUTCOMES)), *times]
+        )
+    return [Table("Queues", columns, rows)]
+
+
+def write_report(out: Path, rollup: Rollup, shown: Sequence[Table], *, queues_max: int) -> list[Path]:
+    """Draw the busiest queues and write the page; the files that were written."""
+    traffic: Counter[str] = Counter()
+    for row in rollup.rows:
+        traffic[row["queue"]] += row["pushed"] + row["delivered"]
+    times = _times(rollup)
+    written, sections = [], [table_section(table) for table in shown]
+    for path in out.glob("*.png"):
+        path.unlink()
+    for queue, _ in traffic.most_common(queues_max):
+        flow = _flow(times, SECONDS[rollup.grain], [row for row in rollup.rows if row["queue"] == queue])
+        png = flow_chart(queue, flow)
+        sections.append(section("", picture(png, f"Throughput, backlog and times of {queue}")))
+        written.append(out / f"{queue}.png")
+        written[-1].write_bytes(png)
+    left = len(traffic) - len(written)
+    lead = f"{times[0]:%Y-%m-%d %H:%M} to {times[-1]:%Y-%m-%d %H:%M} UTC, by {rollup.grain}."
+    lead += f" {left} quieter queues are not drawn." if left else ""
+    report = out / "report.html"
+    report.write_text(page("Roll-up of queues", lead, sections), encoding="utf-8")
+    return [report, *written]
+
+
+def _times(rollup: Rollup) -> list[datetime]:
+    """Every bucket from the first to the last."""
+    seconds = SECONDS[rollup.grain]
+    ends = [int(bound(row["bucket"].timestamp() for row in rollup.rows)) for bound in (min, max)]
+    return [datetime.fromtimestamp(second, UTC) for second in range(ends[0], ends[1] + 1, seconds)]
+
+
+def _flow(times: list[datetime], seconds: int, rows: list[dict[str, Any]]) -> Flow:
+    sums = {time: Sum() for time in times}
+    for row in rows:
+        sums[row["bucket"]].add(row)
+    values = list(sums.values())
+    pushed = [total.counts["pushed"] for total in values]
+    groups = sorted({row["group"] for row in rows if row["group"] is not None})
+    return Flow(
+        times=times,
+        seconds=seconds,
+        counts={name: [total.counts[name] for total in values] for name in ("pushed", *OUTCOMES)},
+        backlog={group: _backlog(times, pushed, (row for row in rows if row["group"] == group)) for group in groups},
+        wait_ms=_percentiles(values, "wait"),
+        processing_ms=_percentiles(values, "processing"),
+    )
+
+
+def _percentiles(sums: list[Sum], name: str) -> dict[str, list[float]]:
+    by_label = {label: [total.percentile(name, share) for total in sums] for label, share in SHARES.items()}
+    return {label: [math.nan if value is None else value for value in values] for label, values in by_label.items()}
+
+
+def _backlog(times: list[datetime], pushed: list[int], rows: Iterable[dict[str, Any]]) -> list[float]:
+    went: Counter[datetime] = Counter()
+    for row in rows:
+        went[row["bucket"]] += sum(row[name] for name in FINISHED)
+    levels = list(accumulate(came - went[time] for time, came in zip(times, pushed, strict=True)))
+    # What was there before the tables begin is not known; it was at least what went out without having come in.
+    lowest = min(0, *levels)
+    return [level - lowest for level in levels]
 
 
 PIPELINE = Pipeline(

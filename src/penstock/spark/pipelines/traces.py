@@ -20,6 +20,7 @@ from msgspec import Meta
 from penstock.clock import SystemClock
 from penstock.errors import InvalidField
 from penstock.spark import functions as f
+from penstock.spark.pipelines import trace_hops
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
 from penstock.spark.pipelines.pages import page, section, table_section
 from penstock.spark.pipelines.state import seen, store_report, unchanged_report
@@ -27,6 +28,99 @@ from penstock.spark.pipelines.trace_hops import FAILED, by_queue
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+FILE: Final = "traces.json"
+_MESSAGES: Final = ["queue", "partition", "offset", "headers", "pushed_at", "trace_id"]
+
+
+class TracesOptions(Options, frozen=True, kw_only=True):
+    """Options of `traces`."""
+
+    trace: Annotated[
+        str | None, Meta(description="Only this trace: its 32 digits, or the traceparent of a message.")
+    ] = None
+    top: Annotated[int, Meta(ge=1, le=1000, description="Show so many of the slowest traces.")] = 20
+    stuck_seconds: Annotated[
+        float, Meta(ge=0, description="A trace is stuck when nothing has happened to an open message for so long.")
+    ] = 300.0
+
+
+def run(run: Run) -> Report:
+    """Write hops and traces, draw the slowest."""
+    options: TracesOptions = run.options
+    run.progress.step("looking for what is new")
+    messages, events = run.messages(columns=_MESSAGES), run.events()
+    if options.trace is not None:
+        messages = _only(messages, options.trace)
+    now = seen(run, messages.where("trace_id is not null"), events.select("count", "settled_at"))
+    if options.trace is not None and not now.messages:
+        hint = "see the column trace_id of the messages; check --since"
+        raise InvalidField(f"--trace: there is no message of {options.trace}", hint=hint)
+    before = unchanged_report(run.out / FILE, now)
+    if before is not None:
+        return before
+    run.progress.step("following traces")
+    out = run.out.absolute()  # Spark's own directory may be another
+    _write(trace_hops.journeys(trace_hops.hops(messages, events)), out / "hops")
+    journeys = run.spark.read.parquet(str(out / "hops"))
+    _write(trace_hops.traces(journeys), out / "traces")
+    traces = run.spark.read.parquet(str(out / "traces"))
+    return store_report(run.out / FILE, now, _report(run, journeys, traces))
+
+
+def check(run: Run) -> None:
+    """Refuse an empty trace."""
+    if run.options.trace is not None and not run.options.trace.strip():
+        raise InvalidField("--trace: it is empty", hint="give 32 hexadecimal digits, or what messages carry")
+
+
+def _only(messages: DataFrame, text: str) -> DataFrame:
+    """The messages of one trace, named by its digits or by a traceparent."""
+    from penstock.wire import trace
+
+    context = trace.parse(text)
+    name = context.trace_id if context else text.strip()
+    return messages.where((f.trim("trace_id") == name) | f.contains(f.col("trace_id"), f.lit(f"-{name}-")))
+
+
+def _write(frame: DataFrame, target: Path) -> None:
+    """Write a table to a temporary directory and rename it when it is whole."""
+    beside = target.with_name(f".{target.name}")
+    frame.coalesce(4).write.mode("overwrite").parquet(str(beside))
+    if not any(beside.glob("*.parquet")):
+        hint = "with workers on other machines, --out must be a directory that all of them share"
+        raise InvalidField(f"--out: what Spark has written to {beside.parent} is not to be seen here", hint=hint)
+    shutil.rmtree(target, ignore_errors=True)
+    beside.replace(target)
+
+
+def _files(out: Path) -> list[str]:
+    return [str(out / name) for name in ("hops", "traces", "timeline.html")]
+
+
+def _report(run: Run, journeys: DataFrame, traces: DataFrame) -> Report:
+    run.progress.step("drawing")
+    until = run.until or datetime.fromtimestamp(SystemClock().now() / 1e6, UTC)
+    stuck = stuck_of(traces, until, run.options.stuck_seconds)
+    counts = {row["status"]: row["count"] for row in traces.groupBy("status").count().collect()}
+    figures: dict[str, Any] = {
+        "traces": sum(counts.values()),
+        **{name: counts.get(name, 0) for name in ("done", "failed", "open")},
+    }
+    figures["stuck"] = stuck.count()
+    shown: list[Table] = tables(journeys, traces, stuck, until, run.options.top)
+    (run.out / "timeline.html").write_text(timeline_page(journeys, traces, shown, run.options.top), encoding="utf-8")
+    return Report(
+        summary=f"{figures['traces']:,} traces: {figures['done']:,} done, {figures['failed']:,} failed, "
+        f"{figures['open']:,} open, of which {figures['stuck']:,} stuck.",
+        figures=figures,
+        tables=shown,
+        files=_files(run.out),
+    )
+
+
+# timelines: one bar per hop, as SVG
+
 
 Row = Mapping[str, Any]  # of the table of journeys
 
@@ -117,6 +211,9 @@ def _ms_between(first: datetime, last: datetime) -> float:
     return (last - first).total_seconds() * 1000
 
 
+# tables and the page
+
+
 HOPS_DRAWN_MAX = 200
 
 
@@ -186,98 +283,6 @@ def _ms(value: float | None) -> float | None:
 
 def _percent(value: float | None) -> float | None:
     return None if value is None else round(100 * value, 1)
-
-
-FILE: Final = "traces.json"
-_MESSAGES: Final = ["queue", "partition", "offset", "headers", "pushed_at", "trace_id"]
-
-
-class TracesOptions(Options, frozen=True, kw_only=True):
-    """Options of `traces`."""
-
-    trace: Annotated[
-        str | None, Meta(description="Only this trace: its 32 digits, or the traceparent of a message.")
-    ] = None
-    top: Annotated[int, Meta(ge=1, le=1000, description="Show so many of the slowest traces.")] = 20
-    stuck_seconds: Annotated[
-        float, Meta(ge=0, description="A trace is stuck when nothing has happened to an open message for so long.")
-    ] = 300.0
-
-
-def run(run: Run) -> Report:
-    """Write hops and traces, draw the slowest."""
-    from penstock.spark.pipelines import trace_hops
-
-    options: TracesOptions = run.options
-    run.progress.step("looking for what is new")
-    messages, events = run.messages(columns=_MESSAGES), run.events()
-    if options.trace is not None:
-        messages = _only(messages, options.trace)
-    now = seen(run, messages.where("trace_id is not null"), events.select("count", "settled_at"))
-    if options.trace is not None and not now.messages:
-        hint = "see the column trace_id of the messages; check --since"
-        raise InvalidField(f"--trace: there is no message of {options.trace}", hint=hint)
-    before = unchanged_report(run.out / FILE, now)
-    if before is not None:
-        return before
-    run.progress.step("following traces")
-    out = run.out.absolute()  # Spark's own directory may be another
-    _write(trace_hops.journeys(trace_hops.hops(messages, events)), out / "hops")
-    journeys = run.spark.read.parquet(str(out / "hops"))
-    _write(trace_hops.traces(journeys), out / "traces")
-    traces = run.spark.read.parquet(str(out / "traces"))
-    return store_report(run.out / FILE, now, _report(run, journeys, traces))
-
-
-def check(run: Run) -> None:
-    """Refuse an empty trace."""
-    if run.options.trace is not None and not run.options.trace.strip():
-        raise InvalidField("--trace: it is empty", hint="give 32 hexadecimal digits, or what messages carry")
-
-
-def _only(messages: DataFrame, text: str) -> DataFrame:
-    """The messages of one trace, named by its digits or by a traceparent."""
-    from penstock.wire import trace
-
-    context = trace.parse(text)
-    name = context.trace_id if context else text.strip()
-    return messages.where((f.trim("trace_id") == name) | f.contains(f.col("trace_id"), f.lit(f"-{name}-")))
-
-
-def _write(frame: DataFrame, target: Path) -> None:
-    """Write a table to a temporary directory and rename it when it is whole."""
-    beside = target.with_name(f".{target.name}")
-    frame.coalesce(4).write.mode("overwrite").parquet(str(beside))
-    if not any(beside.glob("*.parquet")):
-        hint = "with workers on other machines, --out must be a directory that all of them share"
-        raise InvalidField(f"--out: what Spark has written to {beside.parent} is not to be seen here", hint=hint)
-    shutil.rmtree(target, ignore_errors=True)
-    beside.replace(target)
-
-
-def _files(out: Path) -> list[str]:
-    return [str(out / name) for name in ("hops", "traces", "timeline.html")]
-
-
-def _report(run: Run, journeys: DataFrame, traces: DataFrame) -> Report:
-    run.progress.step("drawing")
-    until = run.until or datetime.fromtimestamp(SystemClock().now() / 1e6, UTC)
-    stuck = stuck_of(traces, until, run.options.stuck_seconds)
-    counts = {row["status"]: row["count"] for row in traces.groupBy("status").count().collect()}
-    figures: dict[str, Any] = {
-        "traces": sum(counts.values()),
-        **{name: counts.get(name, 0) for name in ("done", "failed", "open")},
-    }
-    figures["stuck"] = stuck.count()
-    shown: list[Table] = tables(journeys, traces, stuck, until, run.options.top)
-    (run.out / "timeline.html").write_text(timeline_page(journeys, traces, shown, run.options.top), encoding="utf-8")
-    return Report(
-        summary=f"{figures['traces']:,} traces: {figures['done']:,} done, {figures['failed']:,} failed, "
-        f"{figures['open']:,} open, of which {figures['stuck']:,} stuck.",
-        figures=figures,
-        tables=shown,
-        files=_files(run.out),
-    )
 
 
 PIPELINE = Pipeline(

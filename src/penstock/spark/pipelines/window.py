@@ -46,144 +46,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PIPELINE", "WindowSpec", "windowed"]
 
-
-EVENT_AT: Final = "_event_at"
-ACCEPTED: Final = "_accepted"
-TYPES: Final = {"text": "string", "int": "bigint", "float": "double", "bool": "boolean", "time": "timestamp"}
-TIMES: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
-COLLECTED_MAX: Final = 1_000  # values in one list
-
-_NUMBER: Final = r"^\s*-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\s*$"
-
-
-def windowed(messages: DataFrame, spec: WindowSpec) -> DataFrame:
-    """Messages of the source in, messages for the sink out: `key`, and `payload` as JSON text."""
-    return as_messages(windows(events_of(messages, spec), spec), spec)
-
-
-def events_of(messages: DataFrame, spec: WindowSpec) -> DataFrame:
-    """The fields that a spec needs, the event time (null when a message has none) and whether the filter accepts it."""
-    needed = types_of(spec)
-    schema = _schema(needed)
-    columns = [f.struct(*(name for name in MESSAGE_COLUMNS if name in messages.columns)).alias(MESSAGE[:-1])]
-    if schema:
-        columns.append(f.from_json(f.col("payload").cast("string"), schema).alias("_json"))
-    fields = messages.select(*columns)
-    if schema:
-        fields = fields.select(MESSAGE[:-1], "_json.*")
-    at = f.col(f"{MESSAGE}{PUSHED_AT}") if spec.event_time == PUSHED_AT else _time(_field(spec.event_time))
-    return fields.select("*", at.alias(EVENT_AT), _accepted(fields, spec).alias(ACCEPTED))
-
-
-def _schema(types: dict[str, Any]) -> str:
-    """The fields as a type of Spark's, nested by their dots; "" when there are none."""
-    tree: dict[str, Any] = {}
-    for name, kind in sorted(types.items()):
-        *above, last = name.split(".")
-        node = tree
-        for part in above:
-            node = node.setdefault(part, {})
-            if not isinstance(node, dict):
-                raise InvalidField(f"fields: {name!r} is inside a field that is used as a value itself")
-        node[last] = TYPES[kind]
-    return _ddl(tree) if tree else ""
-
-
-def _ddl(tree: dict[str, Any]) -> str:
-    parts = ((name, _ddl(kind) if isinstance(kind, dict) else kind) for name, kind in tree.items())
-    return f"struct<{', '.join(f'`{name}`: {kind}' for name, kind in parts)}>"
-
-
-def _field(name: str) -> Column:
-    return f.col(".".join(f"`{part}`" for part in name.split(".")))
-
-
-def _time(text: Column) -> Column:
-    """RFC 3339 text, or seconds, milliseconds or microseconds since 1970, told apart by their size."""
-    number = f.when(text.rlike(_NUMBER), text.try_cast("double"))
-    size = f.abs(number)
-    micros = f.when(size < 1e11, number * 1e6).when(size < 1e14, number * 1e3).otherwise(number)
-    return f.coalesce(f.timestamp_micros(f.round(micros).cast("bigint")), text.try_cast("timestamp"))
-
-
-def _accepted(fields: DataFrame, spec: WindowSpec) -> Column:
-    from pyspark.errors import AnalysisException, ParseException
-
-    if spec.filter is None:
-        return f.lit(True)
-    try:
-        condition = f.expr(spec.filter)
-        kind = fields.select(condition).schema[0].dataType.simpleString()
-    except (AnalysisException, ParseException) as error:
-        hint = (
-            'say what the fields are that it names: [fields] total = "float"; columns of the message are message.key …'
-        )
-        raise InvalidField(f"filter: {query_error(str(error))}", hint=hint) from None
-    if kind != "boolean":
-        raise InvalidField(f"filter: it gives {kind}, not true or false")
-    return f.coalesce(condition, f.lit(False))
-
-
-def windows(events: DataFrame, spec: WindowSpec) -> DataFrame:
-    """One row per window and key: window_start, window_end, the keys, the aggregates."""
-    lateness = f"{round(seconds_of(spec.lateness, 'lateness', is_zero_allowed=True) * 1000)} milliseconds"
-    timed = events.where(f.col(ACCEPTED) & f.col(EVENT_AT).isNotNull()).withWatermark(EVENT_AT, lateness)
-    keys = [_field(name).alias(f"_key{number}") for number, name in enumerate(spec.keys)]
-    figures = [_figure(aggregate).alias(f"_figure{number}") for number, aggregate in enumerate(spec.aggregates)]
-    grouped = timed.groupBy(_window(spec).alias("_window"), *keys, *_no_key(spec)).agg(*figures)
-    named = [f.col(f"_key{number}").alias(name) for number, name in enumerate(spec.keys)]
-    named += [f.col(f"_figure{number}").alias(aggregate.shown) for number, aggregate in enumerate(spec.aggregates)]
-    return grouped.select(f.col("_window.start").alias(START), f.col("_window.end").alias(END), *named)
-
-
-def _window(spec: WindowSpec) -> Column:
-    def interval(name: str) -> str:
-        return f"{round(seconds_of(getattr(spec.window, name), f'window.{name}') * 1000)} milliseconds"
-
-    if spec.window.type == "session":
-        return f.session_window(EVENT_AT, interval("gap"))
-    if spec.window.type == "sliding":
-        return f.window(EVENT_AT, interval("size"), interval("slide"))
-    return f.window(EVENT_AT, interval("size"))
-
-
-def _no_key(spec: WindowSpec) -> list[Column]:
-    """Spark has no sessions over a stream without a key: one that is always the same, and that it cannot fold away."""
-    if spec.keys or spec.window.type != "session":
-        return []
-    return [(f.unix_micros(EVENT_AT) * 0).alias("_no_key")]
-
-
-def _figure(aggregate: Aggregate) -> Column:
-    if aggregate.field is None:
-        return f.count("*")
-    field, at = _field(aggregate.field), f.col(EVENT_AT)
-    if aggregate.percentile is not None:
-        return f.percentile_approx(field, aggregate.percentile)
-    match aggregate.function:
-        case "first":
-            return f.min_by(field, at)
-        case "last":
-            return f.max_by(field, at)
-        case "collect":
-            return f.slice(f.sort_array(f.collect_list(field)), 1, COLLECTED_MAX)
-        case "approx_distinct":
-            return f.approx_count_distinct(field)
-        case name:
-            plain = {"count": f.count, "sum": f.sum, "avg": f.avg, "min": f.min, "max": f.max, "stddev": f.stddev}
-            return plain[name](field)
-
-
-def as_messages(rows: DataFrame, spec: WindowSpec) -> DataFrame:
-    """Windows as messages: the key is that of the group, the payload a JSON object."""
-    payload = f.to_json(f.struct("*"), {"ignoreNullFields": "false", "timestampFormat": TIMES})
-    keys = [f.col(f"`{name}`").cast("string") for name in spec.keys]
-    key = f.concat_ws("/", *(f.coalesce(column, f.lit("null")) for column in keys))
-    key = key if len(keys) > 1 else keys[0] if keys else f.lit(None).cast("string")
-    content_type = f.lit(CONTENT_TYPE_NAMES[ContentType.JSON])
-    return rows.select(key.alias("key"), payload.alias("payload"), content_type.alias("content_type"))
-
-
 FILE: Final = "window.json"
 _STATE: Final = "spark.sql.streaming.stateStore."
 STATE_SETTINGS: Final = {
@@ -358,6 +220,146 @@ def _preview(run: Run, spec: WindowSpec, count: int) -> Report:
         figures={"windows": len(shown)},
         tables=[table] if shown else [],
     )
+
+
+# windows, as functions from DataFrame to DataFrame
+
+
+EVENT_AT: Final = "_event_at"
+ACCEPTED: Final = "_accepted"
+TYPES: Final = {"text": "string", "int": "bigint", "float": "double", "bool": "boolean", "time": "timestamp"}
+TIMES: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
+COLLECTED_MAX: Final = 1_000  # values in one list
+
+_NUMBER: Final = r"^\s*-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\s*$"
+
+
+def windowed(messages: DataFrame, spec: WindowSpec) -> DataFrame:
+    """Messages of the source in, messages for the sink out: `key`, and `payload` as JSON text."""
+    return as_messages(windows(events_of(messages, spec), spec), spec)
+
+
+def events_of(messages: DataFrame, spec: WindowSpec) -> DataFrame:
+    """The fields that a spec needs, the event time (null when a message has none) and whether the filter accepts it."""
+    needed = types_of(spec)
+    schema = _schema(needed)
+    columns = [f.struct(*(name for name in MESSAGE_COLUMNS if name in messages.columns)).alias(MESSAGE[:-1])]
+    if schema:
+        columns.append(f.from_json(f.col("payload").cast("string"), schema).alias("_json"))
+    fields = messages.select(*columns)
+    if schema:
+        fields = fields.select(MESSAGE[:-1], "_json.*")
+    at = f.col(f"{MESSAGE}{PUSHED_AT}") if spec.event_time == PUSHED_AT else _time(_field(spec.event_time))
+    return fields.select("*", at.alias(EVENT_AT), _accepted(fields, spec).alias(ACCEPTED))
+
+
+def _schema(types: dict[str, Any]) -> str:
+    """The fields as a type of Spark's, nested by their dots; "" when there are none."""
+    tree: dict[str, Any] = {}
+    for name, kind in sorted(types.items()):
+        *above, last = name.split(".")
+        node = tree
+        for part in above:
+            node = node.setdefault(part, {})
+            if not isinstance(node, dict):
+                raise InvalidField(f"fields: {name!r} is inside a field that is used as a value itself")
+        node[last] = TYPES[kind]
+    return _ddl(tree) if tree else ""
+
+
+def _ddl(tree: dict[str, Any]) -> str:
+    parts = ((name, _ddl(kind) if isinstance(kind, dict) else kind) for name, kind in tree.items())
+    return f"struct<{', '.join(f'`{name}`: {kind}' for name, kind in parts)}>"
+
+
+def _field(name: str) -> Column:
+    return f.col(".".join(f"`{part}`" for part in name.split(".")))
+
+
+def _time(text: Column) -> Column:
+    """RFC 3339 text, or seconds, milliseconds or microseconds since 1970, told apart by their size."""
+    number = f.when(text.rlike(_NUMBER), text.try_cast("double"))
+    size = f.abs(number)
+    micros = f.when(size < 1e11, number * 1e6).when(size < 1e14, number * 1e3).otherwise(number)
+    return f.coalesce(f.timestamp_micros(f.round(micros).cast("bigint")), text.try_cast("timestamp"))
+
+
+def _accepted(fields: DataFrame, spec: WindowSpec) -> Column:
+    from pyspark.errors import AnalysisException, ParseException
+
+    if spec.filter is None:
+        return f.lit(True)
+    try:
+        condition = f.expr(spec.filter)
+        kind = fields.select(condition).schema[0].dataType.simpleString()
+    except (AnalysisException, ParseException) as error:
+        hint = (
+            'say what the fields are that it names: [fields] total = "float"; columns of the message are message.key …'
+        )
+        raise InvalidField(f"filter: {query_error(str(error))}", hint=hint) from None
+    if kind != "boolean":
+        raise InvalidField(f"filter: it gives {kind}, not true or false")
+    return f.coalesce(condition, f.lit(False))
+
+
+def windows(events: DataFrame, spec: WindowSpec) -> DataFrame:
+    """One row per window and key: window_start, window_end, the keys, the aggregates."""
+    lateness = f"{round(seconds_of(spec.lateness, 'lateness', is_zero_allowed=True) * 1000)} milliseconds"
+    timed = events.where(f.col(ACCEPTED) & f.col(EVENT_AT).isNotNull()).withWatermark(EVENT_AT, lateness)
+    keys = [_field(name).alias(f"_key{number}") for number, name in enumerate(spec.keys)]
+    figures = [_figure(aggregate).alias(f"_figure{number}") for number, aggregate in enumerate(spec.aggregates)]
+    grouped = timed.groupBy(_window(spec).alias("_window"), *keys, *_no_key(spec)).agg(*figures)
+    named = [f.col(f"_key{number}").alias(name) for number, name in enumerate(spec.keys)]
+    named += [f.col(f"_figure{number}").alias(aggregate.shown) for number, aggregate in enumerate(spec.aggregates)]
+    return grouped.select(f.col("_window.start").alias(START), f.col("_window.end").alias(END), *named)
+
+
+def _window(spec: WindowSpec) -> Column:
+    def interval(name: str) -> str:
+        return f"{round(seconds_of(getattr(spec.window, name), f'window.{name}') * 1000)} milliseconds"
+
+    if spec.window.type == "session":
+        return f.session_window(EVENT_AT, interval("gap"))
+    if spec.window.type == "sliding":
+        return f.window(EVENT_AT, interval("size"), interval("slide"))
+    return f.window(EVENT_AT, interval("size"))
+
+
+def _no_key(spec: WindowSpec) -> list[Column]:
+    """Spark has no sessions over a stream without a key: one that is always the same, and that it cannot fold away."""
+    if spec.keys or spec.window.type != "session":
+        return []
+    return [(f.unix_micros(EVENT_AT) * 0).alias("_no_key")]
+
+
+def _figure(aggregate: Aggregate) -> Column:
+    if aggregate.field is None:
+        return f.count("*")
+    field, at = _field(aggregate.field), f.col(EVENT_AT)
+    if aggregate.percentile is not None:
+        return f.percentile_approx(field, aggregate.percentile)
+    match aggregate.function:
+        case "first":
+            return f.min_by(field, at)
+        case "last":
+            return f.max_by(field, at)
+        case "collect":
+            return f.slice(f.sort_array(f.collect_list(field)), 1, COLLECTED_MAX)
+        case "approx_distinct":
+            return f.approx_count_distinct(field)
+        case name:
+            plain = {"count": f.count, "sum": f.sum, "avg": f.avg, "min": f.min, "max": f.max, "stddev": f.stddev}
+            return plain[name](field)
+
+
+def as_messages(rows: DataFrame, spec: WindowSpec) -> DataFrame:
+    """Windows as messages: the key is that of the group, the payload a JSON object."""
+    payload = f.to_json(f.struct("*"), {"ignoreNullFields": "false", "timestampFormat": TIMES})
+    keys = [f.col(f"`{name}`").cast("string") for name in spec.keys]
+    key = f.concat_ws("/", *(f.coalesce(column, f.lit("null")) for column in keys))
+    key = key if len(keys) > 1 else keys[0] if keys else f.lit(None).cast("string")
+    content_type = f.lit(CONTENT_TYPE_NAMES[ContentType.JSON])
+    return rows.select(key.alias("key"), payload.alias("payload"), content_type.alias("content_type"))
 
 
 PIPELINE: Final = Pipeline(

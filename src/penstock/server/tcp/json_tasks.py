@@ -1,7 +1,7 @@
 """The JSON protocol of tasks on one TCP connection: types 1 to 9, without a correlation.
 
-Requests are dealt with one after the other and answered in their order, with ACK or NACK. What waits is bounded as all
-requests of a connection are; while the client does not read its answers, no more are made.
+Requests are executed one after the other and answered in their order, with ACK or NACK. What waits is bounded as all
+requests of a connection are; while the client does not read its replies, no more are made.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock import operations as ops
 from penstock.broker import Broker, Client
 from penstock.broker.callbacks import awaited_answer_of
 from penstock.errors import BadRequest, PenstockError
-from penstock.server import claiming, tasks
+from penstock.server import tasks
 from penstock.wire import json_frames
 from penstock.wire import json_tasks as json
 from penstock.wire.frames import JsonType
@@ -34,17 +34,17 @@ class Readable(Protocol[T_co]):
         ...
 
 
-Answer = Callable[[int, bytes, int], None]  # (type, body, bytes of the request)
+SendReply = Callable[[int, bytes, int], None]  # (type, body, bytes of the request)
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
-class Talk:
-    """See the module's rules. `answer` sends; `spawn` runs a coroutine for the connection."""
+class JsonTaskProtocol:
+    """Requests of a connection, answered in order. `reply` sends; `spawn` runs a coroutine for the connection."""
 
-    def __init__(self, broker: Broker, client: Client, answer: Answer, spawn: Spawn) -> None:
+    def __init__(self, broker: Broker, client: Client, reply: SendReply, spawn: Spawn) -> None:
         self._broker = broker
         self._client = client
-        self._answer = answer
+        self._reply = reply
         self._spawn = spawn
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._running: asyncio.Task[None] | None = None
@@ -78,19 +78,19 @@ class Talk:
             while self._waiting:
                 await self._has_room.wait()
                 kind, body = self._waiting.popleft()
-                answer = await awaited_answer_of(_HANDLERS[kind](self._broker, self._client, body))
-                if isinstance(answer, PenstockError):
-                    self._answer(JsonType.NACK, error_body(answer), len(body))
+                reply = await awaited_answer_of(_HANDLERS[kind](self._broker, self._client, body))
+                if isinstance(reply, PenstockError):
+                    self._reply(JsonType.NACK, error_body(reply), len(body))
                 else:
-                    self._answer(answer[0], answer[1], len(body))
+                    self._reply(reply[0], reply[1], len(body))
         finally:
             self._running = None
 
 
-Handled = tuple[int, bytes]  # type and body of the answer
+Reply = tuple[int, bytes]  # its type and its body
 
 
-def _ack(view: Any) -> Handled:
+def _ack(view: Any) -> Reply:
     return JsonType.ACK, encode(view)
 
 
@@ -99,30 +99,32 @@ async def _read(reader: Readable[T_co], body: bytes) -> T_co:
     return await asyncio.to_thread(reader.read, body) if len(body) > LARGE_BYTES else reader.read(body)
 
 
-async def _submit(broker: Broker, client: Client, body: bytes) -> Handled:
+async def _submit(broker: Broker, client: Client, body: bytes) -> Reply:
     return _ack(await tasks.submit(broker, client, await _read(json.submission, body)))
 
 
-async def _claim(broker: Broker, client: Client, body: bytes) -> Handled:
-    return _ack(await claiming.claim(broker, client, await _read(json_frames.claim, body)))
+async def _claim(broker: Broker, client: Client, body: bytes) -> Reply:
+    return _ack(await tasks.claim(broker, client, await _read(json_frames.claim, body)))
 
 
-async def _result(broker: Broker, client: Client, body: bytes) -> Handled:
+async def _result(broker: Broker, client: Client, body: bytes) -> Reply:
     view, error = await tasks.finish(broker, client, await _read(json.finished, body))
     if error is None:
         return _ack(view)
     return JsonType.NACK, error_body(error)[:-1] + b"," + encode(view)[1:]
 
 
-async def _heartbeat(broker: Broker, client: Client, body: bytes) -> Handled:
-    given = await _read(json_frames.heartbeat, body)
-    held = [_held(receipt, await claiming.hold(broker, client, receipt, given.lease_ms)) for receipt in given.receipts]
-    noted = [await awaited_answer_of(_progress(broker, client, progress)) for progress in given.progress]
-    results = json.finish_results([progress.task_id for progress in given.progress], noted).results
-    if given.is_leaving:
-        await broker.execute(client, ops.ForgetWorker(given.worker_id))
+async def _heartbeat(broker: Broker, client: Client, body: bytes) -> Reply:
+    heartbeat = await _read(json_frames.heartbeat, body)
+    held = [
+        _held(receipt, await tasks.hold(broker, client, receipt, heartbeat.lease_ms)) for receipt in heartbeat.receipts
+    ]
+    noted = [await awaited_answer_of(_progress(broker, client, progress)) for progress in heartbeat.progress]
+    results = json.finish_results([progress.task_id for progress in heartbeat.progress], noted).results
+    if heartbeat.is_leaving:
+        await broker.execute(client, ops.ForgetWorker(heartbeat.worker_id))
         return _ack(json_frames.HeartbeatAnswer([], held, results))
-    news = await broker.execute(client, ops.HeartbeatWorker(json_frames.HEARTBEAT.read(given)))
+    news = await broker.execute(client, ops.HeartbeatWorker(json_frames.HEARTBEAT.read(heartbeat)))
     return _ack(json_frames.HeartbeatAnswer(list(news.cancelled), held, results))
 
 
@@ -136,22 +138,22 @@ def _held(receipt: str, answer: Any) -> json_frames.Held:
     return json_frames.Held(receipt, "ok", answer)
 
 
-async def _query(broker: Broker, client: Client, body: bytes) -> Handled:
-    given = await _read(json_frames.query, body)
-    return _ack(json.task_view(await tasks.task(broker, client, given.task_id, given.wait_ms)))
+async def _query(broker: Broker, client: Client, body: bytes) -> Reply:
+    query = await _read(json_frames.query, body)
+    return _ack(json.task_view(await tasks.task(broker, client, query.task_id, query.wait_ms)))
 
 
-async def _cancel(broker: Broker, client: Client, body: bytes) -> Handled:
+async def _cancel(broker: Broker, client: Client, body: bytes) -> Reply:
     task_id = (await _read(json_frames.cancel, body)).task_id
     return _ack(json.task_view(await broker.execute(client, ops.CancelTask(task_id))))
 
 
-async def _list(broker: Broker, client: Client, body: bytes) -> Handled:
+async def _list(broker: Broker, client: Client, body: bytes) -> Reply:
     search = json.TASK_SEARCH.read(await _read(json_frames.search, body or b"{}"))
     return _ack(json.tasks_view(await broker.execute(client, ops.ListTasks(search))))
 
 
-_HANDLERS: Final[dict[int, Callable[[Broker, Client, bytes], Awaitable[Handled]]]] = {
+_HANDLERS: Final[dict[int, Callable[[Broker, Client, bytes], Awaitable[Reply]]]] = {
     JsonType.SUBMIT_TASK: _submit,
     JsonType.CLAIM_TASK: _claim,
     JsonType.TASK_RESULT: _result,

@@ -1,17 +1,21 @@
-"""What a browser may be made to do: which hosts, origins and sites are refused.
+"""Where a request comes from: which hosts, origins and sites are refused, and whose address counts.
 
 A page of somebody else can have its own name point to this machine (DNS rebinding): so a request names, in `Host`, an
 IP address, a loopback name, the name that the broker listens on, or one of the setting `hosts`. It can send requests
 from its own origin: so `Origin` is this server's own, with scheme, host and port, or one of `cors_origins`. It can load
 things from here without an origin: so what comes from another site is refused, but for a person who follows a link to a
 page. Probes of a load balancer know no name, and are exempt.
+
+The client's address is that of the peer, or the one that trusted proxies name. `X-Forwarded-For` is a list to which
+each proxy appends the address it received the request from. Anybody may begin such a list, so it is read from its end,
+and only as far as each next address was added by a trusted one.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from penstock.errors import BadRequest, NotAuthorised, PenstockError
@@ -24,7 +28,7 @@ _ORIGIN_HINT: Final = "name the origin in cors_origins"
 
 
 class Browsers:
-    """See the module's rules."""
+    """Refuses requests that a page of somebody else may have caused."""
 
     def __init__(self, bound: str, hosts: Iterable[str], origins: Iterable[str]) -> None:
         self._hosts = frozenset(_plain(host.encode()) for host in (bound, "localhost", *hosts))
@@ -82,3 +86,45 @@ def _is_address(name: bytes) -> bool:
 
 def _text(name: bytes) -> str:
     return name[:100].decode("latin-1")
+
+
+HEADER = b"x-forwarded-for"
+
+
+class Proxies:
+    """The proxies that are trusted."""
+
+    def __init__(self, networks: Iterable[str] = ()) -> None:
+        self._networks = [ipaddress.ip_network(each, strict=False) for each in networks]
+
+    def trusts(self, address: str) -> bool:
+        """Whether what this peer says of others is believed."""
+        return bool(self._networks) and (known := _address(address)) is not None and self._is_proxy(known)
+
+    def client(self, peer: str, headers: Sequence[tuple[bytes, bytes]]) -> str:
+        """The address of who asks, of whom `peer` was the last to tell."""
+        told = [each for name, value in headers if name == HEADER for each in value.decode("latin-1").split(",")]
+        address = peer
+        while told and self.trusts(address):
+            before = _address(told.pop())
+            if before is None:
+                break
+            address = str(before)
+        return address
+
+    def _is_proxy(self, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+        return any(address in network for network in self._networks)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """An address, with or without a port and brackets; None for anything else."""
+    text = text.strip()
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        found = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
