@@ -39,7 +39,8 @@ def use(path: Path, data_mode: str | None = None) -> dict[str, int]:
     """The modes while it is open, after one of everything was made."""
     with penstock.open(path, data_mode=data_mode) as ps:
         ps.create_queue("q").push(b"secret")
-        session: Any = ps.session
+        blocking: Any = ps.session
+        session = blocking.session
         run_operation(session, ops.Stage("q", f"{0:016x}-1-{0:032x}", 0, b"secret"))
         session.files.pin("reader", None)
         session.tasks.caught_up()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import random
 import re
 import socket
@@ -10,6 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -583,3 +585,47 @@ def test_whatever_a_message_holds_comes_back(broker, session):
         for name in ("payload", "key", "trace", "dedup_key", "content_type", "priority", "pushed_at"):
             assert getattr(delivery, name) == getattr(message, name)
         assert delivery.headers == (message.headers or {})
+
+
+class BufferingProxy(BaseHTTPRequestHandler):
+    """Speaks HTTP/1.0 to the broker and passes a response on when it is whole, on a connection that it closes."""
+
+    port = 0
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        upstream = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
+        upstream._http_vsn, upstream._http_vsn_str = 10, "HTTP/1.0"  # type: ignore[attr-defined]
+        upstream.request("POST", self.path, body, dict(self.headers.items()))
+        with upstream.getresponse() as answer:
+            whole = answer.read()
+            self.send_response(answer.status)
+            self.send_header("content-type", answer.headers["content-type"])
+            self.end_headers()  # no length: the body ends with the connection
+            self.wfile.write(whole)
+        upstream.close()
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+def test_a_proxy_that_buffers_and_closes_every_connection_only_costs_time(broker, session):
+    handler = type("Handler", (BufferingProxy,), {"port": broker.server.port})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{proxy.server_address[1]}"
+        with connect(url) as ps:
+            queue = ps.queue("mail")
+            queue.push(b"a")
+            queue.push_many([b"b", b"c"])
+            queue.lease(3, wait=1).ack()
+            assert not queue.lease(1, wait=0.05)
+
+        async def push():
+            async with aio.connect(url) as ps:
+                await asyncio.gather(*(ps.queue("mail").push(b"d") for _ in range(20)))
+                assert len(await ps.queue("mail").lease(20, wait=1)) == 20
+
+        on_a_loop(push())
+        proxy.shutdown()
+    assert len(payloads(session, "mail")) == 23

@@ -31,6 +31,7 @@ from penstock.telemetry.metrics import Pace, group_row
 from tests.support.accounts import assert_accounts
 from tests.support.dose import NIGHTLY, dose
 from tests.support.forgetful import ForgetfulDisk
+from tests.support.operations import keep_house
 from tests.support.steps import limit_steps
 
 DOSE = settings(
@@ -236,7 +237,7 @@ class SelectionMachine(RuleBasedStateMachine):
             self.open()
             self.leases.clear()
         else:
-            getattr(self.session, what)()
+            keep_house(self.session, what)
 
     @rule(count=st.sampled_from([1, 2, 100]), how=st.sampled_from(["ack", "ack", "nack", "release"]))
     def drain(self, count: int, how: str) -> None:

@@ -38,7 +38,7 @@ from penstock.storage.staging import decode_staged, encode_staged, name_for
 from tests.support.accounts import assert_accounts
 from tests.support.dose import dose
 from tests.support.forgetful import ForgetfulDisk, PowerCut
-from tests.support.operations import run_operation
+from tests.support.operations import keep_house, run_operation
 from tests.support.sinks import committed, opened, payloads, staged, staged_files
 
 DAY = 86_400
@@ -305,7 +305,7 @@ def test_a_power_cut_at_any_operation_of_the_disk_leaves_neither_gap_nor_duplica
 def test_what_sinks_have_committed_survives_housework_and_a_restart(session, clock, housework):
     committed(session, 0, staged(session, [b"a"]), origin="query")
     committed(session, 7, staged(session, [b"b"]), origin="query")
-    getattr(session, housework)()
+    keep_house(session, housework)
     session._disk.kill()
     session = opened(session._disk, clock, 2)
     committed(session, 8, staged(session, [b"c"]))
@@ -347,7 +347,7 @@ def test_any_history_of_commits_replays_and_restarts_stores_each_batch_once(seed
             for _ in range(rng.randint(1, 8)):
                 is_in = step(session, batch, names).batch >= batch
                 if rng.random() < 0.2:
-                    getattr(session, rng.choice(["checkpoint", "seal"]))()
+                    keep_house(session, rng.choice(["checkpoint", "seal"]))
             if rng.random() < 0.3:
                 disk = session._disk
                 assert isinstance(disk, ForgetfulDisk)

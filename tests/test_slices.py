@@ -33,12 +33,12 @@ def ps(clock):
 
 
 def group_of(ps):
-    return ps._session.shard.core.by_name["mail"].groups[0]
+    return ps._session.session.shard.core.by_name["mail"].groups[0]
 
 
 def tick(ps):
-    ps._session.shard.look(lambda now: None)
-    assert_accounts(ps._session.shard)
+    ps._session.session.shard.look(lambda now: None)
+    assert_accounts(ps._session.session.shard)
 
 
 def ticks_until_none(ps, count):
@@ -126,7 +126,7 @@ def test_upkeep_comes_back_at_once_while_something_is_due(ps, clock):
     queue = ps.create_queue("mail", ttl_seconds=10.0)
     queue.push_many([b"x"] * 9)
     clock.advance(11)
-    shard = ps._session.shard
+    shard = ps._session.session.shard
 
     tick(ps)
 

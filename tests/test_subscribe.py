@@ -79,11 +79,12 @@ def hire(queue):
 def beats(ps, monkeypatch):
     """`beats(n)` returns when n more heartbeats were answered; there are `BEATS` in a session."""
     monkeypatch.setattr(limits, "heartbeats_per_session", BEATS)
-    heartbeat, beaten = ps._session.heartbeat, threading.Semaphore(0)
+    execute, beaten = ps._session.execute, threading.Semaphore(0)
 
-    def counted(*call):
-        answer = heartbeat(*call)
-        beaten.release()
+    def counted(operation):
+        answer = execute(operation)
+        if isinstance(operation, ops.Heartbeat):
+            beaten.release()
         return answer
 
     def wait(count):
@@ -92,7 +93,7 @@ def beats(ps, monkeypatch):
         for _ in range(count):
             assert beaten.acquire(timeout=SECONDS)
 
-    monkeypatch.setattr(ps._session, "heartbeat", counted)
+    monkeypatch.setattr(ps._session, "execute", counted)
     return wait
 
 

@@ -130,7 +130,7 @@ class Life:
 
     def _expired(self) -> dict[str, TaskView]:
         before = views(self.office)
-        self.office.session.tasks.task_index.expire()
+        self.office.session.session.tasks.task_index.expire()
         after = views(self.office)
         gone = {task_id: view for task_id, view in before.items() if task_id not in after}
         self.expired |= set(gone)
@@ -147,10 +147,10 @@ class Life:
     def lose(self) -> None:
         """The database goes; what is shown afterwards is the same."""
         before = self._expired()
-        index = self.office.session.tasks.task_index
+        index = self.office.session.session.tasks.task_index
         index.close()
         (self.office.path / NAME).unlink(missing_ok=True)
-        self.office.session.tasks._task_index = None
+        self.office.session.session.tasks._task_index = None
         assert views(self.office) == before
 
     def restart(self) -> None:
@@ -167,7 +167,7 @@ class Life:
     def check(self) -> None:
         """Also of some tasks that were asked for by themselves, while the task index was behind."""
         behind = {task_id: self.office.task(task_id) for task_id in self.rng.sample(self.ids, min(3, len(self.ids)))}
-        core = self.office.session.shard.core
+        core = self.office.session.session.shard.core
         shown = views(self.office)
         assert set(shown) == set(self.ids)
         assert behind == {task_id: shown[task_id] for task_id in behind}

@@ -32,7 +32,7 @@ def backlog(office: Archive, count: int = 30) -> None:
 
 
 def position(office: Archive) -> int:
-    follower = office.session.tasks.task_index._follower
+    follower = office.session.session.tasks.task_index._follower
     assert isinstance(follower, Follower)
     return follower.position
 
@@ -56,7 +56,7 @@ def test_what_has_not_changed_is_read_from_its_row(office, monkeypatch):
     caught_up(office)
     backlog(office)
     monkeypatch.setattr(
-        office.session.shard.journal, "reader", lambda: pytest.fail("the journal need not be read for this")
+        office.session.session.shard.journal, "reader", lambda: pytest.fail("the journal need not be read for this")
     )
 
     assert look(office, pending) == "pending"
@@ -70,7 +70,7 @@ def test_a_final_task_is_read_from_its_row(office, monkeypatch):
     caught_up(office)
     backlog(office)
     monkeypatch.setattr(
-        office.session.shard.journal, "reader", lambda: pytest.fail("the journal need not be read for this")
+        office.session.session.shard.journal, "reader", lambda: pytest.fail("the journal need not be read for this")
     )
 
     assert look(office, task_id) == "completed"
@@ -160,7 +160,7 @@ def test_a_compressed_batch_is_looked_into(office):
     tasks = [office.new(args=b'["' + b"x" * 500 + b'"]') for _ in range(50)]
     batch = Batch(tasks_batch(tasks).encode(compress=True))
     assert batch.compressed
-    office.told(office.session.push("mail", batch, None, None))
+    office.session.push("mail", batch, None, None)
     backlog(office)
 
     assert look(office, tasks[25].task_id) == "pending"
@@ -218,7 +218,7 @@ def test_many_are_answered_from_their_rows_and_the_few_that_changed_from_the_jou
     large_backlog(office)
     before = position(office)
 
-    views = office.session.tasks.task_index.views(ids)
+    views = office.session.session.tasks.task_index.views(ids)
 
     assert position(office) == before
     assert sorted(view.task_id for view in views) == sorted(ids)

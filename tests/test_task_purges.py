@@ -61,7 +61,7 @@ def test_a_task_that_was_final_for_long_before_a_seal_keeps_its_rows(office):
     office.lease_one().finish("dead", error="boom")
     office.everything()
     office.clock.advance(WEEK + 1)
-    assert office.session.tasks.task_index.expire() == 1
+    assert office.session.session.tasks.task_index.expire() == 1
 
     run_operation(office.session, ops.Seal())
     office.start_over()
@@ -75,7 +75,7 @@ def test_identities_are_kept_no_longer_than_they_are_needed(office):
     office.lease_one().finish()
     purge(office)
     assert office.everything() == []
-    follower = office.session.tasks.task_index._follower
+    follower = office.session.session.tasks.task_index._follower
 
     def kept() -> int:
         with follower.database.reading() as connection:

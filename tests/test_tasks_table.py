@@ -40,7 +40,7 @@ class Archive(Office):
         self.session = self.ps._session
 
     def rows(self, task_id: str | None = None) -> list[dict[str, Any]]:
-        files = sorted(file.name for file in self.session.shard.store.files() if file.table == TASKS)
+        files = sorted(file.name for file in self.session.session.shard.store.files() if file.table == TASKS)
         found = [row for name in files for row in pq.read_table(self.path / name).to_pylist()]
         return [row for row in found if task_id in (None, row["task_id"])]
 
@@ -136,10 +136,10 @@ def test_the_task_index_is_made_anew_as_it_was(office):
     assert len(before) == 7
 
     # The process goes on: only the database is lost.
-    task_index = office.session.tasks.task_index
+    task_index = office.session.session.tasks.task_index
     task_index.close()
     (office.path / NAME).unlink()
-    office.session.tasks._task_index = None
+    office.session.session.tasks._task_index = None
 
     assert office.everything() == before
     assert office.state(running.task_id) == "running"
@@ -193,7 +193,7 @@ def test_files_of_tasks_are_verified_and_listed_anew(office, tmp_path):
 
     office.enqueue()
     run_operation(office.session, ops.Seal())
-    store = office.session.shard.store
+    store = office.session.session.shard.store
     (name,) = [file.name for file in store.files() if file.table == TASKS]
     rebuilt = rebuild_manifest(RealDisk(office.path), store.sealed_sequence).manifest
     assert rebuilt.files[name] == store.manifest.files[name]
@@ -223,7 +223,7 @@ def test_arguments_that_are_not_text_in_utf8_are_kept_as_far_as_they_go(office):
     from penstock.model import ContentType, Message
 
     batch = Batch.build([Message(payload=envelope, content_type=ContentType.TASK), Message(payload=b"x")])
-    office.told(office.session.push("mail", batch, None, None))
+    office.session.push("mail", batch, None, None)
     run_operation(office.session, ops.Seal())
 
     assert [msgspec.json.decode(row["args"]) for row in office.rows()] in ([], [["�"]])
@@ -307,7 +307,7 @@ def test_a_worker_is_believed_when_the_row_group_is_no_longer_at_hand(office):
     run_operation(office.session, ops.Seal())
     office.reopen()
     run = office.lease_one()
-    office.session.shard.store._batches.drop(lambda key: True)
+    office.session.session.shard.store._batches.drop(lambda key: True)
 
     run.finish(result="done")
 

@@ -104,23 +104,18 @@ def cuts(world: AnyWorld, face: Any, work: Any) -> Iterator[Limit]:
     yield from ((EVERYTHING, number) for number in (*range(0, down, step), down))
 
 
-def call(name: str, *arguments: Any) -> Any:
-    """A method of the session, for either face."""
-
-    def work(ps: Any) -> Any:
-        answer = getattr(ps._session, name)(*arguments)
-        return answer[0] if isinstance(answer, tuple) else answer
-
-    return work
+def execute(operation: ops.Operation[Any]) -> Any:
+    """An operation, for either face."""
+    return lambda ps: ps._session.execute(operation)
 
 
 @over_both
 @pytest.mark.parametrize("face", FACES)
 def test_a_finish_is_accepted_wherever_the_wire_is_cut(world, face):
-    for limit in cuts(world, face, call("finish_tasks", running(world.session, world.queue(), 2))):
+    for limit in cuts(world, face, execute(ops.FinishTasks(running(world.session, world.queue(), 2)))):
         finishes = running(world.session, world.queue(), 2)
         with world.cut(limit, limit) as proxy:
-            assert face(proxy, call("finish_tasks", finishes)) == [None, None], limit
+            assert face(proxy, execute(ops.FinishTasks(finishes))) == [None, None], limit
         for each in finishes:
             view = run_operation(world.session, ops.FindTask(each.task_id))[0]
             assert (view.state, view.result, len(view.runs)) == (TaskState.COMPLETED, b"7", 1)
@@ -133,10 +128,10 @@ def test_tasks_are_stored_once_wherever_the_wire_is_cut(world, face):
         first = new(queue)
         return [first, new(queue, depends_on=(first.task_id,)), new(queue, unique_key="k")]
 
-    for limit in cuts(world, face, call("submit_tasks", workflow(world.queue()))):
+    for limit in cuts(world, face, execute(ops.SubmitTasks(workflow(world.queue())))):
         tasks = workflow(queue := world.queue())
         with world.cut(limit, limit) as proxy:
-            told = face(proxy, call("submit_tasks", tasks))
+            told = face(proxy, execute(ops.SubmitTasks(tasks)))
         assert [(each.task_id, each.is_new) for each in told] == [(each.task_id, True) for each in tasks], limit
         assert {
             each.task_id for each in run_operation(world.session, ops.ListTasks(TaskFilter(queue=queue)))[0].tasks
@@ -149,7 +144,7 @@ def test_tasks_are_stored_once_wherever_the_wire_is_cut(world, face):
 @pytest.mark.parametrize("options", [{}, {"priority": 200, "max_attempts": 3}])
 def test_a_single_task_is_pushed_once_wherever_the_wire_is_cut(world, face, options):
     def push(queue: str) -> Any:
-        return call("push_one", queue, envelopes.task_message(new(queue, **options)), None)
+        return lambda ps: ps._session.push_one(queue, envelopes.task_message(new(queue, **options)), None)
 
     for limit in cuts(world, face, push(world.queue())):
         queue = world.queue()

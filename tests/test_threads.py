@@ -284,7 +284,7 @@ def test_a_wait_ends_empty_when_its_patience_does(ps):
     queue = ps.create_queue("mail")
 
     assert len(queue.lease(1, wait=0.01)) == 0
-    assert not ps._session.shard.waiters
+    assert not ps._session.session.shard.waiters
 
 
 def test_closing_wakes_whoever_waits(ps, pool, waiting):
@@ -327,7 +327,7 @@ def test_deleting_a_queue_wakes_whoever_waits_for_it(ps, pool, waiting):
 
     with pytest.raises(QueueNotFound):
         future.result(SECONDS)
-    assert not ps._session.shard.waiters
+    assert not ps._session.session.shard.waiters
 
 
 def test_consuming_acknowledges_what_the_loop_is_done_with(ps):
@@ -437,7 +437,7 @@ def test_a_lease_runs_out_while_nobody_calls(ps):
     leased = queue.lease(1, lease_seconds=0.05)
 
     # The dead letter comes by itself: nobody touches the queue meanwhile.
-    shard = ps._session.shard
+    shard = ps._session.session.shard
     arrived = threading.Event()
     with shard.lock:
         apply = shard.core.apply

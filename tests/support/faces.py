@@ -20,6 +20,7 @@ import msgspec
 
 import penstock
 from penstock import aio
+from penstock import operations as ops
 from penstock.client._async.delivery import Leased as AsyncLeased
 from penstock.client._sync.delivery import Leased
 from penstock.client.member import MemberState
@@ -169,17 +170,17 @@ class Face:
         place = MemberState(
             queue, group, member, start, 1, None, session_seconds
         )  # checks what a subscription is given
-        told = self._of_session("join", queue, group, member, session_seconds, place.start)
+        told = self._of_session(ops.Join(queue, group, member, session_seconds, place.start))
         self.joined.append((queue, group, member, told.generation))
         return told
 
     def do_heartbeat(self, of: int, held: Sequence[str]) -> Any:
         """By the assignment that some join was told, which may be an old one."""
-        return self._of_session("heartbeat", *self.joined[of % len(self.joined)], held) if self.joined else None
+        return self._of_session(ops.Heartbeat(*self.joined[of % len(self.joined)], held)) if self.joined else None
 
     def do_leave(self, of: int) -> None:
         if self.joined:
-            self._of_session("leave", *self.joined[of % len(self.joined)])
+            self._of_session(ops.Leave(*self.joined[of % len(self.joined)]))
 
     def do_lease_as_member(self, of: int, max: int) -> Any:
         if not self.joined:
@@ -190,17 +191,13 @@ class Face:
             self.leases.append(leased)
         return leased
 
-    def _of_session(self, op: str, *args: Any) -> Any:
-        """What the session of the client answers, once it is confirmed."""
-        told = getattr(self.ps._session, op)(*args)
-        result, ticket = told if isinstance(told, tuple) else (None, told)
-        self.ps._session.confirm(ticket)
-        return result
+    def _of_session(self, operation: ops.Operation[Any]) -> Any:
+        """What the session of the client replies."""
+        return self.wait(self.ps._session.execute(operation))
 
     def _leased_by(self, queue: str, group: str, request: LeaseRequest) -> Any:
         session = self.ps._session
-        reply, ticket = session.lease(queue, group, request)
-        session.confirm(ticket)
+        reply = session.lease(queue, group, request, 0.0)
         return Leased(session, reply)
 
     def do_letters(self, queue: Any, **args: Any) -> Any:
@@ -272,9 +269,6 @@ class AsyncFace(Face):
         self._gather(tx, parts)
         self.wait(tx.__aexit__(None, None, None))
         return tx.ids
-
-    def _of_session(self, op: str, *args: Any) -> Any:
-        return self.wait(getattr(self.ps._session, op)(*args))
 
     def _leased_by(self, queue: str, group: str, request: LeaseRequest) -> Any:
         return AsyncLeased(self.ps._session, self.wait(self.ps._session.lease(queue, group, request, 0.0)))

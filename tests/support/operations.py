@@ -51,6 +51,15 @@ def blocking(session: Any) -> Any:
     return BlockingSession(session) if isinstance(session, Session) else session
 
 
+def keep_house(session: Session, what: str) -> None:
+    """Seal, compact, write a checkpoint, or close."""
+    operations: dict[str, Operation[Any]] = {"seal": Seal(), "compact": Compact()}
+    if what in operations:
+        session.run(operations[what])
+    else:
+        getattr(session, what)()
+
+
 def push_bytes(session: Session, queue: str, payload: bytes) -> tuple[MessageId, int]:
     """Push one message; (its id, ticket)."""
     return session.push_one(queue, encode_one(payload))

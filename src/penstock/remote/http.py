@@ -15,6 +15,7 @@ from __future__ import annotations
 import http.client
 import select
 import socket
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -165,8 +166,9 @@ class Responses:
 class HttpSocket:
     """A connection that looks like a socket on which frames travel. One POST is under way at a time."""
 
-    def __init__(self, made: socket.socket, head: Head, clock: Clock) -> None:
-        self._socket = made
+    def __init__(self, connect: Callable[[], socket.socket], head: Head, clock: Clock) -> None:
+        self._connect = connect
+        self._socket = connect()
         self._head = head
         self._clock = clock
         self.producer: Producer | None = None  # whose sequences the next request has
@@ -174,7 +176,13 @@ class HttpSocket:
         self._idle_since = clock.monotonic()
 
     def sendall(self, data: Buffer) -> None:
-        """Send frames, as one request. The last response must have been read."""
+        """Send frames, as one request; on a new connection if the last response has ended the old one."""
+        if not self.is_reusable():
+            seconds = self._socket.gettimeout()
+            self._socket.close()
+            self._socket = self._connect()
+            self._socket.settimeout(seconds)
+            self._responses = Responses()
         self._responses.begin()
         self._socket.sendall(self._head.of(len(data), self.producer) + data)
 

@@ -150,14 +150,21 @@ class Line:
         return failure
 
     def _connect(self, address: Address, seconds: float) -> None:
-        made = socket.create_connection((address.host, address.port), seconds)
-        self._socket = made
+        def connect() -> socket.socket:
+            made = socket.create_connection((address.host, address.port), seconds)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if self._shared.closing.is_set():  # whoever closed the session may have been too early to interrupt this
+                made.close()
+                raise Closed("this Penstock is closed")
+            return made
+
         if address.scheme == "http":
-            self._socket = HttpSocket(made, Head(self._settings, address), self._settings.clock)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._poll = select.poll()
-        self._poll.register(made, select.POLLIN)
+            self._socket = HttpSocket(connect, Head(self._settings, address), self._settings.clock)
+        else:
+            self._socket = connect()
+            self._poll = select.poll()
+            self._poll.register(self._socket, select.POLLIN)
         self.exchange.pending.clear()  # a greeting that failed
         self.exchange.connected()
         if self._shared.closing.is_set():  # whoever closed the session may have been too early to interrupt this line
