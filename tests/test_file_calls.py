@@ -14,7 +14,7 @@ from penstock import limits
 from penstock import operations as ops
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField, InvalidName, NotAuthorised, StorageError, TooLarge
-from penstock.remote.dialling import session as dial
+from penstock.remote.settings import session as dial
 from penstock.remote.settings import settings
 from penstock.replies import HistoryInfo
 from penstock.storage import pins

@@ -26,8 +26,8 @@ from penstock.errors import (
     TooLarge,
     Unavailable,
 )
-from penstock.remote import gathering
-from penstock.remote.urls import addresses
+from penstock.remote import linger
+from penstock.remote.settings import addresses
 from penstock.wire.frames import Type, frame
 from penstock.wire.requests import Welcome, encode
 from tests.support.brokers import BrokerThread
@@ -265,7 +265,7 @@ def test_a_message_that_is_refused_does_not_take_others_along(broker, session):
 
 
 def test_pushes_beyond_the_buffer_wait_for_room(broker, session, monkeypatch):
-    monkeypatch.setattr(gathering, "BUFFER_MAX", 10)
+    monkeypatch.setattr(linger, "BUFFER_MAX", 10)
 
     async def push():
         async with aio.connect(broker.url, linger_ms=1) as ps:

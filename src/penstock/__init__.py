@@ -193,8 +193,7 @@ def connect(
     whoever connected with it before can push no more. docs/client.md has the details.
     """
     from penstock.client.handles import Penstock
-    from penstock.remote.dialling import session
-    from penstock.remote.settings import settings
+    from penstock.remote.settings import session, settings
 
     wanted = settings(
         urls,

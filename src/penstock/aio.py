@@ -18,8 +18,7 @@ from penstock.client.handles import AsyncPenstock as Penstock
 from penstock.clock import Clock
 from penstock.embedded import AsyncSession, Session
 from penstock.model import Durability, check_path
-from penstock.remote.dialling import async_session
-from penstock.remote.settings import settings
+from penstock.remote.settings import async_session, settings
 
 __all__ = ["Delivery", "Leased", "Penstock", "Queue", "connect", "open", "open_in_memory"]
 

@@ -25,7 +25,7 @@ from penstock.cli.exits import SERVER_ERROR, CommandError, nothing_there
 from penstock.cli.options import AsJson, ContextOption, Flags, Url, command
 from penstock.errors import DirectoryInUse
 from penstock.model import check_name
-from penstock.remote import urls
+from penstock.remote import settings
 
 if TYPE_CHECKING:
     from penstock import Penstock
@@ -101,7 +101,7 @@ def add(
     known = load()
     check_name(name, "context")
     # A directory must mean the same wherever the next command is run.
-    address = urls.spelt_out(url)
+    address = settings.spelt_out(url)
     if "://" not in address:
         address = str(Path(address).expanduser().absolute())
     known.contexts[name] = Context(address)
@@ -169,7 +169,7 @@ class Broker(Flags):
     def address(self) -> str:
         """The URL of a broker, or the path of a data directory."""
         if self.url:
-            return urls.spelt_out(self.url)
+            return settings.spelt_out(self.url)
         context = named(self.context)
         return URL_DEFAULT if context is None else context.url
 

@@ -22,8 +22,7 @@ from penstock import operations as ops
 from penstock.clock import Clock
 from penstock.errors import PenstockError, StorageError, Unavailable
 from penstock.history.files import LocalFiles
-from penstock.remote.dialling import session
-from penstock.remote.settings import settings
+from penstock.remote.settings import session, settings
 from penstock.replies import HistoryInfo
 from penstock.storage import pins
 from penstock.storage.directory import MARKER, read_marker

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
-
-import msgspec
 
 from penstock import limits
 from penstock.model import DEFAULT_GROUP, PartitionLag
@@ -136,7 +135,7 @@ class Heartbeat(Operation[Membership], frozen=True):
     group: GroupName
     member: MemberName
     generation: int
-    held: list[str] = msgspec.field(default_factory=list)
+    held: Sequence[str] = ()
 
 
 @operation(

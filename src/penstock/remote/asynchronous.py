@@ -22,10 +22,10 @@ from penstock.errors import Closed, LeaseLost, PenstockError, RateLimited, Unava
 from penstock.forks import refuse_in_forks
 from penstock.model import Durability, MessageId, Outcome, Receipt
 from penstock.remote import request as asking
-from penstock.remote.connecting import Connector, Transport
+from penstock.remote.connector import Connector, Transport
 from penstock.remote.exchange import Exchange, Garbled, tell
-from penstock.remote.gathering import Gatherer, resolve
 from penstock.remote.http_pool import HttpPool
+from penstock.remote.linger import AsyncLinger, resolve
 from penstock.remote.producer import nameless
 from penstock.remote.request import Request
 from penstock.remote.session import AsyncRemoteSession
@@ -61,7 +61,7 @@ class AsyncSession(AsyncRemoteSession):
         self._granted = 0  # of them: woken, and not sent yet
         self._connector = Connector(self)
         linger = settings.linger_seconds
-        self._gatherer = None if linger is None else Gatherer(self, linger, settings.batch_max)
+        self._linger = None if linger is None else AsyncLinger(self, linger, settings.batch_max)
         refuse_in_forks(self)
 
     def descriptors(self) -> list[int]:
@@ -79,8 +79,8 @@ class AsyncSession(AsyncRemoteSession):
         if self._is_closed:
             return
         if self.loop is not None:
-            if self._gatherer is not None:
-                await self._gatherer.close()
+            if self._linger is not None:
+                await self._linger.close()
             while any(each.is_numbered for each in (*self.exchange.unanswered(), *self._waiting)):
                 await self.answered()
         self._is_closed = True
@@ -96,9 +96,9 @@ class AsyncSession(AsyncRemoteSession):
     # requests
 
     def submit(self, request: Request) -> None:
-        """Have a request sent as soon as it can be; `told` is called on the loop."""
+        """Have a request sent as soon as it can be; `on_reply` is called on the loop."""
         loop = self.loop or self._loop()
-        request.told = self._hook
+        request.on_reply = self._hook
         if self._is_closed:
             tell(request, Closed("this Penstock is closed", hint="connect again with penstock.aio.connect()"))
             return
@@ -334,8 +334,8 @@ class AsyncSession(AsyncRemoteSession):
     def push_bytes(self, queue: str, payload: bytes) -> Awaitable[MessageId]:
         if len(payload) > limits.payload_bytes_max:
             encode_one(payload)  # refuses it
-        if self._gatherer is not None and not self._is_closed:
-            return self._gatherer.push(queue, payload, self.loop or self._loop())
+        if self._linger is not None and not self._is_closed:
+            return self._linger.push(queue, payload, self.loop or self._loop())
         request = asking.push_one(queue, payload)
         if self._waiting or self._is_full:
             return self._push(request)

@@ -1,7 +1,7 @@
 """The session of the blocking face over TCP: a connection per concurrent caller.
 
-A caller takes a line that is free, or a new one, and gives it back. What waits long, such as a lease, holds its line
-and nobody else's. Lines to a broker that is stopping are kept for settling what it has handed out.
+A caller takes a connection that is free, or a new one, and gives it back. What waits long, such as a lease, holds its
+connection and nobody else's. Connections to a broker that is stopping are kept for settling what it has handed out.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from penstock.errors import Closed, LeaseLost, PenstockError, RateLimited
 from penstock.forks import refuse_in_forks
 from penstock.model import MessageId, Receipt
 from penstock.remote import request as asking
-from penstock.remote.gathering_threads import Gatherer
-from penstock.remote.line import Line, Shared
+from penstock.remote.connection import Connection, Shared
+from penstock.remote.linger import Linger
 from penstock.remote.request import Request
 from penstock.remote.session import RemoteSession
 from penstock.remote.settings import Settings
@@ -37,60 +37,60 @@ class Session(RemoteSession):
         self._settings = settings
         self._shared = Shared(settings)
         self._lock = threading.Lock()
-        self._idle: list[Line] = []
-        self._leaving: list[Line] = []  # free too; their broker has said goodbye
-        self._busy: set[Line] = set()
-        self._gatherer = None if settings.linger_seconds is None else Gatherer(settings, self._push_payloads)
+        self._idle: list[Connection] = []
+        self._leaving: list[Connection] = []  # free too; their broker has said goodbye
+        self._busy: set[Connection] = set()
+        self._linger = None if settings.linger_seconds is None else Linger(settings, self._push_payloads)
         refuse_in_forks(self)
-        with self.line() as line:
-            line.open(self._shared.micros(settings.connect_seconds))
+        with self.connection() as connection:
+            connection.open(self._shared.micros(settings.connect_seconds))
 
     def close(self) -> None:
         """Wait for pushes that are gathered, then hang up; calls that wait end with `Closed`."""
-        if self._gatherer is not None:
-            self._gatherer.close()
+        if self._linger is not None:
+            self._linger.close()
         self._shared.closing.set()
         with self._lock:
             idle, self._idle, self._leaving = self._idle + self._leaving, [], []
             busy = list(self._busy)
-        for line in idle:
-            line.close()
-        for line in busy:
-            line.interrupt()
+        for connection in idle:
+            connection.close()
+        for connection in busy:
+            connection.interrupt()
 
-    # lines
+    # connections
 
     @contextmanager
-    def line(self, finishes: bool = False) -> Iterator[Line]:
-        """A line for the block."""
-        line = self.take(finishes)
+    def connection(self, finishes: bool = False) -> Iterator[Connection]:
+        """A connection for the block."""
+        connection = self.take(finishes)
         try:
-            yield line
+            yield connection
         finally:
-            self.give(line)
+            self.give(connection)
 
-    def take(self, finishes: bool = False) -> Line:
-        """A line; with `finishes` one to the broker that the leases are from, as long as that listens."""
+    def take(self, finishes: bool = False) -> Connection:
+        """A connection; with `finishes` one to the broker that the leases are from, as long as that listens."""
         while True:
             if self._shared.closing.is_set():
                 raise Closed("this Penstock is closed", hint="connect again with penstock.connect()")
             with self._lock:
                 free = self._leaving if finishes and self._leaving else self._idle
-                line = free.pop() if free else Line(self._shared)
-                self._busy.add(line)
-            line.listen()
-            if finishes or not line.is_leaving:
-                return line
-            self.give(line)
+                connection = free.pop() if free else Connection(self._shared)
+                self._busy.add(connection)
+            connection.listen()
+            if finishes or not connection.is_leaving:
+                return connection
+            self.give(connection)
 
-    def give(self, line: Line) -> None:
+    def give(self, connection: Connection) -> None:
         with self._lock:
-            self._busy.discard(line)
-            free = self._leaving if line.is_leaving else self._idle
-            if line.is_usable and len(free) < IDLE_MAX and not self._shared.closing.is_set():
-                free.append(line)
+            self._busy.discard(connection)
+            free = self._leaving if connection.is_leaving else self._idle
+            if connection.is_usable and len(free) < IDLE_MAX and not self._shared.closing.is_set():
+                free.append(connection)
                 return
-        line.close()
+        connection.close()
 
     def deadline(self, request: Request) -> int:
         return self._shared.micros(self._settings.timeout_seconds + request.wait_seconds)
@@ -101,8 +101,8 @@ class Session(RemoteSession):
         patience = self._shared.micros(self._settings.rate_limit_seconds)
         while True:
             try:
-                with self.line(request.finishes) as line:
-                    return line.ask(request, deadline)
+                with self.connection(request.finishes) as connection:
+                    return connection.ask(request, deadline)
             except RateLimited as error:
                 if self._shared.left(min(deadline, patience)) < error.retry_after_seconds:
                     raise
@@ -116,8 +116,8 @@ class Session(RemoteSession):
         """Push one message without options."""
         if len(payload) > limits.payload_bytes_max:
             encode_one(payload)  # refuses it
-        if self._gatherer is not None:
-            return self._gatherer.push(queue, payload)
+        if self._linger is not None:
+            return self._linger.push(queue, payload)
         id: MessageId = self.ask(asking.push_one(queue, payload))
         return id
 
@@ -132,28 +132,28 @@ class Session(RemoteSession):
 
 
 class Pipeline:
-    """Settles on a line of their own, whose answers are read when they are many, and at the end."""
+    """Settles on a connection of their own, whose answers are read when they are many, and at the end."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._line: Line | None = None
+        self._line: Connection | None = None
         self._failure: PenstockError | None = None
 
     def settle(self, receipts: Sequence[Receipt], how: Settling) -> None:
         self._send(asking.settle(receipts, 0, how))
 
     def confirm(self) -> None:
-        line, self._line = self._line, None
-        if line is not None:
+        connection, self._line = self._line, None
+        if connection is not None:
             try:
-                line.drain(self._session.deadline(asking.extend(0, 0)))
+                connection.drain(self._session.deadline(asking.extend(0, 0)))
             finally:
-                self._session.give(line)
+                self._session.give(connection)
         if self._failure is not None:
             raise self._failure
 
     def _send(self, request: Request) -> None:
-        request.told = self._note
+        request.on_reply = self._note
         deadline = self._session.deadline(request)
         if self._line is None:
             self._line = self._session.take(finishes=True)

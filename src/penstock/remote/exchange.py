@@ -1,9 +1,9 @@
 """One conversation with a broker, over as many connections as it takes. No I/O, no clock.
 
-    put ──▶ pending ──answer──▶ told(answer)
+    put ──▶ pending ──answer──▶ on_reply(answer)
                │
           lost() ── may be sent again ──▶ to be put again, with the same sequence
-               └─── otherwise ──────────▶ told(Unavailable): nobody knows whether it happened
+               └─── otherwise ──────────▶ on_reply(Unavailable): nobody knows whether it happened
 
 A broker that stops refuses new work: such a request has not happened, and is put again on the next connection.
 An answer that nobody waits for any more is dropped; messages that come with it are given back at once.
@@ -48,7 +48,7 @@ class Garbled(Exception):
 
 
 class Exchange:
-    """See the module's rules. `producer` numbers the pushes."""
+    """`producer` numbers the pushes."""
 
     def __init__(self, producer: Producer | None) -> None:
         self.producer = producer
@@ -154,7 +154,7 @@ class Exchange:
         return [frame(Type.CANCEL, 0, asking.cancel(request.correlation))]
 
     def lost(self, why: str, sent: Iterable[int] | None = None, unsent: Iterable[int] = ()) -> list[Request]:
-        """The connection is gone. The requests to put again, in their order; all others have been told.
+        """The connection is gone. The requests to put again, in their order; all others have been answered.
 
         Where there are several connections, `sent` names the requests of this one, and `unsent` those that have
         certainly not happened.
@@ -188,7 +188,7 @@ def tell(request: Request, answer: Any) -> None:
     """The end of a request."""
     if request.producer is not None:
         _done(request)
-    request.told(request, answer)
+    request.on_reply(request, answer)
 
 
 def _done(request: Request) -> None:

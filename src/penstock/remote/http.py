@@ -25,8 +25,7 @@ import msgspec
 from penstock.clock import Clock
 from penstock.errors import PenstockError, TooLarge, Unavailable
 from penstock.remote.producer import Producer
-from penstock.remote.settings import Settings
-from penstock.remote.urls import Address
+from penstock.remote.settings import Address, Settings
 from penstock.version import VERSION
 from penstock.wire.errors import ErrorReply, to_error
 from penstock.wire.frames import HTTP_PATH, MEDIA_TYPE, PROTOCOL_VERSION, Buffer

@@ -25,7 +25,7 @@ from penstock.wire.frames import HEAD, HEAD_BYTES, Buffer, Splitter
 
 if TYPE_CHECKING:
     from penstock.remote.asynchronous import AsyncSession
-    from penstock.remote.urls import Address
+    from penstock.remote.settings import Address
 
 AT_ONCE_MAX: Final = 8  # POSTs that neither push nor wait
 POST_BYTES_MAX: Final = 1 << 20  # unless one frame is larger
@@ -125,7 +125,7 @@ class HttpConnection(asyncio.Protocol):
 
 
 class HttpPool:
-    """See the module's rules. Has the methods of a transport that a session uses."""
+    """Has the methods of a transport that a session uses."""
 
     def __init__(self, session: AsyncSession) -> None:
         self._session = session

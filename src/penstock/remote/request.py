@@ -36,11 +36,11 @@ Read = Callable[[memoryview], Any]
 
 
 class Request:
-    """One request until it is answered. `told` is called with the answer, or with a `PenstockError` as a value."""
+    """One request until it is answered. `on_reply` is called with the answer, or with a `PenstockError` as a value."""
 
     __slots__ = (
-        "again", "answer", "correlation", "deadline", "encode", "finishes", "future", "is_numbered", "kind",
-        "producer", "read", "sent", "sequence", "then", "told", "wait_seconds",
+        "again", "answer", "correlation", "deadline", "encode", "finishes", "future", "is_numbered", "kind", "on_reply",
+        "producer", "read", "sent", "sequence", "then", "wait_seconds",
     )  # fmt: skip
 
     def __init__(
@@ -68,7 +68,7 @@ class Request:
         self.deadline = 0.0
         self.answer: Any = PENDING
         self.future: Any = None
-        self.told: Callable[[Request, Any], None] = keep
+        self.on_reply: Callable[[Request, Any], None] = keep
         self.then: Callable[[Request, Any], None] | None = None  # what a shell does with the answer in the end
 
     def renew(self) -> None:

@@ -32,7 +32,7 @@ from penstock.history import Moment, OffsetRange, QueueView, Slice, is_directory
 from penstock.history import lost as removed
 from penstock.history.broker_files import PATIENCE_SECONDS
 from penstock.model import DEFAULT_GROUP, Outcome, check_name, check_seconds
-from penstock.remote.dialling import session as dial
+from penstock.remote.settings import session as dial
 from penstock.remote.settings import settings
 from penstock.replies import LeaseReply
 from penstock.requests import Settling

@@ -61,8 +61,7 @@ class Target(msgspec.Struct, frozen=True):
     def session(self) -> Iterator[Any]:
         """The directory opened, or a connection to the broker."""
         from penstock.embedded import BlockingSession, Session
-        from penstock.remote.dialling import session
-        from penstock.remote.settings import settings
+        from penstock.remote.settings import session, settings
 
         location = Location(self.url)
         if location.is_broker:

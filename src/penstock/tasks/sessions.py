@@ -20,7 +20,7 @@ from penstock.clock import Clock
 from penstock.errors import Closed
 from penstock.forks import inherited
 from penstock.model import Durability
-from penstock.remote.urls import spelt_out
+from penstock.remote.settings import spelt_out
 
 
 class Place:
@@ -53,7 +53,7 @@ class Place:
     def open(self) -> Any:
         """A blocking session."""
         if self.is_remote:
-            from penstock.remote.dialling import session
+            from penstock.remote.settings import session
 
             return session(self._settings)
         from penstock.embedded import BlockingSession
@@ -65,7 +65,7 @@ class Place:
     async def open_async(self, embedded: Any) -> Any:
         """A session for the running loop; `embedded` is the one that holds the directory."""
         if self.is_remote:
-            from penstock.remote.dialling import async_session
+            from penstock.remote.settings import async_session
 
             found = async_session(self._settings)
             await found.start()

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from penstock import operations as ops
 from penstock.errors import PenstockError, Unavailable
 from penstock.remote import request as asking
-from penstock.remote.line import check_protocol
+from penstock.remote.connection import check_protocol
 from penstock.remote.producer import Producer
 from penstock.remote.request import Request
 from penstock.wire.frames import Buffer
 
 if TYPE_CHECKING:
     from penstock.remote.asynchronous import AsyncSession
-    from penstock.remote.urls import Address
+    from penstock.remote.settings import Address
 
 
 class Transport(Protocol):
@@ -139,11 +139,11 @@ class Connector:
         """Ask on a connection that is not in use yet."""
         future = request.future = asyncio.get_running_loop().create_future()
 
-        def told(request: Request, answer: Any) -> None:
+        def on_reply(request: Request, answer: Any) -> None:
             if not future.done():
                 future.set_exception(answer) if isinstance(answer, PenstockError) else future.set_result(answer)
 
-        request.told = told
+        request.on_reply = on_reply
         request.deadline = float("inf")
         transport.writelines(self._session.exchange.put(request))
         return await future

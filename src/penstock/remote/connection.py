@@ -19,20 +19,19 @@ from penstock.remote.exchange import Exchange, Garbled, tell
 from penstock.remote.http import Head, HttpSocket, Refused
 from penstock.remote.producer import Producer, SharedProducer, nameless
 from penstock.remote.request import PENDING, Request
-from penstock.remote.settings import Settings
-from penstock.remote.urls import Address
+from penstock.remote.settings import Address, Settings
 from penstock.wire.frames import PROTOCOL_VERSION, Buffer
 
 READ_BYTES: Final = 1 << 18
 
 
 class Shared:
-    """What the lines of a session have in common."""
+    """What the connections of a session have in common."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.closing = threading.Event()
-        self.producer: Producer | None = None  # a named one; otherwise each line has its own
+        self.producer: Producer | None = None  # a named one; otherwise each connection has its own
         self.naming = threading.Lock()
         self.place = 0  # of the address that answered last
 
@@ -44,8 +43,8 @@ class Shared:
         return (deadline - self.settings.clock.monotonic()) / 1e6
 
 
-class Line:
-    """See the module's rules."""
+class Connection:
+    """One connection to a broker, used by one thread at a time."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
@@ -167,7 +166,9 @@ class Line:
             self._poll.register(self._socket, select.POLLIN)
         self.exchange.pending.clear()  # a greeting that failed
         self.exchange.connected()
-        if self._shared.closing.is_set():  # whoever closed the session may have been too early to interrupt this line
+        if (
+            self._shared.closing.is_set()
+        ):  # whoever closed the session may have been too early to interrupt this connection
             raise Closed("this Penstock is closed")
 
     def _greet(self, deadline: int) -> None:

@@ -1,0 +1,308 @@
+"""Pushes of many threads, gathered into batches.
+
+Who comes first leads: it sends what has gathered and brings everybody their ids. Those who come while enough leaders
+are under way wait for one of them to be back, which then promotes the first in line, or until they have lingered long
+enough, and lead themselves. So nobody waits for company that does not come, and a batch is as large as the load is.
+
+A batch that is refused is pushed again one message at a time: nobody fails for another's message.
+
+Pushes of many tasks, gathered into batches.
+
+What comes in one turn of the loop leaves together at its end. While enough batches of the queue are under way, the next
+one waits for an answer to come in, for a full batch, or until it has lingered long enough: so nobody waits for company
+that does not come, and a batch is as large as the load is. A call costs one future and no task.
+
+A batch that is refused is pushed again one message at a time: nobody fails for another's message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol
+
+from penstock import limits
+from penstock.batch import Batch
+from penstock.errors import Closed, PenstockError, ServerError
+from penstock.model import MessageId
+from penstock.remote import request as asking
+from penstock.remote.request import Request
+from penstock.remote.settings import Settings
+from penstock.replies import PushReply
+
+LEADERS_MAX: Final = 2  # of one queue: one under way while the other fills
+BYTES_MAX: Final = limits.batch_bytes_max // 2
+PushPayloads = Callable[[str, list[bytes]], Sequence[MessageId]]
+
+
+class LingerEntry:
+    """One message on its way. Its lock is released when it is answered, or shall lead."""
+
+    __slots__ = ("answer", "payload", "turn")
+
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
+        self.answer: MessageId | PenstockError | None = None
+        self.turn = threading.Lock()
+        self.turn.acquire()
+
+
+class LingerBuffer:
+    """What has gathered for one queue."""
+
+    __slots__ = ("entries", "leaders")
+
+    def __init__(self) -> None:
+        self.entries: list[LingerEntry] = []
+        self.leaders = 0
+
+
+class Linger:
+    """Gathers pushes of threads into batches."""
+
+    def __init__(self, settings: Settings, push: PushPayloads) -> None:
+        self._linger = settings.linger_seconds or 0.0
+        self._batch_max = settings.batch_max
+        self._push = push
+        self._changed = threading.Condition()
+        self._baskets: dict[str, LingerBuffer] = {}
+        self._under_way = 0
+        self._is_closed = False
+
+    def push(self, queue: str, payload: bytes) -> MessageId:
+        """Push with others; the id once it is durable."""
+        entry = LingerEntry(payload)
+        with self._changed:
+            if self._is_closed:
+                raise Closed("this Penstock is closed")
+            buffer = self._baskets.setdefault(queue, LingerBuffer())
+            leads = buffer.leaders < LEADERS_MAX
+            if leads:
+                buffer.leaders += 1
+            else:
+                buffer.entries.append(entry)
+            self._under_way += 1
+        try:
+            if not leads:
+                self._wait(buffer, entry)
+            if entry.answer is None:
+                self._lead(queue, buffer, entry)
+        finally:
+            with self._changed:
+                self._under_way -= 1
+                self._changed.notify_all()
+        if isinstance(entry.answer, PenstockError):
+            raise entry.answer
+        assert entry.answer is not None
+        return entry.answer
+
+    def close(self) -> None:
+        """Take no more, and wait for what is under way."""
+        with self._changed:
+            self._is_closed = True
+            while self._under_way:
+                self._changed.wait()
+
+    def _wait(self, buffer: LingerBuffer, entry: LingerEntry) -> None:
+        """Until it is answered, promoted, or has lingered long enough."""
+        if entry.turn.acquire(timeout=self._linger):
+            return
+        with self._changed:
+            if entry in buffer.entries:
+                buffer.entries.remove(entry)
+                buffer.leaders += 1
+                return
+        entry.turn.acquire()  # somebody has just taken it along
+
+    def _lead(self, queue: str, buffer: LingerBuffer, own: LingerEntry) -> None:
+        """A leader is in no buffer any more: nobody else can take it along."""
+        with self._changed:
+            taken = self._take(buffer, own)
+        try:
+            self._send(queue, taken)
+        finally:
+            with self._changed:
+                buffer.leaders -= 1
+                if buffer.entries and buffer.leaders < LEADERS_MAX:
+                    buffer.leaders += 1
+                    buffer.entries.pop(0).turn.release()
+            for entry in taken[1:]:
+                entry.turn.release()
+
+    def _take(self, buffer: LingerBuffer, own: LingerEntry) -> list[LingerEntry]:
+        """Its own message, and as many of the others as fit, in the order they came."""
+        taken, size = [own], len(own.payload)
+        while buffer.entries and len(taken) < self._batch_max and size < BYTES_MAX:
+            entry = buffer.entries.pop(0)
+            size += len(entry.payload)
+            taken.append(entry)
+        return taken
+
+    def _send(self, queue: str, taken: list[LingerEntry]) -> None:
+        try:
+            ids = self._push(queue, [entry.payload for entry in taken])
+            for entry, id in zip(taken, ids, strict=True):
+                entry.answer = id
+        except PenstockError as error:
+            if len(taken) == 1 or isinstance(error, ServerError | Closed):
+                for entry in taken:
+                    entry.answer = error
+            else:
+                for entry in taken:
+                    self._send(queue, [entry])
+        except BaseException:
+            # Ctrl-C in the leader: the others must not wait for ever.
+            for entry in taken:
+                entry.answer = entry.answer or Closed("the thread that pushed for this one was interrupted")
+            raise
+
+
+UNDER_WAY_MAX: Final = 2  # batches of one queue: one under way while the other fills
+BUFFER_MAX: Final = 20_000  # messages that may wait to be sent
+
+IdFuture = asyncio.Future[MessageId]
+
+
+class Sender(Protocol):
+    """What a gatherer needs of a session."""
+
+    loop: Any
+
+    def submit(self, request: Request) -> None: ...
+
+    async def answered(self) -> None: ...
+
+    async def room(self) -> None: ...
+
+
+class AsyncLingerBuffer:
+    """What has gathered for one queue."""
+
+    __slots__ = ("bytes", "futures", "payloads", "queue", "timer", "under_way")
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        self.payloads: list[bytes] = []
+        self.futures: list[IdFuture] = []
+        self.bytes = 0
+        self.timer: asyncio.Handle | None = None
+        self.under_way = 0
+
+
+class AsyncLinger:
+    """Gathers pushes of tasks into batches."""
+
+    def __init__(
+        self,
+        session: Sender,
+        linger_seconds: float,
+        batch_max: int,
+        push: Callable[..., Request] = asking.push,
+        push_one: Callable[..., Request] = asking.push_one,
+    ) -> None:
+        self._session = session
+        self._push_request = push
+        self._push_one_request = push_one
+        self._linger = linger_seconds
+        self._batch_max = batch_max
+        self._baskets: dict[str, AsyncLingerBuffer] = {}
+        self._buffered = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def push(self, queue: str, payload: bytes, loop: asyncio.AbstractEventLoop) -> Awaitable[MessageId]:
+        """Push with others; the id once it is durable."""
+        if self._buffered >= BUFFER_MAX:
+            return self._push_later(queue, payload, loop)
+        buffer = self._baskets.get(queue)
+        if buffer is None:
+            buffer = self._baskets[queue] = AsyncLingerBuffer(queue)
+        future: IdFuture = loop.create_future()
+        buffer.payloads.append(payload)
+        buffer.futures.append(future)
+        buffer.bytes += len(payload)
+        self._buffered += 1
+        if buffer.timer is None:
+            self._schedule(buffer, loop)
+        if len(buffer.payloads) >= self._batch_max or buffer.bytes >= BYTES_MAX:
+            self._flush(buffer)
+        return future
+
+    async def _push_later(self, queue: str, payload: bytes, loop: asyncio.AbstractEventLoop) -> MessageId:
+        while self._buffered >= BUFFER_MAX:
+            await self._session.answered()
+        return await self.push(queue, payload, loop)
+
+    def _schedule(self, buffer: AsyncLingerBuffer, loop: asyncio.AbstractEventLoop) -> None:
+        if buffer.under_way < UNDER_WAY_MAX:
+            buffer.timer = loop.call_soon(self._flush, buffer)
+        else:
+            buffer.timer = loop.call_later(self._linger, self._flush, buffer)
+
+    def flush(self) -> None:
+        """Send everything that has gathered."""
+        for buffer in list(self._baskets.values()):
+            self._flush(buffer)
+
+    async def close(self) -> None:
+        """Send everything, and wait until it is answered."""
+        self.flush()
+        while self._tasks or any(buffer.under_way for buffer in self._baskets.values()):
+            await self._session.answered()
+
+    def _flush(self, buffer: AsyncLingerBuffer) -> None:
+        if buffer.timer is not None:
+            buffer.timer.cancel()
+            buffer.timer = None
+        payloads, futures = buffer.payloads, buffer.futures
+        if not payloads:
+            return
+        buffer.payloads, buffer.futures, buffer.bytes = [], [], 0
+        buffer.under_way += 1
+        self._buffered -= len(payloads)
+        request = self._push_request(buffer.queue, Batch.build(payloads), None, None)
+        request.then = lambda _, answer: self._on_reply(buffer, payloads, futures, answer)
+        self._session.submit(request)
+
+    def _on_reply(self, buffer: AsyncLingerBuffer, payloads: list[bytes], futures: list[IdFuture], answer: Any) -> None:
+        buffer.under_way -= 1
+        if isinstance(answer, PushReply):
+            for future, id in zip(futures, answer.ids(), strict=True):
+                if not future.done():
+                    future.set_result(id)
+        elif len(futures) == 1 or isinstance(answer, ServerError | Closed):
+            for future in futures:
+                _fail(future, answer)
+        else:
+            self._singly(buffer.queue, payloads, futures)
+        if buffer.timer is not None and buffer.under_way < UNDER_WAY_MAX:
+            buffer.timer.cancel()
+            buffer.timer = self._session.loop.call_soon(self._flush, buffer)
+
+    def _singly(self, queue: str, payloads: list[bytes], futures: list[IdFuture]) -> None:
+        async def push() -> None:
+            for payload, future in zip(payloads, futures, strict=True):
+                await self._session.room()
+                request = self._push_one_request(queue, payload)
+                request.future = future
+                self._session.submit(request)
+
+        task = self._session.loop.create_task(push())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _fail(future: asyncio.Future[Any], error: PenstockError) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+def resolve(request: Request, answer: Any) -> None:
+    """Give a request's answer to the task that awaits it."""
+    future: asyncio.Future[Any] = request.future
+    if future.done():
+        return
+    if isinstance(answer, PenstockError):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
