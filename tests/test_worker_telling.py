@@ -6,6 +6,7 @@ import asyncio
 import random
 from typing import Any
 
+from penstock import operations as ops
 from penstock.errors import InvalidField, LeaseLost, TooLarge, Unavailable
 from penstock.model import Receipt
 from penstock.model_tasks import RESULT_ERROR_START, Envelope, Finish
@@ -25,21 +26,22 @@ class Played:
         self.progress: list[bytes] = []
         self.answers: asyncio.Queue[Any] = asyncio.Queue()
 
-    async def finish_tasks(self, finishes):
-        self.calls.append(list(finishes))
+    async def execute(self, operation):
+        if isinstance(operation, ops.FinishTasks):
+            self.calls.append(list(operation.finishes))
+        else:
+            self.progress.append(operation.progress)
         answer = await self.answers.get()
         if isinstance(answer, Exception):
             raise answer
-        return [None] * len(finishes) if answer is None else answer
-
-    async def note_progress(self, receipt, task_id, data):
-        self.progress.append(data)
-        answer = await self.answers.get()
-        if isinstance(answer, Exception):
-            raise answer
+        return [None] * len(self.calls[-1]) if answer is None and isinstance(operation, ops.FinishTasks) else answer
 
     def sizes(self) -> list[int]:
         return [len(call) for call in self.calls]
+
+
+def task_id(number: int) -> str:
+    return f"0199c0de-5a00-7c1e-8000-{number:012}"
 
 
 class Telling:
@@ -60,7 +62,7 @@ class Telling:
     def run(self) -> Run:
         self._count += 1
         receipt = Receipt("mail", "0", self._count, 1, 7)
-        return Run(self.lease, receipt, Envelope(task_id=f"t{self._count}", task_type="work"), None, 0)
+        return Run(self.lease, receipt, Envelope(task_id=task_id(self._count), task_type="work"), None, 0)
 
     def end(self, run: Run, result: bytes = b"1") -> None:
         finish = Finish(receipt=run.receipt, task_id=run.envelope.task_id, outcome="completed", result=result)
@@ -122,7 +124,7 @@ async def test_a_finish_that_is_refused_harms_no_other_and_is_not_told_again():
     assert telling.session.sizes() == [3]
     assert telling.lease.unreported == 97
     assert [(line["event"], line["task_id"], line["attempt"]) for line in lines] == [
-        ("refused: the lease has expired", "t2", 1)
+        ("refused: the lease has expired", task_id(2), 1)
     ]
 
 
@@ -172,7 +174,7 @@ async def test_what_a_run_said_last_is_told_before_its_end_and_holds_up_no_other
         telling.session.answers.put_nowait(None)
     await telling.told()
 
-    assert [[finish.task_id for finish in call] for call in telling.session.calls] == [["t2"], ["t1"]]
+    assert [[finish.task_id for finish in call] for call in telling.session.calls] == [[task_id(2)], [task_id(1)]]
     assert telling.session.progress == [b"0", b"4"]
 
 

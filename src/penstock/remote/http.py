@@ -147,6 +147,9 @@ class Responses:
 
     def _refuse(self) -> None:
         status = f"status {self._status} {http.client.responses.get(self._status, '')}".rstrip()
+        if self._status == 404:
+            hint = f"{_HINT} an older broker has no such route"
+            raise Refused(Unavailable(f"there is no {HTTP_PATH}: {status}", hint=hint))
         try:
             error = msgspec.json.decode(self._error, type=ErrorBody).error
         except (msgspec.DecodeError, UnicodeDecodeError):
