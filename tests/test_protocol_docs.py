@@ -13,7 +13,7 @@ import grpc_tools
 from penstock.broker.events import CHANGES
 from penstock.wire import json_stream
 from penstock.wire.errors import CLASSES, grpc_status
-from tests import test_grpc, test_websocket
+from tests.server import test_grpc, test_websocket
 from tests.support.serving import on_uvloop
 
 ROOT = Path(__file__).parent.parent

@@ -27,7 +27,7 @@ FAULTS: Final = (
         "journal/file.py",
         "                file.sync()\n            except",
         "                pass\n            except",
-        ("tests/test_journal.py", "tests/test_crash_points.py"),
+        ("tests/journal/test_journal.py", "tests/test_crash_points.py"),
     ),
     Fault(
         "confirm-before-sync",
@@ -35,7 +35,7 @@ FAULTS: Final = (
         "journal/commit.py",
         "        if self.journal.durable_sequence >= sequence:\n            return\n",
         "        if self.journal.sequence >= sequence:\n            return\n",
-        ("tests/test_commit.py", "tests/test_crash_points.py"),
+        ("tests/journal/test_commit.py", "tests/test_crash_points.py"),
     ),
     Fault(
         "no-directory-sync",
@@ -43,7 +43,12 @@ FAULTS: Final = (
         "storage/disk.py",
         "    disk.sync_directory(os.path.dirname(name))\n",
         "",
-        ("tests/test_disk.py", "tests/test_checkpoint.py", "tests/test_manifest.py", "tests/test_seal_crashes.py"),
+        (
+            "tests/storage/test_disk.py",
+            "tests/storage/test_checkpoint.py",
+            "tests/storage/test_manifest.py",
+            "tests/storage/test_seal_crashes.py",
+        ),
     ),
     Fault(
         "bad-crc-accepted",
@@ -51,7 +56,7 @@ FAULTS: Final = (
         "storage/frames.py",
         "    return crc32c(data[start : start + length], seed ^ length) == crc\n",
         "    return crc32c(data[start : start + length], seed ^ length) >= 0\n",
-        ("tests/test_frames.py",),
+        ("tests/journal/test_frames.py",),
     ),
     Fault(
         "carry-on-after-eio",
@@ -59,7 +64,7 @@ FAULTS: Final = (
         "journal/file.py",
         "        self._refusing = True\n        if self.failed is None:",
         "        if self.failed is None:",
-        ("tests/test_journal.py",),
+        ("tests/journal/test_journal.py",),
     ),
     Fault(
         "short-write-ignored",
@@ -67,7 +72,7 @@ FAULTS: Final = (
         "storage/disk.py",
         "            if os.pwrite(self._fd, data, position) != len(data):",
         "            if os.pwrite(self._fd, data, position) < 0:",
-        ("tests/test_disk.py",),
+        ("tests/storage/test_disk.py",),
     ),
     Fault(
         "enospc-swallowed",
@@ -75,7 +80,7 @@ FAULTS: Final = (
         "journal/file.py",
         "            self.disk_full = is_short or not has_reserve\n",
         "            self.disk_full = False\n",
-        ("tests/test_full_disk.py",),
+        ("tests/storage/test_full_disk.py",),
     ),
     Fault(
         "removed-before-checkpoint",
@@ -83,7 +88,7 @@ FAULTS: Final = (
         "upkeep.py",
         "                self._checkpointer.save()\n                self.before_removal",
         "                self.before_removal",
-        ("tests/test_reopen.py", "tests/test_seal_crashes.py"),
+        ("tests/test_reopen.py", "tests/storage/test_seal_crashes.py"),
     ),
     # Delivery.
     Fault(
@@ -124,7 +129,7 @@ FAULTS: Final = (
         "delivery/keys.py",
         "    if key and key in parked:\n        if offset not in",
         "    if key and key in parked and progress.attempt_next(offset) > 1:\n        if offset not in",
-        ("tests/behaviour/test_ordering.py", "tests/test_model.py"),
+        ("tests/behaviour/test_ordering.py", "tests/delivery/test_model.py"),
     ),
     Fault(
         "one-token-too-many",
@@ -132,7 +137,7 @@ FAULTS: Final = (
         "delivery/rate_limits.py",
         "        return self._level(who, now) // TOKEN\n",
         "        return self._level(who, now) // TOKEN + 1\n",
-        ("tests/test_buckets.py", "tests/behaviour/test_rates.py"),
+        ("tests/delivery/test_buckets.py", "tests/behaviour/test_rates.py"),
     ),
     Fault(
         "backoff-ignored",
@@ -189,7 +194,7 @@ FAULTS: Final = (
         "engine.py",
         "        if self.is_closed or self.changing:\n",
         "        if self.is_closed:\n",
-        ("tests/test_interrupts.py",),
+        ("tests/shard/test_interrupts.py",),
     ),
     Fault(
         "dedup-not-persisted",
@@ -197,7 +202,7 @@ FAULTS: Final = (
         "checkpointing.py",
         "            hot = dict(queue.dedup.hot) if queue.dedup is not None else {}\n",
         "            hot = {}\n",
-        ("tests/test_reopen.py", "tests/test_dedup_window.py"),
+        ("tests/test_reopen.py", "tests/delivery/test_dedup_window.py"),
     ),
     Fault(
         "no-progress",
@@ -205,7 +210,7 @@ FAULTS: Final = (
         "delivery/selection.py",
         "    set_cursor(progress, priority, max(cursor, end))\n",
         "    set_cursor(progress, priority, cursor)\n",
-        ("tests/test_selection.py::test_a_lease_ends_where_retention_removed_what_nobody_had_leased",),
+        ("tests/delivery/test_selection.py::test_a_lease_ends_where_retention_removed_what_nobody_had_leased",),
     ),
     Fault(
         "misspelt-group-made",
@@ -221,7 +226,7 @@ FAULTS: Final = (
         "storage/journal_files.py",
         "        return first_sequence == self.first_sequence and size < self.file_bytes and size != end_position\n",
         "        return False\n",
-        ("tests/test_highwater.py",),
+        ("tests/journal/test_highwater.py",),
     ),
     Fault(
         "lost-attempts-count",
@@ -229,7 +234,7 @@ FAULTS: Final = (
         "delivery/progress.py",
         "                attempts[offset].lost += 1\n",
         "                attempts[offset].lost += 0\n",
-        ("tests/test_tasks_lost.py",),
+        ("tests/shard/test_tasks_lost.py",),
     ),
     Fault(
         "sinks-by-name-alone",
@@ -237,7 +242,7 @@ FAULTS: Final = (
         "delivery/sinks.py",
         "        place = entry.queue, entry.sink\n",
         "        place = 0, entry.sink\n",
-        ("tests/test_sinks.py",),
+        ("tests/shard/test_sinks.py",),
     ),
     Fault(
         "no-check-after-a-fork",
@@ -245,7 +250,7 @@ FAULTS: Final = (
         "forks.py",
         "        vars(handle).clear()\n        handle.__class__ = Inherited\n",
         "",
-        ("tests/test_forks.py",),
+        ("tests/shard/test_forks.py",),
     ),
     # Upkeep and sealing.
     Fault(
@@ -254,7 +259,7 @@ FAULTS: Final = (
         "upkeep.py",
         "                if self._is_over():\n                    # Callers",
         "                if True:\n                    # Callers",
-        ("tests/test_upkeep.py",),
+        ("tests/shard/test_upkeep.py",),
     ),
     # The wire and the edge.
     Fault(
@@ -263,7 +268,7 @@ FAULTS: Final = (
         "model.py",
         "    return run if offsets[-1] == run[-1] and offsets == list(run) else offsets\n",
         "    return run if offsets[-1] == run[-1] else offsets\n",
-        ("tests/test_columns.py", "tests/test_wire.py"),
+        ("tests/batch/test_columns.py", "tests/wire/test_wire.py"),
     ),
     Fault(
         "nan-becomes-null",
@@ -296,7 +301,7 @@ FAULTS: Final = (
         "worker/processes.py",
         "            if frame.run != self._run:\n",
         "            if frame.run < 0:\n",
-        ("tests/test_worker_children.py",),
+        ("tests/worker/test_worker_children.py",),
     ),
     Fault(
         "lease-deadline-ignored",
@@ -304,7 +309,7 @@ FAULTS: Final = (
         "worker/executors.py",
         "        return run.lease.holds(self._clock.monotonic())\n",
         "        return True\n",
-        ("tests/test_worker_late.py",),
+        ("tests/worker/test_worker_late.py",),
     ),
     Fault(
         "child-begins-too-late",
@@ -312,7 +317,7 @@ FAULTS: Final = (
         "worker/child.py",
         "    if SystemClock().monotonic() >= job.sure_until:\n",
         "    if SystemClock().monotonic() < 0:\n",
-        ("tests/test_worker_late.py", "tests/test_worker_children.py"),
+        ("tests/worker/test_worker_late.py", "tests/worker/test_worker_children.py"),
     ),
     # Spark.
     Fault(
@@ -321,6 +326,6 @@ FAULTS: Final = (
         "spark/json_payload.py",
         '            if not pc.all(pc.and_(pc.starts_with(lines, "{"), pc.ends_with(lines, "}"))).as_py():\n',
         '            if not pc.all(pc.starts_with(lines, "{")).as_py():\n',
-        ("tests/test_spark_json.py",),
+        ("tests/spark_units/test_spark_json.py",),
     ),
 )

@@ -1,7 +1,7 @@
 """What mypy must know about tasks, jobs and workflows.
 
 A line that must be refused carries an ignore with the very error; strict mode complains about one that is not needed.
-Nothing here is run: tests/test_app_typing.py has it checked.
+Nothing here is run: tests/tasks/test_app_typing.py has it checked.
 """
 
 from __future__ import annotations

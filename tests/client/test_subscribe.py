@@ -21,10 +21,10 @@ from penstock.client.member import MemberState
 from penstock.embedded import Session
 from penstock.errors import LeaseLost, MemberFenced, QueueNotFound
 from penstock.requests import LeaseRequest
+from tests.client.test_aio import on_a_loop
 from tests.support.brokers import BrokerThread
 from tests.support.operations import run_operation
 from tests.support.restarting import held_port
-from tests.test_aio import on_a_loop
 
 SECONDS = 60  # nothing here takes that long, however slow the machine; a hang fails instead of hanging
 BEATS = 60  # per session: a machine that stands still for a moment costs nobody a session of a second or more

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mypy import api
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 
 def test_mypy_knows_arguments_and_results(monkeypatch):

@@ -21,7 +21,7 @@ from penstock.wire import answers, frames, requests
 from penstock.wire.errors import CLASSES, STATUS, ErrorReply, grpc_status, http_status, to_error, to_reply
 from penstock.wire.frames import JsonType, Splitter, Type, frame
 
-PAGE = (Path(__file__).parent.parent / "docs/formats/tcp.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parent.parent.parent / "docs/formats/tcp.md").read_text(encoding="utf-8")
 
 
 def cut(data: bytes, step: int, splitter: Splitter) -> list[tuple[int, int, bytes]]:

@@ -114,7 +114,9 @@ def test_a_sink_takes_what_spark_adds():
 
 
 def test_every_option_is_documented():
-    pages = [page.read_text(encoding="utf-8") for page in (Path(__file__).parent.parent / "docs").glob("spark*.md")]
+    pages = [
+        page.read_text(encoding="utf-8") for page in (Path(__file__).parent.parent.parent / "docs").glob("spark*.md")
+    ]
     documented = {name for page in pages for name in re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)}
 
     names = {name for known in option_names().values() for name in known} - {"paths"}

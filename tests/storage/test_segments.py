@@ -28,7 +28,7 @@ from penstock.storage.segments import SegmentStore
 from tests.support.forgetful import ForgetfulDisk
 from tests.support.frames import SECOND, START, FrameMaker, expected_payloads, history, sealed_payloads
 
-PAGE = Path(__file__).parent.parent / "docs" / "formats" / "segments.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "formats" / "segments.md"
 
 
 def sql(query: str) -> list[tuple[Any, ...]]:

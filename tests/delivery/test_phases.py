@@ -22,7 +22,7 @@ from tests.support.machine import QueueMachine
 from tests.support.moves import legal_moves
 from tests.support.tasking import Rig, task
 
-GLOSSARY = Path(__file__).parent.parent / "docs" / "glossary.md"
+GLOSSARY = Path(__file__).parent.parent.parent / "docs" / "glossary.md"
 DOSE = settings(
     max_examples=dose(30, 500),
     stateful_step_count=dose(40, 50),

@@ -25,11 +25,11 @@ from penstock.requests import LeaseRequest
 from penstock.server import dispatch
 from penstock.server.tcp import connection
 from penstock.wire import requests
+from tests.remote.test_resend import FACES, Limit, World
 from tests.support.brokers import BrokerThread
 from tests.support.cutting import EVERYTHING, CuttingProxy
 from tests.support.operations import run_operation
 from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
-from tests.test_resend import FACES, Limit, World
 
 UNKNOWN = "0190a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"
 STEPS = {"penstock": 7, "http": 41}  # between two cuts: HTTP takes many more bytes

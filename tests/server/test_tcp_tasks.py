@@ -20,7 +20,7 @@ from tests.support.brokers import BrokerThread
 from tests.support.serving import SOMEONE, on_uvloop, until
 from tests.support.tcp_peer import Serving, serving
 
-PAGE = Path(__file__).parent.parent / "docs" / "formats" / "tcp.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "formats" / "tcp.md"
 ID = "0190f3a2-7b1c-7c00-8000-0123456789ab"
 ACK, NACK = JsonType.ACK, JsonType.NACK
 

@@ -11,8 +11,8 @@ import grpc.aio
 import pytest
 
 from penstock.server.grpc.generated import queues_pb2
+from tests.server.test_grpc import serving
 from tests.support.serving import on_uvloop, until
-from tests.test_grpc import serving
 
 pb: Any = queues_pb2
 

@@ -16,9 +16,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from penstock.server.grpc.generated import queues_pb2
 from penstock.server.grpc.messages import batch_of
 from protos import compile as protos
+from tests.server.test_grpc import serving
 from tests.support.serving import on_uvloop
 from tests.test_cost import calls
-from tests.test_grpc import serving
 
 pb: Any = queues_pb2
 

@@ -8,8 +8,8 @@ from penstock import operations as ops
 from penstock.clock import ManualClock
 from penstock.errors import TaskNotFound
 from penstock.model_tasks import TaskFilter, TaskState
+from tests.storage.test_tasks_table import Archive
 from tests.support.operations import purge_tasks, run_operation
-from tests.test_tasks_table import Archive
 
 WEEK = 7 * 24 * 3600
 

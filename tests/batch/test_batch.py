@@ -15,7 +15,7 @@ from crc32c import crc32c
 from penstock.batch import Batch, encode_one, encode_one_with
 from penstock.model import ContentType, Message
 
-PAGE = Path(__file__).parent.parent / "docs" / "formats" / "batch.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "formats" / "batch.md"
 
 # The two worked examples of docs/formats/batch.md.
 GOLDEN = bytes.fromhex(

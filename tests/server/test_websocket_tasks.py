@@ -11,8 +11,8 @@ from penstock.errors import NotAuthorised
 from penstock.model import Receipt
 from penstock.model_tasks import Finish, TaskSubmission, WorkerInfo
 from penstock.requests import LeaseRequest
+from tests.server.test_websocket import Talk, serving
 from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
-from tests.test_websocket import Talk, serving
 
 
 def task(queue: str = "mail", task_type: str = "send", **more: Any) -> TaskSubmission:

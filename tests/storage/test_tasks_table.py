@@ -211,7 +211,7 @@ def test_files_of_tasks_are_verified_and_listed_anew(office, tmp_path):
 
 
 def test_the_table_has_the_columns_it_is_documented_with():
-    page = (Path(__file__).parent.parent / "docs" / "formats" / "segments.md").read_text()
+    page = (Path(__file__).parent.parent.parent / "docs" / "formats" / "segments.md").read_text()
     section = page.partition("## `tasks`")[2].partition("\n## ")[0]
 
     assert [name for name in SCHEMAS[TASKS].names if f"| `{name}` |" not in section] == []

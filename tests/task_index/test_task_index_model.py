@@ -19,9 +19,9 @@ from penstock.model_tasks import FINAL, TaskFilter, TaskState, TaskView
 from penstock.task_index import index
 from penstock.task_index.database import NAME
 from tests.behaviour.task_steps import Office, Run
+from tests.storage.test_tasks_table import Archive
 from tests.support.dose import NIGHTLY
 from tests.support.operations import purge_tasks, run_operation
-from tests.test_tasks_table import Archive
 
 SEEDS = range(200) if NIGHTLY else range(8)
 STEPS = 60

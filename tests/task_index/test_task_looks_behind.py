@@ -13,8 +13,8 @@ from penstock.model_tasks import TaskFilter
 from penstock.task_index import database
 from penstock.task_index import index as module
 from penstock.task_index.follower import Follower
+from tests.storage.test_tasks_table import Archive
 from tests.support.operations import purge_tasks, run_operation
-from tests.test_tasks_table import Archive
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from penstock.model_tasks import OperationState, OperationView, TaskFilter
 from penstock.shard import tasks as shard_tasks
 from penstock.shard.tasks import operation_runner
 from tests.behaviour.task_steps import Office
+from tests.storage.test_tasks_table import Archive
 from tests.support.operations import purge_tasks, run_operation
-from tests.test_tasks_table import Archive
 
 CHUNK = 7
 
