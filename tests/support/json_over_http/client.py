@@ -1,6 +1,6 @@
 """JSON from the client's side: pushes written from columns, answers read into replies.
 
-The inverse of `json_push`, `json_replies` and `json_views`. Payloads are kept byte for byte: those that are JSON
+The inverse of `wire/json_messages.py`. Payloads are kept byte for byte: those that are JSON
 travel as they are, all others in base64.
 """
 
