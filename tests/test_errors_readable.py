@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from penstock.errors import InvalidField, LeaseLost, TaskDied
 from penstock.model import suggestion
 from penstock.wire import json_models as models
-from penstock.wire.json_errors import Reader
-from penstock.wire.json_push import read_push
+from penstock.wire.json_messages import read_push
+from penstock.wire.json_reader import Reader
 from tests.support.steps import StepLimit
 
 HUGE = 2 << 20

@@ -11,7 +11,7 @@ from typing import get_args
 import grpc_tools
 
 from penstock.broker.events import CHANGES
-from penstock.wire import json_stream
+from penstock.wire import json_protocols
 from penstock.wire.errors import CLASSES, grpc_status
 from tests.server import test_grpc, test_websocket
 from tests.support.serving import on_uvloop
@@ -63,7 +63,7 @@ async def test_the_example_of_the_websocket_runs(tmp_path):
 
 
 def test_every_message_of_the_websocket_is_documented():
-    types = {kind.__struct_config__.tag for kind in get_args(json_stream.Said)}
+    types = {kind.__struct_config__.tag for kind in get_args(json_protocols.Said)}
     section = WEBSOCKET.split("## From the client", 1)[1].split("## From the broker", 1)[0]
 
     assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == types

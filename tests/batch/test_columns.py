@@ -32,8 +32,8 @@ from penstock.requests import LeaseRequest
 from penstock.server.grpc.messages import lease_response, push_response, split_reply
 from penstock.spark.consume import lease_of
 from penstock.wire import answers
+from penstock.wire.json_messages import lease_reply, push_reply
 from penstock.wire.json_operations import json_of
-from penstock.wire.json_replies import lease_reply, push_reply
 from tests.support.dose import dose
 from tests.support.json_over_http import client as json_client
 from tests.support.operations import run_operation

@@ -13,7 +13,7 @@ from penstock.errors import InvalidField, QueueFull
 from penstock.model import to_datetime
 from penstock.server.outbox import Outbox
 from penstock.server.websocket import conversation
-from penstock.wire.json_replies import encode
+from penstock.wire.json_messages import encode
 from tests.support.serving import SOMEONE, broker_on, on_uvloop, until
 
 

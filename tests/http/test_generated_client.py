@@ -19,7 +19,7 @@ import pytest
 
 from penstock.server.http.openapi import PARAMETERS, document
 from penstock.server.http.routes import ROUTES, Route
-from penstock.wire.json_errors import OneOrMany
+from penstock.wire.json_reader import OneOrMany
 from tests.support.http import HttpThread
 
 PACKAGE = "penstock_generated"

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import uuid
+import re
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
 import pytest
-from penstock.remote.http_calls import SHAPES
 
 from penstock import connect
 from penstock import operations as ops
 from penstock.errors import InvalidField, InvalidName, PenstockError
-from penstock.model import MessageId, Receipt
-from penstock.model_tasks import ScheduleSpec, TaskFilter, WorkerInfo
+from penstock.model import MessageId
+from penstock.model_tasks import ScheduleSpec, WorkerInfo
+from penstock.server.http.openapi import PARAMETERS
+from penstock.wire.json_operations import json_of
 from tests.support.http import request
 from tests.support.operations import run_operation
 
@@ -85,44 +87,24 @@ def test_a_client_makes_no_path_of_what_is_no_name(server, queue, name):
     assert picture(server) == before
 
 
-GOOD = {"id": "mail/0/0", "to": "latest", "task_id": str(uuid.UUID(int=1)), "action": "purge"}
-
-
-def requests_of(kind, name):
-    """The arguments of an operation as often as there are texts in them, each time with the name in another one."""
-    texts = [field.name for field in msgspec.structs.fields(kind) if field.required and field.type is str]
-    fields = {field.name: sample(field) for field in msgspec.structs.fields(kind) if field.required}
-    for text in texts:
-        wrong = f"{name}/0/0" if text == "id" else name
-        yield kind(**fields), kind(**fields | {text: wrong})
-    for field, text in (("info", "worker_id"), ("spec", "name")):
-        if field in fields:
-            yield kind(**fields), kind(**{field: msgspec.structs.replace(fields[field], **{text: name})})
-
-
-def sample(field):
-    if field.type is WorkerInfo:
-        return WorkerInfo(worker_id="w1")
-    if field.type is ScheduleSpec:
-        return ScheduleSpec(name="nightly", cron="* * * * *", task_type="t", queue="mail")
-    if field.type is Receipt:
-        return Receipt("mail", "0", 0, 1, 1)
-    if field.name in GOOD:
-        return GOOD[field.name]
-    return {str: "name", int: 1, float: 1.0, bytes: b"{}", TaskFilter: TaskFilter()}.get(field.type, {})
+CUSTOM: dict[Any, dict[str, Any]] = {ops.UpdateQueue: {"changes": {}}, ops.ReplaceLetters: {"ids": [], "batch": b""}}
+PATHS = [operation for operation in ops.TABLE.values() if "{" in operation.spec.path]
 
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
-@pytest.mark.parametrize("kind", SHAPES, ids=lambda kind: kind.__name__)
-def test_no_operation_makes_a_path_of_what_is_no_name(kind, name):
-    for right, wrong in requests_of(kind, name):
-        path = SHAPES[kind].path(right)
-        try:
-            wrong.check()
-            found = SHAPES[kind].path(wrong)
-        except (InvalidName, InvalidField):
-            continue
-        assert found == path, "the name is not in the path at all"
+@pytest.mark.parametrize("operation", PATHS, ids=lambda operation: operation.spec.name)
+def test_no_operation_is_made_of_a_path_with_what_is_no_name(operation, name):
+    """Each part of the path holds it in turn, and the others are sound."""
+    custom = CUSTOM.get(operation)
+    json = json_of(operation)
+    kind = json.query or json.body
+    arguments = None if kind is None or custom else msgspec.convert(operation.spec.example, kind)
+    sound = {part: PARAMETERS[part][2] for part in re.findall(r"{(\w+)}", operation.spec.path)}
+
+    for part in sound:
+        path = sound | {part: name}
+        with pytest.raises((InvalidName, InvalidField)):
+            operation(**path, **custom) if custom else json.read(path, arguments)
 
 
 ROUTES = [

@@ -23,8 +23,8 @@ from schemathesis.specs.openapi.checks import (
 
 from penstock.server.http.openapi import document
 from penstock.server.http.routes import PROFILE, ROUTES
-from penstock.wire.json_errors import OneOrMany, Reader
-from penstock.wire.json_options import NAMES
+from penstock.wire.json_options import OPTION_NAMES
+from penstock.wire.json_reader import OneOrMany, Reader
 from tests.support.dose import dose
 from tests.support.http import HttpThread
 
@@ -61,7 +61,7 @@ def test_the_document_is_sound():
 def test_every_queue_option_is_in_the_document_with_durations_in_milliseconds():
     options = document(ROUTES)["components"]["schemas"]["OptionsChange"]["properties"]
 
-    assert set(options) == set(NAMES)
+    assert set(options) == set(OPTION_NAMES)
     assert not [name for name in options if name.endswith("_seconds")]
     assert options["lease_ms"]["maximum"] == 43_200_000
 

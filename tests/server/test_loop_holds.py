@@ -25,7 +25,7 @@ from penstock.server.grpc.generated import queues_pb2
 from penstock.server.grpc.service import METHODS
 from penstock.server.http.routes import ROUTES
 from penstock.wire.frames import BINARY_FROM, PROTOCOL_VERSION, JsonType, Type, frame, json_frame
-from penstock.wire.json_errors import OneOrMany
+from penstock.wire.json_reader import OneOrMany
 from penstock.wire.requests import Hello, encode
 from tests.support.dose import dose
 from tests.support.http import RawClient, request

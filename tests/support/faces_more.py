@@ -21,7 +21,8 @@ from penstock.model import ContentType, Message, MessageId, QueueOptions, Receip
 from penstock.replies import Member, Membership
 from penstock.server.grpc.generated import queues_pb2
 from penstock.wire.errors import CLASSES, ErrorReply, to_error
-from penstock.wire.json_options import OptionsChange, changes_of, json_name
+from penstock.wire.json_options import OptionsChange, changes_of
+from penstock.wire.json_shapes import json_name
 from tests.support.faces import FACES, Face, HttpFace, RemoteFace
 from tests.support.json_over_http.client import messages_of
 

@@ -16,8 +16,7 @@ from penstock.envelopes import tasks_batch
 from penstock.model import ContentType, MessageId
 from penstock.model_tasks import TaskSubmission
 from penstock.replies import LeaseReply, Piece, PushReply
-from penstock.wire.json_push import read_push
-from penstock.wire.json_replies import lease_reply, push_reply
+from penstock.wire.json_messages import lease_reply, push_reply, read_push
 from tests.support.json_over_http import client as json_client
 
 texts = st.text(st.characters(codec="utf-8"), max_size=20)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from penstock import operations as ops
 from penstock.errors import InputError
 from penstock.wire import json_models as models
-from penstock.wire import json_pieces, json_stream
+from penstock.wire import json_protocols, json_reader
 from penstock.wire import json_tasks as tasks
-from penstock.wire.json_errors import Reader
+from penstock.wire.json_messages import read_plain
 from penstock.wire.json_operations import json_of
-from penstock.wire.json_push import read_plain
+from penstock.wire.json_reader import Reader
 from tests.support.dose import dose
 
 KINDS = (
@@ -50,9 +50,9 @@ MANY = b'{"messages":[%b{"payload":1}]}' % (b'{"payload":1},' * 5_000)
 @pytest.fixture(autouse=True, scope="module")
 def small_pieces() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_pieces, "PIECE_BYTES", 12)
-        patch.setattr(json_pieces, "PIECE_VALUES", 0)
-        patch.setattr(json_pieces, "_SCAN_BYTES", 7)
+        patch.setattr(json_reader, "PIECE_BYTES", 12)
+        patch.setattr(json_reader, "PIECE_VALUES", 0)
+        patch.setattr(json_reader, "_SCAN_BYTES", 7)
         yield
 
 
@@ -69,7 +69,7 @@ def test_pieces_give_the_values_and_the_refusals_of_the_whole(kind, value, inden
     body = json.dumps(value, indent=indent, ensure_ascii=escapes).encode(errors="surrogatepass")
 
     whole = outcome(lambda: msgspec.json.decode(body, type=kind))
-    assert outcome(lambda: json_pieces.decode(kind, body)) == whole
+    assert outcome(lambda: json_reader.decode(kind, body)) == whole
 
 
 @settings(max_examples=dose(40, 5_000))
@@ -79,7 +79,7 @@ def test_what_is_no_json_is_refused_in_pieces_too(value, cut, garbage):
     body = body[:cut] + garbage + body[cut + len(garbage) :]
 
     whole = outcome(lambda: msgspec.json.decode(body, type=models.Push))
-    assert (outcome(lambda: json_pieces.decode(models.Push, body))[0] == "ok") == (whole[0] == "ok")
+    assert (outcome(lambda: json_reader.decode(models.Push, body))[0] == "ok") == (whole[0] == "ok")
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_a_refusal_names_the_place_in_the_whole(body, place):
 def test_what_a_websocket_says_is_decoded_in_pieces_by_its_type():
     body = b'{"messages":[%b{"payload":1}],"queue":"mail","type":"push","id":7}' % (b'{"payload":[1,2]},' * 9)
 
-    said = json_stream.said.read(body)
-    assert isinstance(said, json_stream.Push)
+    said = json_protocols.said.read(body)
+    assert isinstance(said, json_protocols.Push)
     assert (len(said.messages), said.queue, said.id) == (10, "mail", 7)
 
 
@@ -117,7 +117,7 @@ def test_utf_8_is_checked_as_the_whole_is(data):
             return error.start
         return None
 
-    assert check(lambda: json_pieces.check_utf8(data)) == check(data.decode)
+    assert check(lambda: json_reader.check_utf8(data)) == check(data.decode)
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_utf_8_is_checked_as_the_whole_is(data):
     ],
 )  # fmt: skip
 def test_nothing_but_bytes_is_made_of_much_in_one_go(kind, body, monkeypatch):
-    monkeypatch.setattr(json_pieces, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(json_reader, "PIECE_BYTES", 1000)
     seen = []
-    original = json_pieces._decoder
+    original = json_reader._decoder
 
     def decoder(kind: Any) -> Any:
         def decode(data: bytes) -> Any:
@@ -144,9 +144,9 @@ def test_nothing_but_bytes_is_made_of_much_in_one_go(kind, body, monkeypatch):
 
         return decode
 
-    monkeypatch.setattr(json_pieces, "_decoder", decoder)
+    monkeypatch.setattr(json_reader, "_decoder", decoder)
 
-    json_pieces.decode(kind, body)
+    json_reader.decode(kind, body)
     assert sum(seen) > len(body) * 0.9
     assert max(seen) <= 1002
 

@@ -25,8 +25,8 @@ from penstock.model_tasks import (
     WorkerView,
 )
 from penstock.wire import json_tasks as json
-from penstock.wire.json_errors import Reader
 from penstock.wire.json_operations import json_of
+from penstock.wire.json_reader import Reader
 from penstock.wire.json_shapes import Shape
 
 ID = "0190f3a2-7b1c-7c00-8000-0123456789ab"

@@ -19,11 +19,10 @@ from penstock.errors import InvalidField
 from penstock.model import ContentType, Message, MessageId, QueueOptions
 from penstock.replies import PushReply
 from penstock.requests import LeaseRequest
-from penstock.wire.json_errors import Reader
+from penstock.wire.json_messages import lease_reply, push_reply, read_push
 from penstock.wire.json_models import Lease
-from penstock.wire.json_options import NAMES, NewQueue, changes_of, view_of
-from penstock.wire.json_push import read_push
-from penstock.wire.json_replies import lease_reply, push_reply
+from penstock.wire.json_options import OPTION_NAMES, NewQueue, changes_of, view_of
+from penstock.wire.json_reader import Reader
 from tests.support.operations import run_operation
 
 JSON = st.recursive(
@@ -156,7 +155,7 @@ def test_every_option_goes_to_json_and_back():
     assert {name: given[name] for name in ("lease_seconds", "ttl_seconds", "max_length", "partitions")} == {
         "lease_seconds": 1.5, "ttl_seconds": 60, "max_length": 5, "partitions": "named",
     }  # fmt: skip
-    assert set(given) == set(NAMES.values()) == set(QueueOptions.__struct_fields__)
+    assert set(given) == set(OPTION_NAMES.values()) == set(QueueOptions.__struct_fields__)
 
 
 def test_an_unknown_field_is_named_with_its_place_and_the_one_that_was_meant():

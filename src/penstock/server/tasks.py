@@ -35,7 +35,7 @@ from penstock.model_tasks import Envelope, OperationView, Submitted, TaskFilter,
 from penstock.replies import LeaseReply, Piece
 from penstock.requests import LeaseRequest
 from penstock.wire import json_tasks as json
-from penstock.wire.json_frames import CLAIMED_MAX, Claim, Claimed, ClaimedTask, Parent
+from penstock.wire.json_protocols import CLAIMED_MAX, Claim, Claimed, ClaimedTask, Parent
 from penstock.wire.json_shapes import milliseconds
 from penstock.wire.json_shapes import seconds as seconds_of
 

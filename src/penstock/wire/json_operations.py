@@ -19,7 +19,8 @@ from penstock import operations as ops
 from penstock.model import Message, MessageId
 from penstock.model_tasks import OperationAction, TaskState
 from penstock.replies import LeaseView
-from penstock.wire import json_views as views
+from penstock.wire import json_models as models
+from penstock.wire.json_messages import message_view
 from penstock.wire.json_options import QueueView, view_of
 from penstock.wire.json_shapes import KINDS, Kind, Shape, kind_of, new_struct
 from penstock.wire.json_tasks import DEFAULT_QUEUE, PAGE_MAX, TASK_PAGE, tasks_view
@@ -54,7 +55,7 @@ ARGUMENTS: Final[dict[type[ops.Operation[Any]], dict[str, Any]]] = {
 }
 HELD_LEASE: Final = Shape(LeaseView, "HeldLease")
 KINDS[LeaseView] = Kind(HELD_LEASE.type, HELD_LEASE.write)
-KINDS[Message] = Kind(views.MessageView, views.message_view)
+KINDS[Message] = Kind(models.MessageView, message_view)
 # A search for dead letters that has them in its body, where `ids` fit too.
 LETTER_SEARCH: Final = Shape(
     ops.DeadLetters, "LetterSearch", is_request=True, flat=("filter",), without=("queue",), defaults={"limit": 100}
@@ -70,11 +71,13 @@ class Reply(NamedTuple):
 
 # Replies that differ from the rules.
 REPLIES: Final[dict[type[ops.Operation[Any]], Reply]] = {
-    ops.Queues: Reply(views.QueuesView, lambda operation, names: views.QueuesView(list(map(views.QueueName, names)))),
+    ops.Queues: Reply(
+        models.QueuesView, lambda operation, names: models.QueuesView(list(map(models.QueueName, names)))
+    ),
     ops.GetOptions: Reply(QueueView, lambda operation, options: view_of(operation.queue, options)),
-    ops.Groups: Reply(views.GroupsView, lambda operation, groups: views.groups_view(groups)),
-    ops.CreateGroup: Reply(views.QueueName, lambda operation, result: views.QueueName(operation.group)),
-    ops.InitProducer: Reply(views.ProducerView, lambda operation, result: views.producer_view(*result)),
+    ops.Groups: Reply(models.GroupsView, lambda operation, groups: models.groups_view(groups)),
+    ops.CreateGroup: Reply(models.QueueName, lambda operation, result: models.QueueName(operation.group)),
+    ops.InitProducer: Reply(models.ProducerView, lambda operation, result: models.producer_view(*result)),
     ops.ListTasks: Reply(TASK_PAGE, lambda operation, page: tasks_view(page)),
 }
 

@@ -9,17 +9,10 @@ from msgspec import UNSET, Meta, Struct
 
 from penstock import limits
 from penstock.model import OPTION_RANGES, QueueOptions
+from penstock.wire.json_shapes import json_name, new_struct
 
 _SECONDS: Final = "_seconds"
-_MS: Final = "_ms"
-
-
-def json_name(option: str) -> str:
-    """`lease_seconds` is `lease_ms` in JSON."""
-    return option.removesuffix(_SECONDS) + _MS if option.endswith(_SECONDS) else option
-
-
-NAMES: Final = {json_name(name): name for name in QueueOptions.__struct_fields__}
+OPTION_NAMES: Final = {json_name(name): name for name in QueueOptions.__struct_fields__}
 
 
 def _type_of(option: str, hint: Any) -> Any:
@@ -37,38 +30,39 @@ def _type_of(option: str, hint: Any) -> Any:
 
 
 _HINTS: Final = get_type_hints(QueueOptions)
-_TYPES: Final = {name: _type_of(option, _HINTS[option]) for name, option in NAMES.items()}
+_TYPES: Final = {name: _type_of(option, _HINTS[option]) for name, option in OPTION_NAMES.items()}
 
 # What a request may set; a field that is not there is left as it is.
-OptionsChange: Any = msgspec.defstruct(
+OptionsChange: Any = new_struct(
     "OptionsChange",
+    "Options of a queue to set (docs/options.md); durations in milliseconds.",
     [(name, kind | msgspec.UnsetType, UNSET) for name, kind in _TYPES.items()],
     kw_only=True,
     forbid_unknown_fields=True,
     namespace={"holds_queue_options": True},  # so that an unknown one is called an option
 )
-OptionsChange.__doc__ = "Options of a queue to set (docs/options.md); durations in milliseconds."
 
-NewQueue: Any = msgspec.defstruct(
-    "NewQueue", [("name", str)], bases=(OptionsChange,), kw_only=True, forbid_unknown_fields=True
+NewQueue: Any = new_struct(
+    "NewQueue",
+    "A queue to create: its name, and any options.",
+    [("name", str)],
+    bases=(OptionsChange,),
+    kw_only=True,
+    forbid_unknown_fields=True,
 )
-NewQueue.__doc__ = "A queue to make: its name, and any options."
-
-# What a queue has; all options are there.
-QueueView: Any = msgspec.defstruct("QueueView", [("name", str), *_TYPES.items()], kw_only=True)
-QueueView.__doc__ = "A queue and all its options."
+QueueView: Any = new_struct("QueueView", "A queue and all its options.", [("name", str), *_TYPES.items()], kw_only=True)
 
 
 def changes_of(options: Struct) -> dict[str, Any]:
     """The options that a request sets, as Python names them."""
-    given = {option: getattr(options, name) for name, option in NAMES.items()}
-    return {option: _seconds(option, value) for option, value in given.items() if value is not UNSET}
+    values = {option: getattr(options, name) for name, option in OPTION_NAMES.items()}
+    return {option: _seconds(option, value) for option, value in values.items() if value is not UNSET}
 
 
 def view_of(queue: str, options: QueueOptions) -> Struct:
     """A queue as JSON shows it."""
     view: Struct = QueueView(
-        name=queue, **{name: _milliseconds(option, getattr(options, option)) for name, option in NAMES.items()}
+        name=queue, **{name: _milliseconds(option, getattr(options, option)) for name, option in OPTION_NAMES.items()}
     )
     return view
 

@@ -25,11 +25,10 @@ from penstock.model_tasks import (
     TaskView,
     WorkerView,
 )
-from penstock.wire.json_errors import OneOrMany
-from penstock.wire.json_models import Request, TaskId, Wait
-from penstock.wire.json_replies import error_fields
+from penstock.wire.json_messages import error_fields
+from penstock.wire.json_models import ErrorFields, Request, TaskId, Wait
+from penstock.wire.json_reader import OneOrMany
 from penstock.wire.json_shapes import KINDS, Kind, Shape, list_of, new_struct, shape_of
-from penstock.wire.json_views import ErrorFields
 
 T = TypeVar("T")
 TASKS_MAX: Final = 100_000  # in one request

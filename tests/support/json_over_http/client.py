@@ -1,6 +1,6 @@
 """JSON from the client's side: pushes written from columns, answers read into replies.
 
-The inverse of `json_push`, `json_replies` and `json_views`. Payloads are kept byte for byte: those that are JSON
+The inverse of `wire/json_messages.py`. Payloads are kept byte for byte: those that are JSON
 travel as they are, all others in base64.
 """
 
@@ -19,10 +19,8 @@ from penstock.batch import Batch, layout
 from penstock.model import CONTENT_TYPE_NAMES, ContentType, Message, MessageId, to_datetime, to_micros
 from penstock.replies import LeaseReply, Piece, PushReply
 from penstock.requests import PartitionChoice
-from penstock.wire.json_models import NewMessage
-from penstock.wire.json_push import batch_of
-from penstock.wire.json_replies import is_json
-from penstock.wire.json_views import MessageView, PushResults
+from penstock.wire.json_messages import batch_of, is_json
+from penstock.wire.json_models import MessageView, NewMessage, PushResults
 
 PIECE_BYTES_MAX: Final = limits.batch_bytes_max // 2
 _CONTENT_TYPES: Final = {name: kind for kind, name in CONTENT_TYPE_NAMES.items()}

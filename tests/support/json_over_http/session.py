@@ -17,7 +17,7 @@ from penstock.remote.settings import Settings
 from penstock.replies import LeaseReply, PushReply
 from penstock.requests import LeaseRequest, Operation, PartitionChoice, PushOperation, Settling
 from penstock.wire.errors import ErrorReply, to_error
-from penstock.wire.json_views import ErrorView, SettleResults, TransactionView
+from penstock.wire.json_models import ErrorView, SettleResults, TransactionView
 from tests.support.json_over_http.client import messages_of, read_leased, read_pushed
 
 # outcome: (the last part of its route, the field of its error)

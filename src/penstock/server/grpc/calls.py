@@ -40,8 +40,8 @@ from penstock.server.grpc.values import (
     timestamp,
 )
 from penstock.validation import message_id
-from penstock.wire.json_errors import Reader
 from penstock.wire.json_options import OptionsChange, changes_of, view_of
+from penstock.wire.json_reader import Reader
 
 READ_LIMIT: Final = 100
 _options: Final[Reader[Any]] = Reader(OptionsChange)

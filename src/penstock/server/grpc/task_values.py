@@ -26,7 +26,7 @@ from penstock.model_tasks import (
 )
 from penstock.server.grpc.generated import tasks_pb2 as pb
 from penstock.server.grpc.values import maybe, micros, seconds, timestamp
-from penstock.wire.json_frames import ClaimedTask, Parent
+from penstock.wire.json_protocols import ClaimedTask, Parent
 from penstock.wire.json_shapes import receipt_of
 from penstock.wire.json_tasks import DEFAULT_QUEUE
 

@@ -30,7 +30,7 @@ from penstock.server.grpc.task_values import (
     worker_of,
 )
 from penstock.server.grpc.values import TURN_COUNT, convert, convert_many, maybe, seconds
-from penstock.wire.json_frames import Claim
+from penstock.wire.json_protocols import Claim
 from penstock.wire.json_shapes import receipt_of
 
 Unary = Callable[[Broker, Client, Any], Awaitable[Any]]

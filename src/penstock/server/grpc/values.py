@@ -20,8 +20,8 @@ from penstock.errors import BadReceipt, BadRequest, InvalidField, PenstockError
 from penstock.model import DEFAULT_GROUP, DURABILITIES, Durability, to_datetime
 from penstock.server.grpc.generated import queues_pb2 as pb
 from penstock.wire.errors import to_reply
-from penstock.wire.json_frames import CLAIMED_MAX, QUEUES_MAX
-from penstock.wire.json_pieces import LARGE_BYTES
+from penstock.wire.json_protocols import CLAIMED_MAX, QUEUES_MAX
+from penstock.wire.json_reader import LARGE_BYTES
 from penstock.wire.json_tasks import TASKS_MAX
 
 _MICROS: Final = 1_000_000

@@ -22,10 +22,9 @@ from penstock.telemetry import Metrics
 from penstock.telemetry.profile import profile as take_profile
 from penstock.wire import json_models as models
 from penstock.wire import json_tasks as json
-from penstock.wire import json_views as views
+from penstock.wire.json_messages import batch_of, message_view, producer_of
 from penstock.wire.json_operations import LETTER_SEARCH, json_of
 from penstock.wire.json_options import changes_of, view_of
-from penstock.wire.json_push import batch_of, producer_of
 from penstock.wire.json_shapes import Shape
 
 R = TypeVar("R")
@@ -77,7 +76,7 @@ async def _queue(request: RequestParts, name: str) -> Any:
     return view_of(name, await request.execute(ops.GetOptions(name)))
 
 
-async def all_stats(request: RequestParts) -> views.StatsView:
+async def all_stats(request: RequestParts) -> models.StatsView:
     """GET /api/v1/stats."""
     stats = []
     for name in await request.execute(ops.Queues()):
@@ -85,18 +84,18 @@ async def all_stats(request: RequestParts) -> views.StatsView:
             stats.append(await request.execute(ops.Stats(name)))
         except QueueNotFound:
             continue  # deleted since
-    return views.StatsView(stats)
+    return models.StatsView(stats)
 
 
 # messages
 
 
-async def message(request: RequestParts) -> views.MessageView:
+async def message(request: RequestParts) -> models.MessageView:
     """GET /api/v1/queues/{queue}/messages/{partition}/{offset}."""
     id = MessageId.parse("/".join(request.path[name] for name in ("queue", "partition", "offset")))
     for message in await request.execute(ops.Read(id.queue, id.partition, id.offset, None, 1)):
         if message.id == id:
-            return views.message_view(message)
+            return message_view(message)
     raise MessageNotFound(f"there is no message {id}")
 
 
@@ -116,12 +115,12 @@ async def replace_letters(request: RequestParts) -> None:
 # transactions
 
 
-async def transact(request: RequestParts) -> views.TransactionView:
+async def transact(request: RequestParts) -> models.TransactionView:
     """POST /api/v1/transactions."""
     parts = request.body.operations
     steps = await asyncio.to_thread(_all_steps, parts)
     ids = iter(await request.broker.transact(request.client, steps, producer_of(request.body.producer)))
-    return views.TransactionView(await asyncio.to_thread(lambda: [_result(part, ids) for part in parts]))
+    return models.TransactionView(await asyncio.to_thread(lambda: [_result(part, ids) for part in parts]))
 
 
 def _all_steps(parts: Sequence[models.Part]) -> list[Operation]:
@@ -147,9 +146,9 @@ def _steps(part: models.Part, place: str) -> list[Operation]:
     return [SettleOperation(receipt, how) for receipt in receipts]
 
 
-def _result(part: models.Part, ids: Any) -> views.OperationView:
+def _result(part: models.Part, ids: Any) -> models.OperationView:
     kind = str(part.__struct_config__.tag)
-    return views.OperationView(kind, list(map(str, next(ids)))) if kind == "push" else views.OperationView(kind)
+    return models.OperationView(kind, list(map(str, next(ids)))) if kind == "push" else models.OperationView(kind)
 
 
 # tasks and schedules
@@ -214,11 +213,11 @@ class Unwell(Exception):
         self.view = view
 
 
-async def livez(request: RequestParts) -> views.StatusView:
+async def livez(request: RequestParts) -> models.StatusView:
     """GET /livez."""
     if not conditions.livez(request.broker):
-        raise Unwell(views.StatusView("failed"))
-    return views.StatusView("ok")
+        raise Unwell(models.StatusView("failed"))
+    return models.StatusView("ok")
 
 
 async def readyz(request: RequestParts) -> conditions.Readiness:

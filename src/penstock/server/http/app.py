@@ -28,9 +28,8 @@ from penstock.server.http.site import EXPOSED, Site, refusal
 from penstock.telemetry import Metrics
 from penstock.telemetry.logs import context, log_request
 from penstock.wire import trace
-from penstock.wire.json_errors import OneOrMany, Reader
-from penstock.wire.json_pieces import LARGE_BYTES
-from penstock.wire.json_replies import encode, error_body
+from penstock.wire.json_messages import encode, error_body
+from penstock.wire.json_reader import LARGE_BYTES, OneOrMany, Reader
 
 logger: Final = logging.getLogger("penstock.http")
 

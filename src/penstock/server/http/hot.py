@@ -24,18 +24,20 @@ from penstock.server.http.frames import run_frames
 from penstock.wire import json_models as models
 from penstock.wire import trace
 from penstock.wire.errors import http_status
-from penstock.wire.json_errors import Reader
-from penstock.wire.json_pieces import LARGE_BYTES
-from penstock.wire.json_push import PushRequest, producer_of, read_plain, read_push
-from penstock.wire.json_replies import (
+from penstock.wire.json_messages import (
+    PushRequest,
     encode,
     error_fields,
     instant,
     lease_reply,
+    producer_of,
     push_one_reply,
     push_reply,
+    read_plain,
+    read_push,
     settle_reply,
 )
+from penstock.wire.json_reader import LARGE_BYTES, Reader
 
 API: Final = b"/api/v1/"
 QUEUES: Final = b"/api/v1/queues/"

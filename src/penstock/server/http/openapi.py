@@ -10,8 +10,8 @@ import msgspec
 from penstock.server.http.routes import COMMON, SECTIONS, Nothing, Route
 from penstock.version import VERSION
 from penstock.wire.errors import CLASSES, http_status
-from penstock.wire.json_errors import OneOrMany
-from penstock.wire.json_views import ErrorView
+from penstock.wire.json_models import ErrorView
+from penstock.wire.json_reader import OneOrMany
 
 REF: Final = "#/components/schemas/{name}"
 NAME: Final = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"}

@@ -19,7 +19,6 @@ from penstock.server.http import actions
 from penstock.server.http.actions import HEALTH, RequestParts
 from penstock.wire import json_models as models
 from penstock.wire import json_tasks as tasks
-from penstock.wire import json_views as views
 from penstock.wire.json_operations import LETTER_SEARCH, json_of
 from penstock.wire.json_options import NewQueue, OptionsChange, QueueView
 
@@ -152,14 +151,14 @@ _LEASE: Final = "6f2a90c44d1be803"
 
 def _settle(name: str, path: str, summary: str, body: Any, example: Mapping[str, Any]) -> Route:
     return Route(
-        *("POST", path, name, summary, None, body), result=views.SettleResults, errors=SETTLING, example=example
+        *("POST", path, name, summary, None, body), result=models.SettleResults, errors=SETTLING, example=example
     )
 
 
 HOT: Final = (
     Route(
         *("POST", f"{_QUEUE}/messages", "push_messages", "Push messages: all of them or none", None, models.Push),
-        result=views.PushResults,
+        result=models.PushResults,
         errors=PUSHING,
         status=201,
         example={"messages": [{"payload": {"order": 1}, "key": "ann"}, {"payload_base64": "AAEC"}]},
@@ -167,7 +166,7 @@ HOT: Final = (
     Route(
         *("POST", f"{_QUEUE}/lease", "lease_messages", "Lease messages; waits up to wait_ms for the first"),
         body=models.Lease,
-        result=views.LeaseView,
+        result=models.LeaseView,
         errors=(*IN_QUEUE, "invalid_field", "member_fenced"),
         is_body_optional=True,
         example={"max": 10, "wait_ms": 20000, "group": "default"},
@@ -201,7 +200,7 @@ COMPOSED: Final = (
     Route(
         *("POST", "/api/v1/transactions", "commit_transaction", "Pushes and settles, all or nothing"),
         *(actions.transact, models.Transaction),
-        result=views.TransactionView,
+        result=models.TransactionView,
         errors=(*PUSHING, *SETTLING),
         example={
             "operations": [
@@ -212,7 +211,7 @@ COMPOSED: Final = (
     ),
     Route(
         *("GET", f"{_QUEUE}/messages/{{partition}}/{{offset}}", "get_message", "One message", actions.message),
-        result=views.MessageView,
+        result=models.MessageView,
         errors=(*IN_QUEUE, "message_not_found"),
     ),
     Route(
@@ -243,9 +242,9 @@ COMPOSED: Final = (
         result=tasks.SCHEDULE.type,
         errors=("schedule_not_found",),
     ),
-    Route("GET", "/api/v1/stats", "get_stats", "Counters of all queues", actions.all_stats, result=views.StatsView),
+    Route("GET", "/api/v1/stats", "get_stats", "Counters of all queues", actions.all_stats, result=models.StatsView),
     Route("GET", "/api/v1/health", "get_health", "How the broker is, in numbers", actions.health, result=HEALTH.type),
-    Route("GET", "/livez", "get_liveness", "Is the process worth keeping?", actions.livez, result=views.StatusView),
+    Route("GET", "/livez", "get_liveness", "Is the process worth keeping?", actions.livez, result=models.StatusView),
     Route("GET", "/readyz", "get_readiness", "Does it take requests?", actions.readyz, result=Readiness),
     Route("GET", "/metrics", "get_metrics", "Metrics for Prometheus", actions.metrics, media="text/plain"),
 )

@@ -19,7 +19,7 @@ from penstock.broker import Broker, Client, Principal
 from penstock.errors import PenstockError, QueueFull, RateLimited
 from penstock.server.http.origins import Browsers, Proxies
 from penstock.wire.errors import http_status
-from penstock.wire.json_replies import error_body
+from penstock.wire.json_messages import error_body
 
 if TYPE_CHECKING:
     from penstock.server.websocket.socket import Socket

@@ -20,7 +20,7 @@ from penstock.server.tcp.json_tasks import JsonTaskProtocol
 from penstock.server.tcp.lingering_close import close_lingering
 from penstock.wire import requests
 from penstock.wire.frames import BINARY_FROM, JsonType, Splitter, Type, frame, json_frame
-from penstock.wire.json_replies import error_body
+from penstock.wire.json_messages import error_body
 
 if TYPE_CHECKING:
     from penstock.server.tcp.listener import TcpServer

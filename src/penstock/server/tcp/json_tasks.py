@@ -16,12 +16,12 @@ from penstock.broker import Broker, Client
 from penstock.broker.callbacks import awaited_answer_of
 from penstock.errors import BadRequest, PenstockError
 from penstock.server import tasks
-from penstock.wire import json_frames
+from penstock.wire import json_protocols
 from penstock.wire import json_tasks as json
 from penstock.wire.frames import JsonType
-from penstock.wire.json_pieces import LARGE_BYTES
-from penstock.wire.json_replies import encode, error_body, error_fields
-from penstock.wire.json_views import ErrorFields
+from penstock.wire.json_messages import encode, error_body, error_fields
+from penstock.wire.json_models import ErrorFields
+from penstock.wire.json_reader import LARGE_BYTES
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -104,7 +104,7 @@ async def _submit(broker: Broker, client: Client, body: bytes) -> Reply:
 
 
 async def _claim(broker: Broker, client: Client, body: bytes) -> Reply:
-    return _ack(await tasks.claim(broker, client, await _read(json_frames.claim, body)))
+    return _ack(await tasks.claim(broker, client, await _read(json_protocols.claim, body)))
 
 
 async def _result(broker: Broker, client: Client, body: bytes) -> Reply:
@@ -115,7 +115,7 @@ async def _result(broker: Broker, client: Client, body: bytes) -> Reply:
 
 
 async def _heartbeat(broker: Broker, client: Client, body: bytes) -> Reply:
-    heartbeat = await _read(json_frames.heartbeat, body)
+    heartbeat = await _read(json_protocols.heartbeat, body)
     held = [
         _held(receipt, await tasks.hold(broker, client, receipt, heartbeat.lease_ms)) for receipt in heartbeat.receipts
     ]
@@ -123,33 +123,33 @@ async def _heartbeat(broker: Broker, client: Client, body: bytes) -> Reply:
     results = json.finish_results([progress.task_id for progress in heartbeat.progress], noted).results
     if heartbeat.is_leaving:
         await broker.execute(client, ops.ForgetWorker(heartbeat.worker_id))
-        return _ack(json_frames.HeartbeatAnswer([], held, results))
-    news = await broker.execute(client, ops.HeartbeatWorker(json_frames.HEARTBEAT.read(heartbeat)))
-    return _ack(json_frames.HeartbeatAnswer(list(news.cancelled), held, results))
+        return _ack(json_protocols.HeartbeatAnswer([], held, results))
+    news = await broker.execute(client, ops.HeartbeatWorker(json_protocols.HEARTBEAT.read(heartbeat)))
+    return _ack(json_protocols.HeartbeatAnswer(list(news.cancelled), held, results))
 
 
 async def _progress(broker: Broker, client: Client, progress: Any) -> None:
-    await broker.execute(client, json_frames.PROGRESS.read({}, progress))
+    await broker.execute(client, json_protocols.PROGRESS.read({}, progress))
 
 
-def _held(receipt: str, answer: Any) -> json_frames.Held:
+def _held(receipt: str, answer: Any) -> json_protocols.Held:
     if isinstance(answer, PenstockError):
-        return json_frames.Held(receipt, "error", error=ErrorFields(**error_fields(answer)))
-    return json_frames.Held(receipt, "ok", answer)
+        return json_protocols.Held(receipt, "error", error=ErrorFields(**error_fields(answer)))
+    return json_protocols.Held(receipt, "ok", answer)
 
 
 async def _query(broker: Broker, client: Client, body: bytes) -> Reply:
-    query = await _read(json_frames.query, body)
+    query = await _read(json_protocols.query, body)
     return _ack(json.task_view(await tasks.task(broker, client, query.task_id, query.wait_ms)))
 
 
 async def _cancel(broker: Broker, client: Client, body: bytes) -> Reply:
-    task_id = (await _read(json_frames.cancel, body)).task_id
+    task_id = (await _read(json_protocols.cancel, body)).task_id
     return _ack(json.task_view(await broker.execute(client, ops.CancelTask(task_id))))
 
 
 async def _list(broker: Broker, client: Client, body: bytes) -> Reply:
-    search = json.TASK_SEARCH.read(await _read(json_frames.search, body or b"{}"))
+    search = json.TASK_SEARCH.read(await _read(json_protocols.search, body or b"{}"))
     return _ack(json.tasks_view(await broker.execute(client, ops.ListTasks(search))))
 
 

@@ -29,10 +29,9 @@ from penstock.requests import Settling
 from penstock.server.outbox import Outbox
 from penstock.server.websocket.socket import Disconnected, Socket
 from penstock.wire import json_models as models
-from penstock.wire import json_stream as stream
-from penstock.wire.json_pieces import LARGE_BYTES
-from penstock.wire.json_push import batch_of
-from penstock.wire.json_replies import encode, error_fields, instant, lease_reply, push_reply, settle_reply
+from penstock.wire import json_protocols as stream
+from penstock.wire.json_messages import batch_of, encode, error_fields, instant, lease_reply, push_reply, settle_reply
+from penstock.wire.json_reader import LARGE_BYTES
 from penstock.wire.json_tasks import WORKER, task_update
 
 

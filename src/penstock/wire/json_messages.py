@@ -1,4 +1,8 @@
-"""Replies of the hot routes as JSON, written straight from columns: one formatting step for each message.
+"""Messages in JSON: from a push to a batch, and from a lease to its reply, a whole column at a time.
+
+Most pushes hold payloads and nothing else: these are decoded to their bytes alone. Any other field makes the decoder
+look again, for all of them; then only the fields that someone set become columns. Replies are written straight from
+columns, one formatting step for each message.
 
 Names of queues and partitions hold nothing that JSON would have to escape, and ids and receipts are made of them and of
 numbers, so they go into the text as they are. A payload goes in as it is only when it is JSON indeed: whoever pushed a
@@ -10,17 +14,159 @@ from __future__ import annotations
 from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, repeat
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from penstock import limits
-from penstock.batch import Batch, layout
-from penstock.errors import PenstockError
-from penstock.model import CONTENT_TYPE_NAMES, ContentType, to_datetime
+from penstock.batch import Batch, encode_one_with, fields, layout
+from penstock.batch.fields import seal_columns, seal_fields
+from penstock.batch.layout import PADS, Buffer
+from penstock.errors import InputError, InvalidField, PenstockError
+from penstock.model import CONTENT_TYPE_NAMES, ContentType, Durability, Message, to_datetime
 from penstock.replies import LeaseReply, Piece, PushReply
+from penstock.requests import PartitionChoice
+from penstock.wire import json_reader
 from penstock.wire.errors import to_reply
+from penstock.wire.json_models import MediaType, MessageView, NewMessage, PlainPush, ProducerSequence, Push
+from penstock.wire.json_reader import Reader, placed
+
+_plain: Final = msgspec.json.Decoder(PlainPush).decode
+_full: Final = Reader(Push)
+_CONTENT_TYPES: Final = {name: kind for kind, name in CONTENT_TYPE_NAMES.items()}
+
+_FREED_MAX: Final = 20_000
+Producer = tuple[int, int, int]
+
+
+class PushRequest(msgspec.Struct, frozen=True, gc=False):
+    """What a push asks for, as a broker takes it."""
+
+    batch: Batch
+    partition: PartitionChoice = None
+    durability: Durability | None = None
+    producer: Producer | None = None
+
+
+def read_push(body: bytes, trace: str | None = None) -> PushRequest:
+    """The messages of a push. `trace` is for those that bring none of their own."""
+    plain = read_plain(body) if trace is None else None
+    if plain is not None and plain.messages:
+        batch = _plain_batch([message.payload for message in plain.messages])
+        free(plain.messages)
+        return PushRequest(batch, producer=producer_of(plain.producer))
+    push = _full.read(body)
+    batch = batch_of(push.messages, "messages", trace)
+    free(push.messages)
+    return PushRequest(batch, batch.partitions, push.durability, producer_of(push.producer))
+
+
+def free(items: list[Any]) -> None:
+    """Empty a list a few items at a time: to free a million of them at once takes long, and nobody else runs then."""
+    while len(items) > _FREED_MAX:
+        del items[-_FREED_MAX:]
+
+
+def producer_of(given: ProducerSequence | None) -> Producer | None:
+    """Who pushes, and which of its pushes this is."""
+    return None if given is None else (int(given.id, 16), given.epoch, given.sequence)
+
+
+def read_plain(body: bytes) -> PlainPush | None:
+    """A push of messages that are nothing but JSON; None when there is more to them, or something is wrong."""
+    try:
+        plain = _plain(body) if len(body) <= json_reader.PIECE_BYTES else json_reader.decode(PlainPush, body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None  # the full reader finds out what it is
+    if len(plain.messages) > limits.batch_messages_max:
+        return None
+    return plain if body.isascii() or _is_utf8(body) else None
+
+
+def _is_utf8(body: bytes) -> bool:
+    try:
+        json_reader.check_utf8(body)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _plain_batch(payloads: Sequence[Any]) -> Batch:
+    """Payloads of JSON. They are not copied but once, into the batch."""
+    count = len(payloads)
+    try:
+        if count == 1:
+            return Batch(encode_one_with(bytes(payloads[0]), content_type=ContentType.JSON))
+        column = fields.binary(payloads, "payload", limits.payload_bytes_max)
+        kinds: list[Buffer] = [bytes((ContentType.JSON,)) * count, PADS[-count % 8]]
+        return Batch(seal_columns(layout.CONTENT_TYPE, kinds, column))
+    except InputError as error:
+        raise placed(_item(error), "messages") from None
+
+
+def batch_of(messages: Sequence[NewMessage], within: str, trace: str | None = None) -> Batch:
+    """A batch of messages with any fields; errors are placed `within` the body."""
+    try:
+        contents, kinds = _contents(messages)
+        columns = [
+            fields.priorities([message.priority for message in messages]),
+            fields.delays([message.delay_ms / 1000 for message in messages]),
+            fields.deliver_ats([message.deliver_at for message in messages]),
+            _ttls(messages),
+            fields.max_attempts([message.max_attempts for message in messages]),
+            fields.fixed(layout.CONTENT_TYPE, kinds),
+            fields.texts(layout.KEY, [message.key for message in messages]),
+            fields.texts(layout.DEDUP_KEY, [message.dedup_key for message in messages]),
+            fields.texts(layout.TRACE, [message.trace if message.trace is not None else trace for message in messages]),
+            fields.headers([message.headers for message in messages]),
+        ]
+        data = seal_fields(columns, contents)
+        return Batch(data, fields.partitions([message.partition for message in messages]))
+    except InputError as error:
+        raise placed(_item(error), within) from None
+
+
+def _item(error: InputError) -> InputError:
+    """A batch of one does not say which item it was."""
+    if error.message.startswith(("item ", "batch: ")):
+        return error
+    return type(error)(f"item 0: {error.message}", hint=error.hint)
+
+
+def _contents(messages: Sequence[NewMessage]) -> tuple[list[Any], Any]:
+    """Payloads and their content types; None when all are bytes."""
+    contents: list[Any] = [message.payload for message in messages]
+    encoded = [message.payload_base64 for message in messages]
+    told = [message.content_type for message in messages]
+    if encoded.count(None) == told.count(None) == len(messages) and UNSET not in contents:
+        return contents, np.full(len(messages), ContentType.JSON, np.uint8)
+    kinds = bytearray()
+    for row, message in enumerate(messages):
+        content, kind = _content(message, row)
+        contents[row] = content
+        kinds.append(kind)
+    return contents, np.frombuffer(kinds, np.uint8) if any(kinds) else None
+
+
+def _content(message: NewMessage, row: int) -> tuple[Any, ContentType]:
+    is_json = message.payload is not UNSET
+    if is_json == (message.payload_base64 is not None):
+        both = "both are there" if is_json else "neither is there"
+        raise InvalidField(f"item {row}: payload: {both}", hint="give either payload (JSON) or payload_base64 (bytes)")
+    if is_json:
+        kind = _CONTENT_TYPES[message.content_type or CONTENT_TYPE_NAMES[ContentType.JSON]]
+        if kind not in (ContentType.JSON, ContentType.TASK):
+            raise InvalidField(f"item {row}: content_type: a payload of JSON is application/json")
+        return message.payload, kind
+    return message.payload_base64, _CONTENT_TYPES[message.content_type or CONTENT_TYPE_NAMES[ContentType.BYTES]]
+
+
+def _ttls(messages: Sequence[NewMessage]) -> fields.Field:
+    column = [message.ttl_ms for message in messages]
+    return fields.ttls([None if life is None else life / 1000 for life in column])
+
 
 encode: Final = msgspec.json.Encoder().encode
 _raw: Final = msgspec.json.Decoder(msgspec.Raw).decode
@@ -218,6 +364,36 @@ def _texts(batch: Batch, flag: int, rows: Any) -> Sequence[str | None]:
 
 def _fixed(column: Any, rows: Any, default: int) -> Sequence[int]:
     return [default] * len(rows) if column is None else column[rows].tolist()
+
+
+# messages that were read
+
+
+def message_view(message: Message) -> MessageView:
+    """A message as it lies in its queue."""
+    assert message.id is not None
+    assert message.pushed_at is not None
+    kind = message.content_type or ContentType.BYTES
+    payload = cast(bytes, message.payload)  # of a message that was read
+    shown: dict[str, Any] = {"payload_base64": payload}
+    if kind in (ContentType.JSON, ContentType.TASK) and is_json(payload):
+        shown = {"payload": msgspec.Raw(payload)}
+    return MessageView(
+        id=str(message.id),
+        partition=message.id.partition,
+        offset=message.id.offset,
+        content_type=cast(MediaType, CONTENT_TYPE_NAMES[kind]),
+        key=message.key,
+        headers=message.headers or {},
+        priority=int(message.priority),
+        dedup_key=message.dedup_key,
+        max_attempts=message.max_attempts,
+        trace=message.trace,
+        pushed_at=message.pushed_at,
+        available_at=message.available_at or message.pushed_at,
+        expires_at=message.expires_at,
+        **shown,
+    )
 
 
 # settles

@@ -1,4 +1,6 @@
-"""Decoding large JSON in pieces.
+"""Reading JSON from outside: what does not fit is refused with the place of the field that is wrong.
+
+    messages[3].priority: expected `int` <= 255
 
 The decoder works through its input in one go, and no other thread of Python runs meanwhile: not even the event loop. So
 a large body is taken apart where its lists and objects are, and a list is decoded a slice at a time. Values and
@@ -11,20 +13,23 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Generic, TypeVar, Union, get_args, get_origin
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from msgspec import NODEFAULT, UNSET, Meta, Raw, Struct, ValidationError
+from msgspec import NODEFAULT, UNSET, Meta, Raw, Struct, ValidationError, inspect
 
+from penstock.errors import BadRequest, InputError, InvalidField, UnknownOption
+from penstock.model import suggestion
+
+TEXT_LENGTH_MAX: Final = 1000  # of an error
 LARGE_BYTES: Final = 256 * 1024  # what is larger should not be decoded on an event loop
 PIECE_BYTES: Final = 512 * 1024  # decoded in one go
 PIECE_VALUES: Final = 10_000  # the same: large strings take little time
 _SCAN_BYTES: Final = 256 * 1024
-_PLACED: Final = re.compile(r"(?P<what>.*) - at `(?P<key>(?:key in )?)\$(?P<place>.*)`", re.DOTALL)
+_AT_PLACE: Final = re.compile(r"(?P<what>.*) - at `(?P<key>(?:key in )?)\$(?P<place>.*)`", re.DOTALL)
 _INDEX: Final = re.compile(r"\[(\d+)\]")
-_TEXT_LENGTH_MAX: Final = 1000
 _QUOTE, _BACKSLASH, _COMMA = 34, 92, 44
 
 
@@ -45,6 +50,13 @@ def check_utf8(body: bytes) -> None:
         except UnicodeDecodeError as error:
             raise UnicodeDecodeError("utf-8", body, at + error.start, at + error.end, error.reason) from None
         at = end
+
+
+def text_of(error: ValidationError) -> str:
+    """What a refusal says, cut where it repeats a name of any length."""
+    text = str(error)
+    half = TEXT_LENGTH_MAX // 2
+    return text if len(text) <= TEXT_LENGTH_MAX else f"{text[:half]}…{text[-half:]}"
 
 
 def _decode(kind: Any, data: bytes, place: str) -> Any:
@@ -282,11 +294,117 @@ def _escaped(chunk: npt.NDArray[np.uint8], before: int) -> tuple[npt.NDArray[np.
 
 def _placed(error: ValidationError, place: str, base: int) -> ValidationError:
     """The same refusal, with its place in the whole; its first index counts from `base`."""
-    text = str(error)
-    if len(text) > _TEXT_LENGTH_MAX:  # it repeats a name of any length
-        text = f"{text[: _TEXT_LENGTH_MAX // 2]}…{text[-_TEXT_LENGTH_MAX // 2 :]}"
-    found = _PLACED.fullmatch(text)
+    text = text_of(error)
+    found = _AT_PLACE.fullmatch(text)
     if found is None:
         return ValidationError(f"{text} - at `${place}`" if place else text)
     within = _INDEX.sub(lambda index: f"[{int(index[1]) + base}]", found["place"], count=1) if base else found["place"]
     return ValidationError(f"{found['what']} - at `{found['key']}${place}{within}`")
+
+
+T = TypeVar("T")
+M = TypeVar("M")
+
+_PLACED: Final = re.compile(r"(?P<what>.*) - at `(?:key in )?\$\.?(?P<place>.*)`", re.DOTALL)
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
+_MISSING: Final = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL)
+_ITEM: Final = re.compile(r"item (\d+): ")
+
+
+class Reader(Generic[T]):
+    """Decodes JSON of one type."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self.kind = kind
+        self._decode_whole = msgspec.json.Decoder(kind).decode
+        self._holds_options = getattr(kind, "holds_queue_options", False)  # and nothing else that could be unknown
+        self._names = tuple(dict.fromkeys(_field_names(inspect.type_info(kind), set())))
+
+    def read(self, body: bytes) -> T:
+        """The value; `InputError` when the bytes are not JSON, or not of this type."""
+        try:
+            # Strings that are only passed on are not looked into by the decoder.
+            if not body.isascii():
+                check_utf8(body)
+            return self._decode(body)
+        except msgspec.ValidationError as error:
+            raise self.refusal(error) from None
+        except UnicodeDecodeError as error:
+            raise BadRequest(f"body: byte {error.start} is not UTF-8") from None
+        except RecursionError:
+            raise BadRequest("body: the JSON is nested too deeply") from None
+        except msgspec.DecodeError as error:
+            raise BadRequest(
+                f"body: {_lower(str(error))}" if body else "body: it is empty, and JSON is wanted"
+            ) from None
+
+    def _decode(self, body: bytes) -> T:
+        if len(body) <= PIECE_BYTES:
+            return self._decode_whole(body)
+        decoded: T = decode(self.kind, body)
+        return decoded
+
+    def refusal(self, error: msgspec.ValidationError) -> InputError:
+        """The same error in our words, with its place."""
+        text = text_of(error)
+        found = _PLACED.fullmatch(text)
+        what, place = (found["what"], found["place"]) if found else (text, "")
+        if unknown := _UNKNOWN.fullmatch(what):
+            name = unknown["name"]
+            # Python's names for durations are the likeliest mistake.
+            meant = name.removesuffix("_seconds") + "_ms" if name.endswith("_seconds") else name
+            if self._holds_options:
+                return UnknownOption(f"{name!r} is not a queue option", hint=suggestion(meant, self._names))
+            return InvalidField(f"{_joined(place, name)}: there is no such field", hint=suggestion(meant, self._names))
+        if missing := _MISSING.fullmatch(what):
+            return InvalidField(f"{_joined(place, missing['name'])}: it is required")
+        return InvalidField(f"{place or 'body'}: {_lower(what)}")
+
+
+class OneOrMany(Generic[T, M]):
+    """Decodes one of something, or an object that holds many of it in a field."""
+
+    def __init__(self, one: type[T], many: type[M], field: str) -> None:
+        self.kinds = (one, many)
+        self._one: Reader[T] = Reader(one)
+        self._many: Reader[M] = Reader(many)
+        self._look: Any = msgspec.json.Decoder(msgspec.defstruct("Look", [(field, msgspec.Raw)])).decode
+
+    def read(self, body: bytes) -> T | M:
+        """The value; errors as `Reader` has them."""
+        try:
+            self._look(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return self._one.read(body)
+        return self._many.read(body)
+
+
+def placed(error: InputError, within: str) -> InputError:
+    """An error of one item of a batch, named by its place in the body: `item 3: key` is `messages[3].key`."""
+    return type(error)(_ITEM.sub(rf"{within}[\1].", error.message, count=1), hint=error.hint)
+
+
+def _joined(place: str, name: str) -> str:
+    return f"{place}.{name}" if place else name
+
+
+def _lower(text: str) -> str:
+    return text if text.startswith("JSON") else text[:1].lower() + text[1:]
+
+
+def _field_names(kind: Any, seen: set[Any]) -> Iterator[str]:
+    """Every field that occurs anywhere in a type."""
+    if isinstance(kind, inspect.StructType):
+        if kind.cls in seen:
+            return
+        seen.add(kind.cls)
+        for field in kind.fields:
+            yield field.encode_name
+            yield from _field_names(field.type, seen)
+    elif isinstance(kind, inspect.UnionType):
+        for each in kind.types:
+            yield from _field_names(each, seen)
+    elif isinstance(kind, inspect.ListType):
+        yield from _field_names(kind.item_type, seen)
+    elif isinstance(kind, inspect.Metadata):
+        yield from _field_names(kind.type, seen)
