@@ -14,7 +14,7 @@ from penstock import operations as ops
 from penstock.batch import Batch
 from penstock.model import Outcome, QueueStats
 from penstock.server.tcp.connection import TcpConnection
-from penstock.wire import answers, calls, requests
+from penstock.wire import answers, requests
 from penstock.wire.frames import Type, frame
 from tests.support.dose import dose
 from tests.support.operations import run_operation
@@ -92,8 +92,8 @@ async def test_every_other_operation_is_a_call(tmp_path):
         kind, body = await peer.ask(Type.CALL, ["stats", {"queue": "mail"}])
 
         assert kind == Type.OK
-        assert requests.decode(body, calls.result_of("stats")).partitions == 2
-        assert calls.result_of("stats") is QueueStats
+        assert requests.decode(body, ops.Stats.spec.result).partitions == 2
+        assert ops.Stats.spec.result is QueueStats
 
 
 @on_uvloop
