@@ -76,7 +76,7 @@ async def test_the_whole_life_of_tasks_on_a_loop(opened):
     child = new("child", task_id=child.task_id, depends_on=(parent.task_id,))
     assert [each.is_new for each in await session.execute(ops.SubmitTasks([child, parent]))] == [True, True]
     (late,) = await session.execute(ops.SubmitTasks([new("late", depends_on=(parent.task_id,))]))
-    waits = asyncio.create_task(run_operation(session, ops.WaitTask(child.task_id, 60)))
+    waits = asyncio.create_task(session.execute(ops.WaitTask(child.task_id, 60)))
     await until(lambda: len(inside.tasks.waiters))
 
     ((task_id, receipt),) = await lease(session)
@@ -111,7 +111,7 @@ async def test_workers_and_schedules_on_a_loop(opened):
     task = new()
     await session.push("mail", tasks_batch([task]), None, None)
     ((task_id, _),) = await lease(session)
-    news = asyncio.create_task(run_operation(session, ops.AwaitNews("w1", 60)))
+    news = asyncio.create_task(session.execute(ops.AwaitNews("w1", 60)))
     await until(lambda: inside.tasks.registry._mail)
 
     await session.execute(ops.CancelTask(task_id))
@@ -135,8 +135,8 @@ async def test_hundreds_wait_at_once_and_whoever_stops_waiting_leaves_nothing():
     session = AsyncSession(inside)
     tasks = [new() for _ in range(300)]
     await session.push("mail", tasks_batch(tasks), None, None)
-    waits = [asyncio.create_task(run_operation(session, ops.WaitTask(task.task_id, 60))) for task in tasks]
-    given_up = asyncio.create_task(run_operation(session, ops.WaitTask(tasks[0].task_id, 60)))
+    waits = [asyncio.create_task(session.execute(ops.WaitTask(task.task_id, 60))) for task in tasks]
+    given_up = asyncio.create_task(session.execute(ops.WaitTask(tasks[0].task_id, 60)))
     await until(lambda: len(inside.tasks.waiters) == len(tasks))
     given_up.cancel()
 
@@ -160,8 +160,8 @@ async def test_closing_tells_whoever_waits_on_a_loop():
     session = AsyncSession(inside)
     task = new()
     await session.push("mail", tasks_batch([task]), None, None)
-    waits = asyncio.create_task(run_operation(session, ops.WaitTask(task.task_id, 60)))
-    news = asyncio.create_task(run_operation(session, ops.AwaitNews("w1", 60)))
+    waits = asyncio.create_task(session.execute(ops.WaitTask(task.task_id, 60)))
+    news = asyncio.create_task(session.execute(ops.AwaitNews("w1", 60)))
     await until(lambda: len(inside.tasks.waiters) and inside.tasks.registry._mail)
 
     await session.close()
