@@ -14,6 +14,7 @@ import pytest
 
 from penstock import Penstock, aio
 from penstock import operations as ops
+from penstock.client._async import task_calls
 from penstock.client._async.queue import Queue as AsyncQueue
 from penstock.clock import ManualClock
 from penstock.embedded import AsyncSession, BlockingSession, Session
@@ -99,7 +100,8 @@ async def test_the_whole_life_of_tasks_on_a_loop(opened):
     assert (await session.execute(ops.RetryTask(late.task_id))).state is TaskState.PENDING
     page = await session.execute(ops.ListTasks(TaskFilter(states=(TaskState.COMPLETED,))))
     assert {view.task_id for view in page.tasks} == {parent.task_id, child.task_id}
-    assert await session.purge_tasks(TaskFilter()) == 3
+    view = await task_calls.run_operation(session, "purge", TaskFilter())
+    assert view.purged == 3
     await session.close()
 
 
@@ -187,7 +189,7 @@ def waits(tmp_path, lazy_clerk):
     """An office, and a way to wait in it for as long as it takes, which is over when the test is."""
     with Penstock(BlockingSession(Session(tmp_path))) as ps:
         office = Office(ps)
-        rig: Any = SimpleNamespace(session=office.session)
+        rig: Any = SimpleNamespace(session=office.session.session)
         yield office, lambda task_id: waiting(rig, lambda: office.wait(task_id, 3600)).result
 
 
