@@ -348,7 +348,7 @@ def test_what_was_not_begun_is_given_back_when_its_partition_goes(ps, queue, bea
         two, _ = run_operation(session, ops.Heartbeat("orders", GROUP, "two", two.generation, []))
         assert two.assigned == ["2", "3"]
         request = LeaseRequest(100, member="two", generation=two.generation)
-        reply, _ = session.lease("orders", GROUP, request)
+        reply = session.lease("orders", GROUP, request, 0.0)
         assert {(delivery.partition, delivery.attempt) for delivery in Leased(session, reply)} == {("2", 1), ("3", 1)}
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from penstock import Penstock, aio
 from penstock import operations as ops
+from penstock.client._async import task_calls
 from penstock.client._async.queue import Queue as AsyncQueue
 from penstock.clock import ManualClock
 from penstock.embedded import AsyncSession, BlockingSession, Session
@@ -76,7 +77,7 @@ async def test_the_whole_life_of_tasks_on_a_loop(opened):
     child = new("child", task_id=child.task_id, depends_on=(parent.task_id,))
     assert [each.is_new for each in await session.execute(ops.SubmitTasks([child, parent]))] == [True, True]
     (late,) = await session.execute(ops.SubmitTasks([new("late", depends_on=(parent.task_id,))]))
-    waits = asyncio.create_task(run_operation(session, ops.WaitTask(child.task_id, 60)))
+    waits = asyncio.create_task(session.execute(ops.WaitTask(child.task_id, 60)))
     await until(lambda: len(inside.tasks.waiters))
 
     ((task_id, receipt),) = await lease(session)
@@ -99,7 +100,8 @@ async def test_the_whole_life_of_tasks_on_a_loop(opened):
     assert (await session.execute(ops.RetryTask(late.task_id))).state is TaskState.PENDING
     page = await session.execute(ops.ListTasks(TaskFilter(states=(TaskState.COMPLETED,))))
     assert {view.task_id for view in page.tasks} == {parent.task_id, child.task_id}
-    assert await session.purge_tasks(TaskFilter()) == 3
+    view = await task_calls.run_operation(session, "purge", TaskFilter())
+    assert view.purged == 3
     await session.close()
 
 
@@ -111,7 +113,7 @@ async def test_workers_and_schedules_on_a_loop(opened):
     task = new()
     await session.push("mail", tasks_batch([task]), None, None)
     ((task_id, _),) = await lease(session)
-    news = asyncio.create_task(run_operation(session, ops.AwaitNews("w1", 60)))
+    news = asyncio.create_task(session.execute(ops.AwaitNews("w1", 60)))
     await until(lambda: inside.tasks.registry._mail)
 
     await session.execute(ops.CancelTask(task_id))
@@ -135,8 +137,8 @@ async def test_hundreds_wait_at_once_and_whoever_stops_waiting_leaves_nothing():
     session = AsyncSession(inside)
     tasks = [new() for _ in range(300)]
     await session.push("mail", tasks_batch(tasks), None, None)
-    waits = [asyncio.create_task(run_operation(session, ops.WaitTask(task.task_id, 60))) for task in tasks]
-    given_up = asyncio.create_task(run_operation(session, ops.WaitTask(tasks[0].task_id, 60)))
+    waits = [asyncio.create_task(session.execute(ops.WaitTask(task.task_id, 60))) for task in tasks]
+    given_up = asyncio.create_task(session.execute(ops.WaitTask(tasks[0].task_id, 60)))
     await until(lambda: len(inside.tasks.waiters) == len(tasks))
     given_up.cancel()
 
@@ -160,8 +162,8 @@ async def test_closing_tells_whoever_waits_on_a_loop():
     session = AsyncSession(inside)
     task = new()
     await session.push("mail", tasks_batch([task]), None, None)
-    waits = asyncio.create_task(run_operation(session, ops.WaitTask(task.task_id, 60)))
-    news = asyncio.create_task(run_operation(session, ops.AwaitNews("w1", 60)))
+    waits = asyncio.create_task(session.execute(ops.WaitTask(task.task_id, 60)))
+    news = asyncio.create_task(session.execute(ops.AwaitNews("w1", 60)))
     await until(lambda: len(inside.tasks.waiters) and inside.tasks.registry._mail)
 
     await session.close()
@@ -187,7 +189,7 @@ def waits(tmp_path, lazy_clerk):
     """An office, and a way to wait in it for as long as it takes, which is over when the test is."""
     with Penstock(BlockingSession(Session(tmp_path))) as ps:
         office = Office(ps)
-        rig: Any = SimpleNamespace(session=office.session)
+        rig: Any = SimpleNamespace(session=office.session.session)
         yield office, lambda task_id: waiting(rig, lambda: office.wait(task_id, 3600)).result
 
 

@@ -62,7 +62,7 @@ def frames(count: int) -> list[tuple[int, bytes]]:
 
 @pytest.mark.parametrize("rest", ["something else", "nothing, and no mark"])
 def test_a_last_file_truncated_at_any_byte_of_its_last_frames_ends_before_the_first_incomplete_one(rest, caplog):
-    """Its end never reached the disk. One that is shorter than its mark says was cut: tests/journal/test_highwater.py."""
+    """Its end never reached the disk. One shorter than its mark says was cut: tests/journal/test_highwater.py."""
     caplog.set_level(logging.CRITICAL)
     whole = written(10, sync_each=True).read(FIRST)
     end = HEADER_BYTES + 10 * FRAME_BYTES

@@ -176,7 +176,7 @@ class Face:
 
     def do_heartbeat(self, of: int, held: Sequence[str]) -> Any:
         """By the assignment that some join was told, which may be an old one."""
-        return self._of_session(ops.Heartbeat(*self.joined[of % len(self.joined)], held)) if self.joined else None
+        return self._of_session(ops.Heartbeat(*self.joined[of % len(self.joined)], [*held])) if self.joined else None
 
     def do_leave(self, of: int) -> None:
         if self.joined:

@@ -516,9 +516,9 @@ def end_with_client(session: Any, how: str, receipts: list[str], lease_id: str, 
     else:
         settling = validation.settling(outcomes[how], delay, args.get("error", args.get("reason", "")))
     if lease_id:
-        session.confirm(session.settle_lease(nonce, settling))
+        session.settle_lease(nonce, settling)
     else:
-        session.confirm(session.settle([Receipt.parse(each) for each in receipts], settling))
+        session.settle([Receipt.parse(each) for each in receipts], settling)
 
 
 class SocketFace(HttpFace):

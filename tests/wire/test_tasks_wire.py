@@ -226,7 +226,7 @@ async def test_many_waits_hold_no_thread_and_are_woken_by_the_end():
         page = await broker.execute(SOMEONE, ops.ListTasks(TaskFilter(limit=200)))
         assert len(page.tasks) == 200
 
-        assert await broker.execute(SOMEONE, ops.FinishTasks(finishes)) == [None]
+        assert await broker.execute(SOMEONE, ops.FinishTasks(finishes)) == [None] * 200
         views = await asyncio.gather(*waiting)
         assert {(view.state, view.result) for view in views} == {(TaskState.COMPLETED, b"7")}
         assert not broker.waits
@@ -287,13 +287,13 @@ def test_a_client_that_stops_waiting_takes_its_request_back(world):
 
     async def run() -> None:
         async with aio.connect(world.broker.url) as ps:
-            waiting = asyncio.ensure_future(run_operation(ps._session, ops.WaitTask(finish.task_id, 60.0)))
+            waiting = asyncio.ensure_future(ps._session.execute(ops.WaitTask(finish.task_id, 60.0)))
             await until(lambda: world.broker.broker.waits)
             waiting.cancel()
             await asyncio.wait([waiting])
             await until(lambda: not world.broker.broker.waits)
             assert (await ps._session.execute(ops.FindTask(finish.task_id))).state is TaskState.RUNNING
-            lost = asyncio.ensure_future(run_operation(ps._session, ops.WaitTask(finish.task_id, 60.0)))
+            lost = asyncio.ensure_future(ps._session.execute(ops.WaitTask(finish.task_id, 60.0)))
             await until(lambda: world.broker.broker.waits)
             before = set(world.broker.broker.waits)
             await asyncio.to_thread(world.broker.cut)
@@ -312,9 +312,7 @@ def test_thousands_who_wait_keep_nobody_from_being_heard(world, monkeypatch):
     async def run() -> None:
         async with aio.connect(world.broker.url) as ps:
             session = ps._session
-            waiting = [
-                asyncio.ensure_future(run_operation(session, ops.WaitTask(each.task_id, 60.0))) for each in finishes
-            ]
+            waiting = [asyncio.ensure_future(session.execute(ops.WaitTask(each.task_id, 60.0))) for each in finishes]
             await until(lambda: len(world.broker.broker.waits) == len(finishes))
             assert await session.execute(ops.FinishTasks(finishes)) == [None] * len(finishes)
             assert {view.state for view in await asyncio.gather(*waiting)} == {TaskState.COMPLETED}
@@ -333,7 +331,7 @@ def test_a_worker_hears_of_a_task_that_was_cancelled_while_it_ran(world):
             assert (
                 await session.execute(ops.HeartbeatWorker(WorkerInfo(worker_id="w1", queues=("mail",))))
             ).cancelled == ()
-            news = asyncio.ensure_future(run_operation(session, ops.AwaitNews("w1", 60.0)))
+            news = asyncio.ensure_future(session.execute(ops.AwaitNews("w1", 60.0)))
             await until(lambda: world.broker.broker.waits)
             view = await session.execute(ops.CancelTask(finish.task_id))
             assert view.state is TaskState.CANCELLED

@@ -326,14 +326,16 @@ class Queues:
 
     async def create_queue(self, name: str, *, exist_ok: bool = False, **options: Any) -> Queue:
         """Create a queue with options (docs/options.md). With `exist_ok`, one with the same options is fine."""
+        operation = ops.CreateQueue(name, options, exist_ok)
         queue_options(options)
-        await self._session.execute(ops.CreateQueue(name, options, exist_ok))
+        await self._session.execute(operation)
         return Queue(self._session, name)
 
     async def update_queue(self, name: str, **changes: Any) -> None:
         """Change options; partitions can be added, not removed."""
+        operation = ops.UpdateQueue(name, changes)
         check_option_values(changes)
-        await self._session.execute(ops.UpdateQueue(name, changes))
+        await self._session.execute(operation)
 
     async def delete_queue(self, name: str) -> None:
         """Delete a queue, its messages and its dead letters."""

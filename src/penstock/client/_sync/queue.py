@@ -327,14 +327,16 @@ class Queues:
 
     def create_queue(self, name: str, *, exist_ok: bool = False, **options: Any) -> Queue:
         """Create a queue with options (docs/options.md). With `exist_ok`, one with the same options is fine."""
+        operation = ops.CreateQueue(name, options, exist_ok)
         queue_options(options)
-        self._session.execute(ops.CreateQueue(name, options, exist_ok))
+        self._session.execute(operation)
         return Queue(self._session, name)
 
     def update_queue(self, name: str, **changes: Any) -> None:
         """Change options; partitions can be added, not removed."""
+        operation = ops.UpdateQueue(name, changes)
         check_option_values(changes)
-        self._session.execute(ops.UpdateQueue(name, changes))
+        self._session.execute(operation)
 
     def delete_queue(self, name: str) -> None:
         """Delete a queue, its messages and its dead letters."""
