@@ -7,7 +7,6 @@ import io
 import re
 
 import pytest
-from penstock.tasks.scheduling import Scheduling
 
 import penstock
 from penstock import operations as ops
@@ -64,7 +63,7 @@ def test_all_that_a_run_may_know_is_described():
 
 
 def test_every_member_of_an_app_is_described():
-    names = {name for kind in (penstock.App, Scheduling, LocalApp) for name in public(kind)}
+    names = {name for kind in (penstock.App, LocalApp) for name in public(kind)}
     twins = {f"a{name}" for name in names}
     assert {
         name for name in names - twins - OF_APPS_FOR_WORKERS if not re.search(rf"\b[Aa]pp\.{name}\b", PAGE)
@@ -75,17 +74,12 @@ def test_every_twin_does_what_its_name_says():
     wanted = {
         Job: {"info", "status", "progress", "result", "cancel", "retry"},
         penstock.Workflow: {"result", "status", "cancel"},
-        penstock.App: {"declare", "jobs", "workers", "wait_task", "close"},
-        penstock.App: {"purge", "cancel_all", "begin", "operation", "operations", "stop_operation"},
-        LocalApp: {"run_pending", "wait_task"},
-        Scheduling: {
-            "schedule",
-            "schedules",
-            "pause_schedule",
-            "resume_schedule",
-            "delete_schedule",
-            "prune_schedules",
+        penstock.App: {
+            *("declare", "jobs", "workers", "wait_task", "close"),
+            *("purge", "cancel_all", "begin", "operation", "operations", "stop_operation"),
+            *("schedule", "schedules", "pause_schedule", "resume_schedule", "delete_schedule", "prune_schedules"),
         },
+        LocalApp: {"run_pending", "wait_task"},
     }
     for kind, names in wanted.items():
         assert {name for name in public(kind) if f"a{name}" in public(kind)} == names
