@@ -1,0 +1,104 @@
+"""gRPC is written out, since the numbers of its fields are a promise; these tests hold it to the table of operations."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+from penstock import operations as ops
+from penstock.server.grpc.generated import queues_pb2, tasks_pb2
+
+# operation: (service, method)
+CALLS: Final[dict[type[ops.Operation[Any]], tuple[str, str]]] = {
+    **{
+        operation: ("Queues", method)
+        for operation, method in {
+            ops.Queues: "ListQueues",
+            ops.CreateQueue: "CreateQueue",
+            ops.UpdateQueue: "UpdateQueue",
+            ops.DeleteQueue: "DeleteQueue",
+            ops.GetOptions: "GetQueue",
+            ops.Stats: "GetStats",
+            ops.Leases: "ListLeases",
+            ops.Pause: "Pause",
+            ops.Resume: "Resume",
+            ops.Purge: "Purge",
+            ops.DeadLetters: "ListDeadLetters",
+            ops.Redrive: "Redrive",
+            ops.PurgeDeadLetters: "PurgeDeadLetters",
+            ops.Read: "Read",
+            ops.Peek: "Peek",
+            ops.Delayed: "ListDelayed",
+            ops.Cancel: "Cancel",
+            ops.Why: "Why",
+            ops.Groups: "ListGroups",
+            ops.CreateGroup: "CreateGroup",
+            ops.DeleteGroup: "DeleteGroup",
+            ops.Seek: "Seek",
+            ops.Members: "ListMembers",
+            ops.Join: "Join",
+            ops.Heartbeat: "Heartbeat",
+            ops.Leave: "Leave",
+        }.items()
+    },
+    **{
+        operation: ("Tasks", method)
+        for operation, method in {
+            ops.SubmitTasks: "SubmitTasks",
+            ops.FinishTasks: "FinishTasks",
+            ops.FindTask: "GetTaskStatus",
+            ops.WaitTask: "GetTaskStatus",
+            ops.ListTasks: "ListTasks",
+            ops.CancelTask: "CancelTask",
+            ops.RetryTask: "RetryTask",
+            ops.BeginOperation: "BeginOperation",
+            ops.FindOperation: "GetOperation",
+            ops.ListOperations: "ListOperations",
+            ops.StopOperation: "StopOperation",
+            ops.HeartbeatWorker: "HeartbeatWorker",
+            ops.ForgetWorker: "ForgetWorker",
+            ops.Workers: "ListWorkers",
+            ops.SetSchedule: "SetSchedule",
+            ops.DeleteSchedule: "DeleteSchedule",
+            ops.Schedules: "ListSchedules",
+        }.items()
+    },
+}
+# What gRPC does not offer, and why.
+LEFT_OUT: Final = {
+    ops.ReplaceLetters: "editing dead letters takes a batch; over HTTP and in Python",
+    ops.NoteProgress: "progress travels with HeartbeatWorker",
+    ops.AwaitNews: "news travel with HeartbeatWorker",
+    ops.Info: "health and reflection say who answers",
+    ops.Seal: "for operators: HTTP and the command line",
+    ops.Compact: "for operators: HTTP and the command line",
+    ops.InitProducer: "gRPC pushes are not numbered",
+    **dict.fromkeys((ops.History, ops.ListFiles, ops.Fetch, ops.Pin, ops.Unpin), "stored files: the SDK and Spark"),
+    **dict.fromkeys((ops.Stage, ops.DiscardStaged, ops.CommitSink, ops.GetSinkState), "sinks: the SDK and Spark"),
+}
+# Fields that are spelt otherwise.
+RENAMED: Final = {
+    (ops.UpdateQueue, "changes"): "options",
+    (ops.Redrive, "rate"): "per_second",
+    (ops.WaitTask, "seconds"): "wait_ms",
+    (ops.SetSchedule, "schedule"): "name",  # its fields stand beside each other
+}
+
+
+def request_of(service: str, method: str) -> Any:
+    module = queues_pb2 if service == "Queues" else tasks_pb2
+    return module.DESCRIPTOR.services_by_name[service].methods_by_name[method].input_type
+
+
+def test_every_operation_has_a_call_or_a_reason_to_have_none():
+    assert set(ops.TABLE.values()) == CALLS.keys() | LEFT_OUT.keys()
+    assert not CALLS.keys() & LEFT_OUT.keys()
+
+
+@pytest.mark.parametrize("operation", CALLS, ids=lambda operation: operation.__name__)
+def test_every_argument_of_an_operation_is_a_field_of_its_request(operation):
+    fields = {field.name for field in request_of(*CALLS[operation]).fields}
+    for name in operation.__struct_fields__:
+        in_json = name.removesuffix("_seconds") + "_ms" if name.endswith("_seconds") else name
+        assert RENAMED.get((operation, name), in_json) in fields, f"{operation.__name__}.{name}"
