@@ -85,7 +85,7 @@ FAULTS: Final = (
     Fault(
         "removed-before-checkpoint",
         "a sealed journal file goes before the checkpoint past it",
-        "upkeep.py",
+        "shard/upkeep.py",
         "                self._checkpointer.save()\n                self.before_removal",
         "                self.before_removal",
         ("tests/test_reopen.py", "tests/storage/test_seal_crashes.py"),
@@ -150,7 +150,7 @@ FAULTS: Final = (
     Fault(
         "ack-not-persisted",
         "acknowledged work is forgotten by a restart",
-        "engine.py",
+        "shard/engine.py",
         "        data, batch = encode_apart(entries)  # may refuse: nothing has changed yet\n",
         "        data, batch = encode_apart([e for e in entries if getattr(e, 'outcome', 0) != Outcome.ACKED])\n",
         ("tests/behaviour/test_traps.py", "tests/behaviour/test_restarts.py"),
@@ -158,7 +158,7 @@ FAULTS: Final = (
     Fault(
         "half-a-frame-replayed",
         "of a frame with several entries the last is forgotten",
-        "opening.py",
+        "shard/opening.py",
         "            core.apply(decode(data), sequence)\n",
         "            core.apply([*decode(data)][: -1] or [*decode(data)], sequence)\n",
         ("tests/test_reopen.py", "tests/test_crash_points.py"),
@@ -191,7 +191,7 @@ FAULTS: Final = (
     Fault(
         "no-poison-flag",
         "after an exception in the middle of a change the shard goes on",
-        "engine.py",
+        "shard/engine.py",
         "        if self.is_closed or self.changing:\n",
         "        if self.is_closed:\n",
         ("tests/shard/test_interrupts.py",),
@@ -199,7 +199,7 @@ FAULTS: Final = (
     Fault(
         "dedup-not-persisted",
         "keys that were pushed before a checkpoint are forgotten by a restart",
-        "checkpointing.py",
+        "shard/checkpoints.py",
         "            hot = dict(queue.dedup.hot) if queue.dedup is not None else {}\n",
         "            hot = {}\n",
         ("tests/test_reopen.py", "tests/delivery/test_dedup_window.py"),
@@ -256,7 +256,7 @@ FAULTS: Final = (
     Fault(
         "upkeep-stops",
         "an unexpected error ends a background role for good",
-        "upkeep.py",
+        "shard/upkeep.py",
         "                if self._is_over():\n                    # Callers",
         "                if True:\n                    # Callers",
         ("tests/shard/test_upkeep.py",),
