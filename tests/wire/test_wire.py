@@ -54,7 +54,7 @@ def test_every_type_is_on_the_page():
 
 
 def test_every_call_is_on_the_page_with_its_arguments():
-    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", PAGE, re.MULTILINE))
+    rows = dict(re.findall(r"^\| `([a-z_]+)` \| ([^|]*) \|", PAGE, re.MULTILINE))
     shown = {name: re.sub(r" \[.*?\]+", "", arguments).split(", ") for name, arguments in rows.items()}
 
     declared: list[tuple[str, type[msgspec.Struct]]] = [*ops.TABLE.items(), ("transact", requests.Transact)]

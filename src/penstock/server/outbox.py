@@ -15,7 +15,7 @@ from penstock import limits
 
 
 class Outbox:
-    """See the module's rules. `write` sends one item and returns when the peer has room for more."""
+    """Items for one peer, in order. `write` sends one item and returns when the peer has room for more."""
 
     def __init__(
         self,

@@ -128,7 +128,7 @@ async def _start_http(broker: Broker, settings: Settings, port: int, metrics: Me
     from penstock.server.http.site import HttpSettings
     from penstock.server.websocket import WebSockets
 
-    wanted = HttpSettings(
+    http_settings = HttpSettings(
         host=settings.host,
         port=port,
         hosts=settings.hosts,
@@ -140,7 +140,7 @@ async def _start_http(broker: Broker, settings: Settings, port: int, metrics: Me
         profile=settings.profile,
     )
     sockets = WebSockets(broker)
-    server = await start_http(broker, wanted, metrics=metrics, stream=sockets.serve)
+    server = await start_http(broker, http_settings, metrics=metrics, stream=sockets.serve)
 
     async def close() -> None:
         try:

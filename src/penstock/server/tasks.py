@@ -112,21 +112,21 @@ ANSWER_BYTES: Final = limits.frame_bytes_max // 2
 _RELEASE: Final = validation.settling(Outcome.RELEASED)
 
 
-async def claim(broker: Broker, client: Client, given: Claim) -> Claimed:
+async def claim(broker: Broker, client: Client, request: Claim) -> Claimed:
     """Tasks for a worker, or none when the time is over."""
-    worker_id = check_name(given.worker_id, "worker_id")
-    if given.max > CLAIMED_MAX:
-        raise InvalidField(f"max: {given.max:,} is over the limit of {CLAIMED_MAX:,}")
-    queues = [check_name(queue, f"queues[{index}]") for index, queue in enumerate(dict.fromkeys(given.queues))]
-    request = validation.lease_request(given.max, seconds_of(given.lease_ms), worker_id, None, False)
+    worker_id = check_name(request.worker_id, "worker_id")
+    if request.max > CLAIMED_MAX:
+        raise InvalidField(f"max: {request.max:,} is over the limit of {CLAIMED_MAX:,}")
+    queues = [check_name(queue, f"queues[{index}]") for index, queue in enumerate(dict.fromkeys(request.queues))]
+    lease_request = validation.lease_request(request.max, seconds_of(request.lease_ms), worker_id, None, False)
     if not queues:
         raise InvalidField("queues: there is none", hint="name the queues to claim from")
-    reply = await _first(broker, client, queues, request, validation.wait_seconds(given.wait_ms / 1000))
+    reply = await _first(broker, client, queues, lease_request, validation.wait_seconds(request.wait_ms / 1000))
     if reply is None:
         return Claimed([])
     reply, *rest = split(reply, ANSWER_BYTES)
     for part in rest:
-        broker.settle_each(client, receipts_in(part), _RELEASE, _nobody)
+        broker.settle_each(client, receipts_in(part), _RELEASE, _ignore)
     return Claimed([await _with_parents(broker, client, task) for task in _claimed_tasks(broker, client, reply)])
 
 
@@ -151,8 +151,8 @@ async def _first(
     try:
         return await _won(broker, client, waiting)
     finally:
-        for each in waiting:
-            each.cancel()
+        for lease in waiting:
+            lease.cancel()
 
 
 async def _won(broker: Broker, client: Client, waiting: set[asyncio.Task[LeaseReply]]) -> LeaseReply | None:
@@ -160,10 +160,10 @@ async def _won(broker: Broker, client: Client, waiting: set[asyncio.Task[LeaseRe
     left = waiting
     while left:
         done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-        answers = [await awaited_answer_of(each) for each in done]
-        first, *rest = [each for each in answers if not isinstance(each, PenstockError) and each.count] or [None]
+        answers = [await awaited_answer_of(lease) for lease in done]
+        first, *rest = [reply for reply in answers if not isinstance(reply, PenstockError) and reply.count] or [None]
         for reply in rest:
-            broker.settle_each(client, receipts_in(reply), _RELEASE, _nobody)
+            broker.settle_each(client, receipts_in(reply), _RELEASE, _ignore)
         if isinstance(first, LeaseReply):
             return first
         for error in answers:
@@ -171,8 +171,8 @@ async def _won(broker: Broker, client: Client, waiting: set[asyncio.Task[LeaseRe
     return None
 
 
-def _nobody(answer: Any) -> None:
-    """Nobody is told: a lease that is lost meanwhile needs no giving back."""
+def _ignore(answer: Any) -> None:
+    """Ignore the reply: a lease that is lost meanwhile need not be released."""
 
 
 def _claimed_tasks(broker: Broker, client: Client, reply: LeaseReply) -> Iterator[tuple[ClaimedTask, Envelope]]:
@@ -185,7 +185,7 @@ def _claimed_tasks(broker: Broker, client: Client, reply: LeaseReply) -> Iterato
                 envelope = parse_envelope(payload)
             except InvalidField as error:
                 how = validation.settling(Outcome.REJECTED, error=error.message)
-                broker.settle_each(client, (receipt,), how, _nobody)
+                broker.settle_each(client, (receipt,), how, _ignore)
             else:
                 yield _claimed_task(reply, piece, index, envelope, receipt), envelope
 
@@ -224,10 +224,10 @@ async def _with_parents(broker: Broker, client: Client, claimed: tuple[ClaimedTa
 
 
 async def _parent(broker: Broker, client: Client, task_id: str) -> Parent:
-    found = await broker.execute(client, ops.FindTask(task_id))
-    if found.result is None or found.result_error:
-        return Parent(task_id, found.state)
-    return Parent(task_id, found.state, Raw(found.result))
+    parent = await broker.execute(client, ops.FindTask(task_id))
+    if parent.result is None or parent.result_error:
+        return Parent(task_id, parent.state)
+    return Parent(task_id, parent.state, Raw(parent.result))
 
 
 async def hold(broker: Broker, client: Client, receipt: str, lease_ms: float) -> Any:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from penstock import limits
-from penstock.model import DEFAULT_GROUP, Durability, PartitionLag, QueueStats
+from penstock.model import DEFAULT_GROUP, Durability, QueueStats
 
 ONE_PAYLOAD: Final = {"oneOf": [{"required": ["payload"]}, {"required": ["payload_base64"]}]}
 ONE_PROOF: Final = {"oneOf": [{"required": ["receipts"]}, {"required": ["lease_id"]}]}
@@ -359,29 +359,6 @@ class StatsView(Struct):
     queues: list[QueueStats]
 
 
-class LagView(Struct):
-    """Where a group stands in one partition."""
-
-    partition: str
-    start_offset: int
-    committed_offset: int
-    end_offset: int
-    lag: int
-
-
-class GroupView(Struct):
-    """A group, and where it stands in each partition."""
-
-    name: str
-    partitions: list[LagView]
-
-
-class GroupsView(Struct):
-    """All groups of a queue."""
-
-    groups: list[GroupView]
-
-
 class OperationView(Struct):
     """What one operation of a transaction did; a push has ids."""
 
@@ -411,11 +388,6 @@ class StatusView(Struct):
 def queues_view(names: Sequence[str]) -> QueuesView:
     """Queues by their names."""
     return QueuesView([QueueName(name) for name in names])
-
-
-def groups_view(groups: Mapping[str, Sequence[PartitionLag]]) -> GroupsView:
-    """Where each group stands."""
-    return GroupsView([GroupView(name, [LagView(*lag) for lag in lags]) for name, lags in groups.items()])
 
 
 def producer_view(id: int, epoch: int) -> ProducerView:

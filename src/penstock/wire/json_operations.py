@@ -8,7 +8,7 @@ that the declaration names in `reply`. What differs from these rules is in `ARGU
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -16,13 +16,13 @@ import msgspec
 from msgspec import Meta, Struct
 
 from penstock import operations as ops
-from penstock.model import Message, MessageId
+from penstock.model import Message, MessageId, PartitionLag
 from penstock.model_tasks import OperationAction, TaskState
 from penstock.replies import LeaseView
 from penstock.wire import json_models as models
 from penstock.wire.json_messages import message_view
 from penstock.wire.json_options import QueueView, view_of
-from penstock.wire.json_shapes import KINDS, Kind, Shape, kind_of, new_struct
+from penstock.wire.json_shapes import KINDS, Kind, Shape, kind_of, list_of, new_struct, shape_of
 from penstock.wire.json_tasks import DEFAULT_QUEUE, PAGE_MAX, TASK_PAGE, tasks_view
 
 _STATES: Final = "|".join(TaskState)
@@ -62,6 +62,18 @@ LETTER_SEARCH: Final = Shape(
 )
 
 
+LAG: Final = shape_of(PartitionLag)
+GROUP: Final = new_struct(
+    "Group", "A group, and its position in each partition.", [("name", str), ("partitions", list_of(LAG.type))]
+)
+GROUPS: Final = new_struct("Groups", "All groups of a queue.", [("groups", list_of(GROUP))])
+
+
+def groups_view(groups: Mapping[str, Sequence[PartitionLag]]) -> Any:
+    """Groups by their names."""
+    return GROUPS([GROUP(name, list(map(LAG.write, lags))) for name, lags in groups.items()])
+
+
 class Reply(NamedTuple):
     """The type of a reply in JSON, and what makes it of an operation and its result. No type: there is no content."""
 
@@ -75,7 +87,7 @@ REPLIES: Final[dict[type[ops.Operation[Any]], Reply]] = {
         models.QueuesView, lambda operation, names: models.QueuesView(list(map(models.QueueName, names)))
     ),
     ops.GetOptions: Reply(QueueView, lambda operation, options: view_of(operation.queue, options)),
-    ops.Groups: Reply(models.GroupsView, lambda operation, groups: models.groups_view(groups)),
+    ops.Groups: Reply(GROUPS, lambda operation, groups: groups_view(groups)),
     ops.CreateGroup: Reply(models.QueueName, lambda operation, result: models.QueueName(operation.group)),
     ops.InitProducer: Reply(models.ProducerView, lambda operation, result: models.producer_view(*result)),
     ops.ListTasks: Reply(TASK_PAGE, lambda operation, page: tasks_view(page)),

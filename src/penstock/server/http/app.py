@@ -157,17 +157,17 @@ class Resource:
             pairs = parse_qsl(request.scope["query_string"].decode(), keep_blank_values=True, errors="strict")
         except ValueError:
             raise BadRequest("query: it is not UTF-8") from None
-        given = dict(pairs)
-        if len(given) < len(pairs):
+        values = dict(pairs)
+        if len(values) < len(pairs):
             raise InvalidField("query: a parameter is there twice")
         try:
-            return msgspec.convert(given, route.query, strict=False)
+            return msgspec.convert(values, route.query, strict=False)
         except msgspec.ValidationError as error:
             raise self._queries[route.method].refusal(error) from None
 
 
 async def _while_there(request: Request, work: Awaitable[Any]) -> Any:
-    """What somebody waits for; given up when the client goes away."""
+    """The result of `work`, which is cancelled when the client goes away."""
     working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -238,7 +238,7 @@ def _reader(kind: Any) -> Any:
 
 
 def _page(media: str, content: Callable[[Routes], bytes], routes: Routes) -> Callable[[Request], Awaitable[Response]]:
-    """A page that is made when it is first asked for."""
+    """A page that is made for its first request."""
 
     async def page(request: Request) -> Response:
         return Response(await asyncio.to_thread(content, routes), media_type=media)

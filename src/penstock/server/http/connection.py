@@ -35,7 +35,7 @@ TURN_REQUESTS_MAX: Final = 64  # of one connection that are run in one turn of t
 
 
 class HttpConnection(asyncio.Protocol):
-    """See the module's rules."""
+    """One connection: parses requests, and answers them in order."""
 
     transport: asyncio.Transport
 

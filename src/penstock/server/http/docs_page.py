@@ -76,7 +76,9 @@ def _command(method: str, path: str, operation: dict[str, Any]) -> str:
     """The example of a route, as a line for a terminal."""
     parameters = [parameter for parameter in operation.get("parameters", ()) if "example" in parameter]
     names = {parameter["name"]: parameter["example"] for parameter in parameters if parameter["in"] == "path"}
-    query = "&".join(f"{each['name']}={each['example']}" for each in parameters if each["in"] == "query")
+    query = "&".join(
+        f"{parameter['name']}={parameter['example']}" for parameter in parameters if parameter["in"] == "query"
+    )
     address = f"localhost:7711{path.format_map(names)}" + (f"?{query}" if query else "")
     words = ["curl", f"'{address}'" if query else address]
     body = operation.get("requestBody")
@@ -91,10 +93,10 @@ def _parameters(parameters: list[dict[str, Any]]) -> str:
     if not parameters:
         return ""
     rows = "".join(
-        f"<tr><td><code>{escape(each['name'])}</code></td>"
-        f"<td>{each['in']}{'' if each['required'] else ', optional'}</td>"
-        f"<td>{escape(_type(each['schema']))}</td><td>{escape(each.get('description', ''))}</td></tr>"
-        for each in parameters
+        f"<tr><td><code>{escape(parameter['name'])}</code></td>"
+        f"<td>{parameter['in']}{'' if parameter['required'] else ', optional'}</td>"
+        f"<td>{escape(_type(parameter['schema']))}</td><td>{escape(parameter.get('description', ''))}</td></tr>"
+        for parameter in parameters
     )
     return f"<h4>Parameters</h4><table>{rows}</table>"
 
@@ -111,28 +113,28 @@ def _responses(responses: dict[str, Any], schemas: dict[str, Any]) -> str:
 def _fields(schema: dict[str, Any], schemas: dict[str, Any]) -> str:
     """The fields of a model, those of the models within it too."""
     if "oneOf" in schema:
-        return "<p>or</p>".join(_fields(each, schemas) for each in schema["oneOf"])
-    found = schemas[_name(schema)]
-    required = found.get("required", ())
+        return "<p>or</p>".join(_fields(part, schemas) for part in schema["oneOf"])
+    model = schemas[_name(schema)]
+    required = model.get("required", ())
     rows = "".join(
         f"<tr><td><code>{escape(name)}</code></td><td>{escape(_type(kind))}</td>"
         f"<td>{'required' if name in required else _default(kind)}</td></tr>"
-        for name, kind in found.get("properties", {}).items()
+        for name, kind in model.get("properties", {}).items()
     )
     inner = "".join(
         f"<details><summary><code>{escape(name)}</code></summary>"
         f"<div>{_fields({'$ref': name}, schemas)}</div></details>"
-        for name in dict.fromkeys(_references(found.get("properties", {})))
+        for name in dict.fromkeys(_references(model.get("properties", {})))
     )
-    about = f"<p>{_prose(found['description'])}</p>" if "description" in found else ""
+    about = f"<p>{_prose(model['description'])}</p>" if "description" in model else ""
     return f"{about}<table>{rows}</table>{inner}"
 
 
 def _references(schema: Any) -> list[str]:
     if isinstance(schema, dict):
         own = [_name(schema)] if "$ref" in schema else []
-        return own + [name for each in schema.values() for name in _references(each)]
-    return [name for each in schema for name in _references(each)] if isinstance(schema, list) else []
+        return own + [name for part in schema.values() for name in _references(part)]
+    return [name for part in schema for name in _references(part)] if isinstance(schema, list) else []
 
 
 def _name(schema: dict[str, Any]) -> str:
@@ -148,9 +150,9 @@ def _type(schema: dict[str, Any]) -> str:
     if "$ref" in schema:
         return _name(schema)
     if "anyOf" in schema:
-        return " or ".join(_type(each) for each in schema["anyOf"])
+        return " or ".join(_type(part) for part in schema["anyOf"])
     if "enum" in schema:
-        return " or ".join(json.dumps(each) for each in schema["enum"])
+        return " or ".join(json.dumps(part) for part in schema["enum"])
     kind = str(schema.get("type", "any JSON"))
     if kind == "array":
         return f"list of {_type(schema.get('items', {}))}"

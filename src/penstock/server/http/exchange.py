@@ -35,7 +35,7 @@ class Cancellable(Protocol):
 
 
 class Exchange:
-    """See the module's rules."""
+    """One request and its response."""
 
     __slots__ = (
         "_chunks",
@@ -174,17 +174,17 @@ class Exchange:
 
     @property
     def traceparent(self) -> str | None:
-        given = self._headers.get(b"traceparent")
-        return None if given is None else given.decode("latin-1")
+        header = self._headers.get(b"traceparent")
+        return None if header is None else header.decode("latin-1")
 
     # the response
 
-    def answer(self, told: Any, status: int, encode: Callable[[Any], bytes]) -> None:
-        """What the broker told: an error, or what `encode` makes JSON of."""
-        if isinstance(told, PenstockError):
-            self.fail(told)
+    def answer(self, reply: Any, status: int, encode: Callable[[Any], bytes]) -> None:
+        """Respond with a reply of the broker: an error, or what `encode` makes JSON of."""
+        if isinstance(reply, PenstockError):
+            self.fail(reply)
         elif not self.response_complete:
-            self.reply_with(status, lambda: encode(told), told.count if isinstance(told, LARGE) else 1)
+            self.reply_with(status, lambda: encode(reply), reply.count if isinstance(reply, LARGE) else 1)
 
     def reply_with(self, status: int, write: Callable[[], bytes], count: int) -> None:
         """Answer with what `write` makes of `count` things: in a thread when they are many, for the loop's sake."""

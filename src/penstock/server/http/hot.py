@@ -64,10 +64,10 @@ def push(exchange: Exchange) -> None:
     _read_and_do(exchange, lambda: read_push(body, traced), _push)
 
 
-def _push(exchange: Exchange, asked: PushRequest) -> None:
-    told = partial(exchange.answer, status=201, encode=push_reply)
+def _push(exchange: Exchange, push: PushRequest) -> None:
+    on_reply = partial(exchange.answer, status=201, encode=push_reply)
     exchange.site.broker.push(
-        exchange.client, exchange.queue, asked.batch, asked.partition, asked.durability, asked.producer, told
+        exchange.client, exchange.queue, push.batch, push.partition, push.durability, push.producer, on_reply
     )
 
 
@@ -88,27 +88,29 @@ def _read_and_do(exchange: Exchange, read: Callable[[], T], do: Callable[[Exchan
 
 def lease(exchange: Exchange) -> None:
     """POST /api/v1/queues/{queue}/lease."""
-    _read_and_do(exchange, lambda: _lease.read(exchange.body or b"{}"), _lease_asked)
+    _read_and_do(exchange, lambda: _lease.read(exchange.body or b"{}"), _lease_decoded)
 
 
-def _lease_asked(exchange: Exchange, asked: models.Lease) -> None:
-    seconds = None if asked.lease_ms is None else asked.lease_ms / 1000
-    request = validation.lease_request(
-        asked.max, seconds, asked.consumer, asked.partitions, asked.auto_ack, start=asked.start
+def _lease_decoded(exchange: Exchange, request: models.Lease) -> None:
+    seconds = None if request.lease_ms is None else request.lease_ms / 1000
+    lease_request = validation.lease_request(
+        request.max, seconds, request.consumer, request.partitions, request.auto_ack, start=request.start
     )
     client = exchange.client
-    request = msgspec.structs.replace(request, member=asked.member, generation=asked.generation, client=client.identity)
-    encode = partial(_leased, exchange) if not asked.auto_ack else lease_reply
-    told = partial(exchange.answer, status=200, encode=encode)
+    lease_request = msgspec.structs.replace(
+        lease_request, member=request.member, generation=request.generation, client=client.identity
+    )
+    encode = partial(_leased, exchange) if not request.auto_ack else lease_reply
+    on_reply = partial(exchange.answer, status=200, encode=encode)
     pending = exchange.site.broker.lease(
-        client, exchange.queue, check_name(asked.group, "group"), request, asked.wait_ms / 1000, told
+        client, exchange.queue, check_name(request.group, "group"), lease_request, request.wait_ms / 1000, on_reply
     )
     if not pending.is_over:
         exchange.pending = pending
 
 
 def _leased(exchange: Exchange, reply: LeaseReply) -> bytes:
-    """As much of a lease as one response may hold; the rest is given back and comes with the next."""
+    """As much of a lease as one response may hold; the rest is released and comes with the next."""
     bytes_max = exchange.site.settings.request_bytes_max
     if size_of(reply) <= bytes_max:
         return lease_reply(reply)
@@ -119,7 +121,7 @@ def _leased(exchange: Exchange, reply: LeaseReply) -> bytes:
     return lease_reply(first)
 
 
-def _ignore(told: object) -> None:
+def _ignore(reply: object) -> None:
     """Nobody waits for it."""
 
 
@@ -130,27 +132,27 @@ def _settler(model: type[models.Settle], how: Callable[[Any], Settling]) -> Run:
     reader = Reader(model)
 
     def read(exchange: Exchange) -> tuple[Any, int | None, list[Receipt]]:
-        asked = reader.read(exchange.body)
-        nonce = lease_of(asked)
-        return asked, nonce, receipts_of(asked.receipts or ()) if nonce is None else []
+        request = reader.read(exchange.body)
+        nonce = lease_of(request)
+        return request, nonce, receipts_of(request.receipts or ()) if nonce is None else []
 
-    def settle(exchange: Exchange, given: tuple[Any, int | None, list[Receipt]]) -> None:
-        asked, nonce, proofs = given
+    def settle(exchange: Exchange, decoded: tuple[Any, int | None, list[Receipt]]) -> None:
+        request, nonce, proofs = decoded
         broker, client = exchange.site.broker, exchange.client
         if nonce is not None:
-            broker.settle_lease(client, nonce, how(asked), partial(_lease_settled, exchange, nonce))
+            broker.settle_lease(client, nonce, how(request), partial(_lease_settled, exchange, nonce))
         else:
-            broker.settle_each(client, proofs, how(asked), partial(_settled, exchange, asked.receipts))
+            broker.settle_each(client, proofs, how(request), partial(_settled, exchange, request.receipts))
 
     return lambda exchange: _read_and_do(exchange, lambda: read(exchange), settle)
 
 
-def lease_of(asked: models.Settle) -> int | None:
-    """The lease that is meant; None when receipts are given instead."""
-    if (asked.receipts is None) == (asked.lease_id is None):
-        which = "neither is there" if asked.receipts is None else "both are there"
+def lease_of(request: models.Settle) -> int | None:
+    """The lease that is meant; None when it is receipts instead."""
+    if (request.receipts is None) == (request.lease_id is None):
+        which = "neither is there" if request.receipts is None else "both are there"
         raise InvalidField(f"receipts: {which}", hint="give either receipts or lease_id")
-    return None if asked.lease_id is None else int(asked.lease_id, 16)
+    return None if request.lease_id is None else int(request.lease_id, 16)
 
 
 def receipts_of(texts: Sequence[str], place: str = "receipts") -> list[Receipt]:
@@ -166,18 +168,18 @@ def receipts_of(texts: Sequence[str], place: str = "receipts") -> list[Receipt]:
         raise
 
 
-def _settled(exchange: Exchange, receipts: Sequence[str], told: Any) -> None:
-    if isinstance(told, PenstockError):
-        exchange.fail(told)
+def _settled(exchange: Exchange, receipts: Sequence[str], reply: Any) -> None:
+    if isinstance(reply, PenstockError):
+        exchange.fail(reply)
         return
-    errors = [error for error in told if error is not None]
-    status = http_status(errors[0].code) if len(errors) == len(told) else 200
-    exchange.reply_with(status, lambda: settle_reply(receipts, told), len(receipts))
+    errors = [error for error in reply if error is not None]
+    status = http_status(errors[0].code) if len(errors) == len(reply) else 200
+    exchange.reply_with(status, lambda: settle_reply(receipts, reply), len(receipts))
 
 
-def _lease_settled(exchange: Exchange, nonce: int, told: Any) -> None:
-    if isinstance(told, PenstockError):
-        exchange.fail(told)
+def _lease_settled(exchange: Exchange, nonce: int, reply: Any) -> None:
+    if isinstance(reply, PenstockError):
+        exchange.fail(reply)
     else:
         exchange.reply(200, b'{"results":[{"lease_id":"%016x","status":"ok"}]}' % nonce)
 
@@ -187,42 +189,42 @@ _extend: Final = Reader(models.Extend)
 
 def extend(exchange: Exchange) -> None:
     """POST /api/v1/extend."""
-    _read_and_do(exchange, lambda: _read_extend(exchange.body), _extend_asked)
+    _read_and_do(exchange, lambda: _read_extend(exchange.body), _extend_decoded)
 
 
 def _read_extend(body: bytes) -> tuple[models.Extend, int | None, list[int]]:
-    asked = _extend.read(body)
-    nonce = lease_of(asked)
-    return asked, nonce, [receipt.nonce for receipt in receipts_of(asked.receipts or ())] if nonce is None else []
+    request = _extend.read(body)
+    nonce = lease_of(request)
+    return request, nonce, [receipt.nonce for receipt in receipts_of(request.receipts or ())] if nonce is None else []
 
 
-def _extend_asked(exchange: Exchange, given: tuple[models.Extend, int | None, list[int]]) -> None:
-    asked, nonce, nonces = given
-    seconds = asked.lease_ms / 1000
+def _extend_decoded(exchange: Exchange, decoded: tuple[models.Extend, int | None, list[int]]) -> None:
+    request, nonce, nonces = decoded
+    seconds = request.lease_ms / 1000
     if nonce is not None:
-        told = _extended(exchange, nonce, seconds)
-        if isinstance(told, PenstockError):
-            raise told
-        exchange.reply(200, encode({"results": [{"lease_id": asked.lease_id, **_extension(told)}]}))
+        reply = _extended(exchange, nonce, seconds)
+        if isinstance(reply, PenstockError):
+            raise reply
+        exchange.reply(200, encode({"results": [{"lease_id": request.lease_id, **_extension(reply)}]}))
         return
-    receipts = asked.receipts or []
-    answers = {each: _extended(exchange, each, seconds) for each in dict.fromkeys(nonces)}
+    receipts = request.receipts or []
+    answers = {nonce: _extended(exchange, nonce, seconds) for nonce in dict.fromkeys(nonces)}
     errors = [answer for answer in answers.values() if isinstance(answer, PenstockError)]
     is_refused = len(errors) == len(answers)
 
     def written() -> bytes:
-        told = {nonce: _extension(answer) for nonce, answer in answers.items()}
-        results = [{"receipt": receipt, **told[nonce]} for receipt, nonce in zip(receipts, nonces, strict=True)]
+        extensions = {nonce: _extension(answer) for nonce, answer in answers.items()}
+        results = [{"receipt": receipt, **extensions[nonce]} for receipt, nonce in zip(receipts, nonces, strict=True)]
         return encode({"error": error_fields(errors[0]), "results": results} if is_refused else {"results": results})
 
     exchange.reply_with(http_status(errors[0].code) if is_refused else 200, written, len(receipts))
 
 
 def _extended(exchange: Exchange, nonce: int, seconds: float) -> Any:
-    """When the lease expires now, or an error; the broker tells at once, since nothing is journaled."""
-    told: list[Any] = []
-    exchange.site.broker.extend(exchange.client, nonce, seconds, told.append)
-    return told[0]
+    """When the lease expires now, or an error; the broker replies at once, since nothing is journaled."""
+    replies: list[Any] = []
+    exchange.site.broker.extend(exchange.client, nonce, seconds, replies.append)
+    return replies[0]
 
 
 def _extension(answer: Any) -> dict[str, Any]:
@@ -240,13 +242,15 @@ _RELEASE: Final = validation.settling(Outcome.RELEASED)
 
 OF_QUEUE: Final[dict[bytes, Run]] = {b"messages": push, b"lease": lease}
 OF_BROKER: Final[dict[bytes, Run]] = {
-    b"ack": _settler(models.Ack, lambda asked: _ACK),
+    b"ack": _settler(models.Ack, lambda request: _ACK),
     b"nack": _settler(
-        models.Nack, lambda asked: validation.settling(Outcome.RETRIED, _seconds(asked.delay_ms), asked.error)
+        models.Nack, lambda request: validation.settling(Outcome.RETRIED, _seconds(request.delay_ms), request.error)
     ),
-    b"reject": _settler(models.Reject, lambda asked: validation.settling(Outcome.REJECTED, error=asked.reason)),
-    b"release": _settler(models.Release, lambda asked: _RELEASE),
-    b"snooze": _settler(models.Snooze, lambda asked: validation.settling(Outcome.SNOOZED, _seconds(asked.delay_ms))),
+    b"reject": _settler(models.Reject, lambda request: validation.settling(Outcome.REJECTED, error=request.reason)),
+    b"release": _settler(models.Release, lambda request: _RELEASE),
+    b"snooze": _settler(
+        models.Snooze, lambda request: validation.settling(Outcome.SNOOZED, _seconds(request.delay_ms))
+    ),
     b"extend": extend,
     b"rpc": run_frames,
 }
@@ -265,8 +269,8 @@ class Matcher:
         except KeyError:
             if len(self._known) >= ROUTES_KEPT_MAX:
                 self._known.clear()
-            found = self._known[url] = _match(url)
-            return found
+            match = self._known[url] = _match(url)
+            return match
 
 
 def _match(url: bytes) -> Match | None:

@@ -57,18 +57,18 @@ def _whole(schema: Any) -> Any:
     Generators of clients insist on the first, and make datetimes of the second.
     """
     if isinstance(schema, list):
-        return [_whole(each) for each in schema]
+        return [_whole(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {name: _whole(each) for name, each in schema.items()}
-    if found.get("type") == "array" and "prefixItems" not in found:
-        found.setdefault("items", {})
-    for name, field in found.get("properties", {}).items():
+    whole = {name: _whole(part) for name, part in schema.items()}
+    if whole.get("type") == "array" and "prefixItems" not in whole:
+        whole.setdefault("items", {})
+    for name, field in whole.get("properties", {}).items():
         if name.endswith("_at"):
-            for each in field.get("anyOf", [field]):
-                if each.get("type") == "string":
-                    each["format"] = "date-time"
-    return found
+            for part in field.get("anyOf", [field]):
+                if part.get("type") == "string":
+                    part["format"] = "date-time"
+    return whole
 
 
 def _operation(route: Route, components: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def _shapes(body: Any) -> tuple[Any, ...]:
 
 def _schema(kind: Any) -> dict[str, Any]:
     if isinstance(kind, OneOrMany):
-        return {"oneOf": [_schema(each) for each in kind.kinds]}
+        return {"oneOf": [_schema(part) for part in kind.kinds]}
     schema: dict[str, Any] = msgspec.json.schema_components([kind], ref_template=REF)[0][0]
     return schema
 
@@ -117,7 +117,7 @@ def _query_parameters(route: Route, components: dict[str, Any]) -> list[dict[str
             "name": name,
             "in": "query",
             "required": name in schema.get("required", ()),
-            "schema": _given(field),
+            "schema": _never_null(field),
         }
         if route.body is None and name in route.example:
             parameter["example"] = route.example[name]
@@ -125,9 +125,9 @@ def _query_parameters(route: Route, components: dict[str, Any]) -> list[dict[str
     return parameters
 
 
-def _given(schema: dict[str, Any]) -> dict[str, Any]:
+def _never_null(schema: dict[str, Any]) -> dict[str, Any]:
     """A query parameter is there or not; it is never null."""
-    some = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
+    some = [part for part in schema.get("anyOf", ()) if part != {"type": "null"}]
     return some[0] if len(some) == 1 else {name: value for name, value in schema.items() if value is not None}
 
 

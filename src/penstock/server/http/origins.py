@@ -95,7 +95,7 @@ class Proxies:
     """The proxies that are trusted."""
 
     def __init__(self, networks: Iterable[str] = ()) -> None:
-        self._networks = [ipaddress.ip_network(each, strict=False) for each in networks]
+        self._networks = [ipaddress.ip_network(network, strict=False) for network in networks]
 
     def trusts(self, address: str) -> bool:
         """Whether what this peer says of others is believed."""
@@ -103,10 +103,10 @@ class Proxies:
 
     def client(self, peer: str, headers: Sequence[tuple[bytes, bytes]]) -> str:
         """The address of who asks, of whom `peer` was the last to tell."""
-        told = [each for name, value in headers if name == HEADER for each in value.decode("latin-1").split(",")]
+        addresses = [text for name, value in headers if name == HEADER for text in value.decode("latin-1").split(",")]
         address = peer
-        while told and self.trusts(address):
-            before = _address(told.pop())
+        while addresses and self.trusts(address):
+            before = _address(addresses.pop())
             if before is None:
                 break
             address = str(before)
@@ -124,7 +124,7 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     elif text.count(":") == 1:
         text = text.partition(":")[0]
     try:
-        found = ipaddress.ip_address(text)
+        parsed = ipaddress.ip_address(text)
     except ValueError:
         return None
-    return getattr(found, "ipv4_mapped", None) or found
+    return getattr(parsed, "ipv4_mapped", None) or parsed

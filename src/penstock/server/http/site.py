@@ -79,7 +79,7 @@ ServeSocket = Callable[["Socket"], Awaitable[None]]
 
 
 class Site:
-    """See the module's rules."""
+    """The broker, the settings and the open connections of one HTTP server."""
 
     def __init__(self, broker: Broker, settings: HttpSettings) -> None:
         self.broker = broker
@@ -113,10 +113,10 @@ class Site:
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    def request_id(self, given: bytes | None) -> bytes:
+    def request_id(self, sent: bytes | None) -> bytes:
         """The client's own, when it can be repeated, or a new one."""
-        if given is not None and _REQUEST_ID.fullmatch(given):
-            return given
+        if sent is not None and _REQUEST_ID.fullmatch(sent):
+            return sent
         return b"%b%x" % (self._prefix, next(self._numbers))
 
     def cors(self, origin: bytes | None) -> bytes:

@@ -130,7 +130,7 @@ SUBSCRIPTIONS_MAX: Final = 1000
 EVENT_BYTES: Final = 1024  # about
 GOING_AWAY: Final = 1001
 
-_Told = Callable[[Any], None]
+_OnReply = Callable[[Any], None]
 
 
 class _Push(NamedTuple):
@@ -204,8 +204,8 @@ class Conversation:
 
     def _leave(self) -> None:
         self._outbox.close()
-        for each in self._streams.values():
-            each.close()
+        for subscription in self._streams.values():
+            subscription.close()
         for listener in self._listeners.values():
             listener.close()
         self._streams.clear()
@@ -238,7 +238,7 @@ class Conversation:
             logger.exception("a fault in a WebSocket")
             self._refuse(Internal("the broker failed"), id)
 
-    def _begin(self, told: _Told) -> _Told:
+    def _begin(self, on_reply: _OnReply) -> _OnReply:
         """What is under way is counted, so that nobody has more of it than is fair."""
         self._under_way += 1
         if self._under_way >= UNDER_WAY_MAX:
@@ -247,7 +247,7 @@ class Conversation:
         def done(answer: Any) -> None:
             self._under_way -= 1
             self._has_few.set()
-            told(answer)
+            on_reply(answer)
 
         return done
 
@@ -270,10 +270,10 @@ class Conversation:
             opened.credit(said.credit)
 
     def _credit(self, said: stream.GiveCredit) -> None:
-        found = self._streams.get(said.subscription)
-        if found is None:
+        subscription = self._streams.get(said.subscription)
+        if subscription is None:
             raise unknown(said.subscription)
-        found.credit(said.messages)
+        subscription.credit(said.messages)
         if said.id is not None:
             self._answer("credited", said.id, b',"subscription":%b' % encode(said.subscription))
 
@@ -281,8 +281,8 @@ class Conversation:
         self._check_new(said.subscription)
         name = said.subscription
         wake = partial(self._wake, name)
-        wanted = TasksWanted(said.task_types, said.task_ids, said.workflow)
-        listener = self._broker.listen(self._client, said.queues, said.interval_ms / 1000, wake, said.topics, wanted)
+        tasks = TasksWanted(said.task_types, said.task_ids, said.workflow)
+        listener = self._broker.listen(self._client, said.queues, said.interval_ms / 1000, wake, said.topics, tasks)
         self._listeners[name] = listener
         listener.when_ready(partial(self._subscribed, name, said.id, listener))
 
@@ -294,12 +294,12 @@ class Conversation:
 
     def _unsubscribe(self, said: stream.Unsubscribe) -> None:
         name = said.subscription
-        found = self._streams.pop(name, None) or self._listeners.pop(name, None)
-        if found is None:
+        subscription = self._streams.pop(name, None) or self._listeners.pop(name, None)
+        if subscription is None:
             raise unknown(name)
-        found.close()
-        if isinstance(found, Listener):
-            self._confirmed.discard(found)
+        subscription.close()
+        if isinstance(subscription, Listener):
+            self._confirmed.discard(subscription)
         self._answer("unsubscribed", said.id, b',"subscription":%b' % encode(name))
 
     def _check_new(self, name: str) -> None:
@@ -326,19 +326,19 @@ class Conversation:
             self._outbox.put(name, EVENT_BYTES)
 
     def _pause(self) -> None:
-        for each in self._streams.values():
-            each.pause()
+        for subscription in self._streams.values():
+            subscription.pause()
 
     def _resume(self) -> None:
-        for each in [*self._streams.values()]:
-            each.resume()
+        for subscription in [*self._streams.values()]:
+            subscription.resume()
 
     # pushing and settling
 
-    def _push(self, given: _Push) -> None:
-        said, batch = given
-        told = self._begin(partial(self._pushed, said.id))
-        self._broker.push(self._client, said.queue, batch, batch.partitions, said.durability, None, told)
+    def _push(self, push: _Push) -> None:
+        said, batch = push
+        on_reply = self._begin(partial(self._pushed, said.id))
+        self._broker.push(self._client, said.queue, batch, batch.partitions, said.durability, None, on_reply)
 
     def _pushed(self, id: stream.Id, answer: Any) -> None:
         if isinstance(answer, PenstockError):
@@ -349,8 +349,8 @@ class Conversation:
     def _settle(self, said: Any) -> None:
         how = HOW[type(said)](said)
         if by_lease(said):
-            told = self._begin(partial(self._lease_settled, said))
-            self._broker.settle_lease(self._client, int(said.lease_id, 16), how, told)
+            on_reply = self._begin(partial(self._lease_settled, said))
+            self._broker.settle_lease(self._client, int(said.lease_id, 16), how, on_reply)
         else:
             proofs = proofs_of(said.receipts)
             self._broker.settle_each(self._client, proofs, how, self._begin(partial(self._settled, said)))
@@ -386,10 +386,10 @@ class Conversation:
         self._put(b'{"type":"%b","id":%b%b}' % (kind.encode(), encode(id), rest))
 
     def _refuse(self, error: PenstockError, id: Any, subscription: str | None = None) -> None:
-        told: dict[str, Any] = {"type": "error", "id": id, "error": error_fields(error)}
+        message: dict[str, Any] = {"type": "error", "id": id, "error": error_fields(error)}
         if subscription is not None:
-            told["subscription"] = subscription
-        self._put(encode(told))
+            message["subscription"] = subscription
+        self._put(encode(message))
 
     def _put(self, data: bytes) -> None:
         self._outbox.put(data, len(data))

@@ -32,7 +32,7 @@ class Disconnected(Exception):
 
 
 class Socket(asyncio.Protocol):
-    """See the module's rules."""
+    """One WebSocket connection: whole messages in, whole messages out."""
 
     def __init__(self, site: Site, transport: asyncio.Transport, address: str, headers: dict[bytes, bytes]) -> None:
         self.transport = transport
