@@ -1,4 +1,4 @@
-"""gRPC is written out, since the numbers of its fields are a promise; these tests hold it to the table of operations."""
+"""gRPC is written out, since the numbers of its fields are a promise; here it is compared with the table."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from penstock import operations as ops
 from penstock.server.grpc.generated import queues_pb2, tasks_pb2
 
-# operation: (service, method)
-CALLS: Final[dict[type[ops.Operation[Any]], tuple[str, str]]] = {
+# For each operation the service and the method that do it.
+CALLS: Final[dict[Any, tuple[str, str]]] = {
     **{
         operation: ("Queues", method)
         for operation, method in {
