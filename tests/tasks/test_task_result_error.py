@@ -9,7 +9,7 @@ import pytest
 
 from penstock.cli import shapes
 from penstock.model_tasks import TaskState, TaskView, result_error_json
-from penstock.server.grpc.task_values import task_of
+from penstock.server.grpc.tasks import task_of
 from penstock.wire.json_tasks import TASK, task_update, task_view
 
 WHY = 'TypeError: "object" is not JSON – ü'

@@ -76,21 +76,21 @@ def _read(request: pb.ReadRequest) -> ops.Read:
     )
 
 
-def _filter(given: pb.LetterFilter, limit: int) -> LetterFilter:
+def _filter(message: pb.LetterFilter, limit: int) -> LetterFilter:
     return LetterFilter(
-        group=maybe(given, "group"),
-        reason=maybe(given, "reason"),
-        error_contains=maybe(given, "error_contains"),
-        key=maybe(given, "key"),
-        since=_instant(given, "since"),
-        until=_instant(given, "until"),
-        ids=frozenset(map(MessageId.parse, given.ids)) if given.ids else None,
+        group=maybe(message, "group"),
+        reason=maybe(message, "reason"),
+        error_contains=maybe(message, "error_contains"),
+        key=maybe(message, "key"),
+        since=_instant(message, "since"),
+        until=_instant(message, "until"),
+        ids=frozenset(map(MessageId.parse, message.ids)) if message.ids else None,
         limit=limit,
     )
 
 
-def _instant(given: Any, field: str) -> datetime | None:
-    return to_datetime(micros(getattr(given, field), field)) if given.HasField(field) else None
+def _instant(message: Any, field: str) -> datetime | None:
+    return to_datetime(micros(getattr(message, field), field)) if message.HasField(field) else None
 
 
 def _redrive(request: pb.RedriveRequest) -> ops.Redrive:
@@ -136,8 +136,8 @@ def queue_of(name: str, options: QueueOptions) -> pb.Queue:
     return pb.Queue(name=shown.pop("name"), options=struct_of(shown))
 
 
-def _messages(found: list[Message]) -> pb.ReadResponse:
-    return pb.ReadResponse(messages=map(_stored, found))
+def _messages(messages: list[Message]) -> pb.ReadResponse:
+    return pb.ReadResponse(messages=map(_stored, messages))
 
 
 def _stored(message: Message) -> pb.StoredMessage:
@@ -186,43 +186,43 @@ _GROUP_FIELDS: Final = (
 )  # fmt: skip
 
 
-def _groups(found: dict[str, list[PartitionLag]]) -> pb.ListGroupsResponse:
+def _groups(groups: dict[str, list[PartitionLag]]) -> pb.ListGroupsResponse:
     return pb.ListGroupsResponse(
         groups=[
             pb.Group(name=name, partitions=[pb.PartitionLag(**lag._asdict()) for lag in lags])
-            for name, lags in found.items()
+            for name, lags in groups.items()
         ]
     )
 
 
-def _reasons(found: list[Reason]) -> pb.WhyResponse:
-    return pb.WhyResponse(reasons=[pb.Reason(**reason._asdict()) for reason in found])
+def _reasons(reasons: list[Reason]) -> pb.WhyResponse:
+    return pb.WhyResponse(reasons=[pb.Reason(**reason._asdict()) for reason in reasons])
 
 
-def _pushes(found: list[list[MessageId]]) -> pb.TransactResponse:
-    return pb.TransactResponse(pushes=[pb.PushResponse(ids=map(str, ids)) for ids in found])
+def _pushes(pushes: list[list[MessageId]]) -> pb.TransactResponse:
+    return pb.TransactResponse(pushes=[pb.PushResponse(ids=map(str, ids)) for ids in pushes])
 
 
-def _assignment(found: Membership) -> pb.Assignment:
+def _assignment(membership: Membership) -> pb.Assignment:
     return pb.Assignment(
-        member=found.member,
-        generation=found.generation,
-        assigned=found.assigned,
-        revoking=found.revoking,
-        heartbeat_ms=round(found.heartbeat_seconds * 1000),
+        member=membership.member,
+        generation=membership.generation,
+        assigned=membership.assigned,
+        revoking=membership.revoking,
+        heartbeat_ms=round(membership.heartbeat_seconds * 1000),
     )
 
 
-def _members(found: list[Member]) -> pb.ListMembersResponse:
+def _members(members: list[Member]) -> pb.ListMembersResponse:
     return pb.ListMembersResponse(
         members=[
             pb.Member(
-                member=each.member,
-                generation=each.generation,
-                partitions=each.partitions,
-                last_heartbeat_at=timestamp(to_micros(each.last_heartbeat_at, "last_heartbeat_at")),
+                member=member.member,
+                generation=member.generation,
+                partitions=member.partitions,
+                last_heartbeat_at=timestamp(to_micros(member.last_heartbeat_at, "last_heartbeat_at")),
             )
-            for each in found
+            for member in members
         ]
     )
 

@@ -41,10 +41,10 @@ TOGETHER: Final = 2000  # messages that are looked at in one go
 
 def batch_of(request: pb.PushRequest) -> Batch:
     """The messages of a push, however they came."""
-    given = [name for name in ("messages", "payloads", "batch") if getattr(request, name)]
-    if len(given) > 1:
+    names = [name for name in ("messages", "payloads", "batch") if getattr(request, name)]
+    if len(names) > 1:
         raise InvalidField(
-            f"push: {' and '.join(given)} are both there", hint="messages, payloads or a batch: one of them"
+            f"push: {' and '.join(names)} are both there", hint="messages, payloads or a batch: one of them"
         )
     if request.batch:
         return Batch.parse(request.batch, validate=True)
@@ -165,7 +165,7 @@ STREAM_BATCH: Final = 100
 
 def lease_request(request: pb.LeaseRequest, client: str) -> LeaseRequest:
     """What a consumer asks for."""
-    asked = validation.lease_request(
+    leasing = validation.lease_request(
         request.max or 1,
         seconds(request, "lease_ms"),
         request.consumer,
@@ -173,7 +173,7 @@ def lease_request(request: pb.LeaseRequest, client: str) -> LeaseRequest:
         request.auto_ack,
         start=start_of(request),
     )
-    return msgspec.structs.replace(asked, member=request.member, generation=request.generation, client=client)
+    return msgspec.structs.replace(leasing, member=request.member, generation=request.generation, client=client)
 
 
 def stream_request(opening: pb.StreamOpen) -> StreamRequest:
@@ -231,16 +231,18 @@ class _Columns:
 
     def _rest(self, row: int) -> dict[str, Any]:
         batch, flags = self._piece.batch, self._flags
-        found: dict[str, Any] = {"priority": int(batch.priority[row]) if flags & PRIORITY else limits.priority_default}
+        columns: dict[str, Any] = {
+            "priority": int(batch.priority[row]) if flags & PRIORITY else limits.priority_default
+        }
         if flags & CONTENT_TYPE:
-            found["content_type"] = int(batch.content_type[row])
+            columns["content_type"] = int(batch.content_type[row])
         if flags & KEY:
-            found["key"] = batch.key(row)
+            columns["key"] = batch.key(row)
         if flags & TRACE:
-            found["trace"] = batch.trace(row)
+            columns["trace"] = batch.trace(row)
         if flags & HEADERS:
-            found["headers"] = batch.headers(row)
-        return found
+            columns["headers"] = batch.headers(row)
+        return columns
 
 
 def settling(settlement: pb.Settlement) -> Settling:
@@ -267,21 +269,23 @@ def lease_seconds(request: pb.ExtendRequest) -> float:
 
 async def settle(broker: Broker, client: Client, settlements: Sequence[pb.Settlement]) -> pb.SettleResponse:
     """All of them. One that says nothing sensible is refused before any is begun."""
-    asked = await convert(_checked, settlements)
+    checked = await convert(_checked, settlements)
     results: list[pb.SettleResult] = []
-    for first in range(0, len(asked), TURN_COUNT):
-        for some in await asyncio.gather(*(_one(broker, client, *each) for each in asked[first : first + TURN_COUNT])):
+    for first in range(0, len(checked), TURN_COUNT):
+        for some in await asyncio.gather(
+            *(_one(broker, client, *pair) for pair in checked[first : first + TURN_COUNT])
+        ):
             results += some
     return await convert_many(len(results), pb.SettleResponse, results=results)
 
 
 def _checked(settlements: Sequence[pb.Settlement]) -> list[tuple[pb.Settlement, Settling]]:
-    asked = [(settlement, settling(settlement)) for settlement in settlements]
+    checked = [(settlement, settling(settlement)) for settlement in settlements]
     for settlement in settlements:
         if bool(settlement.lease_id) == bool(settlement.receipts):
             raise InvalidField("settle: it takes receipts or a lease_id", hint="one of the two")
     _check_count("settle", sum(len(settlement.receipts) or 1 for settlement in settlements))
-    return asked
+    return checked
 
 
 def _check_count(what: str, count: int) -> None:

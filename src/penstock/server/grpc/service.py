@@ -68,20 +68,20 @@ def _batch(request: pb.PushRequest, parent: str | None) -> tuple[Batch, Any]:
 
 
 async def _lease(broker: Broker, client: Client, request: pb.LeaseRequest) -> pb.LeaseResponse:
-    asked = await convert(lease_request, request, client.identity)
+    leasing = await convert(lease_request, request, client.identity)
     wait = validation.wait_seconds(request.wait_ms / 1000)
     group = check_name(group_of(request), "group")
-    reply = await broker.leased(client, request.queue, group, asked, wait)
+    reply = await broker.leased(client, request.queue, group, leasing, wait)
     if request.auto_ack or not reply.count:  # what is settled already must go, all of it
         return await convert_many(reply.count, lease_response, reply)
     first, *more = split(reply, request.max_bytes or RESPONSE_BYTES)
     for part in more:
-        broker.settle_each(client, receipts_in(part), RELEASE, _nobody)
+        broker.settle_each(client, receipts_in(part), RELEASE, _ignore)
     return await convert_many(first.count, lease_response, first)
 
 
-def _nobody(answer: Any) -> None:
-    """Nobody is told: a lease that is lost meanwhile needs no giving back."""
+def _ignore(answer: Any) -> None:
+    """Ignore the reply: a lease that is lost meanwhile need not be released."""
 
 
 async def _settle(broker: Broker, client: Client, request: pb.SettleRequest) -> pb.SettleResponse:
@@ -90,8 +90,8 @@ async def _settle(broker: Broker, client: Client, request: pb.SettleRequest) -> 
 
 async def _create_queue(broker: Broker, client: Client, request: pb.CreateQueueRequest) -> pb.Queue:
     name = check_name(request.queue)
-    given = ops.CreateQueue(name, await convert(options_of, request), request.exist_ok)
-    await broker.execute(client, given)
+    operation = ops.CreateQueue(name, await convert(options_of, request), request.exist_ok)
+    await broker.execute(client, operation)
     return await _get_queue(broker, client, request)
 
 
@@ -107,9 +107,9 @@ async def _get_queue(broker: Broker, client: Client, request: Any) -> pb.Queue:
 
 async def _simple(name: str, broker: Broker, client: Client, request: Any) -> Any:
     with broker.counting(""):
-        given = await convert(SIMPLE[name].arguments, request)
-    found = await broker.execute(client, given)
-    return await convert_many(len(found) if isinstance(found, list) else 1, SIMPLE[name].answer, found)
+        operation = await convert(SIMPLE[name].arguments, request)
+    result = await broker.execute(client, operation)
+    return await convert_many(len(result) if isinstance(result, list) else 1, SIMPLE[name].answer, result)
 
 
 UNARY: Final[Mapping[str, Unary]] = {
@@ -152,18 +152,20 @@ class Handlers:
 
     def all(self) -> dict[str, Any]:
         """For each method of the service its handler."""
-        found: dict[str, Any] = {}
+        handlers: dict[str, Any] = {}
         messages = self._methods.messages
         for method in messages.DESCRIPTOR.services_by_name[self._service].methods:
             name = method.name
             request: Any = getattr(messages, method.input_type.name)
             if method.client_streaming:
-                found[name] = grpc.stream_stream_rpc_method_handler(self._converse, None, _bytes)
+                handlers[name] = grpc.stream_stream_rpc_method_handler(self._converse, None, _bytes)
             elif method.server_streaming:
-                found[name] = grpc.unary_stream_rpc_method_handler(partial(self._stream, name, request), None, _bytes)
+                handlers[name] = grpc.unary_stream_rpc_method_handler(
+                    partial(self._stream, name, request), None, _bytes
+                )
             else:
-                found[name] = grpc.unary_unary_rpc_method_handler(partial(self._unary, name, request), None, _bytes)
-        return found
+                handlers[name] = grpc.unary_unary_rpc_method_handler(partial(self._unary, name, request), None, _bytes)
+        return handlers
 
     async def _unary(self, name: str, kind: Any, data: bytes, context: Any) -> Any:
         try:
@@ -172,7 +174,7 @@ class Handlers:
             if traced is not None:
                 return await traced(self._broker, client, request, trace.carried(_metadata(context).get("traceparent")))
             return await self._methods.unary[name](self._broker, client, request)
-        except Exception as error:  # noqa: BLE001 - a fault is logged, and the client told that there is one
+        except Exception as error:  # noqa: BLE001 - a fault is logged, and the client gets an error
             await _abort(context, name, error)
 
     async def _stream(self, name: str, kind: Any, data: bytes, context: Any) -> None:

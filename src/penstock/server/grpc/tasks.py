@@ -1,37 +1,264 @@
-"""The service `penstock.v1.Tasks`: each method, between protocol buffers and the broker."""
+"""The service `penstock.v1.Tasks`: tasks, workers and schedules between protocol buffers and the broker."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, get_args
+
+from msgspec import UnsetType
 
 from penstock import limits
 from penstock import operations as ops
 from penstock.broker import Broker, Client
 from penstock.broker.callbacks import awaited_answer_of
 from penstock.broker.events import INTERVAL_SECONDS_DEFAULT, Event, TasksWanted, light
-from penstock.errors import PenstockError, QueueNotFound, TaskNotFound
-from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX
-from penstock.model_tasks import Finish, Submitted, TaskSubmission
+from penstock.envelopes import new_task_id
+from penstock.errors import InvalidField, PenstockError, QueueNotFound, TaskNotFound
+from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX, to_datetime, to_micros
+from penstock.model_tasks import (
+    Finish,
+    MissedPolicy,
+    OperationView,
+    ScheduleSpec,
+    ScheduleView,
+    Submitted,
+    Takes,
+    TaskFilter,
+    TaskState,
+    TaskSubmission,
+    TaskView,
+    WorkerInfo,
+    WorkerView,
+)
 from penstock.server import tasks
 from penstock.server.grpc.generated import tasks_pb2 as pb
-from penstock.server.grpc.task_values import (
-    claimed_of,
-    filter_of,
-    finish_of,
-    info_of,
-    moment,
-    operation_of,
-    schedule_of,
-    spec_of,
-    submission_of,
-    task_of,
-    worker_of,
-)
-from penstock.server.grpc.values import TURN_COUNT, convert, convert_many, maybe, seconds
-from penstock.wire.json_protocols import Claim
+from penstock.server.grpc.values import TURN_COUNT, convert, convert_many, maybe, micros, seconds, timestamp
+from penstock.wire.json_protocols import Claim, ClaimedTask, Parent
 from penstock.wire.json_shapes import receipt_of
+from penstock.wire.json_tasks import DEFAULT_QUEUE
+
+PAGE: Final = 50
+TAKES: Final[tuple[Takes, ...]] = get_args(Takes)
+MISSED: Final[tuple[MissedPolicy, ...]] = get_args(MissedPolicy)
+OUTCOMES: Final = ("completed", "failed", "dead", "snoozed", "cancelled", "released")
+STATES: Final = (None, *TaskState)  # by their numbers
+
+
+def submission_of(task: pb.NewTask, now_us: int, trace: str | None, place: str = "") -> TaskSubmission:
+    """A task to store. `trace` is the call's own."""
+    if not 0 <= task.takes < len(TAKES):
+        raise InvalidField(f"{place}takes: {task.takes} is not one of its values")
+    return TaskSubmission(
+        task_id=task.task_id or new_task_id(now_us),
+        task_type=task.task_type,
+        queue=task.queue or DEFAULT_QUEUE,
+        is_named=bool(task.task_id),
+        args=task.args.encode() or b"[]",
+        kwargs=task.kwargs.encode() or b"{}",
+        timeout_seconds=task.timeout_ms / 1000 or None,
+        depends_on=tuple(task.depends_on),
+        on_parent_failure="run" if task.run_despite_parent_failure else "cancel",
+        takes=TAKES[task.takes],
+        workflow=task.workflow,
+        unique_key=task.unique_key or None,
+        unique_seconds=task.unique_ms / 1000 or None,
+        key=task.key or None,
+        priority=task.priority if task.HasField("priority") else 128,
+        delay_seconds=task.delay_ms / 1000,
+        deliver_at=instant(task, "deliver_at", place),
+        ttl_seconds=task.ttl_ms / 1000 or None,
+        max_attempts=task.max_attempts or None,
+        headers=dict(task.headers) or None,
+        trace=task.trace or trace,
+    )
+
+
+def instant(message: Any, field: str, place: str = "") -> datetime | None:
+    """A timestamp that may be set."""
+    return to_datetime(micros(getattr(message, field), place + field)) if message.HasField(field) else None
+
+
+def moment(at: datetime | None) -> Any:
+    """An instant as a timestamp."""
+    return None if at is None else timestamp(to_micros(at, "at"))
+
+
+def filter_of(filter: pb.TaskFilter, limit: int = PAGE, cursor: str = "") -> TaskFilter:
+    """Which tasks are meant."""
+    for number in filter.states:
+        if not 0 < number < len(STATES):
+            raise InvalidField(f"filter.states: {number} is not a state")
+    return TaskFilter(
+        states=tuple(TaskState(str(STATES[number])) for number in filter.states),
+        **{name: maybe(filter, name) for name in _TEXTS},
+        submitted_since=instant(filter, "since", "filter."),
+        submitted_until=instant(filter, "until", "filter."),
+        limit=limit or PAGE,
+        cursor=cursor or None,
+    )
+
+
+def operation_of(operation: OperationView) -> pb.TaskOperation:
+    """An operation, and how far it is."""
+    filter = operation.filter
+    chosen = pb.TaskFilter(
+        states=map(state_of, filter.states),
+        **{name: getattr(filter, name) for name in _TEXTS},
+        since=moment(filter.submitted_since),
+        until=moment(filter.submitted_until),
+    )
+    return pb.TaskOperation(
+        **{name: getattr(operation, name) for name in ("operation_id", "matched", "cancelled", "purged", "error")},
+        action=operation.action.value,
+        state=operation.state.value,
+        filter=chosen,
+        started_at=moment(operation.started_at),
+        updated_at=moment(operation.updated_at),
+        ended_at=moment(operation.ended_at),
+    )
+
+
+_TEXTS: Final = ("task_type", "queue", "worker", "workflow", "schedule", "argument", "error_contains")
+
+
+def state_of(state: TaskState) -> Any:
+    """A state by its number."""
+    return STATES.index(state)
+
+
+def task_of(task: TaskView, is_update: bool = False) -> pb.Task:
+    """A task as it stands; an update has no arguments."""
+    runs = [
+        pb.TaskRun(
+            attempt=run.attempt,
+            worker=run.worker,
+            started_at=moment(run.started_at),
+            ended_at=moment(run.ended_at),
+            outcome=run.outcome,
+            error=run.error,
+        )
+        for run in task.runs
+    ]
+    return pb.Task(
+        **{name: getattr(task, name) for name in _SAME},
+        state=state_of(task.state),
+        args="" if is_update else task.args.decode(),
+        kwargs="" if is_update else task.kwargs.decode(),
+        result=None if task.result_error else _text(task.result),
+        result_error=task.result_error,
+        progress=_text(task.progress),
+        **{name: moment(getattr(task, name)) for name in ("submitted_at", "due_at", "started_at", "finished_at")},
+        timeout_ms=round((task.timeout_seconds or 0) * 1000),
+        runs=runs,
+    )
+
+
+_SAME: Final = (
+    "task_id", "task_type", "queue", "priority", "attempt", "max_attempts", "error", "worker", "key", "depends_on",
+    "workflow", "schedule", "message_id", "trace",
+)  # fmt: skip
+
+
+def _text(json: bytes | None) -> str | None:
+    return None if json is None else json.decode()
+
+
+def claimed_of(task: ClaimedTask) -> pb.ClaimedTask:
+    """A task to run."""
+    return pb.ClaimedTask(
+        **{name: getattr(task, name) for name in _CLAIMED},
+        args=bytes(task.args).decode(),
+        kwargs=bytes(task.kwargs).decode(),
+        expires_at=moment(task.expires_at),
+        submitted_at=moment(task.submitted_at),
+        timeout_ms=round(task.timeout_ms or 0),
+        takes=TAKES.index(task.takes),  # type: ignore[arg-type]
+        parents=map(_parent, task.parents or ()),
+    )
+
+
+_CLAIMED: Final = (
+    "task_id", "task_type", "queue", "attempt", "receipt", "priority", "key", "headers", "depends_on", "workflow",
+    "schedule", "scheduled_at", "trace",
+)  # fmt: skip
+
+
+def _parent(parent: Parent) -> pb.ParentResult:
+    result = None if isinstance(parent.result, UnsetType) else bytes(parent.result).decode()
+    return pb.ParentResult(task_id=parent.task_id, state=state_of(parent.status), result=result)
+
+
+def finish_of(run: pb.FinishedRun, place: str) -> Finish:
+    """How a run ended."""
+    if run.outcome not in OUTCOMES:
+        raise InvalidField(f"{place}outcome: {run.outcome!r} is no way to end", hint=f"one of {', '.join(OUTCOMES)}")
+    return Finish(
+        receipt=receipt_of(run.receipt, place),
+        task_id=run.task_id,
+        outcome=run.outcome,  # type: ignore[arg-type]
+        result=run.result.encode() or b"null",
+        error=run.error,
+        delay_seconds=seconds(run, "delay_ms"),
+    )
+
+
+def info_of(info: pb.WorkerInfo) -> WorkerInfo:
+    """What a worker tells of itself."""
+    fields = {name: getattr(info, name) for name in WorkerInfo.__struct_fields__}
+    return WorkerInfo(**fields | {"queues": tuple(info.queues), "task_types": tuple(info.task_types)})
+
+
+def worker_of(worker: WorkerView) -> pb.Worker:
+    """A worker, as it is shown."""
+    info = pb.WorkerInfo(**{name: getattr(worker.info, name) for name in WorkerInfo.__struct_fields__})
+    return pb.Worker(
+        info=info,
+        state=worker.state,
+        first_seen_at=moment(worker.first_seen_at),
+        last_heartbeat_at=moment(worker.last_heartbeat_at),
+    )
+
+
+def spec_of(schedule: pb.NewSchedule) -> ScheduleSpec:
+    """A schedule to set."""
+    if not 0 <= schedule.missed < len(MISSED):
+        raise InvalidField(f"missed: {schedule.missed} is not one of its values")
+    return ScheduleSpec(
+        **{name: getattr(schedule, name) for name in _SPEC},
+        timezone=schedule.timezone or "UTC",
+        missed=MISSED[schedule.missed],
+        queue=schedule.queue or DEFAULT_QUEUE,
+        args=schedule.args.encode() or b"[]",
+        kwargs=schedule.kwargs.encode() or b"{}",
+        timeout_seconds=schedule.timeout_ms / 1000 or None,
+        max_attempts=schedule.max_attempts or None,
+        priority=schedule.priority if schedule.HasField("priority") else 128,
+        key=schedule.key or None,
+    )
+
+
+_SPEC: Final = ("name", "cron", "task_type", "is_paused", "is_declared")
+
+
+def schedule_of(schedule: ScheduleView) -> pb.Schedule:
+    """A schedule, as it is shown."""
+    spec = schedule.spec
+    shown = pb.NewSchedule(
+        **{name: getattr(spec, name) for name in (*_SPEC, "timezone", "queue", "max_attempts", "priority", "key")},
+        missed=MISSED.index(spec.missed),  # type: ignore[arg-type]
+        args=spec.args.decode(),
+        kwargs=spec.kwargs.decode(),
+        timeout_ms=round((spec.timeout_seconds or 0) * 1000),
+    )
+    return pb.Schedule(
+        spec=shown,
+        next_at=moment(schedule.next_at),
+        last_at=moment(schedule.last_at),
+        last_task_id=schedule.last_task_id,
+    )
+
 
 Unary = Callable[[Broker, Client, Any], Awaitable[Any]]
 
@@ -41,25 +268,27 @@ Unary = Callable[[Broker, Client, Any], Awaitable[Any]]
 
 async def submit_task(broker: Broker, client: Client, request: pb.NewTask, trace: str | None) -> pb.SubmittedTask:
     """One task."""
-    (found,) = await tasks.submit_one(broker, client, submission_of(request, broker.clock.now(), trace))
-    return pb.SubmittedTask(task_id=found.task_id, is_new=found.is_new)
+    (submitted,) = await tasks.submit_one(broker, client, submission_of(request, broker.clock.now(), trace))
+    return pb.SubmittedTask(task_id=submitted.task_id, is_new=submitted.is_new)
 
 
 async def submit_tasks(
     broker: Broker, client: Client, request: pb.SubmitTasksRequest, trace: str | None
 ) -> pb.SubmitTasksResponse:
     """Many, all or none."""
-    wanted = await convert(_submissions, request, broker.clock.now(), trace)
-    found = await broker.execute(client, ops.SubmitTasks(wanted))
-    return await convert_many(len(found), _submitted, found)
+    submissions = await convert(_submissions, request, broker.clock.now(), trace)
+    submitted = await broker.execute(client, ops.SubmitTasks(submissions))
+    return await convert_many(len(submitted), _submitted, submitted)
 
 
 def _submissions(request: pb.SubmitTasksRequest, now_us: int, trace: str | None) -> list[TaskSubmission]:
     return [submission_of(task, now_us, trace, f"tasks[{index}].") for index, task in enumerate(request.tasks)]
 
 
-def _submitted(found: Sequence[Submitted]) -> pb.SubmitTasksResponse:
-    return pb.SubmitTasksResponse(tasks=[pb.SubmittedTask(task_id=task.task_id, is_new=task.is_new) for task in found])
+def _submitted(submitted: Sequence[Submitted]) -> pb.SubmitTasksResponse:
+    return pb.SubmitTasksResponse(
+        tasks=[pb.SubmittedTask(task_id=task.task_id, is_new=task.is_new) for task in submitted]
+    )
 
 
 # looking
@@ -70,8 +299,8 @@ async def _get_task_status(broker: Broker, client: Client, request: pb.GetTaskSt
 
 
 async def _list_tasks(broker: Broker, client: Client, request: pb.ListTasksRequest) -> pb.ListTasksResponse:
-    wanted = await convert(filter_of, request.filter, request.limit, request.cursor)
-    page = await broker.execute(client, ops.ListTasks(wanted))
+    filter = await convert(filter_of, request.filter, request.limit, request.cursor)
+    page = await broker.execute(client, ops.ListTasks(filter))
     return pb.ListTasksResponse(tasks=map(task_of, page.tasks), cursor=page.cursor or "")
 
 
@@ -127,9 +356,9 @@ async def _purge_tasks(broker: Broker, client: Client, request: pb.PurgeTasksReq
 
 
 async def _begin_operation(broker: Broker, client: Client, request: pb.BeginOperationRequest) -> pb.TaskOperation:
-    wanted = await convert(filter_of, request.filter)
-    given = ops.BeginOperation(request.action, wanted, request.operation_id)
-    return operation_of(await broker.execute(client, given))
+    filter = await convert(filter_of, request.filter)
+    operation = ops.BeginOperation(request.action, filter, request.operation_id)
+    return operation_of(await broker.execute(client, operation))
 
 
 async def _get_operation(broker: Broker, client: Client, request: pb.GetOperationRequest) -> pb.TaskOperation:
@@ -139,8 +368,8 @@ async def _get_operation(broker: Broker, client: Client, request: pb.GetOperatio
 async def _list_operations(
     broker: Broker, client: Client, request: pb.ListOperationsRequest
 ) -> pb.ListOperationsResponse:
-    found = await broker.execute(client, ops.ListOperations())
-    return pb.ListOperationsResponse(operations=map(operation_of, found))
+    operations = await broker.execute(client, ops.ListOperations())
+    return pb.ListOperationsResponse(operations=map(operation_of, operations))
 
 
 async def _stop_operation(broker: Broker, client: Client, request: pb.StopOperationRequest) -> pb.TaskOperation:
@@ -151,14 +380,14 @@ async def _stop_operation(broker: Broker, client: Client, request: pb.StopOperat
 
 
 async def _claim_tasks(broker: Broker, client: Client, request: pb.ClaimTasksRequest) -> pb.ClaimTasksResponse:
-    wanted = Claim(
+    claim = Claim(
         worker_id=request.worker_id,
         queues=await convert(_distinct, request.queues),
         max=request.max or 1,
         wait_ms=request.wait_ms,
         lease_ms=maybe(request, "lease_ms"),
     )
-    return pb.ClaimTasksResponse(tasks=map(claimed_of, (await tasks.claim(broker, client, wanted)).tasks))
+    return pb.ClaimTasksResponse(tasks=map(claimed_of, (await tasks.claim(broker, client, claim)).tasks))
 
 
 def _distinct(names: Iterable[str]) -> tuple[str, ...]:
@@ -193,8 +422,8 @@ async def _heartbeat(broker: Broker, client: Client, request: pb.HeartbeatWorker
             await asyncio.sleep(0)  # others have their turn
     for index, run in enumerate(request.progress):
         proof = receipt_of(run.receipt, f"progress[{index}].")
-        given = ops.NoteProgress(proof, run.task_id, run.progress.encode())
-        await awaited_answer_of(broker.execute(client, given))  # of a lost lease `lost` tells
+        progress = ops.NoteProgress(proof, run.task_id, run.progress.encode())
+        await awaited_answer_of(broker.execute(client, progress))  # of a lost lease `lost` tells
     news = await broker.execute(client, ops.HeartbeatWorker(info_of(request.info)))
     lost = [receipt for receipt, answer in held.items() if isinstance(answer, PenstockError)]
     return pb.HeartbeatWorkerResponse(cancelled=news.cancelled, lost=lost)
@@ -206,16 +435,16 @@ async def _forget_worker(broker: Broker, client: Client, request: pb.ForgetWorke
 
 
 async def _list_workers(broker: Broker, client: Client, request: pb.ListWorkersRequest) -> pb.ListWorkersResponse:
-    found = await broker.execute(client, ops.Workers())
-    return pb.ListWorkersResponse(workers=map(worker_of, found))
+    workers = await broker.execute(client, ops.Workers())
+    return pb.ListWorkersResponse(workers=map(worker_of, workers))
 
 
 # schedules
 
 
 async def _list_schedules(broker: Broker, client: Client, request: pb.ListSchedulesRequest) -> pb.ListSchedulesResponse:
-    found = await broker.execute(client, ops.Schedules())
-    return pb.ListSchedulesResponse(schedules=map(schedule_of, found))
+    schedules = await broker.execute(client, ops.Schedules())
+    return pb.ListSchedulesResponse(schedules=map(schedule_of, schedules))
 
 
 async def _set_schedule(broker: Broker, client: Client, request: pb.NewSchedule) -> pb.Schedule:
@@ -237,10 +466,10 @@ async def stream_task_updates(
 ) -> None:
     """The StreamTaskUpdates call. What waits for a slow listener is bounded as all live events are."""
     news, left = asyncio.Event(), set(request.task_ids)
-    wanted = TasksWanted(
+    choice = TasksWanted(
         frozenset(request.task_types) or None, frozenset(request.task_ids) or None, request.workflow or None
     )
-    listener = broker.listen(client, request.queues or None, INTERVAL_SECONDS_DEFAULT, news.set, {"tasks"}, wanted)
+    listener = broker.listen(client, request.queues or None, INTERVAL_SECONDS_DEFAULT, news.set, {"tasks"}, choice)
     try:
         ready = asyncio.Event()
         listener.when_ready(ready.set)
@@ -261,10 +490,10 @@ async def stream_task_updates(
 async def _present(broker: Broker, client: Client, task_id: str) -> Event | None:
     """A task as it is; one that is not there yet may come."""
     try:
-        found = await broker.execute(client, ops.FindTask(task_id))
+        task = await broker.execute(client, ops.FindTask(task_id))
     except TaskNotFound:
         return None
-    return Event("task", found.finished_at or found.started_at or found.submitted_at, found.queue, task=light(found))
+    return Event("task", task.finished_at or task.started_at or task.submitted_at, task.queue, task=light(task))
 
 
 def _update(event: Event, left: set[str]) -> pb.TaskUpdate:

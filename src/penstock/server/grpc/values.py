@@ -35,10 +35,10 @@ def timestamp(micros: int) -> Timestamp:
 
 def micros(value: Timestamp, name: str) -> int:
     """A timestamp as µs UTC."""
-    found = value.seconds * _MICROS + value.nanos // 1000
-    if not 0 <= found <= limits.instant_us_max or not 0 <= value.nanos < 1_000_000_000:
+    total = value.seconds * _MICROS + value.nanos // 1000
+    if not 0 <= total <= limits.instant_us_max or not 0 <= value.nanos < 1_000_000_000:
         raise InvalidField(f"{name}: {value.seconds} s and {value.nanos} ns is not an instant from 1970 to 9999")
-    return found
+    return total
 
 
 def instant_text(value: Timestamp, name: str) -> str:
@@ -94,11 +94,11 @@ def _plain(value: Value) -> Any:
     if kind == "struct_value":
         return plain_of(value.struct_value)
     if kind == "list_value":
-        return [_plain(each) for each in value.list_value.values]
+        return [_plain(item) for item in value.list_value.values]
     if kind in (None, "null_value"):
         return None
-    found = getattr(value, kind)
-    return int(found) if isinstance(found, float) and found.is_integer() else found
+    number = getattr(value, kind)
+    return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
 def struct_of(values: dict[str, Any]) -> Struct:
