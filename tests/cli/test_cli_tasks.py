@@ -239,7 +239,8 @@ def test_the_command_line_shows_attempts_that_were_lost(ps, run):
     task_id = run("enqueue", "send", "-q", "mail", "--json").json["task_id"]
     assert "attempts lost" not in run("tasks", "show", task_id).out
     leased(ps, "mail")
-    ps.session.shard.confirm(shard_tasks.expire_consumer(ps.session.shard, "w-1"))
+    shard = ps.session.session.shard
+    shard.confirm(shard_tasks.expire_consumer(shard, "w-1"))
 
     assert run("tasks", "show", task_id, "--json").json["attempts_lost"] == 1
     assert re.search(r"attempts lost +1 of 10", run("tasks", "show", task_id).out)
