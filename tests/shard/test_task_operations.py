@@ -71,7 +71,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
 
 def killed(office: Archive, path: Path) -> Archive:
     """The directory as the process left it, opened by another one."""
-    office.session.shard.journal.sync()
+    office.session.session.shard.journal.sync()
     shutil.copytree(office.path, path, ignore=shutil.ignore_patterns("lock"))
     return Archive(path, office.clock)
 
@@ -128,7 +128,7 @@ def test_one_that_is_stopped_does_no_step_more(tmp_path, monkeypatch):
     assert (view.state, view.purged) == (OperationState.STOPPED, CHUNK)
     assert view.matched == 61
     office.reopen()
-    office.session.tasks.operations.run()
+    office.session.session.tasks.operations.run()
     assert office.told(run_operation(office.session, ops.FindOperation(view.operation_id))) == view
     office.ps.close()
 
@@ -156,7 +156,7 @@ def test_an_operation_is_over_soon_although_the_shard_is_closed_meanwhile(tmp_pa
 
 def test_only_so_many_run_at_a_time_and_those_that_are_over_are_forgotten(tmp_path, monkeypatch):
     office = Archive(tmp_path / "data", ManualClock())
-    monkeypatch.setattr(office.session.tasks.operations, "run", lambda: None)
+    monkeypatch.setattr(office.session.session.tasks.operations, "run", lambda: None)
     names = [
         office.told(run_operation(office.session, ops.BeginOperation("purge", TaskFilter()))).operation_id
         for _ in range(16)
@@ -164,7 +164,7 @@ def test_only_so_many_run_at_a_time_and_those_that_are_over_are_forgotten(tmp_pa
     with pytest.raises(QueueFull):
         run_operation(office.session, ops.BeginOperation("purge", TaskFilter()))
     monkeypatch.undo()
-    office.session.tasks.operations.run()
+    office.session.session.tasks.operations.run()
     assert [
         view.operation_id for view in reversed(office.told(run_operation(office.session, ops.ListOperations())))
     ] == names
