@@ -163,7 +163,7 @@ def open(
 
 
 def open_in_memory(*, clock: Clock | None = None, rng: random.Random | None = None) -> Penstock:
-    """The same system with nothing on disk: for tests, and for queues that may die with the process."""
+    """Open a Penstock that keeps nothing on disk: for tests, and for queues that may die with the process."""
     from penstock.client.handles import Penstock
     from penstock.embedded import BlockingSession, Session
 

@@ -288,7 +288,7 @@ def check_name(name: Any, what: str = "queue") -> str:
 
 
 def as_run(offsets: list[int]) -> list[int] | range:
-    """The same offsets as a range when each follows the one before; every one is looked at, not the ends alone."""
+    """`offsets` as a range when they are consecutive, else unchanged. Every offset is checked, not the ends alone."""
     run = range(offsets[0], offsets[0] + len(offsets))
     return run if offsets[-1] == run[-1] and offsets == list(run) else offsets
 

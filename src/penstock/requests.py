@@ -58,12 +58,12 @@ class LeaseRequest(msgspec.Struct, frozen=True, gc=False):
     partitions: tuple[int | str, ...] | None = None
     auto_ack: bool = False
     member: str = ""  # of the group: takes only from partitions it owns
-    generation: int = 0  # the last that the member was told of
+    generation: int = 0  # the last that the member received
     client: str = ""  # who asks, for limits by client
     start: Position | None = None  # where the group begins if this lease makes it; None: it must exist
 
     def in_existing_group(self) -> LeaseRequest:
-        """The same once the group is there: one that is deleted meanwhile is not made again."""
+        """This request without `start`: a group that was deleted since is not created again."""
         return self if self.start is None else msgspec.structs.replace(self, start=None)
 
 

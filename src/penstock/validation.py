@@ -437,7 +437,7 @@ def task_filter(wanted: TaskFilter) -> TaskFilter:
 
 
 def operation_filter(wanted: TaskFilter) -> TaskFilter:
-    """The same for an operation, which has no page and must not fail on the way."""
+    """Check the filter of an operation, which has no page and must not fail midway; returns it normalised."""
     checked = task_filter(wanted)
     if checked.argument is not None and not 0 < len(checked.argument) <= limits.task_filter_bytes_max:
         raise InvalidField(f"argument: must have from 1 to {limits.task_filter_bytes_max} characters")

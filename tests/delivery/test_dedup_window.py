@@ -19,7 +19,7 @@ from penstock import operations as ops
 from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.delivery import dedup
-from penstock.delivery.dedup import ENTRY, DedupWindow, Hashes, Place, Run, digest, merged, run_of
+from penstock.delivery.dedup import ENTRY, DedupRecord, DedupWindow, Hashes, Run, digest, merged, run_of
 from penstock.delivery.entries import Push
 from penstock.embedded import BlockingSession, Session
 from penstock.storage.disk import RealDisk
@@ -59,7 +59,7 @@ STEPS = st.one_of(
 @settings(max_examples=dose(150, 5_000), deadline=None)
 @given(st.lists(STEPS, max_size=40))
 def test_any_history_answers_as_a_dictionary_would(steps):
-    window, known, now, offset = DedupWindow(SECONDS), dict[str, Place](), 1_000_000, 0
+    window, known, now, offset = DedupWindow(SECONDS), dict[str, DedupRecord](), 1_000_000, 0
     with small():
         for what, given_ in steps:
             if what == "push":
@@ -68,7 +68,7 @@ def test_any_history_answers_as_a_dictionary_would(steps):
                 new = [key for key, place in zip(given_, places, strict=True) if place is None]
                 if new:
                     learn(window, new, offset, now)
-                    known |= {key: Place(0, offset + row, now) for row, key in enumerate(new)}
+                    known |= {key: DedupRecord(0, offset + row, now) for row, key in enumerate(new)}
                     offset += len(new)
             elif what == "wait":
                 now += given_ * 1_000_000
@@ -87,7 +87,7 @@ def test_rows_without_a_key_are_nobodys_duplicates():
     learn(window, ["a"], 0, 1)
     window.freeze()
 
-    assert window.find_all([None, digest("a"), None, digest("b")], 2) == [None, Place(0, 0, 1), None, None]
+    assert window.find_all([None, digest("a"), None, digest("b")], 2) == [None, DedupRecord(0, 0, 1), None, None]
     assert window.find_all([None], 2) == [None]
 
 
@@ -95,12 +95,14 @@ def test_keys_whose_hashes_begin_alike_are_told_apart():
     twins = [b"\x01" * 8 + bytes([number]) * 8 for number in range(4)]
     window = DedupWindow(SECONDS)
     for number, key in enumerate(twins[:3]):
-        window.add_run(Run(run_of({key: Place(0, number, 10 + number), twins[0]: Place(1, number, 10 + number)})))
+        window.add_run(
+            Run(run_of({key: DedupRecord(0, number, 10 + number), twins[0]: DedupRecord(1, number, 10 + number)}))
+        )
     merge_all(window, 20)
 
     assert len(window.runs) == 1
     found = window.find_all(twins, 20)
-    assert found == [Place(1, 2, 12), Place(0, 1, 11), Place(0, 2, 12), None]
+    assert found == [DedupRecord(1, 2, 12), DedupRecord(0, 1, 11), DedupRecord(0, 2, 12), None]
     assert found == [window.find(key, 20) for key in twins]
 
 

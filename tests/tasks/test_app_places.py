@@ -12,7 +12,7 @@ import pytest
 from penstock import App, chain, group
 from penstock.embedded import Session
 from penstock.errors import Closed, InvalidField, TaskUnfinished
-from penstock.tasks.sessions import Place, Sessions
+from penstock.tasks.sessions import SessionFactory, Sessions
 from penstock.worker import Worker
 from tests.support.brokers import BrokerThread
 
@@ -112,7 +112,7 @@ def test_whoever_waits_for_a_result_is_woken(tmp_path):
 def test_threads_share_one_session_and_loops_have_their_own(tmp_path):
     opened: list[object] = []
 
-    class Counted(Place):
+    class Counted(SessionFactory):
         def open(self):
             opened.append(None)
             return super().open()
@@ -176,5 +176,5 @@ def test_an_address_that_is_none_is_refused_at_once():
 
 
 def test_an_app_may_name_several_brokers():
-    assert Place(["penstock://a:1", "penstock://b:1"], clock=App().clock).is_remote
-    assert not Place("./data", clock=App().clock).is_remote
+    assert SessionFactory(["penstock://a:1", "penstock://b:1"], clock=App().clock).is_remote
+    assert not SessionFactory("./data", clock=App().clock).is_remote

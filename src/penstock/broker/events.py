@@ -1,6 +1,6 @@
 """Live events: counters of queues at an interval, changes of queues, groups, tasks and workers as they happen.
 
-Events are made and encoded once for equal listeners. A slow listener gets the latest counters and is told how many
+Events are made and encoded once for equal listeners. A slow listener gets the latest counters and the number of
 changes it missed; nobody waits for it.
 """
 
@@ -48,7 +48,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TasksWanted(msgspec.Struct, frozen=True):
-    """Which tasks somebody wants to hear of; what is not set matches all."""
+    """Selects the tasks whose events a listener receives; what is not set matches all."""
 
     task_types: frozenset[str] | None = None
     task_ids: frozenset[str] | None = None
@@ -88,7 +88,7 @@ class CounterSeries:
         self._known: dict[str, QueueStats] = {}
 
     def next(self, everything: Event) -> Counted:
-        """The next moment. A queue that is gone is told of by its own event."""
+        """The next moment. A deleted queue has an event of its own."""
         stats = everything.counters
         changed = [each for each in stats if self._known.get(each.name) != each]
         if changed or not self._number:
@@ -187,7 +187,7 @@ PROGRESS_BYTES_MAX: Final = limits.error_bytes_max
 
 
 class TaskEvents:
-    """See the module's rules. For the loop of a broker."""
+    """Sends changes of tasks and workers to listeners. For the event loop of a broker only."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -28,7 +28,7 @@ class Readiness(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """The same, with what one wants to see at a glance."""
+    """Readiness, with the version, uptime and main counters of the broker."""
 
     status: Status
     problems: list[str]

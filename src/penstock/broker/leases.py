@@ -217,7 +217,7 @@ class StreamRequest(msgspec.Struct, frozen=True):
 
 
 class Stream:
-    """See the module's rules."""
+    """Delivers messages to one consumer as they become ready, one lease per batch, while it has credit."""
 
     def __init__(
         self,

@@ -67,7 +67,7 @@ def _columns_bytes(batch: Batch) -> int:
 
 
 def split(reply: LeaseReply, bytes_max: int) -> Iterator[LeaseReply]:
-    """The same deliveries in replies of about so many bytes, each with one delivery at least."""
+    """Split a reply into replies of about `bytes_max` bytes, each with at least one delivery."""
     gathered: list[Piece] = []
     room = bytes_max
     for piece in reply.pieces:

@@ -59,7 +59,7 @@ class Expected(Protocol):
 
 
 class Wait:
-    """See the module's rules."""
+    """One request that waits for `expected`; replies once, when it has happened, is durable, or time is over."""
 
     __slots__ = ("_broker", "_expected", "_is_late", "_is_looking", "_is_woken", "_on_reply", "_timer", "is_over")
 
@@ -226,7 +226,7 @@ _ENDS: Final = {
 
 
 class Tasks:
-    """See the module's rules. The callback forms tell once, and never raise."""
+    """Executes operations on tasks and workers. The callback forms reply exactly once, and never raise."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -238,7 +238,7 @@ class Tasks:
         return found
 
     async def begun(self, client: Client, given: ops.Operation[Any]) -> Any:
-        """The same, awaited; raises."""
+        """Asyncio version of `begin()`: returns the reply, or raises it."""
         future: asyncio.Future[Any] = self._broker.loop.create_future()
         wait = self.begin(client, given, partial(resolve, future))
         try:
@@ -374,7 +374,7 @@ class Tasks:
             return self._allowed(client, action, error)
 
     def _allowed(self, client: Client, action: Action, found: TaskView | PenstockError) -> TaskView:
-        """The same for what was found, or not."""
+        """The task that was looked up. Raises its error; access is checked before `TaskNotFound` is raised."""
         if isinstance(found, PenstockError) and not isinstance(found, TaskNotFound):
             raise found
         self._broker.authorise(client.principal, action, found.queue if isinstance(found, TaskView) else "")

@@ -10,7 +10,7 @@ from penstock import limits
 
 
 class Unread:
-    """See the module's rules."""
+    """The budget for bytes of incomplete requests; `take()` refuses an address that exceeds its share."""
 
     def __init__(self, bytes_max: int = limits.unread_bytes_max) -> None:
         self.bytes_max = bytes_max

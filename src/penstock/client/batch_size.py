@@ -20,7 +20,7 @@ WORKED_OFF_US: Final = 1_000_000
 
 
 class BatchSize:
-    """See the module's rules. `batch` is what the program asks for; None adapts."""
+    """Chooses the size of the next lease. `batch` is what the program asks for; None adapts."""
 
     def __init__(self, batch: int | None, clock: Clock) -> None:
         if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):

@@ -1,7 +1,7 @@
 """The place of a member in its group, as the member knows it. No I/O: the blocking and the asyncio face drive it.
 
-`membership` is the last thing that was told, by whichever thread asked; None when the group has gone on without us.
-`mine` is what the consumer has taken on and not let go of yet: it follows between two deliveries, never during one.
+`membership` is the last reply that any thread received; None when the group has gone on without us.
+`mine` is what the consumer has taken on and not released yet: it follows between two deliveries, never during one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LABEL_LENGTH_MAX: Final = 115  # so that the whole of an id is a name, of up to 
 
 
 class MemberState:
-    """See the module's rules."""
+    """The membership of one consumer in a group, as last received, and the partitions that it has taken on."""
 
     def __init__(
         self,
@@ -57,27 +57,29 @@ class MemberState:
         return check_name(f"{self._label[:LABEL_LENGTH_MAX]}-{uuid.uuid4().hex[:12]}", "member")
 
     def request(self) -> LeaseRequest:
-        """A lease of what the consumer has taken on. Of what was told since, it hears between two deliveries."""
-        told = self.seen
-        generation = told.generation if told else 0
+        """A lease of what the consumer has taken on. Later changes follow between two deliveries."""
+        seen = self.seen
+        generation = seen.generation if seen else 0
         return msgspec.structs.replace(self._request, member=self.member, consumer=self.member, generation=generation)
 
     def is_behind(self) -> bool:
         """Whether there is something that the consumer has not followed."""
         return self.membership is None or self.membership is not self.seen
 
-    def gone(self, told: Membership | None) -> list[str]:
-        """Partitions to let go of."""
-        return sorted(self.mine.difference(told.assigned if told is not None else ()))
+    def gone(self, membership: Membership | None) -> list[str]:
+        """Partitions to release."""
+        return sorted(self.mine.difference(membership.assigned if membership is not None else ()))
 
-    def gained(self, told: Membership) -> list[str]:
+    def gained(self, membership: Membership) -> list[str]:
         """Partitions to take on."""
-        return [partition for partition in told.assigned if partition not in self.mine]
+        return [partition for partition in membership.assigned if partition not in self.mine]
 
     def held(self) -> list[str]:
-        """What is being revoked and not let go of yet."""
-        told = self.membership
-        return [] if told is None else [partition for partition in told.revoking if partition in self.mine]
+        """Partitions that are being revoked and not released yet."""
+        membership = self.membership
+        if membership is None:
+            return []
+        return [partition for partition in membership.revoking if partition in self.mine]
 
 
 def drawn(pending: deque[BaseDelivery], partitions: Sequence[str]) -> list[BaseDelivery]:

@@ -38,8 +38,8 @@ Records = NDArray[np.void]
 Hashes = NDArray[np.uint64]
 
 
-class Place(NamedTuple):
-    """Where the message of a key went, and when."""
+class DedupRecord(NamedTuple):
+    """The partition and offset of the message with a dedup key, and when it was pushed."""
 
     partition: int
     offset: int
@@ -74,14 +74,14 @@ class Run:
     def __len__(self) -> int:
         return len(self.hashes)
 
-    def find(self, needle: Hashes) -> Place | None:
+    def find(self, needle: Hashes) -> DedupRecord | None:
         """Where a key went; `needle` is its hash as two numbers."""
         (high, low), hashes, place = needle, self.hashes, None
         index = int(hashes.searchsorted(high))
         while index < len(hashes) and hashes[index] == high:
             record = self.records[index]
             if record["low"] == low:
-                place = Place(int(record["partition"]), int(record["offset"]), int(record["at"]))
+                place = DedupRecord(int(record["partition"]), int(record["offset"]), int(record["at"]))
             index += 1
         return place
 
@@ -98,7 +98,7 @@ class DedupWindow:
 
     def __init__(self, seconds: float) -> None:
         self.window = round(seconds * 1_000_000)
-        self.hot: dict[bytes, Place] = {}
+        self.hot: dict[bytes, DedupRecord] = {}
         self.runs: dict[int, Run] = {}  # by number, oldest first
         self.run_next = 0
         self.overflowed = False
@@ -108,7 +108,7 @@ class DedupWindow:
 
     # looking
 
-    def find(self, key: bytes, now: int) -> Place | None:
+    def find(self, key: bytes, now: int) -> DedupRecord | None:
         """Where this key went within the window."""
         place = self.hot.get(key)
         if place is None and self.runs:
@@ -119,7 +119,7 @@ class DedupWindow:
                     break
         return place if place is not None and place.pushed_at > now - self.window else None
 
-    def find_all(self, keys: Sequence[bytes | None], now: int) -> list[Place | None]:
+    def find_all(self, keys: Sequence[bytes | None], now: int) -> list[DedupRecord | None]:
         """Where each of many keys went within the window: every run is searched once."""
         hot = self.hot
         places = [None if key is None else hot.get(key) for key in keys]
@@ -128,7 +128,7 @@ class DedupWindow:
         oldest = now - self.window
         return [place if place is not None and place[2] > oldest else None for place in places]
 
-    def _find_frozen(self, keys: Sequence[bytes | None], places: list[Place | None]) -> None:
+    def _find_frozen(self, keys: Sequence[bytes | None], places: list[DedupRecord | None]) -> None:
         """Fill in places of keys that have none yet."""
         rows = [row for row, key in enumerate(keys) if key is not None and places[row] is None]
         needles = np.frombuffer(b"".join([keys[row] or b"" for row in rows]), np.uint64).reshape(-1, 2)
@@ -148,7 +148,7 @@ class DedupWindow:
         at, hot = push.pushed_at, self.hot
         for key, partition, offset in zip(digests(batch), partitions.tolist(), offsets.tolist(), strict=True):
             if key is not None and offset >= 0:
-                hot[key] = Place(partition, offset, at)
+                hot[key] = DedupRecord(partition, offset, at)
         if len(hot) >= HOT_MAX:
             self.freeze()
             self.forget(at)
@@ -204,7 +204,7 @@ class DedupWindow:
                 self.runs[number] = Run(records[~gone])
 
 
-def run_of(hot: dict[bytes, Place]) -> Records:
+def run_of(hot: dict[bytes, DedupRecord]) -> Records:
     """The entries of a dictionary as a sorted run."""
     hashes = np.frombuffer(b"".join(hot), np.uint64).reshape(-1, 2)
     places = np.fromiter(chain.from_iterable(hot.values()), np.int64, 3 * len(hot)).reshape(-1, 3)

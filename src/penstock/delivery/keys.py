@@ -30,7 +30,7 @@ from penstock.delivery.rate_limits import Buckets
 if TYPE_CHECKING:
     from penstock.delivery.group import Group
 
-Place = tuple[int, int]  # partition, offset
+MessagePosition = tuple[int, int]  # partition, offset
 Parked = tuple[int, int, int]  # −priority, offset, partition: the order in which a line moves up
 
 
@@ -92,10 +92,10 @@ class KeyGate:
         self.rates: Buckets | None = None
         self.held_max: int | None = None
         self.held: dict[int, int] = {}  # key → messages in flight
-        self._holders: dict[Place, int] | None = None  # in flight → key; None: not known yet
+        self._holders: dict[MessagePosition, int] | None = None  # in flight → key; None: not known yet
         self._lines: dict[int, list[Parked]] = {}  # key → heap of those that wait
         self._parked_count = 0
-        self._offered: dict[Place, int] = {}  # offered from a line → key
+        self._offered: dict[MessagePosition, int] = {}  # offered from a line → key
         self._outstanding: set[int] = set()  # keys of these
         self._due: list[tuple[int, int]] = []  # heap of (when the bucket has a token, key)
         self._timed: set[int] = set()  # keys in it
@@ -247,13 +247,13 @@ class KeyGate:
                 self._group.offer_all(progress)
             self._blocked.clear()
 
-    def _take_back(self, place: Place) -> int | None:
+    def _take_back(self, place: MessagePosition) -> int | None:
         key = self._offered.pop(place, None)
         if key is not None:
             self._outstanding.discard(key)
         return key
 
-    def _release(self, place: Place, now: int) -> None:
+    def _release(self, place: MessagePosition, now: int) -> None:
         key = self._holders.pop(place, None) if self._holders is not None else None
         if key is None:
             return

@@ -26,7 +26,7 @@ from penstock.delivery.phases import LEASED
 from penstock.delivery.producers import KnownProducer, Producers
 from penstock.delivery.progress import Attempts, Progress
 from penstock.delivery.sinks import KnownSink, Sinks
-from penstock.delivery.tasks import HeldTask, Place, Schedule, Tasks, UniqueKey, WithdrawnTask
+from penstock.delivery.tasks import HeldTask, Schedule, TaskPosition, Tasks, UniqueKey, WithdrawnTask
 from penstock.model import queue_options_decode
 
 SLICE: Final = 2_000  # partitions taken while the shard is held
@@ -286,7 +286,7 @@ class TasksPart(msgspec.Struct, array_like=True):
 
     sequence: int
     held: list[HeldTask]
-    where: dict[bytes, Place]
+    where: dict[bytes, TaskPosition]
     unique: list[tuple[int, bytes, UniqueKey]]
     schedules: dict[str, Schedule]
     withdrawn: list[WithdrawnTask] = []
@@ -298,7 +298,7 @@ class Taken(NamedTuple):
 
     sequence: int
     held: dict[bytes, HeldTask]
-    where: dict[bytes, Place]
+    where: dict[bytes, TaskPosition]
     unique: dict[tuple[int, bytes], UniqueKey]
     schedules: dict[str, Schedule]
     withdrawn: dict[bytes, WithdrawnTask]

@@ -224,7 +224,7 @@ class WithdrawnTasks:
 
 GROUP: Final = 0  # `default`: the one that workers lease from
 HELD: Final = -1  # in place of an offset
-Place = tuple[int, int, int]  # queue, partition, offset
+TaskPosition = tuple[int, int, int]  # queue, partition, offset
 # How a parent ended, in a child's words; other outcomes have a name that will do.
 ENDS: Final[dict[int, str]] = {
     Outcome.ACKED: "",
@@ -274,7 +274,7 @@ class Tasks:
         self.held_bytes = 0
         self.awaited: dict[bytes, dict[bytes, None]] = {}  # parent → its children that are held
         self.places: dict[int, dict[tuple[int, int], bytes]] = {}  # queue → (partition, offset) → awaited parent
-        self.where: dict[bytes, Place] = {}  # the same the other way round
+        self.where: dict[bytes, TaskPosition] = {}  # the same the other way round
         self.ripe: dict[bytes, None] = {}
         self.unique: dict[tuple[int, bytes], UniqueKey] = {}
         self.withdrawn = WithdrawnTasks()
@@ -438,7 +438,7 @@ class Tasks:
 
     # keeping the two sides together
 
-    def await_at(self, parent: bytes, place: Place) -> None:
+    def await_at(self, parent: bytes, place: TaskPosition) -> None:
         """Where the message of an awaited parent is."""
         self.where[parent] = place
         self.places.setdefault(place[0], {})[place[1:]] = parent
@@ -480,7 +480,7 @@ class Tasks:
         return [place for place in places if place[0] == number and place[1] in offsets]
 
 
-def is_settled(core: DeliveryState, place: Place) -> bool:
+def is_settled(core: DeliveryState, place: TaskPosition) -> bool:
     """Whether workers are done with a message, or it is gone."""
     queue = core.queues.get(place[0])
     if queue is None or place[1] >= len(queue.partitions) or place[2] >= queue.partitions[place[1]].end:

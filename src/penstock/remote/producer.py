@@ -50,7 +50,7 @@ class Producer:
 
 
 class SharedProducer(Producer):
-    """The same for many threads; taking a sequence waits for room."""
+    """A `Producer` for many threads: `take()` waits for room."""
 
     def __init__(self, id: int, epoch: int) -> None:
         super().__init__(id, epoch)

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from penstock.batch import layout
 from penstock.delivery import dead_letters
 from penstock.delivery.core import DeliveryState
-from penstock.delivery.dedup import DedupWindow, Place, digest
+from penstock.delivery.dedup import DedupRecord, DedupWindow, digest
 from penstock.delivery.entries import Entry, GroupSet, PartitionsAdded, Push, QueueSet, Span, decode
 from penstock.delivery.log import Queue
 from penstock.delivery.phases import AFTER, DEAD, WAITING
@@ -270,4 +270,4 @@ def _learn(window: DedupWindow, extent: Extent, table: pa.Table) -> None:
     times: list[Any] = table["pushed_at"].cast(pa.int64()).to_pylist()
     for row, key in enumerate(table["dedup_key"].to_pylist()):
         if key is not None:
-            window.hot[digest(key)] = Place(extent.partition, extent.first_offset + row, times[row])
+            window.hot[digest(key)] = DedupRecord(extent.partition, extent.first_offset + row, times[row])

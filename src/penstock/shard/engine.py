@@ -49,7 +49,7 @@ GIVEN_UP: Final = Settling(Outcome.INTERRUPTED, delay_seconds=0, error="the memb
 
 
 class Engine:
-    """See the module's rules. `store` is None when the journal is in memory only."""
+    """Holds the lock, the state and the journal of a shard. `store` is None when the journal is in memory only."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Engine:
         self.on_unreported: Callable[[], object] = lambda: None  # something may have ended of which nobody tells
         self.asleep_until = float("inf")  # when upkeep wakes by itself
         self.is_closed = False
-        self.changing = False  # see the module's rules
+        self.changing = False  # set while the state is altered; still set afterwards: it was interrupted
         self.once_appended: list[Callable[[], None]] = []  # for observers of entries: what is to be told of this frame
         self.on_fail: list[Callable[[], None]] = []  # called when the journal has stopped for good; must not block
         journal.on_fail = self._failed
@@ -106,7 +106,7 @@ class Engine:
             raise outcome_unknown(self.journal.failed)
 
     def check(self) -> None:
-        """What everybody who takes the lock does first, unless `begin` does it: see the module's rules."""
+        """Stop the shard if a change was interrupted. Called first by whoever takes the lock, unless `begin` is."""
         if self.changing:
             raise self.abandon()
 
@@ -146,7 +146,7 @@ class Engine:
     def commit_freeing(
         self, entries: list[Entry], now: int, level: Durability, chosen: Sequence[Chosen] = ()
     ) -> tuple[Ticket, list[Entry]]:
-        """The same, with the tasks that it frees, and those that they free, in one frame; also all that is in it.
+        """`commit_frame()` with the tasks that it frees, and those that they free, in one frame; returns all entries.
 
         Each round is decided from what the one before it has left.
         """

@@ -104,7 +104,7 @@ class Shard(Engine):
         return reply, self._commit_push(queue, entries, durability, bill, now) or read
 
     def _pushed_before(self, name: str, producer: Producer, batch: Batch) -> PushReply | None:
-        """What a producer was told when it pushed the same before."""
+        """The reply that a producer received when it pushed the same before."""
         queue = self.core.by_name.get(name)
         answer = self.core.producers.find(producer, 0 if queue is None else queue.id)
         if answer is None or queue is None:
@@ -195,7 +195,7 @@ class Shard(Engine):
         return reply.ids()[0], ticket
 
     def begin_push(self) -> int:
-        """The same for pushes, which a nearly full disk refuses too."""
+        """`begin()` for pushes, which a nearly full disk refuses too. Returns now."""
         if self.journal.disk_full:
             self.check_space()
         return self.begin()[0]

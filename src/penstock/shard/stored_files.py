@@ -28,7 +28,7 @@ _POSITION_MAX: Final = 1 << 40
 
 
 class StoredFiles:
-    """See the module's rules. `disk` None: everything is in memory, and there are no files."""
+    """Lists, reads and pins stored files. `disk` None: everything is in memory, and there are no files."""
 
     def __init__(self, shard: Shard, disk: Disk | None) -> None:
         self._shard = shard

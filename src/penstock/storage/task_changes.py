@@ -154,7 +154,7 @@ class Known:
         return True
 
 
-Place = tuple[int, int, int]  # queue, partition, offset
+TaskPosition = tuple[int, int, int]  # queue, partition, offset
 Change = list[Any]  # `CHANGING` of the schema, the place, what lasts; of an update, the state that it must be below
 
 STATE, DUE_AT, ATTEMPT, WORKER, STARTED_AT, FINISHED_AT, OUTCOME, ERROR, RESULT, PROGRESS = range(10)
@@ -196,11 +196,11 @@ class Fold:
         self.clear()
 
     def clear(self) -> None:
-        self.changes: dict[Place, Change] = {}
+        self.changes: dict[TaskPosition, Change] = {}
         self.held: dict[bytes, Change] = {}  # new tasks that wait for their parents
         self.by_id: dict[bytes, Change] = {}  # updates of tasks that have no place yet
         self.runs: list[list[Any]] = []
-        self._run_of: dict[Place, list[Any]] = {}  # those that this frame ended
+        self._run_of: dict[TaskPosition, list[Any]] = {}  # those that this frame ended
         self.parents: list[tuple[bytes, bytes]] = []
         self.purged: list[tuple[int, Span]] = []  # (queue, where)
         self.purged_ids: list[bytes] = []  # of those that never had a place

@@ -40,11 +40,11 @@ from penstock.storage.task_changes import (
     Code,
     Fold,
     Known,
-    Place,
+    TaskPosition,
     id_text,
 )
 
-Key = Place | bytes  # where a task's message is, or its id
+Key = TaskPosition | bytes  # where a task's message is, or its id
 
 
 class Identity(NamedTuple):

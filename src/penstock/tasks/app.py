@@ -41,7 +41,7 @@ from penstock.tasks.job_search import JobFilter
 from penstock.tasks.middleware import Middleware, checked_middleware
 from penstock.tasks.options import QUEUE_DEFAULT, DeclaredOptions, QueueDeclaration, task_id_of
 from penstock.tasks.schedules import spec_of
-from penstock.tasks.sessions import Place, Sessions
+from penstock.tasks.sessions import SessionFactory, Sessions
 from penstock.tasks.submission import Declarations, Sender, registered
 from penstock.tasks.task import Configured, Task
 
@@ -94,16 +94,16 @@ class App:
         self.sender = Sender(self)
         self._tasks: dict[str, Task[..., Any, Any]] = {}
         self.stand_in: LocalApp | None = None  # while it is tested
-        self._place = partial(
-            Place, clock=self.clock, token=token, client=client, timeout=timeout, durability=durability, rng=rng,
-            background=self._has_threads,
+        self._session_factory = partial(
+            SessionFactory, clock=self.clock, token=token, client=client, timeout=timeout, durability=durability,
+            rng=rng, background=self._has_threads,
         )  # fmt: skip
         self.move(url)
 
     def move(self, url: str | Path | Sequence[str] | None) -> None:
         """Keep the tasks elsewhere, before anything was opened; `penstock worker --url` does so."""
         self.is_in_memory = url is None
-        self._sessions = Sessions(self._place(url))
+        self._sessions = Sessions(self._session_factory(url))
 
     @staticmethod
     def in_memory(
@@ -162,11 +162,11 @@ class App:
         return self.declarations.queues
 
     def declare(self) -> None:
-        """Tell the broker of all declared queues and schedules; a worker does so when it starts."""
+        """Send all declared queues and schedules to the broker; a worker does so when it starts."""
         self.declarations.declare(self.open_session())
 
     async def adeclare(self) -> None:
-        """The same, awaited."""
+        """Asyncio version of `declare()`."""
         await self.declarations.adeclare(await self.open_async_session())
 
     # jobs
@@ -180,7 +180,7 @@ class App:
         return job_search.jobs(self, job_search.filter_of(wanted), job_search.check_limit(limit))
 
     def ajobs(self, *, limit: int | None = None, **wanted: Unpack[JobFilter]) -> AsyncIterator[Job[Any]]:
-        """The same, for `async for`."""
+        """Asyncio version of `jobs()`, for `async for`."""
         return job_search.ajobs(self, job_search.filter_of(wanted), job_search.check_limit(limit))
 
     # workers
@@ -191,7 +191,7 @@ class App:
         return session.execute(ops.Workers())
 
     async def aworkers(self) -> list[WorkerView]:
-        """The same, awaited."""
+        """Asyncio version of `workers()`."""
         return await (await self.open_async_session()).execute(ops.Workers())
 
     # what is behind it
@@ -228,7 +228,7 @@ class App:
         self._sessions.close()
 
     async def aclose(self) -> None:
-        """The same, awaited, with the session of this loop."""
+        """Asyncio version of `close()`; also closes the session of the running loop."""
         await self._sessions.aclose()
 
     async def aclose_loop(self) -> None:

@@ -65,7 +65,7 @@ class Calls:
 
     @cached_property
     def after_first(self) -> Calls:
-        """The same calls, where the first argument comes from a parent."""
+        """The calls of this function without its first parameter, which receives the parents' results."""
         if not self.positional and self.rest is None:
             raise InvalidField(f"task {self.name!r}: it has no parameter that could take its parents' results")
         return Calls(self.name, self._function, self._hints, skip=1)

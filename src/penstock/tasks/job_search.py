@@ -78,7 +78,7 @@ def jobs(app: App, wanted: TaskFilter, limit: int | None) -> Iterator[Job[Any]]:
 
 
 async def ajobs(app: App, wanted: TaskFilter, limit: int | None) -> AsyncIterator[Job[Any]]:
-    """The same, awaited."""
+    """Asyncio version of `jobs()`."""
     session = await app.open_async_session()
     more = limit
     while True:

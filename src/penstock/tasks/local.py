@@ -79,7 +79,7 @@ class LocalApp(App):
         return runs
 
     async def arun_pending(self, limit: int = RUNS_MAX) -> int:
-        """The same on the running loop."""
+        """Asyncio version of `run_pending()`: async tasks run on the running loop."""
         self.declare()
         runs = 0
         while runs < limit and (run := self._next()) is not None:

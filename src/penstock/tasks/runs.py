@@ -131,7 +131,7 @@ def load_parents(session: Session, envelope: Envelope) -> list[TaskView]:
 
 
 async def aload_parents(session: AsyncSession, envelope: Envelope) -> list[TaskView]:
-    """The same, awaited: some at a time, since there may be thousands."""
+    """Asyncio version of `load_parents()`. Loads a limited number at a time, since there may be thousands."""
     ids, views = envelope.depends_on, list[TaskView]()
     for first in range(0, len(ids), _PARENTS_AT_A_TIME):
         views += await asyncio.gather(

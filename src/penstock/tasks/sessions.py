@@ -23,8 +23,8 @@ from penstock.model import Durability
 from penstock.remote.settings import spelt_out
 
 
-class Place:
-    """Where an app keeps its tasks: a broker, a directory, or memory."""
+class SessionFactory:
+    """Opens the sessions of an app: on a broker, a directory, or memory."""
 
     def __init__(
         self,
@@ -76,10 +76,10 @@ class Place:
 
 
 class Sessions:
-    """The open sessions of one place."""
+    """The open sessions of one app."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, factory: SessionFactory) -> None:
+        self._factory = factory
         self._is_closed = False
         self._forget()
 
@@ -99,7 +99,7 @@ class Sessions:
         self._check()
         with self._lock:
             if self._blocking is None:
-                self._blocking = self._place.open()
+                self._blocking = self._factory.open()
             return self._blocking
 
     async def asynchronous(self) -> Any:
@@ -114,13 +114,13 @@ class Sessions:
         async with opening:
             if loop not in self._asynchronous:
                 # Opening a directory replays its journal, which may take a while.
-                embedded = None if self._place.is_remote else await asyncio.to_thread(self.blocking)
-                self._asynchronous[loop] = await self._place.open_async(embedded)
+                embedded = None if self._factory.is_remote else await asyncio.to_thread(self.blocking)
+                self._asynchronous[loop] = await self._factory.open_async(embedded)
             return self._asynchronous[loop]
 
     def _check(self) -> None:
         if self._pid != os.getpid():
-            if self._blocking is not None and not self._place.is_remote:
+            if self._blocking is not None and not self._factory.is_remote:
                 raise inherited("what this App keeps its tasks in")  # a directory that is held, or memory
             self._forget()  # the locks too may be held by threads that were not forked
         if self._is_closed:
@@ -145,7 +145,7 @@ class Sessions:
     async def aclose_loop(self) -> None:
         """Close the session of the running loop."""
         found = self._asynchronous.pop(asyncio.get_running_loop(), None)
-        if found is not None and self._place.is_remote:
+        if found is not None and self._factory.is_remote:
             await found.close()
 
     async def aclose(self) -> None:

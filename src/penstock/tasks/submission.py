@@ -154,7 +154,7 @@ class Declarations:
     def __init__(self) -> None:
         self.queues: dict[str, Mapping[str, Any]] = {}
         self.schedules: dict[str, ScheduleSpec] = {}
-        self._waiting: set[str] = set()  # queues whose options the broker has not been told yet
+        self._waiting: set[str] = set()  # queues whose options were not sent to the broker yet
 
     def queue(self, name: str, options: Mapping[str, Any]) -> QueueDeclaration:
         """Declare a queue; twice only with the same options."""
@@ -184,7 +184,7 @@ class Declarations:
         ]
 
     def ensure(self, session: Session, queue: str) -> None:
-        """The queue has the options that were declared for it."""
+        """Create or update the queue with its declared options, unless that was done before."""
         if queue not in self._waiting:
             self.queues.setdefault(queue, {})
             return
@@ -196,7 +196,7 @@ class Declarations:
         self._waiting.discard(queue)
 
     async def aensure(self, session: AsyncSession, queue: str) -> None:
-        """The same, awaited."""
+        """Asyncio version of `ensure()`."""
         if queue not in self._waiting:
             self.queues.setdefault(queue, {})
             return
@@ -208,7 +208,7 @@ class Declarations:
         self._waiting.discard(queue)
 
     def declare(self, session: Session) -> None:
-        """Tell the broker of everything."""
+        """Send all declared queues and schedules to the broker."""
         for queue in list(self._waiting):
             self.ensure(session, queue)
         if self.schedules:
@@ -216,7 +216,7 @@ class Declarations:
                 session.execute(ops.SetSchedule(spec))
 
     async def adeclare(self, session: AsyncSession) -> None:
-        """The same, awaited."""
+        """Asyncio version of `declare()`."""
         for queue in list(self._waiting):
             await self.aensure(session, queue)
         if self.schedules:

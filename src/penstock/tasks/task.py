@@ -48,7 +48,7 @@ class Configured(Generic[P, T]):
         self.chosen = options
 
     def options(self, **options: Unpack[CallOptions]) -> Configured[P, T]:
-        """The same task with other options; those that are not named stay as they are."""
+        """Return the task with other options; options that are not named keep their values."""
         return Configured(self.task, checked(options, CALL_OPTIONS, self.chosen))
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
@@ -56,7 +56,7 @@ class Configured(Generic[P, T]):
         return self._job(self.task.app.sender.send(self.submission(args, kwargs)))
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
-        """The same, awaited."""
+        """Asyncio version of `enqueue()`, on the session of the running loop."""
         return self._job(await self.task.app.sender.asend(self.submission(args, kwargs)))
 
     def enqueue_many(self, items: Iterable[Any]) -> list[Job[T]]:
@@ -69,7 +69,7 @@ class Configured(Generic[P, T]):
         return [self._job(id) for id in self.task.app.sender.send_many(self._submissions(items))]
 
     async def aenqueue_many(self, items: Iterable[Any]) -> list[Job[T]]:
-        """The same, awaited."""
+        """Asyncio version of `enqueue_many()`, on the session of the running loop."""
         items = list(items)
         if self._are_alike:
             return [self._job(id) for id in await self.task.app.sender.asend_alike(*self._alike(items))]

@@ -91,11 +91,11 @@ class Step(Part[T]):
         return plan.add(self, before)
 
     def enqueue(self) -> Job[T]:
-        """By itself, as `enqueue` of the task would."""
+        """Enqueue this call alone, as `enqueue()` of the task does."""
         return self.configured.enqueue(*self.args, **self.kwargs)
 
     async def aenqueue(self) -> Job[T]:
-        """The same, awaited."""
+        """Asyncio version of `enqueue()`."""
         return await self.configured.aenqueue(*self.args, **self.kwargs)
 
     def __repr__(self) -> str:
@@ -115,7 +115,7 @@ class Flow(Part[T]):
         return _workflow(plan, ends, app.sender.submit(tasks))
 
     async def aenqueue(self) -> Workflow[T]:
-        """The same, awaited."""
+        """Asyncio version of `enqueue()`."""
         if self.is_nothing:
             return _nothing()
         plan, ends = self._planned()

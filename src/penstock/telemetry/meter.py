@@ -49,7 +49,7 @@ class Histogram:
 
 
 class Meter:
-    """See the module's rules. `started_at` is when the broker was, µs; 0 when nobody said."""
+    """The counters and histograms of one broker. `started_at` is when the broker started, in µs; 0 when unknown."""
 
     def __init__(self, started_at: int = 0) -> None:
         self.started_at = started_at

@@ -91,7 +91,7 @@ def encode_pushed(reply: PushReply) -> bytes:
 
 
 def encode_pushed_one(partition: str, offset: int) -> bytes:
-    """The same of one message that was no duplicate."""
+    """The body of PUSHED for one message that was no duplicate."""
     return encode(Pushed(1, [(partition, 1, offset, None)], {}))
 
 

@@ -139,8 +139,8 @@ def _contents(messages: Sequence[NewMessage]) -> tuple[list[Any], Any]:
     """Payloads and their content types; None when all are bytes."""
     contents: list[Any] = [message.payload for message in messages]
     encoded = [message.payload_base64 for message in messages]
-    told = [message.content_type for message in messages]
-    if encoded.count(None) == told.count(None) == len(messages) and UNSET not in contents:
+    content_types = [message.content_type for message in messages]
+    if encoded.count(None) == content_types.count(None) == len(messages) and UNSET not in contents:
         return contents, np.full(len(messages), ContentType.JSON, np.uint8)
     kinds = bytearray()
     for row, message in enumerate(messages):
@@ -184,7 +184,7 @@ def is_json(payload: bytes) -> bool:
 
 
 def are_json(payloads: Sequence[bytes]) -> bool:
-    """The same of many."""
+    """Whether `is_json()` holds for every payload."""
     try:
         if sum([len(memoryview(value)) for value in map(_raw, payloads)]) < sum(map(len, payloads)):
             return False
@@ -231,7 +231,7 @@ def push_reply(reply: PushReply) -> bytes:
 
 
 def push_one_reply(queue: str, place: tuple[str, int]) -> bytes:
-    """The same for one message, in the partition and at the offset of `place`."""
+    """The reply to a push of one message, in the partition and at the offset of `place`."""
     return f'{{"results":[{{"id":"{queue}/{place[0]}/{place[1]}","status":"queued"}}]}}'.encode()
 
 

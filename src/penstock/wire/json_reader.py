@@ -293,7 +293,7 @@ def _escaped(chunk: npt.NDArray[np.uint8], before: int) -> tuple[npt.NDArray[np.
 
 
 def _placed(error: ValidationError, place: str, base: int) -> ValidationError:
-    """The same refusal, with its place in the whole; its first index counts from `base`."""
+    """The error with its path in the whole document; its first index counts from `base`."""
     text = text_of(error)
     found = _AT_PLACE.fullmatch(text)
     if found is None:
@@ -345,7 +345,7 @@ class Reader(Generic[T]):
         return decoded
 
     def refusal(self, error: msgspec.ValidationError) -> InputError:
-        """The same error in our words, with its place."""
+        """The error of msgspec as an `InputError` in our words, with its path."""
         text = text_of(error)
         found = _PLACED.fullmatch(text)
         what, place = (found["what"], found["place"]) if found else (text, "")

@@ -124,8 +124,8 @@ def failed(result: Any, error: Exception) -> Any:
     """The result of a run that has just failed, whether or not there will be another."""
     kind = type(error)
     text = "".join(traceback.format_exception(error))
-    told = StoredError(exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback=text)
-    return _ended(result, TaskResultStatus.FAILED, errors=[*result.errors, told])
+    error = StoredError(exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback=text)
+    return _ended(result, TaskResultStatus.FAILED, errors=[*result.errors, error])
 
 
 def _ended(result: Any, status: Any, **also: Any) -> Any:
@@ -194,7 +194,7 @@ class PenstockBackend(BaseTaskBackend):
         return result
 
     async def aenqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        """The same, awaited, without a thread."""
+        """Asyncio version of `enqueue()`; uses no thread."""
         result, submission = self._prepared(task, args, kwargs)
         await self.app.sender.asend(submission)
         await signals.task_enqueued.asend(type(self), task_result=result)
@@ -209,7 +209,7 @@ class PenstockBackend(BaseTaskBackend):
         return self._result(view)
 
     async def aget_result(self, result_id: str) -> Any:
-        """The same, awaited, without a thread."""
+        """Asyncio version of `get_result()`; uses no thread."""
         try:
             view = await self.app.job(result_id).ainfo()
         except (TaskNotFound, InvalidField) as error:

@@ -29,7 +29,7 @@ from penstock.delivery.group import Group
 from penstock.delivery.phases import LEASED, SETTLED, WAITING
 from penstock.delivery.progress import Progress, span_of
 from penstock.delivery.settle import Chosen
-from penstock.delivery.tasks import GROUP, HELD, Place, WithdrawnTask, id_text
+from penstock.delivery.tasks import GROUP, HELD, TaskPosition, WithdrawnTask, id_text
 from penstock.envelopes import parse_envelope
 from penstock.errors import QueueFull, TaskConflict
 from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX, MessageId, Outcome, to_micros
@@ -130,7 +130,7 @@ def retry(
         now, monotonic = shard.begin()
         shard.tick(now, monotonic)
         entries: list[Entry] = []
-        where: Place | None = None
+        where: TaskPosition | None = None
         if letter is not None:
             entries = _decide_redrive(shard, letter, now)
         elif place is not None:
@@ -245,7 +245,7 @@ def _parents(each: WithdrawnTask) -> tuple[str, ...]:
     return parse_envelope(Batch(each.batch).payload(0)).depends_on
 
 
-def decide_revived(core: DeliveryState, task_id: str, place: Place | None, known: Kin, now: int) -> list[Entry]:
+def decide_revived(core: DeliveryState, task_id: str, place: TaskPosition | None, known: Kin, now: int) -> list[Entry]:
     """Hold again whoever was cancelled because of a task, and the task itself if it has no place. May raise `Moved`."""
     root = id_bytes(task_id)
     family = {each.task_id: each for each in _family(core, root)}
@@ -279,7 +279,11 @@ class _Revival:
     """Some tasks that are held again, with the lock held."""
 
     def __init__(
-        self, core: DeliveryState, members: Mapping[bytes, WithdrawnTask], known: Kin, places: Mapping[bytes, Place]
+        self,
+        core: DeliveryState,
+        members: Mapping[bytes, WithdrawnTask],
+        known: Kin,
+        places: Mapping[bytes, TaskPosition],
     ) -> None:
         self._core = core
         self._members = members
@@ -318,7 +322,7 @@ class _Revival:
                 return waits, (parent, state)
         return waits, None
 
-    def _stand_of(self, parent: bytes, name: str) -> tuple[Place | None, str]:
+    def _stand_of(self, parent: bytes, name: str) -> tuple[TaskPosition | None, str]:
         """Where a parent is that is not final, or else how it ended."""
         held = self._members.get(parent) or self._core.tasks.held.get(parent)
         if parent in self._places:

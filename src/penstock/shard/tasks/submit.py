@@ -31,7 +31,7 @@ from penstock.delivery.push import check_allowed, decide_push
 from penstock.delivery.rate_limits import Bill, decide_bill, pay
 from penstock.delivery.repeats import check_type, check_type_of
 from penstock.delivery.settle import Chosen
-from penstock.delivery.tasks import HELD, Place, id_text, is_settled
+from penstock.delivery.tasks import HELD, TaskPosition, id_text, is_settled
 from penstock.envelopes import task_message, tasks_batch
 from penstock.errors import InvalidField, QueueFull, TooLarge
 from penstock.model import Durability
@@ -164,7 +164,7 @@ class Moved(Exception):
     """A parent is no longer where, or as, the caller saw it: look again, and submit again."""
 
 
-def open_place(core: DeliveryState, found: ParentFound) -> Place | None:
+def open_place(core: DeliveryState, found: ParentFound) -> TaskPosition | None:
     """Where the message of a parent is; None when there is none, or workers are done with it."""
     if found.place is None:
         return None
@@ -195,12 +195,12 @@ class _Submission:
         self._client = client
         self._wanted = wanted
         self._now = 0
-        self._there: dict[bytes, tuple[bytes, Place | None]] = {}  # those that were there before: id, and where
+        self._there: dict[bytes, tuple[bytes, TaskPosition | None]] = {}  # those that were there before: id, and where
         self._keys: dict[tuple[str, bytes], bytes] = {}  # unique keys that this call takes
         self._new: set[bytes] = set()
         self._waits: dict[bytes, list[Parent | bytes]] = {}  # bytes: a task of this call
         self._doomed: dict[bytes, Lost] = {}
-        self._places: dict[bytes, Place] = {}  # of those that are pushed
+        self._places: dict[bytes, TaskPosition] = {}  # of those that are pushed
         self._queues: dict[str, Queue] = {}  # of those that are new; queues that are made as they will be
         self._bill: Bill = {}
 
@@ -253,7 +253,7 @@ class _Submission:
         if waits or doomed is not None:
             self._waits[each.task_id] = waits if doomed is None else []
 
-    def _find(self, each: Wanted) -> tuple[bytes, Place | None] | None:
+    def _find(self, each: Wanted) -> tuple[bytes, TaskPosition | None] | None:
         """The task that was there before: the same, or one with the same unique key."""
         tasks, queue = self._core.tasks, self._core.by_name.get(each.task.queue)
         kept = tasks.held.get(each.task_id) or tasks.withdrawn.known.get(each.task_id)
@@ -279,7 +279,7 @@ class _Submission:
 
     def _wait_for(self, child: Wanted, parent: bytes) -> Parent | bytes | Lost | None:
         """What a child has to wait for; None when that is done, `Lost` when it never will be."""
-        place: Place | None = None
+        place: TaskPosition | None = None
         was_there = parent in self._there
         if was_there:
             parent, place = self._there[parent]

@@ -36,7 +36,7 @@ def not_found(task_id: str) -> TaskNotFound:
 
 
 class Looks:
-    """See the module's rules. `views` answers with those of some ids that are there."""
+    """Looks up many tasks at once. `views` returns the existing tasks among some ids."""
 
     def __init__(self, views: Callable[[Collection[str]], Iterable[TaskView]]) -> None:
         self._views = views
