@@ -90,7 +90,7 @@ def test_it_goes_on_where_it_was_after_a_kill(tmp_path, monkeypatch, action, ste
             pass
     again = killed(office, tmp_path / "left")
     try:
-        again.session.tasks.operations.run()
+        again.session.session.tasks.operations.run()
         (view,) = again.told(run_operation(again.session, ops.ListOperations()))
 
         assert view.state is OperationState.DONE
