@@ -84,7 +84,7 @@ def _within(skew: int, elapsed: int) -> int:
 
 
 class ManualClock:
-    """A clock that moves only when told; both of its hands move together."""
+    """A clock that moves only when the program moves it; both of its hands move together."""
 
     def __init__(self, start_us: int = 1_750_000_000_000_000) -> None:
         self._now = start_us

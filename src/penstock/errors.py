@@ -31,7 +31,7 @@
     ├── AccessError             who asks may not do this
     │   ├── NotAuthenticated        not_authenticated
     │   └── NotAuthorised           not_authorised
-    ├── TaskError               what a caller of a task is told about it
+    ├── TaskError               errors that the caller of a task receives
     │   ├── TaskDied                task_died
     │   ├── TaskCancelled           task_cancelled
     │   ├── ResultLost              result_lost
@@ -304,7 +304,7 @@ class AccessError(PenstockError):
 
 
 class NotAuthenticated(AccessError):
-    """The broker wants to know who asks, and was not told or does not believe it."""
+    """The broker requires a token, and it is missing or not valid."""
 
     code = "not_authenticated"
     hint_default = "pass a valid token"

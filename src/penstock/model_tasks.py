@@ -1,4 +1,4 @@
-"""What a task is, to every layer: its envelope, its states, how a run of it ends, and what is told of it.
+"""What a task is, to every layer: its envelope, its states, how a run of it ends, and what is reported of it.
 
 A task is a message whose content type is `TASK` and whose payload is an `Envelope` in JSON. Priority, delay, key, time
 to live, attempts and trace are the message's own. A worker leases it from the group `default` and finishes it.
@@ -269,7 +269,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class WorkerNews(msgspec.Struct, frozen=True):
-    """What a worker is told: runs to break off, because their tasks were cancelled."""
+    """What a worker receives: runs to break off, because their tasks were cancelled."""
 
     cancelled: tuple[str, ...] = ()  # task ids
 

@@ -121,7 +121,7 @@ class PushReply(msgspec.Struct, frozen=True):
 
 
 class Membership(msgspec.Struct, frozen=True):
-    """What a member of a group is told when it joins and with every heartbeat."""
+    """What a member of a group receives when it joins and with every heartbeat."""
 
     member: str
     generation: int

@@ -76,7 +76,7 @@ def version(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; the exit code. Errors are told here, and nowhere else."""
+    """Run a command line; the exit code. Errors are shown here, and nowhere else."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = app(words, prog_name="penstock", standalone_mode=False)

@@ -131,7 +131,7 @@ async def _rows(
 async def measured(
     name: str, work: Work, workers: int, seconds: float, size: int, *, ends_when_empty: bool = False
 ) -> Measure:
-    """Some workers do it again and again until the time is up, or, if told so, until there is nothing to do."""
+    """Some workers repeat it until the time is up or, with `ends_when_empty`, until there is nothing to do."""
     latencies: list[float] = []
     messages = 0
     started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What a command exits with, and how errors are told on a command line."""
+"""What a command exits with, and how errors are shown on a command line."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ MEANT: Final = {
 
 
 class CommandError(Exception):
-    """An error that only a command line has; told like every other."""
+    """An error that only a command line has; shown like every other."""
 
     def __init__(self, message: str, *, hint: str, code: str = "usage", exit_code: int = USER_ERROR) -> None:
         super().__init__(message)

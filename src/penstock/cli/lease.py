@@ -92,7 +92,7 @@ ENDS = ("ack", "nack", "reject", "release", "hold")
 
 
 def finish(leased: Leased, end: str, delay: float | None, error: str) -> None:
-    """End a lease as told."""
+    """Settle a lease as `end` says."""
     if end == "ack":
         leased.ack()
     elif end == "nack":
@@ -221,8 +221,8 @@ def _write_settled(proof: Receipt, status: str, *, as_json: bool) -> None:
 
 
 def _write_refused(proof: Receipt, error: PenstockError, *, as_json: bool) -> None:
-    told: dict[str, Any] = {"code": error.code, "message": error.message, "hint": error.hint}
+    refusal: dict[str, Any] = {"code": error.code, "message": error.message, "hint": error.hint}
     if as_json:
-        output.write_json_line({"receipt": str(proof), "status": "refused", "error": told})
+        output.write_json_line({"receipt": str(proof), "status": "refused", "error": refusal})
     else:
         output.write_error(error.code, f"{proof}: {error.message}", error.hint, as_json=False)

@@ -303,10 +303,10 @@ def _push_many(ps: Penstock, queue: str, chunks: Any, total: int | None, *, ids:
                     _write_ids(result, as_json=as_json)
     except Exception as error:
         if pushed or duplicates:
-            told = f"; {plural(pushed + duplicates, 'message')} before are pushed"
-            error.args = (f"{error.args[0]}{told}", *error.args[1:])
+            done = f"; {plural(pushed + duplicates, 'message')} before are pushed"
+            error.args = (f"{error.args[0]}{done}", *error.args[1:])
             if hasattr(error, "message"):
-                error.message += told
+                error.message += done
         raise
     if ids:
         return

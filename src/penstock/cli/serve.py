@@ -1,4 +1,4 @@
-"""`penstock serve`: a broker in this terminal, until it is told to stop."""
+"""`penstock serve`: a broker in this terminal, until it is stopped."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def told(error: Exception, *, log: str = "") -> Exception:
+def readable_error(error: Exception, *, log: str = "") -> Exception:
     """The error that a person should see. `log` is where the rest of the story is."""
     if isinstance(error, PenstockError | CommandError) or not _is_sparks(error):
         return error
@@ -172,8 +172,8 @@ def started(app: str, *, master: str, settings: Mapping[str, str], bar: Bar) -> 
         finally:
             bar.leave()
             stop(spark)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is told in one line
-        shown = told(error, log=name)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is shown in one line
+        shown = readable_error(error, log=name)
         is_kept = name in getattr(shown, "hint", "")
         raise shown from None
     finally:

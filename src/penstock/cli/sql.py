@@ -29,7 +29,7 @@ from rich.table import Table
 from penstock.cli import human, output, spark_session
 from penstock.cli.exits import CommandError, explained
 from penstock.cli.options import AsJson, Since, Until
-from penstock.cli.spark_session import Bar, Conf, Master, parsed_conf, told
+from penstock.cli.spark_session import Bar, Conf, Master, parsed_conf, readable_error
 from penstock.cli.target import Broker
 from penstock.units import plural
 
@@ -300,7 +300,7 @@ def sql(
 
 
 def converse(answer: Callable[[str], None]) -> None:
-    """Ask for statements and answer them; what is wrong with one is told, and the next is asked for."""
+    """Ask for statements and answer them; what is wrong with one is shown, and the next is asked for."""
     with suppress(ImportError):
         import readline  # noqa: F401 - gives the prompt its history
 
@@ -310,7 +310,7 @@ def converse(answer: Callable[[str], None]) -> None:
         try:
             answer(text)
         except Exception as error:  # noqa: BLE001 - a prompt outlives a wrong question
-            _, code, message, hint = explained(told(error), "penstock sql")
+            _, code, message, hint = explained(readable_error(error), "penstock sql")
             output.write_error(code, message, hint, as_json=False)
 
 

@@ -254,8 +254,8 @@ def _each(
 
 def _write_refused(id: str, error: PenstockError, *, as_json: bool) -> None:
     if as_json:
-        told = {"code": error.code, "message": error.message, "hint": error.hint}
-        output.write_json_line({"task_id": id, "error": told})
+        refusal = {"code": error.code, "message": error.message, "hint": error.hint}
+        output.write_json_line({"task_id": id, "error": refusal})
     else:
         output.write_error(error.code, error.message, error.hint, as_json=False)
 
@@ -273,8 +273,8 @@ def _what(view: TaskView) -> str:
     if view.state in (TaskState.DEAD, TaskState.FAILED, TaskState.CANCELLED) and view.error:
         return human.excerpt(view.error.strip().splitlines()[-1].encode(errors="replace"), 200)
     if view.state is TaskState.RUNNING:
-        told = f" {view.progress.decode(errors='replace')}" if view.progress else ""
-        return human.excerpt(f"by {view.worker}{told}".encode(), 200)
+        progress = f" {view.progress.decode(errors='replace')}" if view.progress else ""
+        return human.excerpt(f"by {view.worker}{progress}".encode(), 200)
     return f"due {human.until(view.due_at)}" if view.due_at else human.EMPTY
 
 

@@ -74,15 +74,15 @@ def worker(
         "worker_id": worker_id,
         "app_logs": (log_format, log_level),
     }
-    _run(app, broker.address, options, is_told=broker.is_named)
+    _run(app, broker.address, options, is_named=broker.is_named)
 
 
-def _run(path: str, place: str, options: dict[str, Any], *, is_told: bool) -> None:
+def _run(path: str, place: str, options: dict[str, Any], *, is_named: bool) -> None:
     from penstock.worker import Worker
     from penstock.worker.command import load_app, run_worker
 
     app = load_app(path)
-    if is_told or app.is_in_memory:
+    if is_named or app.is_in_memory:
         app.move(place)
         options["app_url"] = place
     run_worker(lambda: Worker(app, app_path=path, **options))

@@ -47,7 +47,7 @@ class Repeat(Enum):
     """Whether a request may be sent again after its reply was lost."""
 
     ALWAYS = "a second execution changes nothing"
-    NEVER = "the caller is told that the outcome is unknown"
+    NEVER = "the caller receives an error: the outcome is unknown"
 
 
 class Check(msgspec.Struct, frozen=True):

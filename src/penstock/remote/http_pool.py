@@ -31,7 +31,7 @@ AT_ONCE_MAX: Final = 8  # POSTs that neither push nor wait
 POST_BYTES_MAX: Final = 1 << 20  # unless one frame is larger
 POST_FRAMES_MAX: Final = 1024
 IDLE_MAX: Final = 16  # connections kept for the next POST
-QUEUED_BYTES_MAX: Final = 1 << 20  # of frames that wait for their lane; then the session is told
+QUEUED_BYTES_MAX: Final = 1 << 20  # of frames that wait for their lane; then the session is notified
 END_SECONDS: Final = 5.0  # for the other end of a half-closed connection to close it too
 
 

@@ -1,8 +1,9 @@
 """The heart of a shard: one lock, one state, one journal; frames, and the passing of time.
 
-One order of events, here and everywhere: **decide → apply → append → wake**, all with the lock held; whoever asked is
-told when the frame is durable. A decision alters nothing, so whatever refuses or needs a column that is not loaded may
-simply be asked again. What is written was applied before: no frame gets into the journal that cannot be replayed.
+One order of events, here and everywhere: **decide → apply → append → wake**, all with the lock held; the caller
+receives the reply when the frame is durable. A decision alters nothing, so whatever refuses or needs a column that is
+not loaded may simply be asked again. What is written was applied before: no frame gets into the journal that cannot be
+replayed.
 
 `changing` is set before the first alteration and cleared after the last. An exception in between, be it Ctrl-C or a
 fault, leaves it set, and whoever takes the lock next finds it and stops the shard, as after a failed write: what is in
@@ -75,7 +76,7 @@ class Engine:
         self.asleep_until = float("inf")  # when upkeep wakes by itself
         self.is_closed = False
         self.changing = False  # set while the state is altered; still set afterwards: it was interrupted
-        self.once_appended: list[Callable[[], None]] = []  # for observers of entries: what is to be told of this frame
+        self.once_appended: list[Callable[[], None]] = []  # for observers of entries: called after this frame
         self.on_fail: list[Callable[[], None]] = []  # called when the journal has stopped for good; must not block
         journal.on_fail = self._failed
         self.prefetcher = Prefetcher(store) if store is not None else None
@@ -84,7 +85,7 @@ class Engine:
         self._nonces: list[int] = []  # drawn in advance
         self.sync_us = 50_000  # `interval`: how long a frame may wait for its sync
         self.sync_at: int | None = None  # when upkeep must sync; None while nothing waits for it
-        self._must_sync = 0  # last frame that must be durable before anyone is told of it
+        self._must_sync = 0  # last frame that must be durable before any reply shows it
         clock.on_jump(self._time_jumped)
         refuse_in_forks(self)
 
@@ -122,9 +123,9 @@ class Engine:
         return Closed("this Penstock is closed") if self.is_closed else self.abandon()
 
     def _failed(self) -> None:
-        self.throttle.set()  # nobody seals any more: whoever waits to push is told why
-        for tell in self.on_fail:
-            tell()
+        self.throttle.set()  # nobody seals any more: whoever waits to push receives the error
+        for notify in self.on_fail:
+            notify()
 
     # the frame
 
@@ -170,9 +171,9 @@ class Engine:
     def _appended(self) -> None:
         if self.core.tasks.ripe:
             self.on_deadline(0)  # somebody's parents are done: the next tick sees to it
-        told, self.once_appended = self.once_appended, []
-        for tell in told:
-            tell()
+        callbacks, self.once_appended = self.once_appended, []
+        for notify in callbacks:
+            notify()
 
     def append_frame(self, data: bytes, batch: bytes | memoryview, level: Durability) -> int:
         """Append, and make as safe at once as the level asks for; the sync of `fsync` is for whoever has the ticket."""
@@ -371,7 +372,7 @@ class Engine:
             raise
 
     def notice(self) -> None:
-        """A call has ended with an exception: if it was amid a change, whoever waits is told now, not by the next."""
+        """A call has ended with an exception: if a change was interrupted, stop now and not at the next call."""
         with self.lock:
             if self.changing:
                 self.abandon()

@@ -42,7 +42,7 @@ def join(
         shard.changing = True
         roster.join(member, session_us, shard.clock.monotonic())
         _changed(shard, found, now)
-        return _told(found, roster, member)
+        return _membership(found, roster, member)
 
     return shard.look(question)
 
@@ -63,7 +63,7 @@ def heartbeat(
         if roster.generation != before:
             _changed(shard, found, now)
         shard.changing = False
-        return _told(found, roster, member)
+        return _membership(found, roster, member)
 
     return shard.look(question)
 
@@ -120,7 +120,7 @@ def _changed(shard: Shard, group: Group, now: int) -> None:
     shard.changing = False
 
 
-def _told(group: Group, roster: Roster, member: str) -> Membership:
+def _membership(group: Group, roster: Roster, member: str) -> Membership:
     seat = roster.seats[member]
     return Membership(
         member,

@@ -74,7 +74,7 @@ def close_on_disk(shard: Shard, keeper: Storekeeper, disk: Disk) -> None:
     """A clean stop: checkpoint, a closing frame that vouches for all before it, and the lock given back."""
     with ExitStack() as last:  # all of it, whatever fails; from below upwards
         last.callback(disk.close)
-        last.callback(shard.throttle.set)  # whoever waited to push is told
+        last.callback(shard.throttle.set)  # whoever waited to push is notified
         last.callback(shard.journal.close)
         last.callback(shard.commit.close)
         if shard.prefetcher is not None:

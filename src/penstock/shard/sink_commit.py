@@ -63,7 +63,7 @@ def discard_staged(shard: Shard, staging: Staging, names: Sequence[str]) -> None
 def _commit(shard: Shard, staging: Staging, wanted: SinkCommit, client: str) -> tuple[SinkState, Ticket]:
     (todo, state), ticket = shard.look(lambda now: (_todo(shard, wanted), _state(shard, wanted.queue, wanted.sink)))
     if todo is None:
-        shard.confirm(ticket)  # before they go: what was told to be in must be
+        shard.confirm(ticket)  # before they go: what was confirmed must be durable
         discard_staged(shard, staging, wanted.staged)
         _sweep(shard, staging, wanted, wanted.staged)
         return state, ticket

@@ -1,8 +1,8 @@
 """The stored files, for readers outside the process that cannot reach the disk themselves.
 
 Read and never written, but for pins. A name is `PENSTOCK`, or lies below one of the three directories that hold what
-was stored; each of its parts starts with a letter or a digit, so that no name leads anywhere else. What is told of the
-journal is durable when it is told.
+was stored; each of its parts starts with a letter or a digit, so that no name leads anywhere else. What is returned of
+the journal is durable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.storage.disk import Disk
 _BELOW: Final = rf"(?:{'|'.join(DIRECTORIES)})(?:/[A-Za-z0-9][A-Za-z0-9._-]*)"
 _FILE: Final = re.compile(rf"{MARKER}|{_BELOW}+")
 _DIRECTORY: Final = re.compile(rf"{_BELOW}*")
-_HINT: Final = f"only {MARKER} and what lies below {', '.join(DIRECTORIES)} is told"
+_HINT: Final = f"only {MARKER} and what lies below {', '.join(DIRECTORIES)} can be read"
 _POSITION_MAX: Final = 1 << 40
 
 
@@ -35,7 +35,7 @@ class StoredFiles:
         self._disk_or_none = disk
 
     def history(self) -> HistoryInfo:
-        """Whose files these are, and up to where the journal can be told; that far it is made durable first."""
+        """Whose files these are, and up to where the journal can be read; that far it is made durable first."""
         self._shard.require_open()
         journal = self._shard.journal
         self._shard.confirm(journal.sequence)
@@ -104,4 +104,4 @@ class StoredFiles:
 
     def _check(self, name: str, allowed: re.Pattern[str], field: str) -> None:
         if allowed.fullmatch(name) is None:
-            raise InvalidField(f"{field}: {name!r} is no file that is told of", hint=_HINT)
+            raise InvalidField(f"{field}: {name!r} is not a stored file", hint=_HINT)

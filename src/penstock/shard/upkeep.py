@@ -46,7 +46,7 @@ PLACES_SLICE: Final = 256  # partitions that learn of new places while the shard
 
 
 def do_all(duties: Sequence[Callable[[], T]]) -> list[T]:
-    """Do one duty after the other, also when one fails: the others must not wait for it. The first failure is told."""
+    """Do one duty after the other, also when one fails: the others must not wait for it. Raises the first failure."""
     done: list[T] = []
     failed: list[Exception] = []
     for duty in duties:
@@ -97,7 +97,7 @@ class Sleeper:
         while not self._stopping.is_set():
             try:
                 seconds = self._tick()
-            except Exception as error:  # noqa: BLE001 - told, and tried again
+            except Exception as error:  # noqa: BLE001 - logged, and tried again
                 if self._is_over():
                     # Callers get the error; this thread has nothing left to do.
                     logger.warning("the %s stops: %s", self.role, error)
@@ -235,7 +235,7 @@ class Storekeeper:
         try:
             self.seal()
         except Exception:
-            # Pushes must not wait for what does not happen: they go on, or are told why not.
+            # Pushes must not wait for what does not happen: they go on, or receive the reason.
             self._seals = False
             self._shard.throttle.set()
             raise

@@ -49,10 +49,10 @@ class Worker:
 
 @dataclass(slots=True)
 class Mailbox:
-    """What a worker shall be told."""
+    """What will be sent to a worker."""
 
     cancelled: dict[str, int] = field(default_factory=dict)  # task id → when, by the monotonic clock
-    untold: set[str] = field(default_factory=set)  # those that `worker_news` has not answered with
+    unsent: set[str] = field(default_factory=set)  # those that `worker_news` has not answered with
     wakes: list[Callable[[], object]] = field(default_factory=list)
 
 
@@ -85,7 +85,7 @@ class Registry:
             if box is None:
                 return WorkerNews()
             self._drop_old(box, monotonic)
-            box.untold.clear()
+            box.unsent.clear()
             return WorkerNews(tuple(box.cancelled))
 
     def forget(self, worker_id: str) -> None:
@@ -94,7 +94,7 @@ class Registry:
             self._workers.pop(worker_id, None)
             if (box := self._mail.get(worker_id)) is not None:
                 box.cancelled.clear()
-                box.untold.clear()
+                box.unsent.clear()
                 self._drop_mail(worker_id)
 
     def overdue(self, monotonic: int) -> list[str]:
@@ -140,7 +140,7 @@ class Registry:
         with self._lock:
             box = self._mail.setdefault(worker_id, Mailbox())
             box.cancelled[task_id] = monotonic
-            box.untold.add(task_id)
+            box.unsent.add(task_id)
             self.look_at = min(self.look_at, monotonic + NEWS_US)
             wakes = list(box.wakes)
         for wake in wakes:
@@ -151,17 +151,17 @@ class Registry:
         with self._lock:
             for box in self._mail.values():
                 box.cancelled.pop(task_id, None)
-                box.untold.discard(task_id)
+                box.unsent.discard(task_id)
 
     def news(self, worker_id: str) -> WorkerNews:
-        """What the worker was not told yet."""
+        """What was not sent to the worker yet."""
         with self._lock:
             box = self._mail.get(worker_id)
-            if box is None or not box.untold:
+            if box is None or not box.unsent:
                 return WorkerNews()
-            told = tuple(task_id for task_id in box.cancelled if task_id in box.untold)
-            box.untold.clear()
-            return WorkerNews(told)
+            cancelled = tuple(task_id for task_id in box.cancelled if task_id in box.unsent)
+            box.unsent.clear()
+            return WorkerNews(cancelled)
 
     def listen(self, worker_id: str, wake: Callable[[], object]) -> None:
         """Have `wake` called when there is news; it must not block. Look after listening, so that none is missed."""
@@ -186,7 +186,7 @@ class Registry:
     def _drop_old(self, box: Mailbox, monotonic: int) -> None:
         for task_id in [task_id for task_id, at in box.cancelled.items() if at + NEWS_US <= monotonic]:
             del box.cancelled[task_id]
-            box.untold.discard(task_id)
+            box.unsent.discard(task_id)
 
     def _drop_mail(self, worker_id: str) -> None:
         """Unless somebody still listens there."""

@@ -1,7 +1,7 @@
 """A table of one moment, planned so that Spark reads what it can by itself.
 
 Sealed history is Parquet: Spark's own reader takes only the columns and row groups that a query needs, which no source
-written in Python is told. So where the files are visible from here, Spark reads them, and the source adds what was not
+written in Python receives. So where the files are visible from here, Spark reads them, and the source adds what was not
 sealed at that moment. Of messages it is asked for offsets, of events and tasks for frames of the journal: what is
 sealed between now and the query is read from wherever it is by then. Nothing comes twice, nothing is missed, and
 nothing newer than the moment is seen.

@@ -34,7 +34,7 @@ _OWN_BEFORE_MARKER: Final = {"lock", MARKER + TEMPORARY_SUFFIX}
 
 
 def new_shard_id() -> bytes:
-    """A random id, by which the files of shards are told apart."""
+    """A random id, which distinguishes the files of shards."""
     return os.urandom(SHARD_ID_BYTES)
 
 

@@ -41,7 +41,7 @@ class Job(Generic[T]):
         return self.info().state
 
     def progress(self) -> Any:
-        """What the task last told with `current_task().progress(…)`; None when it has told nothing."""
+        """What the task last reported with `current_task().progress(…)`; None when it has reported nothing."""
         return _progress(self.info())
 
     def result(self, timeout: float | None = None) -> T:
@@ -57,7 +57,7 @@ class Job(Generic[T]):
                 return self._outcome(view, timeout)
 
     def cancel(self) -> TaskView:
-        """Make it final. One that runs is told; whatever it still returns is thrown away."""
+        """Make it final. A running worker is notified; whatever the run still returns is discarded."""
         session = self._app.open_session()
         return session.execute(ops.CancelTask(self.id))
 

@@ -167,7 +167,7 @@ class Configured(Generic[P, T]):
         """The key of a call: as chosen, or taken from its arguments."""
         if self.chosen.key_of is None or self.chosen.key is not None:
             return self.chosen.key
-        value = _told(self.chosen.key_of, call, args, kwargs)
+        value = _key_value(self.chosen.key_of, call, args, kwargs)
         return None if value is None else str(value)
 
     def _unique_key(self, call: Calls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
@@ -176,7 +176,7 @@ class Configured(Generic[P, T]):
         if options.unique_key is not None:
             return f"{name}:{options.unique_key}"
         if options.unique_key_of is not None:
-            return f"{name}:{_told(options.unique_key_of, call, args, kwargs)}"
+            return f"{name}:{_key_value(options.unique_key_of, call, args, kwargs)}"
         return f"{name}:{hashlib.blake2b(call.normal(args, kwargs), digest_size=16).hexdigest()}"
 
     def _job(self, task_id: str) -> Job[T]:
@@ -259,5 +259,5 @@ def _each(make: Callable[[Any], U], items: list[Any]) -> list[U]:
     return made
 
 
-def _told(source: KeyOf, call: Calls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def _key_value(source: KeyOf, call: Calls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     return call.argument(source, args, kwargs) if isinstance(source, str) else source(*args, **kwargs)

@@ -114,7 +114,7 @@ class Held(Struct):
 
 
 class HeartbeatAnswer(Struct):
-    """What a worker is told: tasks to break off, how long it holds what, and what became of its progress."""
+    """What a worker receives: tasks to break off, how long it holds what, and what became of its progress."""
 
     cancelled: list[str]
     leases: list[Held]

@@ -113,7 +113,7 @@ def _finish(
 
 
 def _checked(finish: Finish) -> Checked | PenstockError:
-    """How a run ends, or what is wrong with the way it is told."""
+    """How a run ends, or what is wrong with the request."""
     try:
         task = id_bytes(finish.task_id)
         outcome = OUTCOMES[finish.outcome]

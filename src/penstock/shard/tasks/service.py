@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 logger: Final = logging.getLogger("penstock")
 
-DIRECTORY: Final = "catalogue"  # told twice: its own module loads SQLite, which is for those who have tasks
+DIRECTORY: Final = "catalogue"  # declared twice: its own module loads SQLite, which is for those who have tasks
 FOLLOW_SECONDS: Final = 1.0
 EXPIRE_US: Final = 60_000_000
 LOOKS_MAX: Final = 20  # at something that moves each time
@@ -68,9 +68,9 @@ class TaskService:
         self._is_closed = threading.Event()
         self._expire_at = 0
 
-        # Called with the shard's lock held, while the entry is applied; told once there is a ticket to wait for.
-        def later(tell: Callable[[], None]) -> None:
-            shard.once_appended.append(tell)
+        # Called with the shard's lock held, while the entry is applied; notified once there is a ticket to wait for.
+        def later(notify: Callable[[], None]) -> None:
+            shard.once_appended.append(notify)
 
         shard.core.observe(TasksNoted, lambda entry: later(lambda: self.waiters.noted(entry, shard.read_ticket)))
         shard.core.observe(TaskFreed, lambda entry: later(lambda: self.waiters.freed(entry, shard.read_ticket)))
@@ -84,7 +84,7 @@ class TaskService:
         self.registry.wake_all()
 
     def close(self) -> None:
-        """The shard is about to be closed; whoever waits is woken afterwards, and told so."""
+        """The shard is about to be closed; whoever waits is woken afterwards, and receives an error."""
         self.operations.stop()
         with self._opening:
             self._is_closed.set()
@@ -146,7 +146,7 @@ class TaskService:
             logger.warning("the task index will be made anew: %s", error)  # from what is sealed
 
     def follow(self) -> float:
-        """What the clerk does, so that readers find little to catch up with, and deaths are told of soon."""
+        """What the clerk does, so that readers find little to catch up with, and deaths are reported soon."""
         task_index, monotonic = self._task_index, self.shard.clock.monotonic()
         if task_index is not None:
             if not task_index.is_open:
@@ -184,7 +184,7 @@ class TaskService:
         self.waiters.changed(views, self.shard.read_ticket)
 
     def caught_up(self) -> TaskIndex:
-        """The task index, with everything that has happened by now. All of it is durable: it may be told."""
+        """The task index, with everything that has happened by now. All of it is durable: it may be sent to clients."""
         task_index = self.task_index
         task_index.catch_up()
         return task_index

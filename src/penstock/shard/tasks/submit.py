@@ -2,7 +2,7 @@
 
 The frame of an operation on tasks: what was decided, and what it means for the children of those it is about.
 
-What is checked of tasks wherever they are told of.
+What is checked of tasks in every operation on them.
 
 Submitting tasks that wait for others or are unique, in one frame with any plain ones among them.
 

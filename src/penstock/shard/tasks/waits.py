@@ -27,7 +27,7 @@ from penstock.model_tasks import TaskState, TaskView
 
 logger: Final = logging.getLogger("penstock")
 
-Told = Callable[[TaskView | PenstockError], object]  # called from any thread; it must not block
+OnView = Callable[[TaskView | PenstockError], object]  # called from any thread; it must not block
 
 
 def not_found(task_id: str) -> TaskNotFound:
@@ -41,13 +41,13 @@ class Looks:
     def __init__(self, views: Callable[[Collection[str]], Iterable[TaskView]]) -> None:
         self._views = views
         self._lock = threading.Lock()
-        self._asked: dict[str, list[Told]] = {}
+        self._asked: dict[str, list[OnView]] = {}
         self._is_led = False
 
-    def ask(self, task_id: str, told: Told) -> bool:
-        """Have `told` called with the task as it is now; whether `lead` must be called for that."""
+    def ask(self, task_id: str, on_view: OnView) -> bool:
+        """Have `on_view` called with the task as it is now; returns whether `lead` must be called for that."""
         with self._lock:
-            self._asked.setdefault(task_id, []).append(told)
+            self._asked.setdefault(task_id, []).append(on_view)
             must_lead, self._is_led = not self._is_led, True
         return must_lead
 
@@ -57,9 +57,9 @@ class Looks:
             found = self._look(asked)
             for task_id, callers in asked.items():
                 answer = found if isinstance(found, PenstockError) else found.get(task_id) or not_found(task_id)
-                for told in callers:
-                    with suppress(RuntimeError):  # its loop is closed: nobody is left to tell
-                        told(answer)
+                for on_view in callers:
+                    with suppress(RuntimeError):  # its loop is closed: nobody is left to notify
+                        on_view(answer)
 
     def _look(self, asked: Collection[str]) -> dict[str, TaskView] | PenstockError:
         try:
@@ -70,7 +70,7 @@ class Looks:
             logger.exception("a fault in the task index")
             return Internal("the task index failed")
 
-    def _take(self) -> dict[str, list[Told]]:
+    def _take(self) -> dict[str, list[OnView]]:
         with self._lock:
             asked, self._asked = self._asked, {}
             self._is_led = bool(asked)
@@ -111,10 +111,10 @@ class TaskWaiter:
         self.key = key
         self.wake = wake
         self.news: Ending | TaskView | None = None  # final; None when the task index must be asked
-        self.ticket = 0  # what must be durable before it is told
+        self.ticket = 0  # what must be durable before the reply is sent
 
     def final(self, view: TaskView) -> TaskView | None:
-        """The task, when whoever woke the waiter told it; from how it was seen before."""
+        """The final task, if whoever woke the waiter passed its end; `view` is the task as seen before."""
         news = self.news
         if isinstance(news, Ending):
             # Who finishes a run names the task, and may be wrong.
