@@ -84,7 +84,7 @@ async def test_a_push_that_is_sent_again_is_stored_once(tmp_path):
 async def test_every_other_operation_is_a_call(tmp_path):
     async with serving(tmp_path) as place:
         peer = await place.peer()
-        assert await peer.ask(Type.CALL, ["create_queue", {"name": "mail", "options": {"partitions": 2}}]) == (
+        assert await peer.ask(Type.CALL, ["create_queue", {"queue": "mail", "options": {"partitions": 2}}]) == (
             Type.OK,
             b"\xc0",
         )
@@ -242,7 +242,7 @@ async def test_a_broker_that_stops_says_goodbye_and_answers_what_is_under_way(tm
         (Type.CALL, requests.encode(["stats", {"queue": 5}]), "bad_request"),
         (Type.CALL, requests.encode(["stats", {"queue": "mail", "extra": 1}]), "bad_request"),
         (Type.CALL, requests.encode(["read", {"queue": "mail", "timestamp": "yesterday"}]), "invalid_field"),
-        (Type.CALL, requests.encode(["create_queue", {"name": "mail", "options": {"partition": 3}}]), "unknown_option"),
+        (Type.CALL, requests.encode(["create_queue", {"queue": "mail", "options": {"partition": 3}}]), "unknown_option"),
         (Type.CALL, requests.encode(["seek", {"queue": "mail", "group": "g", "to": "latest"}]), "queue_not_found"),
         (Type.STREAM, requests.encode(["mail", "default", -1]), "invalid_field"),
         (Type.STREAM, requests.encode(["mail", "default", 1, 0]), "invalid_field"),
@@ -258,7 +258,7 @@ async def test_a_wrong_request_gets_its_error_and_the_connection_goes_on(kind, b
         assert (await peer.ask(Type.PING, raw=b""))[0] == Type.PONG
 
 
-@pytest.mark.parametrize("name", ["call", "settle_lease"])
+@pytest.mark.parametrize("name", ["execute", "settle_lease"])
 @on_uvloop
 async def test_a_fault_in_one_request_is_answered_and_the_connection_goes_on(name):
     async with serving(None) as place:
@@ -270,8 +270,8 @@ async def test_a_fault_in_one_request_is_answered_and_the_connection_goes_on(nam
         async def fail_later(*_: object) -> None:
             fail()
 
-        setattr(place.broker, name, fail_later if name == "call" else fail)
-        kind, body = (Type.CALL, ["queues", {}]) if name == "call" else (Type.SETTLE, [ACKED, None, "", 7])
+        setattr(place.broker, name, fail_later if name == "execute" else fail)
+        kind, body = (Type.CALL, ["queues", {}]) if name == "execute" else (Type.SETTLE, [ACKED, None, "", 7])
         assert await peer.refused(kind, body) == "internal"
         assert (await peer.ask(Type.PING, raw=b""))[0] == Type.PONG
 

@@ -242,7 +242,7 @@ class Dispatch:
             self._spawn(correlation, self._transact(transaction))
             return
         with self._broker.counting(""):
-            operation = requests.decode(arguments, ops.named(call.name))
+            operation = requests.decode_operation(arguments, ops.named(call.name))
         if type(operation) in BEGUN:
             wait = self._broker.tasks.begin(self._client, operation, partial(self._begun, correlation))
             if wait is not None and not wait.is_over:

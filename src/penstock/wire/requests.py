@@ -9,6 +9,7 @@ A sequence numbers the pushes of the connection's producer, so that one that is 
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Annotated, Any, Final, TypeVar
 
@@ -16,7 +17,7 @@ import msgspec
 
 from penstock import limits
 from penstock.batch import Batch
-from penstock.errors import BadRequest
+from penstock.errors import BadRequest, InvalidField
 from penstock.model import ContentType, Durability, Receipt, check_name
 from penstock.requests import Operation, PushOperation, SettleOperation
 from penstock.validation import wire_settling
@@ -168,6 +169,7 @@ def steps_of(transaction: Transact) -> list[Operation]:
     return steps
 
 
+_FIELD: Final = re.compile(r" - at `\$\.(\w+)[^`]*`$")  # where the decoder met a wrong type
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoders: Final[dict[type, Any]] = {}
 
@@ -187,6 +189,18 @@ def decode(data: Buffer, kind: type[S]) -> S:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"{kind.__name__}: {error}") from None
     return value
+
+
+def decode_operation(data: Buffer, kind: type[S]) -> S:
+    """An operation from its arguments; `InvalidField` names the argument that has the wrong type."""
+    try:
+        return decode(data, kind)
+    except BadRequest as error:
+        wrong = _FIELD.search(error.message)
+        if wrong is None:
+            raise
+        what = error.message[: wrong.start()].partition(": ")[2]
+        raise InvalidField(f"{wrong[1]}: {what[:1].lower()}{what[1:]}") from None
 
 
 def encode_push_one(queue: bytes, sequence: int, payload: bytes) -> bytes:
