@@ -445,7 +445,7 @@ def example(kind):
     given = {
         "id": "mail/0/0", "options": {}, "changes": {}, "generation": 1, "to": "earliest", "ids": [], "batch": b"",
         "progress": b"1", "action": "purge", "position": 0, "length": 1, "data": b"", "names": [],
-        "task_id": id, "receipt": proof, "seconds": 0.0, "filter": TaskFilter(), "info": WorkerInfo(worker_id="w"),
+        "task_id": id, "receipt": proof, "wait_seconds": 0.0, "filter": TaskFilter(), "info": WorkerInfo(worker_id="w"),
         "tasks": [TaskSubmission(task_id=id, task_type="send", queue="mail")],
         "finishes": [Finish(receipt=proof, task_id=id, outcome="completed")],
         "schedule": ScheduleSpec(name="nightly", cron="@daily", task_type="send", queue="mail"),

@@ -58,7 +58,7 @@ def test_progress_of_a_thread_that_was_left_behind_is_no_other_tasks(children):
     assert [children.progress(job) for job in jobs if job.name == "echo"] == [None] * 6
     assert {children.progress(job)["task"] == job.n for job in jobs if job.name != "echo"} == {True}
     assert children.stop() == 0
-    assert "dropped: it names another run" in children.events()
+    assert "a frame of another run was dropped" in children.events()
 
 
 def test_frames_are_whole_whatever_threads_and_signals_do(children):

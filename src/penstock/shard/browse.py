@@ -109,15 +109,15 @@ def delayed(shard: Shard, queue: str, limit: int) -> tuple[list[Message], Ticket
     """Messages that are not due yet, soonest first."""
 
     def question(now: int) -> list[tuple[int, Partition, int]]:
-        found: list[tuple[int, Partition, int]] = []
+        rows: list[tuple[int, Partition, int]] = []
         for partition in admin.queue_named(shard.core, queue).partitions:
             if partition.flags & DUE:
-                found += _delayed_in(partition, now)
-        return sorted(found, key=lambda row: (row[0], row[2]))[:limit]
+                rows += _delayed_in(partition, now)
+        return sorted(rows, key=lambda row: (row[0], row[2]))[:limit]
 
-    found, ticket = shard.look(question)
+    rows, ticket = shard.look(question)
     listed = []
-    for _, partition, offset in found:
+    for _, partition, offset in rows:
         listed += read(shard, queue, partition.name, offset, None, 1)[0]
     return listed, ticket
 
@@ -151,7 +151,7 @@ def stats(shard: Shard, name: str) -> tuple[QueueStats, Ticket]:
             partitions=len(queue.partitions),
             bytes_stored=sealed + tail,
             paused=queue.paused,
-            groups={each.name: each for each in ask_each(lambda group: group_stats(group, reached), groups)},
+            groups={view.name: view for view in ask_each(lambda group: group_stats(group, reached), groups)},
         )
 
     return shard.look(question)
@@ -168,28 +168,30 @@ def decide_create_group(
     core: DeliveryState, queue: str, group: str, start: Position, now: int, *, observes: bool
 ) -> list[Entry]:
     """A new group at a position."""
-    found = admin.queue_named(core, queue)
-    if group in found.group_ids:
+    target = admin.queue_named(core, queue)
+    if group in target.group_ids:
         raise GroupExists(f"queue {queue!r} has a group {group!r} already")
-    return admin.decide_create_group(found, group, admin.start_at(found, start, field="start"), now, observes=observes)
+    return admin.decide_create_group(
+        target, group, admin.start_at(target, start, field="start"), now, observes=observes
+    )
 
 
 def decide_seek(
     core: DeliveryState, queue: str, group: str, to: Position, partition: int | str | None, now: int
 ) -> list[Entry]:
     """A group moved to a position."""
-    found = admin.queue_named(core, queue)
-    return admin.decide_seek(admin.group_named(found, group), admin.start_at(found, to, partition), now)
+    target = admin.queue_named(core, queue)
+    return admin.decide_seek(admin.group_named(target, group), admin.start_at(target, to, partition), now)
 
 
 def leases(shard: Shard, queue: str, group: str | None, limit: int) -> tuple[list[LeaseView], Ticket]:
     """Leases that are held, the oldest first; of one group, or of all."""
 
     def question(now: int) -> list[LeaseView]:
-        found = admin.queue_named(shard.core, queue)
-        groups = list(found.groups.values()) if group is None else [admin.group_named(found, group)]
+        target = admin.queue_named(shard.core, queue)
+        groups = list(target.groups.values()) if group is None else [admin.group_named(target, group)]
         monotonic = shard.clock.monotonic()
-        held = (lease for each in groups for lease in each.leases.values() if lease.deadline > monotonic)
+        held = (lease for holder in groups for lease in holder.leases.values() if lease.deadline > monotonic)
         return [_lease_view(lease, now - monotonic) for lease in nsmallest(limit, held, key=lambda lease: lease.at)]
 
     return shard.look(question)

@@ -32,10 +32,10 @@ def fetch_delays(shard: Shard, queue: Queue, after: int, *, opening: bool = Fals
     """Put the share that is due first after an instant into the wheel."""
     with shard.lock:
         shard.check()
-        found = [(shard.core.owner_of(p), p, extent) for p, extent in timers.delayed_extents(queue)]
+        extents = [(shard.core.owner_of(p), p, extent) for p, extent in timers.delayed_extents(queue)]
         horizon_before, queue.horizon = queue.horizon, FOREVER  # what is pushed meanwhile goes into the wheel at once
     try:
-        delays, horizon = timers.nearest_delays(after, _due_columns(shard, found, after, opening=opening))
+        delays, horizon = timers.nearest_delays(after, _due_columns(shard, extents, after, opening=opening))
     except BaseException:
         with shard.lock:
             queue.horizon = horizon_before  # what the wheel holds beyond it fires twice at worst, which does no harm
@@ -48,9 +48,9 @@ def fetch_delays(shard: Shard, queue: Queue, after: int, *, opening: bool = Fals
 
 
 def _due_columns(
-    shard: Shard, found: list[tuple[int, Partition, Extent]], after: int, *, opening: bool
+    shard: Shard, extents: list[tuple[int, Partition, Extent]], after: int, *, opening: bool
 ) -> Iterator[tuple[int, int, Int64s]]:
-    for owner, partition, extent in found:
+    for owner, partition, extent in extents:
         if extent.sealed is not None and extent.sealed.due_last <= after:
             continue
         dues = shard.column(extent, "available_at") if extent.sealed is not None else extent.dues()
@@ -273,7 +273,7 @@ def _queue_of(name: str) -> int:
 
 def by_queue(names: Iterable[str]) -> dict[int, set[str]]:
     """Parts by the queue that they belong to."""
-    found: dict[int, set[str]] = {}
+    names_by_queue: dict[int, set[str]] = {}
     for name in names:
-        found.setdefault(_queue_of(name), set()).add(name)
-    return found
+        names_by_queue.setdefault(_queue_of(name), set()).add(name)
+    return names_by_queue

@@ -22,16 +22,16 @@ from penstock.shard.shard import Shard
 CHUNK = 1_000
 
 
-def find(shard: Shard, queue: str, wanted: LetterFilter) -> tuple[list[Message], Ticket]:
+def find(shard: Shard, queue: str, filter: LetterFilter) -> tuple[list[Message], Ticket]:
     """Dead letters that nobody has dealt with, oldest first."""
     _, ticket = shard.look(lambda now: admin.queue_named(shard.core, queue))
-    found: list[Message] = []
-    for letter in _all(shard, queue + DLQ_SUFFIX, wanted.from_offset):
-        if len(found) >= wanted.limit:
+    letters: list[Message] = []
+    for letter in _all(shard, queue + DLQ_SUFFIX, filter.from_offset):
+        if len(letters) >= filter.limit:
             break
-        if wanted.matches(letter):
-            found.append(letter)
-    return found, ticket
+        if filter.matches(letter):
+            letters.append(letter)
+    return letters, ticket
 
 
 def _all(shard: Shard, dlq: str, position: int) -> Iterator[Message]:
@@ -50,27 +50,27 @@ def _unsettled(shard: Shard, dlq: str, start: int) -> tuple[list[int], int]:
     if queue is None:
         return [], 0
     progress = queue.groups[0].progress[0]
-    found: list[int] = []
+    offsets: list[int] = []
     for offset in range(max(start, progress.base), progress.partition.end):
         if progress.state_of(offset) != SETTLED:
-            found.append(offset)
-            if len(found) == CHUNK:
+            offsets.append(offset)
+            if len(offsets) == CHUNK:
                 break
-    return found, (found[-1] + 1 if found else start)
+    return offsets, (offsets[-1] + 1 if offsets else start)
 
 
-def redrive(shard: Shard, queue: str, wanted: LetterFilter, per_second: float | None) -> tuple[int, Ticket]:
+def redrive(shard: Shard, queue: str, filter: LetterFilter, per_second: float | None) -> tuple[int, Ticket]:
     """Send dead letters back to the group where they died."""
-    found, ticket = find(shard, queue, wanted)
+    messages, ticket = find(shard, queue, filter)
     gap_seconds = 0.0 if per_second is None else 1 / per_second
-    letters = [_letter(message) for message in found]
+    letters = [_letter(message) for message in messages]
     slices = [letters[start : start + CHUNK] for start in range(0, len(letters), CHUNK)]
     # Refuse before anything has changed: there may be more of them than one frame takes.
     for some in slices:
         shard.look(lambda now, some=some: [dead_letters.origin_of(shard.core, letter) for letter in some])  # type: ignore[misc]
     for number, some in enumerate(slices):
         ticket = shard.redrive(queue, some, number * CHUNK * gap_seconds, gap_seconds)
-    return len(found), ticket
+    return len(messages), ticket
 
 
 def _letter(message: Message) -> dead_letters.DeadLetter:

@@ -188,10 +188,10 @@ class Engine:
     def changed(self, entries: Iterable[Entry]) -> None:
         """The end of a change that may have made messages ready: wake waiters, tell upkeep of new due times."""
         if self.waiters:
-            for each in entries:
-                count, group = made_ready(self.core, each)
+            for entry in entries:
+                count, group = made_ready(self.core, entry)
                 if count:
-                    self.waiters.wake(each.queue, count, group)
+                    self.waiters.wake(entry.queue, count, group)
         self.mind_timers()
         self.changing = False
 
@@ -293,7 +293,7 @@ class Engine:
     def pushed(self, entries: Iterable[Entry]) -> None:
         """Entries with pushes were applied: delays that are many are kept elsewhere."""
         queues = self.core.queues
-        for number in {each.queue for each in entries if isinstance(each, Push)}:
+        for number in {entry.queue for entry in entries if isinstance(entry, Push)}:
             if number in queues and queues[number].near > 0 and timers.has_too_many_delays(queues[number]):
                 timers.drop_far_delays(self.core, queues[number])
 

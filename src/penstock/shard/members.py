@@ -33,16 +33,16 @@ def join(
     session_us = round(check_session_seconds(session_seconds) * 1_000_000)
 
     def question(now: int) -> Membership:
-        found = shard.group_of_use(admin.queue_named(shard.core, queue), check_name(group, "group"), start, now)
-        found.active_at = now
-        roster = shard.core.rosters.of(found, now)
+        target = shard.group_of_use(admin.queue_named(shard.core, queue), check_name(group, "group"), start, now)
+        target.active_at = now
+        roster = shard.core.rosters.of(target, now)
         seat = roster.seats.get(member)
         if seat is not None:
-            shard.take_away(found, member, seat.owned | seat.revoking, RELEASED, now)
+            shard.take_away(target, member, seat.owned | seat.revoking, RELEASED, now)
         shard.changing = True
         roster.join(member, session_us, shard.clock.monotonic())
-        _changed(shard, found, now)
-        return _membership(found, roster, member)
+        _changed(shard, target, now)
+        return _membership(target, roster, member)
 
     return shard.look(question)
 
@@ -53,17 +53,17 @@ def heartbeat(
     """Stay a member. What is being revoked and not in `held` is let go of."""
 
     def question(now: int) -> Membership:
-        found, roster = _roster(shard, queue, group, member)
-        numbers = _numbers(found, held)
-        shard.take_away(found, member, roster.released(member, generation, numbers), RELEASED, now)
+        target, roster = _roster(shard, queue, group, member)
+        numbers = _numbers(target, held)
+        shard.take_away(target, member, roster.released(member, generation, numbers), RELEASED, now)
         before = roster.generation
         shard.changing = True  # it is not refused any more: what it released was asked for above
         roster.heartbeat(member, generation, numbers, shard.clock.monotonic())
-        found.active_at = now
+        target.active_at = now
         if roster.generation != before:
-            _changed(shard, found, now)
+            _changed(shard, target, now)
         shard.changing = False
-        return _membership(found, roster, member)
+        return _membership(target, roster, member)
 
     return shard.look(question)
 
@@ -72,12 +72,12 @@ def leave(shard: Shard, queue: str, group: str, member: str, generation: int) ->
     """Go; what the member holds is given back."""
 
     def question(now: int) -> None:
-        found, roster = _roster(shard, queue, group, member)
+        target, roster = _roster(shard, queue, group, member)
         seat = roster.seat(member, generation)
-        shard.take_away(found, member, seat.owned | seat.revoking, RELEASED, now)
+        shard.take_away(target, member, seat.owned | seat.revoking, RELEASED, now)
         shard.changing = True
         roster.leave(member, generation, shard.clock.monotonic())
-        _changed(shard, found, now)
+        _changed(shard, target, now)
 
     return shard.look(question)[1]
 
@@ -86,15 +86,15 @@ def members(shard: Shard, queue: str, group: str) -> tuple[list[Member], Ticket]
     """Who is in a group, in the order in which they joined."""
 
     def question(now: int) -> list[Member]:
-        found = admin.group_named(admin.queue_named(shard.core, queue), group)
-        roster, monotonic = found.roster, shard.clock.monotonic()
+        target = admin.group_named(admin.queue_named(shard.core, queue), group)
+        roster, monotonic = target.roster, shard.clock.monotonic()
         if roster is None:
             return []
         return [
             Member(
                 member,
                 roster.generation,
-                _names(found, seat.owned | seat.revoking),
+                _names(target, seat.owned | seat.revoking),
                 to_datetime(now - (monotonic - seat.seen_at)),
             )
             for member, seat in roster.seats.items()
@@ -105,10 +105,10 @@ def members(shard: Shard, queue: str, group: str) -> tuple[list[Member], Ticket]
 
 def _roster(shard: Shard, queue: str, group: str, member: str) -> tuple[Group, Roster]:
     """The roster that somebody claims to be on."""
-    found = admin.group_named(admin.queue_named(shard.core, queue), group)
-    if found.roster is None:
+    target = admin.group_named(admin.queue_named(shard.core, queue), group)
+    if target.roster is None:
         raise MemberFenced(f"group {group!r} of queue {queue!r} has no member {member!r}")
-    return found, found.roster
+    return target, target.roster
 
 
 def _changed(shard: Shard, group: Group, now: int) -> None:

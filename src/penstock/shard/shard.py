@@ -156,7 +156,7 @@ class Shard(Engine):
         entries, number, offsets = decide_coalesced(self.core, queue, payloads, producers, now, content)
         bill = None
         if queue.push_limits is not None:
-            bill = decide_bill([(queue, each) for each in entries if isinstance(each, Push)], client, now)
+            bill = decide_bill([(queue, entry) for entry in entries if isinstance(entry, Push)], client, now)
         read = 0 if type(offsets) is range else self._must_sync
         entries = [*created, *entries] if created else entries
         ticket = self._commit_push(queue, entries, None, bill, now) if entries else 0
@@ -224,7 +224,7 @@ class Shard(Engine):
         return ticket
 
     def _wake_for(self, queue: Queue, entries: Sequence[Entry]) -> None:
-        count = sum(ready_of_push(queue, each) for each in entries if isinstance(each, Push))
+        count = sum(ready_of_push(queue, entry) for entry in entries if isinstance(entry, Push))
         if count:
             self.waiters.wake(queue.id, count)
 
@@ -438,8 +438,8 @@ def _named_parts(
     known = queue.partitions
     end = len(known)
     if made is None and push.parts and push.parts[-1][0] >= end:  # they are in order
-        added = (each for each in entries if isinstance(each, PartitionsAdded) and each.queue == queue.id)
-        made = [name for each in added for name in each.names]
+        added = (entry for entry in entries if isinstance(entry, PartitionsAdded) and entry.queue == queue.id)
+        made = [name for entry in added for name in entry.names]
     return [
         (known[number].name if number < end else (made or ())[number - end], count, first, rows)
         for (number, count, first), rows in zip(push.parts, push.rows_by_part() if push.parts else (), strict=True)

@@ -38,15 +38,15 @@ class _Moved(Exception):
     """Somebody else has gone on with the batch meanwhile."""
 
 
-def commit_sink(shard: Shard, staging: Staging, wanted: SinkCommit, client: str = "") -> tuple[SinkState, Ticket]:
+def commit_sink(shard: Shard, staging: Staging, request: SinkCommit, client: str = "") -> tuple[SinkState, Ticket]:
     """Put in as much of a batch as fits one frame; nothing when it is in already. Returns how far the sink is."""
-    check_commit(wanted)
-    for name in wanted.staged:
+    check_commit(request)
+    for name in request.staged:
         check_staged(name)
     shard.throttle.wait()
     while True:
         with suppress(_Moved):
-            return _commit(shard, staging, wanted, client)
+            return _commit(shard, staging, request, client)
 
 
 def sink_state(shard: Shard, queue: str, sink: str) -> tuple[SinkState, Ticket]:
@@ -60,34 +60,34 @@ def discard_staged(shard: Shard, staging: Staging, names: Sequence[str]) -> None
     staging.remove([name for name in names if check_staged(name) not in needed])
 
 
-def _commit(shard: Shard, staging: Staging, wanted: SinkCommit, client: str) -> tuple[SinkState, Ticket]:
-    (todo, state), ticket = shard.look(lambda now: (_todo(shard, wanted), _state(shard, wanted.queue, wanted.sink)))
+def _commit(shard: Shard, staging: Staging, request: SinkCommit, client: str) -> tuple[SinkState, Ticket]:
+    (todo, state), ticket = shard.look(lambda now: (_todo(shard, request), _state(shard, request.queue, request.sink)))
     if todo is None:
         shard.confirm(ticket)  # before they go: what was confirmed must be durable
-        discard_staged(shard, staging, wanted.staged)
-        _sweep(shard, staging, wanted, wanted.staged)
+        discard_staged(shard, staging, request.staged)
+        _sweep(shard, staging, request, request.staged)
         return state, ticket
-    batches = _reading(shard, wanted, todo, lambda: _next(staging, todo))
+    batches = _reading(shard, request, todo, lambda: _next(staging, todo))
     end = todo.done + len(batches)
     if todo.done == 0 and end < len(todo.staged):
-        _reading(shard, wanted, todo, lambda: staging.sync(todo.staged))
-    ticket = shard.run(lambda: _put(shard, wanted, todo, batches, client))
+        _reading(shard, request, todo, lambda: staging.sync(todo.staged))
+    ticket = shard.run(lambda: _put(shard, request, todo, batches, client))
     if end < len(todo.staged):
-        return shard.look(lambda now: _state(shard, wanted.queue, wanted.sink))
+        return shard.look(lambda now: _state(shard, request.queue, request.sink))
     shard.confirm(ticket)
-    staging.remove(todo.staged if todo.batch != wanted.batch else {*todo.staged, *wanted.staged})
-    _sweep(shard, staging, wanted, todo.staged)
+    staging.remove(todo.staged if todo.batch != request.batch else {*todo.staged, *request.staged})
+    _sweep(shard, staging, request, todo.staged)
     return SinkState(todo.batch), ticket
 
 
-def _sweep(shard: Shard, staging: Staging, wanted: SinkCommit, staged: Sequence[str]) -> None:
+def _sweep(shard: Shard, staging: Staging, request: SinkCommit, staged: Sequence[str]) -> None:
     """Remove what earlier attempts of the sink have left, now that a batch with these files is in."""
     needed, _ = shard.look(lambda now: shard.core.sinks.needed())
-    staging.sweep_before(wanted.queue, wanted.sink, staged, {*needed, *wanted.staged})
+    staging.sweep_before(request.queue, request.sink, staged, {*needed, *request.staged})
 
 
-def _todo(shard: Shard, wanted: SinkCommit) -> Todo | None:
-    return shard.core.sinks.todo(wanted, shard.core.by_name.get(wanted.queue))
+def _todo(shard: Shard, request: SinkCommit) -> Todo | None:
+    return shard.core.sinks.todo(request, shard.core.by_name.get(request.queue))
 
 
 def _state(shard: Shard, queue: str, sink: str) -> SinkState:
@@ -95,48 +95,48 @@ def _state(shard: Shard, queue: str, sink: str) -> SinkState:
     return SinkState() if known is None else SinkState(known.batch, known.done, len(known.staged))
 
 
-def _reading(shard: Shard, wanted: SinkCommit, todo: Todo, read: Callable[[], T]) -> T:
+def _reading(shard: Shard, request: SinkCommit, todo: Todo, read: Callable[[], T]) -> T:
     """Read staged files, which may go under our hands when somebody else commits them."""
     try:
         return read()
     except FileNotFoundError as error:
-        if shard.look(lambda now: _todo(shard, wanted))[0] != todo:
+        if shard.look(lambda now: _todo(shard, request))[0] != todo:
             raise _Moved from None
         raise StorageError(
-            f"sink {wanted.sink!r}, batch {todo.batch}: the staged file {error.filename} is gone",
+            f"sink {request.sink!r}, batch {todo.batch}: the staged file {error.filename} is gone",
             hint="stage the batch again" if not todo.done else "set resetSink=true to begin anew; some of it is in",
         ) from None
 
 
 def _next(staging: Staging, todo: Todo) -> list[Batch]:
     """The batches of as many files as fit one frame, one at least."""
-    found: list[Batch] = []
+    batches: list[Batch] = []
     room = ROOM_BYTES
     for name in todo.staged[todo.done :]:
         room -= staging.size(name)
-        if found and room < 0:
+        if batches and room < 0:
             break
         batch = staging.read(name)
         room -= batch.count * (ROW_BYTES if batch.partitions is None else NAMED_ROW_BYTES)
-        if found and room < 0:
+        if batches and room < 0:
             break
-        found.append(batch)
-    return found
+        batches.append(batch)
+    return batches
 
 
-def _put(shard: Shard, wanted: SinkCommit, todo: Todo, batches: Sequence[Batch], client: str) -> Ticket:
-    if _todo(shard, wanted) != todo:
+def _put(shard: Shard, request: SinkCommit, todo: Todo, batches: Sequence[Batch], client: str) -> Ticket:
+    if _todo(shard, request) != todo:
         raise _Moved
     now = shard.begin_push()
     shard.tick(now, shard.clock.monotonic())
     pushes = [
-        Pushes(wanted.queue, batch, batch.partitions, [batch.count], [number]) for number, batch in enumerate(batches)
+        Pushes(request.queue, batch, batch.partitions, [batch.count], [number]) for number, batch in enumerate(batches)
     ]
     plan = Plan(shard, Prepared(pushes, {}), now, client)
-    queue = plan.queue(wanted.queue)
+    queue = plan.queue(request.queue)
     done = todo.done + len(batches)
     is_whole = todo.done == 0 and done == len(todo.staged)
     files = ([], 0) if is_whole else (list(todo.staged), done)
-    committed = SinkCommitted(queue.id, wanted.sink, todo.batch, now, wanted.origin, wanted.is_once, *files)
+    committed = SinkCommitted(queue.id, request.sink, todo.batch, now, request.origin, request.is_once, *files)
     # First, so that the push is last: its batch need not be copied then.
     return plan.commit([committed, *plan.entries], "fsync")

@@ -47,15 +47,15 @@ class StoredFiles:
     def list(self, directory: str) -> list[tuple[str, int]]:
         """Names in a directory with their sizes, sorted; nothing for a directory that is not there."""
         self._check(directory, _DIRECTORY, "directory")
-        found = []
+        files = []
         try:
             for name in self._disk.list(directory):
                 size = self._size(f"{directory}/{name}")
                 if size is not None:
-                    found.append((name, size))
+                    files.append((name, size))
         except FileNotFoundError:
             return []
-        return found
+        return files
 
     def fetch(self, name: str, position: int, length: int) -> bytes | None:
         """Bytes of a file, fewer when it ends before; None when there is no such file."""
@@ -79,8 +79,8 @@ class StoredFiles:
         """Keep segment files from going, for `limits.segment_pin_seconds`; all of them when `files` is None."""
         if files is not None and len(files) > limits.pinned_files_max:
             raise InvalidField(f"files: {len(files)} are too many", hint="pin everything with null")
-        for each in files or ():
-            self._check(each, _FILE, "files")
+        for file in files or ():
+            self._check(file, _FILE, "files")
         self._disk.make_directory(pins.DIRECTORY)
         if not pins.is_held(self._disk, name) and pins.count(self._disk) >= limits.pins_max:
             raise TooLarge(f"pins: there are {limits.pins_max:,} already", hint="unpin what is not read any more")

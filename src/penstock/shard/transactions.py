@@ -59,11 +59,11 @@ class Prepared(NamedTuple):
 def prepared(operations: Sequence[Operation]) -> Prepared:
     """Group operations; refuses a receipt that is named twice. Needs no lock."""
     settles: dict[Settling, list[Receipt]] = {}
-    for each in operations:
-        if isinstance(each, SettleOperation):
-            settles.setdefault(each.how, []).append(each.receipt)
+    for operation in operations:
+        if isinstance(operation, SettleOperation):
+            settles.setdefault(operation.how, []).append(operation.receipt)
     _check_receipts(settles)
-    return Prepared(joined([each for each in operations if isinstance(each, PushOperation)]), settles)
+    return Prepared(joined([operation for operation in operations if isinstance(operation, PushOperation)]), settles)
 
 
 def joined(pushes: Sequence[PushOperation]) -> list[Pushes]:
@@ -91,16 +91,16 @@ def _is_small(push: PushOperation) -> bool:
 
 def _joined(pushes: Sequence[PushOperation], numbers: list[int]) -> Pushes:
     some = [pushes[number] for number in numbers]
-    counts = [each.batch.count for each in some]
+    counts = [push.batch.count for push in some]
     if len(some) == 1:
         return Pushes(some[0].queue, some[0].batch, some[0].partition, counts, numbers)
     choices: list[int | str | None] | None = None
-    if any(each.partition is not None for each in some):
+    if any(push.partition is not None for push in some):
         choices = []
-        for each, count in zip(some, counts, strict=True):
-            choice = each.partition
+        for push, count in zip(some, counts, strict=True):
+            choice = push.partition
             choices += repeat(choice, count) if choice is None or isinstance(choice, int | str) else choice
-    return Pushes(some[0].queue, join([each.batch for each in some]), choices, counts, numbers)
+    return Pushes(some[0].queue, join([push.batch for push in some]), choices, counts, numbers)
 
 
 def transact(
@@ -145,24 +145,24 @@ class Plan:
         self._answers: list[tuple[Pushes, PushReply]] = []
         self._pushes: list[tuple[Queue, Push]] = []
         self._chosen: list[settle.Chosen] = []
-        for each in work.pushes:
-            self.queue(each.queue)
+        for push in work.pushes:
+            self.queue(push.queue)
         self._settle(work.settles)
-        last = {each.queue: each for each in work.pushes}
-        for each in work.pushes:
-            self._push(each, is_last=last[each.queue] is each)
+        last = {push.queue: push for push in work.pushes}
+        for push in work.pushes:
+            self._push(push, is_last=last[push.queue] is push)
         self._check_frame(is_remembered=is_remembered)
         self._bill = decide_bill(self._pushes, client, now)
 
     def ids(self) -> list[list[MessageId]]:
         """Those of each push, in order. Needs no lock."""
-        found: dict[int, list[MessageId]] = {}
+        ids_by_number: dict[int, list[MessageId]] = {}
         for pushes, reply in self._answers:
             ids, first = reply.ids(), 0
             for number, count in zip(pushes.numbers, pushes.counts, strict=True):
-                found[number] = ids[first : first + count]
+                ids_by_number[number] = ids[first : first + count]
                 first += count
-        return [found[number] for number in range(len(found))]
+        return [ids_by_number[number] for number in range(len(ids_by_number))]
 
     def commit(self, entries: list[Entry], level: Durability) -> Ticket:
         """Do it, with whatever else the frame holds."""

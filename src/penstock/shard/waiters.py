@@ -59,8 +59,8 @@ class Waiters:
         self._wakes += 1
         lines = self._by_queue.get(queue)
         if lines:
-            for each in list(lines) if group is None else [group]:
-                self._wake(queue, each, count, self._wakes)
+            for group_id in list(lines) if group is None else [group]:
+                self._wake(queue, group_id, count, self._wakes)
 
     def wake_all(self) -> None:
         for queue, lines in list(self._by_queue.items()):

@@ -94,7 +94,7 @@ def _decide_cancel(shard: Shard, progress: Progress, offset: int, now: int) -> t
     chosen = _delivery_of(group, progress, offset) if phase == LEASED else None
     if chosen is not None:
         ended = settle_rules.decide_settle(shard.core, [chosen], Settling(Outcome.CANCELLED, error=WHY), now, shard.rng)
-        return [each for each in ended if isinstance(each, Settled)], [chosen]
+        return [entry for entry in ended if isinstance(entry, Settled)], [chosen]
     span = span_of(partition.id, range(offset, offset + 1))
     return [Settled(partition.queue.id, group.id, int(Outcome.CANCELLED), now, 0, "", WHY, [span])], []
 
@@ -161,7 +161,7 @@ def _decide_retry(shard: Shard, place: MessageId, task_id: str, state: TaskState
     if not any(offset == place.offset for offset in partition.kept_from(place.offset, 1)):
         raise TaskConflict(f"the message of task {task_id} is no longer kept", hint="submit it again")
     has_died = phase == WAITING or place.offset in (progress.dead_offsets or ())
-    was = 0 if has_died else next((each for each in DROPPED if (progress.dropped or {}).get(each, 0) > 0), None)
+    was = 0 if has_died else next((reason for reason in DROPPED if (progress.dropped or {}).get(reason, 0) > 0), None)
     if was is None:
         raise Moved  # it was completed
     span = span_of(partition.id, range(place.offset, place.offset + 1))
@@ -223,32 +223,32 @@ def kin(shard: Shard, task_id: str) -> frozenset[str]:
     """Of whom the task index must tell before a task is retried."""
     task = id_bytes(task_id)
     members, _ = shard.look(lambda now: _family(shard.core, task))
-    return frozenset({id_text(each.task_id) for each in members}.union(*map(_parents, members)))
+    return frozenset({id_text(member.task_id) for member in members}.union(*map(_parents, members)))
 
 
 def _family(core: DeliveryState, task: bytes) -> list[WithdrawnTask]:
     """Those that were cancelled because of a task, and because of them, and so on; with the task, if it is one."""
     withdrawn = core.tasks.withdrawn
     itself = withdrawn.known.get(task)
-    found = {each.task_id: each for each in withdrawn.because_of(task)}
-    todo = list(found)
+    family = {member.task_id: member for member in withdrawn.because_of(task)}
+    todo = list(family)
     while todo:
-        for each in withdrawn.because_of(todo.pop()):
-            if each.task_id not in found:
-                found[each.task_id] = each
-                todo.append(each.task_id)
-    found.pop(task, None)
-    return [*([] if itself is None else [itself]), *found.values()]
+        for member in withdrawn.because_of(todo.pop()):
+            if member.task_id not in family:
+                family[member.task_id] = member
+                todo.append(member.task_id)
+    family.pop(task, None)
+    return [*([] if itself is None else [itself]), *family.values()]
 
 
-def _parents(each: WithdrawnTask) -> tuple[str, ...]:
-    return parse_envelope(Batch(each.batch).payload(0)).depends_on
+def _parents(task: WithdrawnTask) -> tuple[str, ...]:
+    return parse_envelope(Batch(task.batch).payload(0)).depends_on
 
 
 def decide_revived(core: DeliveryState, task_id: str, place: TaskPosition | None, known: Kin, now: int) -> list[Entry]:
     """Hold again whoever was cancelled because of a task, and the task itself if it has no place. May raise `Moved`."""
     root = id_bytes(task_id)
-    family = {each.task_id: each for each in _family(core, root)}
+    family = {task.task_id: task for task in _family(core, root)}
     if place is None:
         if root not in family or core.queues.get(family[root].queue) is None:
             raise _gone(task_id)
@@ -256,7 +256,7 @@ def decide_revived(core: DeliveryState, task_id: str, place: TaskPosition | None
         family.pop(root, None)  # it was submitted once more
     if not family:
         return []
-    kept = {each.task_id: each for each in family.values() if each.task_id == root or _is_kept(core, each, known, now)}
+    kept = {task.task_id: task for task in family.values() if task.task_id == root or _is_kept(core, task, known, now)}
     tasks = core.tasks
     if len(tasks.held) + len(kept) > limits.tasks_held_max:
         raise QueueFull(f"{len(tasks.held):,} tasks wait for others already", hint="wait until some are done")
@@ -264,13 +264,13 @@ def decide_revived(core: DeliveryState, task_id: str, place: TaskPosition | None
     return revival.entries(root if place is None else b"", now)
 
 
-def _is_kept(core: DeliveryState, each: WithdrawnTask, known: Kin, now: int) -> bool:
+def _is_kept(core: DeliveryState, task: WithdrawnTask, known: Kin, now: int) -> bool:
     """Whether a task is still as it was when it was cancelled: neither forgotten nor submitted once more."""
-    name = id_text(each.task_id)
+    name = id_text(task.task_id)
     if name not in known.asked:
         raise Moved
-    found, queue = known.found.get(name), core.queues.get(each.queue)
-    if found is None or found.state is not TaskState.CANCELLED or found.place is not None or queue is None:
+    view, queue = known.found.get(name), core.queues.get(task.queue)
+    if view is None or view.state is not TaskState.CANCELLED or view.place is not None or queue is None:
         return False
     return queue.dedup is None or queue.dedup.find(digest(name), now) is None
 
@@ -293,7 +293,7 @@ class _Revival:
 
     def entries(self, root: bytes, now: int) -> list[Entry]:
         """All are held first: who is doomed by another parent takes along whoever waits for it."""
-        looked = {each.task_id: self._look(each) for each in self._members.values()}
+        looked = {task.task_id: self._look(task) for task in self._members.values()}
         lost = looked[root][1] if root else None
         if lost is not None:
             why = f"its parent {id_text(lost[0])} is {lost[1]}"
@@ -302,23 +302,23 @@ class _Revival:
         held: list[Entry] = []
         doomed: list[Entry] = []
         for task_id, (waits, lost) in looked.items():
-            each = self._members[task_id]
-            held.append(TaskHeld(each.queue, task_id, now, waits, each.policy, each.batch))
-            held += self._key(each, now)
+            task = self._members[task_id]
+            held.append(TaskHeld(task.queue, task_id, now, waits, task.policy, task.batch))
+            held += self._key(task, now)
             if lost is not None:
                 why = f"its parent {id_text(lost[0])} was {lost[1]}"
-                doomed.append(cancelled(each.queue, task_id, why, now, lost[0]))
+                doomed.append(cancelled(task.queue, task_id, why, now, lost[0]))
         return held + doomed
 
-    def _look(self, each: WithdrawnTask) -> tuple[list[Parent], tuple[bytes, str] | None]:
+    def _look(self, task: WithdrawnTask) -> tuple[list[Parent], tuple[bytes, str] | None]:
         """Whom a task waits for; and a parent that did not complete, with its state."""
         waits: list[Parent] = []
-        for name in dict.fromkeys(_parents(each)):
+        for name in dict.fromkeys(_parents(task)):
             parent = id_bytes(name)
             place, state = self._stand_of(parent, name)
             if place is not None:
                 waits.append(Parent(parent, *place))
-            elif state != TaskState.COMPLETED and each.policy == TaskHeld.CANCEL:
+            elif state != TaskState.COMPLETED and task.policy == TaskHeld.CANCEL:
                 return waits, (parent, state)
         return waits, None
 
@@ -331,21 +331,21 @@ class _Revival:
             return (held.queue, HELD, HELD), ""
         if name not in self._known.asked:
             raise Moved
-        found = self._known.found.get(name)
-        if found is None:
+        parent_view = self._known.found.get(name)
+        if parent_view is None:
             return None, "not known any more"
-        place = open_place(self._core, found)
-        if (place is None) != (found.state in FINAL):
+        place = open_place(self._core, parent_view)
+        if (place is None) != (parent_view.state in FINAL):
             raise Moved
-        return place, found.state.value
+        return place, parent_view.state.value
 
-    def _key(self, each: WithdrawnTask, now: int) -> list[Entry]:
+    def _key(self, task: WithdrawnTask, now: int) -> list[Entry]:
         """Its unique key is its own again, unless somebody else has it."""
-        key = (each.queue, each.unique)
-        if not each.unique or key in self._keys or self._core.tasks.owner_of(self._core, *key, now) is not None:
+        key = (task.queue, task.unique)
+        if not task.unique or key in self._keys or self._core.tasks.owner_of(self._core, *key, now) is not None:
             return []
         self._keys.add(key)
-        return [UniqueTaken(each.queue, each.unique, each.task_id, 0, HELD, HELD)]
+        return [UniqueTaken(task.queue, task.unique, task.task_id, 0, HELD, HELD)]
 
 
 def _gone(task_id: str) -> TaskConflict:

@@ -58,17 +58,17 @@ def finish_tasks(shard: Shard, finishes: Sequence[Finish]) -> tuple[list[Penstoc
 def _frames(finishes: Sequence[Finish]) -> Iterator[Sequence[Finish]]:
     """As many at a time as fit into a frame."""
     start = size = 0
-    for place, each in enumerate(finishes):
-        size += len(each.result) + len(each.error)
+    for place, finish in enumerate(finishes):
+        size += len(finish.result) + len(finish.error)
         if size > FRAME_BYTES and place > start:
             yield finishes[start:place]
-            start, size = place, len(each.result) + len(each.error)
+            start, size = place, len(finish.result) + len(finish.error)
     if start < len(finishes):
         yield finishes[start:]
 
 
 def _finish_some(shard: Shard, finishes: Sequence[Finish]) -> tuple[list[PenstockError | None], Ticket]:
-    checked = [_checked(each) for each in finishes]
+    checked = [_checked(finish) for finish in finishes]
     try:
         return shard.run(lambda: _finish(shard, finishes, checked))
     except TooLarge:
@@ -87,29 +87,29 @@ def _finish(
     now, monotonic = shard.begin()
     shard.tick(now, monotonic)
     answers: list[PenstockError | None] = []
-    found: list[Found] = []
+    deliveries: list[Found] = []
     seen: set[tuple[int, int]] = set()
-    for each, wanted in zip(finishes, checked, strict=True):
+    for finish, checked_finish in zip(finishes, checked, strict=True):
         try:
-            if isinstance(wanted, PenstockError):
-                raise wanted
-            lease, take, index = _delivery_of(shard, each.receipt, wanted[0], each.task_id)
+            if isinstance(checked_finish, PenstockError):
+                raise checked_finish
+            lease, take, index = _delivery_of(shard, finish.receipt, checked_finish[0], finish.task_id)
             if (id(take), index) in seen:
-                raise LeaseLost(f"receipt {each.receipt} is named twice in one call")
+                raise LeaseLost(f"receipt {finish.receipt} is named twice in one call")
             seen.add((id(take), index))
-            found.append((each, wanted, lease, take, index))
+            deliveries.append((finish, checked_finish, lease, take, index))
             answers.append(None)
         except PenstockError as error:
             answers.append(error)
-    if not found:
+    if not deliveries:
         return answers, shard.read_ticket
-    pairs = _grouped(found)
+    pairs = _grouped(deliveries)
     entries = settle_rules.decide_settles(shard.core, pairs, now, shard.rng)
-    entries += _notes(found, now)
-    letters = sum(len(each.batch) for each in entries if isinstance(each, Push))
-    if letters > ROOM - FRAME_BYTES and len(found) > 1:
+    entries += _notes(deliveries, now)
+    letters = sum(len(entry.batch) for entry in entries if isinstance(entry, Push))
+    if letters > ROOM - FRAME_BYTES and len(deliveries) > 1:
         raise TooLarge("these finishes do not fit into one frame")
-    return answers, commit(shard, entries, now, _level(shard, found), [chosen for chosen, _ in pairs])
+    return answers, commit(shard, entries, now, _level(shard, deliveries), [chosen for chosen, _ in pairs])
 
 
 def _checked(finish: Finish) -> Checked | PenstockError:
@@ -133,11 +133,11 @@ def _checked(finish: Finish) -> Checked | PenstockError:
 def _delivery_of(shard: Shard, receipt: Receipt, task: bytes, named: str) -> tuple[Lease, Take, int]:
     """The delivery behind a receipt, and nobody else's task."""
     lease = shard.core.leases.get(receipt.nonce)
-    found = lease.find(receipt.partition, receipt.offset) if lease is not None else None
+    position = lease.find(receipt.partition, receipt.offset) if lease is not None else None
     is_over = lease is None or lease.deadline <= shard.core.over_at
-    if lease is None or found is None or is_over or lease.group.queue.name != receipt.queue:
+    if lease is None or position is None or is_over or lease.group.queue.name != receipt.queue:
         raise LeaseLost(f"receipt {receipt} is not held by a live lease")
-    take, index = found
+    take, index = position
     is_held = take.is_open(index) and take.progress.state_of(take.offsets[index]) == LEASED
     if take.attempt_of(index) != receipt.attempt or not is_held:
         raise LeaseLost(f"receipt {receipt} was settled already or belongs to another attempt")
@@ -168,10 +168,10 @@ def _may_be(shard: Shard, partition: Partition, offset: int, task: bytes, named:
     return named.encode() in payload or id_text(task).encode() in payload
 
 
-def _grouped(found: Sequence[Found]) -> list[tuple[Chosen, Settling]]:
+def _grouped(deliveries: Sequence[Found]) -> list[tuple[Chosen, Settling]]:
     """What ends in the same way, a take at a time."""
     groups: dict[tuple[int, Settling], tuple[Chosen, list[int]]] = {}
-    for _, (_, how), lease, take, index in found:
+    for _, (_, how), lease, take, index in deliveries:
         group = groups.get((id(take), how))
         if group is None:
             indexes: list[int] = []
@@ -182,10 +182,10 @@ def _grouped(found: Sequence[Found]) -> list[tuple[Chosen, Settling]]:
     return [(chosen, how) for (_, how), (chosen, _) in groups.items()]
 
 
-def _notes(found: Sequence[Found], now: int) -> list[Entry]:
+def _notes(deliveries: Sequence[Found], now: int) -> list[Entry]:
     """One entry for each queue and worker."""
     entries: dict[tuple[int, str], TasksNoted] = {}
-    for finish, (task, _), lease, take, index in found:
+    for finish, (task, _), lease, take, index in deliveries:
         what = NOTED.get(finish.outcome)
         if what is None:
             continue
@@ -207,9 +207,9 @@ def _notes(found: Sequence[Found], now: int) -> list[Entry]:
     return list(entries.values())
 
 
-def _level(shard: Shard, found: Sequence[Found]) -> Durability:
+def _level(shard: Shard, deliveries: Sequence[Found]) -> Durability:
     """The safest that any of the queues asks for."""
-    queues = {lease.group.queue for _, _, lease, _, _ in found}
+    queues = {lease.group.queue for _, _, lease, _, _ in deliveries}
     return safest({queue.options.durability or shard.durability for queue in queues})
 
 

@@ -57,8 +57,8 @@ class OperationRunner:
 
     def run(self) -> None:
         """Work on all operations until none is running."""
-        while (found := shard_tasks.running(self._shard)) and not self._is_stopping:
-            self._finish(found[0])
+        while (running := shard_tasks.running(self._shard)) and not self._is_stopping:
+            self._finish(running[0])
 
     def _tick(self) -> float | None:
         self.run()
@@ -78,16 +78,16 @@ class OperationRunner:
 
     def _count(self, operation: OperationSet, phases: list[Phase]) -> None:
         if not operation.matched:
-            wanted = _narrowed(operation, tuple(state for phase in phases for state in phase.states))
-            matched = self._desk.caught_up().count(wanted) if phases else 0
+            filter = _narrowed(operation, tuple(state for phase in phases for state in phase.states))
+            matched = self._desk.caught_up().count(filter) if phases else 0
             shard_tasks.advance(self._shard, operation.operation_id, matched=matched)
 
     def _pass(self, operation: OperationSet, number: int, phase: Phase) -> bool:
         """One pass over the tasks; whether the operation is still running."""
-        wanted = _narrowed(operation, phase.states)
+        filter = _narrowed(operation, phase.states)
         cursor = operation.cursor if number == operation.phase else None
         shard_tasks.advance(self._shard, operation.operation_id, phase=number, cursor=cursor)
-        while targets := self._desk.caught_up().targets(wanted, cursor, PAGE):
+        while targets := self._desk.caught_up().targets(filter, cursor, PAGE):
             for start in range(0, len(targets), shard_tasks.CHUNK):
                 if not self._step(operation.operation_id, phase, targets[start : start + shard_tasks.CHUNK]):
                     return False

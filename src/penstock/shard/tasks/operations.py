@@ -73,10 +73,10 @@ def phases_of(operation: OperationSet) -> list[Phase]:
 
 def filter_of(operation: OperationSet) -> TaskFilter:
     """Which tasks it is about: none that were submitted after it began."""
-    wanted = _decode(operation.filter)
+    filter = _decode(operation.filter)
     begun = to_datetime(operation.started_at + 1)
-    until = wanted.submitted_until
-    return msgspec.structs.replace(wanted, submitted_until=begun if until is None else min(until, begun))
+    until = filter.submitted_until
+    return msgspec.structs.replace(filter, submitted_until=begun if until is None else min(until, begun))
 
 
 def view_of(operation: OperationSet) -> OperationView:
@@ -101,7 +101,7 @@ def view_of(operation: OperationSet) -> OperationView:
 
 
 def begin_operation(
-    shard: Shard, action: OperationAction, wanted: TaskFilter, operation_id: str = ""
+    shard: Shard, action: OperationAction, filter: TaskFilter, operation_id: str = ""
 ) -> tuple[OperationView, Ticket]:
     """Note what is to be done; whoever works on operations does it. Begun again with the same id, it is the same."""
     name = operation_id or f"{shard.rng.getrandbits(48):012x}"
@@ -113,7 +113,7 @@ def begin_operation(
         if len(running) >= limits.operations_running_max:
             hint = "wait until one is done, or stop one: 'penstock operations'"
             raise QueueFull(f"{len(running)} operations are running already", hint=hint)
-        chosen = msgspec.structs.replace(wanted, cursor=None, limit=limits.task_page_max)
+        chosen = msgspec.structs.replace(filter, cursor=None, limit=limits.task_page_max)
         return [OperationSet(name, action.value, msgspec.json.encode(chosen), OperationSet.RUNNING, now, now)]
 
     ticket = shard.change(decide)
@@ -128,7 +128,9 @@ def operation(shard: Shard, operation_id: str) -> tuple[OperationView, Ticket]:
 
 def operations(shard: Shard) -> tuple[list[OperationView], Ticket]:
     """Those that run and those that did lately, the newest first."""
-    return shard.look(lambda now: [view_of(each) for each in reversed(shard.core.tasks.operations.known.values())])
+    return shard.look(
+        lambda now: [view_of(operation) for operation in reversed(shard.core.tasks.operations.known.values())]
+    )
 
 
 def stop_operation(shard: Shard, operation_id: str) -> tuple[OperationView, Ticket]:
@@ -148,10 +150,10 @@ def stop_operation(shard: Shard, operation_id: str) -> tuple[OperationView, Tick
 
 
 def _known(shard: Shard, operation_id: str) -> OperationSet:
-    found = shard.core.tasks.operations.known.get(operation_id)
-    if found is None:
+    operation = shard.core.tasks.operations.known.get(operation_id)
+    if operation is None:
         raise OperationNotFound(f"there is no operation {operation_id!r}")
-    return found
+    return operation
 
 
 # steps

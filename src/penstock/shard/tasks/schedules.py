@@ -73,14 +73,14 @@ def delete_schedule(shard: Shard, name: str) -> Ticket:
 
 def schedules(shard: Shard) -> tuple[list[ScheduleView], Ticket]:
     """All of them, by name."""
-    return shard.look(lambda now: [_view(each) for _, each in sorted(shard.core.tasks.schedules.known.items())])
+    return shard.look(lambda now: [_view(schedule) for _, schedule in sorted(shard.core.tasks.schedules.known.items())])
 
 
 def _known(shard: Shard, name: str) -> Schedule:
-    found = shard.core.tasks.schedules.known.get(name)
-    if found is None:
+    schedule = shard.core.tasks.schedules.known.get(name)
+    if schedule is None:
         raise ScheduleNotFound(f"there is no schedule {name!r}")
-    return found
+    return schedule
 
 
 def _view(schedule: Schedule) -> ScheduleView:

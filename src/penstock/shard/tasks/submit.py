@@ -52,41 +52,41 @@ class Wanted(NamedTuple):
 
 def check_submissions(tasks: Sequence[TaskSubmission]) -> list[Wanted]:
     """All of them, parents first. Refuses ids that stand twice, and tasks that wait for themselves."""
-    found: dict[bytes, Wanted] = {}
+    tasks_by_id: dict[bytes, Wanted] = {}
     for place, task in enumerate(tasks):
         task_id = id_bytes(task.task_id)
-        if task_id in found:
+        if task_id in tasks_by_id:
             raise InvalidField(f"tasks[{place}].task_id: {task.task_id} stands twice in one call")
         parents = tuple(dict.fromkeys(map(id_bytes, task.depends_on)))
         if task_id in parents:
             raise InvalidField(f"tasks[{place}].depends_on: {task.task_id} waits for itself")
         # An id that its queue remembers is what makes it safe to submit again.
         named = task if task.is_named else msgspec.structs.replace(task, is_named=True)
-        found[task_id] = Wanted(place, named, task_id, parents)
-    return _parents_first(found)
+        tasks_by_id[task_id] = Wanted(place, named, task_id, parents)
+    return _parents_first(tasks_by_id)
 
 
-def _parents_first(found: dict[bytes, Wanted]) -> list[Wanted]:
-    if not any(each.parents for each in found.values()):
-        return list(found.values())
+def _parents_first(tasks_by_id: dict[bytes, Wanted]) -> list[Wanted]:
+    if not any(task.parents for task in tasks_by_id.values()):
+        return list(tasks_by_id.values())
     children: dict[bytes, list[bytes]] = {}
     missing = {}
-    for each in found.values():
-        inside = [parent for parent in each.parents if parent in found]
-        missing[each.task_id] = len(inside)
+    for task in tasks_by_id.values():
+        inside = [parent for parent in task.parents if parent in tasks_by_id]
+        missing[task.task_id] = len(inside)
         for parent in inside:
-            children.setdefault(parent, []).append(each.task_id)
+            children.setdefault(parent, []).append(task.task_id)
     free = deque(task_id for task_id, count in missing.items() if not count)
     ordered: list[Wanted] = []
     while free:
         task_id = free.popleft()
-        ordered.append(found[task_id])
+        ordered.append(tasks_by_id[task_id])
         for child in children.get(task_id, ()):
             missing[child] -= 1
             if not missing[child]:
                 free.append(child)
-    if len(ordered) < len(found):
-        place = next(each.place for each in found.values() if missing[each.task_id])
+    if len(ordered) < len(tasks_by_id):
+        place = next(task.place for task in tasks_by_id.values() if missing[task.task_id])
         raise InvalidField(f"tasks[{place}].depends_on: these tasks wait for each other in a circle")
     return ordered
 
@@ -100,7 +100,7 @@ def commit(
     bill: Bill | None = None,
 ) -> Ticket:
     """Apply and append one frame, with those that it frees. The lock is held."""
-    if shard.core.tasks.awaited or any(isinstance(each, TaskHeld) for each in entries):
+    if shard.core.tasks.awaited or any(isinstance(entry, TaskHeld) for entry in entries):
         ticket, entries = shard.commit_freeing(entries, now, level, chosen)
     else:
         ticket = shard.commit_frame(entries, level, chosen)
@@ -117,12 +117,12 @@ _raw: Final = msgspec.json.Decoder(msgspec.Raw).decode
 def id_bytes(task_id: str) -> bytes:
     """A task id as entries hold it."""
     try:
-        found = bytes.fromhex(task_id.replace("-", ""))
+        decoded = bytes.fromhex(task_id.replace("-", ""))
     except (ValueError, AttributeError):
-        found = b""
-    if len(found) != 16:
+        decoded = b""
+    if len(decoded) != 16:
         raise InvalidField(f"task_id: {task_id!r} is not a UUID", hint="leave it out, and one is made")
-    return found
+    return decoded
 
 
 def check_json(data: bytes, field: str, bytes_max: int) -> None:
@@ -164,15 +164,15 @@ class Moved(Exception):
     """A parent is no longer where, or as, the caller saw it: look again, and submit again."""
 
 
-def open_place(core: DeliveryState, found: ParentFound) -> TaskPosition | None:
+def open_place(core: DeliveryState, parent: ParentFound) -> TaskPosition | None:
     """Where the message of a parent is; None when there is none, or workers are done with it."""
-    if found.place is None:
+    if parent.place is None:
         return None
-    queue = core.by_name.get(found.place.queue)
-    partition = queue.by_name.get(found.place.partition) if queue is not None else None
+    queue = core.by_name.get(parent.place.queue)
+    partition = queue.by_name.get(parent.place.partition) if queue is not None else None
     if queue is None or partition is None:
         return None
-    place = (queue.id, partition.id, found.place.offset)
+    place = (queue.id, partition.id, parent.place.offset)
     return None if is_settled(core, place) else place
 
 
@@ -180,20 +180,20 @@ def submit_tasks(
     shard: Shard, tasks: Sequence[TaskSubmission], parents: Parents, client: str = ""
 ) -> tuple[list[Submitted], Ticket]:
     """Store all of them or none. `parents` has those that are not in the call. May raise `Moved`."""
-    wanted = check_submissions(tasks)
+    submissions = check_submissions(tasks)
     shard.throttle.wait()
-    return shard.run(lambda: _Submission(shard, wanted, parents, client).run())
+    return shard.run(lambda: _Submission(shard, submissions, parents, client).run())
 
 
 class _Submission:
     """One call, with the lock held."""
 
-    def __init__(self, shard: Shard, wanted: list[Wanted], parents: Parents, client: str) -> None:
+    def __init__(self, shard: Shard, submissions: list[Wanted], parents: Parents, client: str) -> None:
         self._shard = shard
         self._core = shard.core
         self._parents = parents
         self._client = client
-        self._wanted = wanted
+        self._wanted = submissions
         self._now = 0
         self._there: dict[bytes, tuple[bytes, TaskPosition | None]] = {}  # those that were there before: id, and where
         self._keys: dict[tuple[str, bytes], bytes] = {}  # unique keys that this call takes
@@ -209,14 +209,14 @@ class _Submission:
         self._now = shard.begin_push()
         shard.tick(self._now, shard.clock.monotonic())
         core.tasks.sweep(core, self._now)
-        for each in self._wanted:
-            self._place(each)
-        new = [each for each in self._wanted if each.task_id not in self._there]
+        for item in self._wanted:
+            self._place(item)
+        new = [item for item in self._wanted if item.task_id not in self._there]
         if not new:
             return self._answers(), shard.read_ticket
         created: list[Entry] = []
         made = 0
-        for name in dict.fromkeys(each.task.queue for each in new):
+        for name in dict.fromkeys(item.task.queue for item in new):
             self._queues[name], entries = queue_to_push(core, name, self._now, core.queue_id_next + made)
             made += bool(entries)
             created += entries
@@ -225,7 +225,7 @@ class _Submission:
         return self._answers(), commit(shard, entries, self._now, level, bill=self._bill)
 
     def _answers(self) -> list[Submitted]:
-        answers = [(each.place, self._there.get(each.task_id), each.task_id) for each in self._wanted]
+        answers = [(item.place, self._there.get(item.task_id), item.task_id) for item in self._wanted]
         return [
             Submitted(id_text(task_id if there is None else there[0]), there is None)
             for _, there, task_id in sorted(answers)
@@ -233,48 +233,48 @@ class _Submission:
 
     # what becomes of each
 
-    def _place(self, each: Wanted) -> None:
+    def _place(self, item: Wanted) -> None:
         """Whether a task is new, and whether it is pushed, held or doomed."""
-        there = self._find(each)
+        there = self._find(item)
         if there is not None:
-            self._there[each.task_id] = there
+            self._there[item.task_id] = there
             return
         waits: list[Parent | bytes] = []
         doomed: Lost | None = None
-        for parent in each.parents:
-            found = self._wait_for(each, parent)
-            if isinstance(found, Lost):
-                doomed = doomed or (found if each.task.on_parent_failure == "cancel" else None)
-            elif found is not None:
-                waits.append(found)
-        self._new.add(each.task_id)
+        for parent in item.parents:
+            wait = self._wait_for(item, parent)
+            if isinstance(wait, Lost):
+                doomed = doomed or (wait if item.task.on_parent_failure == "cancel" else None)
+            elif wait is not None:
+                waits.append(wait)
+        self._new.add(item.task_id)
         if doomed is not None:
-            self._doomed[each.task_id] = doomed
+            self._doomed[item.task_id] = doomed
         if waits or doomed is not None:
-            self._waits[each.task_id] = waits if doomed is None else []
+            self._waits[item.task_id] = waits if doomed is None else []
 
-    def _find(self, each: Wanted) -> tuple[bytes, TaskPosition | None] | None:
+    def _find(self, item: Wanted) -> tuple[bytes, TaskPosition | None] | None:
         """The task that was there before: the same, or one with the same unique key."""
-        tasks, queue = self._core.tasks, self._core.by_name.get(each.task.queue)
-        kept = tasks.held.get(each.task_id) or tasks.withdrawn.known.get(each.task_id)
+        tasks, queue = self._core.tasks, self._core.by_name.get(item.task.queue)
+        kept = tasks.held.get(item.task_id) or tasks.withdrawn.known.get(item.task_id)
         if kept is not None:
-            check_type_of(kept.batch, each.task.task_id, each.task.task_type)
-            return each.task_id, None  # one that was cancelled stays so: whoever wants it to run retries it
+            check_type_of(kept.batch, item.task.task_id, item.task.task_type)
+            return item.task_id, None  # one that was cancelled stays so: whoever wants it to run retries it
         if queue is not None and queue.dedup is not None:
-            known = queue.dedup.find(digest(each.task.task_id), self._now)
+            known = queue.dedup.find(digest(item.task.task_id), self._now)
             if known is not None:
-                check_type(queue, known.partition, known.offset, each.task.task_id, each.task.task_type)
-                return each.task_id, (queue.id, known.partition, known.offset)
-        if each.task.unique_key is None:
+                check_type(queue, known.partition, known.offset, item.task.task_id, item.task.task_type)
+                return item.task_id, (queue.id, known.partition, known.offset)
+        if item.task.unique_key is None:
             return None
-        key = digest(each.task.unique_key)
-        inside = self._keys.get((each.task.queue, key))
+        key = digest(item.task.unique_key)
+        inside = self._keys.get((item.task.queue, key))
         if inside is not None:
             return inside, None
         owner = tasks.owner_of(self._core, queue.id, key, self._now) if queue is not None else None
         if queue is not None and owner is not None:
             return owner.task_id, None if owner.offset == HELD else (queue.id, owner.partition, owner.offset)
-        self._keys[each.task.queue, key] = each.task_id
+        self._keys[item.task.queue, key] = item.task_id
         return None
 
     def _wait_for(self, child: Wanted, parent: bytes) -> Parent | bytes | Lost | None:
@@ -290,20 +290,20 @@ class _Submission:
             return Parent(parent, held.queue, HELD, HELD)
         if place is not None and not is_settled(self._core, place):
             return Parent(parent, *place)
-        found = self._parents.get(id_text(parent))
-        if found is None:
+        view = self._parents.get(id_text(parent))
+        if view is None:
             where = f"tasks[{child.place}].depends_on"
             if was_there:
                 raise Moved  # it was submitted before, and is done: how, the caller can find out
             raise InvalidField(f"{where}: there is no task {id_text(parent)}", hint="submit it first, or in this call")
-        return self._wait_for_found(parent, found)
+        return self._wait_for_found(parent, view)
 
-    def _wait_for_found(self, parent: bytes, found: ParentFound) -> Parent | Lost | None:
-        if found.state in FINAL:
-            if found.state == TaskState.COMPLETED:
+    def _wait_for_found(self, parent: bytes, view: ParentFound) -> Parent | Lost | None:
+        if view.state in FINAL:
+            if view.state == TaskState.COMPLETED:
                 return None
-            return Lost(f"its parent {id_text(parent)} was {found.state.value}", parent)
-        place = open_place(self._core, found)
+            return Lost(f"its parent {id_text(parent)} was {view.state.value}", parent)
+        place = open_place(self._core, view)
         if place is None:
             raise Moved
         return Parent(parent, *place)
@@ -312,52 +312,52 @@ class _Submission:
 
     def _entries(self, new: list[Wanted]) -> list[Entry]:
         """All of it; refuses what does not fit."""
-        entries = self._pushes([each for each in new if each.task_id not in self._waits])
-        waiting = [each for each in new if each.task_id in self._waits]
-        for each in waiting:
-            entries.append(self._held(each, self._queues[each.task.queue]))
-        entries += [self._key(each) for each in new if each.task.unique_key is not None]
-        for each in waiting:
-            if each.task_id in self._doomed:
-                queue, lost = self._queues[each.task.queue], self._doomed[each.task_id]
-                entries.append(cancelled(queue.id, each.task_id, lost.why, self._now, lost.parent))
+        entries = self._pushes([item for item in new if item.task_id not in self._waits])
+        waiting = [item for item in new if item.task_id in self._waits]
+        for item in waiting:
+            entries.append(self._held(item, self._queues[item.task.queue]))
+        entries += [self._key(item) for item in new if item.task.unique_key is not None]
+        for item in waiting:
+            if item.task_id in self._doomed:
+                queue, lost = self._queues[item.task.queue], self._doomed[item.task_id]
+                entries.append(cancelled(queue.id, item.task_id, lost.why, self._now, lost.parent))
         self._check_room(entries, waiting)
         return entries
 
     def _pushes(self, pushed: list[Wanted]) -> list[Entry]:
         """One push for each queue. None of them is a duplicate: those were found before."""
         by_queue: dict[Queue, list[Wanted]] = {}
-        for each in pushed:
-            by_queue.setdefault(self._queues[each.task.queue], []).append(each)
+        for item in pushed:
+            by_queue.setdefault(self._queues[item.task.queue], []).append(item)
         entries: list[Entry] = []
         pushes = []
         for queue, some in by_queue.items():
-            batch = tasks_batch([each.task for each in some])
+            batch = tasks_batch([item.task for item in some])
             decided = decide_push(self._core, queue, batch, self._now)
             partitions, offsets = decided.push.places(batch.count)
-            for each, partition, offset in zip(some, partitions.tolist(), offsets.tolist(), strict=True):
-                self._places[each.task_id] = (queue.id, partition, offset)
+            for item, partition, offset in zip(some, partitions.tolist(), offsets.tolist(), strict=True):
+                self._places[item.task_id] = (queue.id, partition, offset)
             entries += decided.entries
             pushes.append((queue, decided.push))
         self._bill = decide_bill(pushes, self._client, self._now)
         return entries
 
-    def _held(self, each: Wanted, queue: Queue) -> TaskHeld:
-        message = task_message(each.task)
+    def _held(self, item: Wanted, queue: Queue) -> TaskHeld:
+        message = task_message(item.task)
         check_allowed(queue, Batch(message))
         parents = [
             wait if isinstance(wait, Parent) else Parent(wait, *self._places.get(wait, (queue.id, HELD, HELD)))
-            for wait in self._waits[each.task_id]
+            for wait in self._waits[item.task_id]
         ]
-        policy = POLICY[each.task.on_parent_failure]
-        return TaskHeld(queue.id, each.task_id, self._now, parents, policy, message)
+        policy = POLICY[item.task.on_parent_failure]
+        return TaskHeld(queue.id, item.task_id, self._now, parents, policy, message)
 
-    def _key(self, each: Wanted) -> UniqueTaken:
-        task, queue = each.task, self._queues[each.task.queue]
+    def _key(self, item: Wanted) -> UniqueTaken:
+        task, queue = item.task, self._queues[item.task.queue]
         assert task.unique_key is not None
         until = 0 if task.unique_seconds is None else self._now + round(task.unique_seconds * 1_000_000)
-        _, partition, offset = self._places.get(each.task_id, (queue.id, HELD, HELD))
-        return UniqueTaken(queue.id, digest(task.unique_key), each.task_id, until, partition, offset)
+        _, partition, offset = self._places.get(item.task_id, (queue.id, HELD, HELD))
+        return UniqueTaken(queue.id, digest(task.unique_key), item.task_id, until, partition, offset)
 
     def _check_room(self, entries: list[Entry], waiting: list[Wanted]) -> None:
         tasks = self._core.tasks

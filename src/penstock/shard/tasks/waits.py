@@ -53,17 +53,17 @@ class Looks:
 
     def lead(self) -> None:
         """Look until everybody is answered."""
-        while asked := self._take():
-            found = self._look(asked)
-            for task_id, callers in asked.items():
-                answer = found if isinstance(found, PenstockError) else found.get(task_id) or not_found(task_id)
+        while callbacks := self._take():
+            views = self._look(callbacks)
+            for task_id, callers in callbacks.items():
+                answer = views if isinstance(views, PenstockError) else views.get(task_id) or not_found(task_id)
                 for on_view in callers:
                     with suppress(RuntimeError):  # its loop is closed: nobody is left to notify
                         on_view(answer)
 
-    def _look(self, asked: Collection[str]) -> dict[str, TaskView] | PenstockError:
+    def _look(self, task_ids: Collection[str]) -> dict[str, TaskView] | PenstockError:
         try:
-            return {view.task_id: view for view in self._views(asked)}
+            return {view.task_id: view for view in self._views(task_ids)}
         except PenstockError as error:
             return error
         except Exception:  # whoever asks next must find somebody who leads
@@ -72,9 +72,9 @@ class Looks:
 
     def _take(self) -> dict[str, list[OnView]]:
         with self._lock:
-            asked, self._asked = self._asked, {}
-            self._is_led = bool(asked)
-        return asked
+            callbacks, self._asked = self._asked, {}
+            self._is_led = bool(callbacks)
+        return callbacks
 
 
 class Ending(msgspec.Struct, frozen=True, gc=False):
