@@ -58,7 +58,7 @@ class Waiting:
     """`wait_for(n)` returns once n leases wait."""
 
     def __init__(self, ps, monkeypatch):
-        self.session = ps._session
+        self.session = ps._session.session
         self.looks = 0
         self._sat_down = threading.Semaphore(0)
         watch, lease = self.session.watch, self.session.lease

@@ -91,7 +91,7 @@ class Script:
             each.close()
 
 
-WELCOME = frame(Type.OK, 1, encode(Welcome(1, "script", 1 << 20)))
+WELCOME = frame(Type.OK, 1, encode(Welcome(2, "script", 1 << 20)))
 
 
 @pytest.mark.parametrize(

@@ -370,7 +370,7 @@ def test_who_asks_is_in_the_headers_of_every_request(script):
     for heard in (hello, push):
         assert b"authorization: bearer secret\r\n" in heard
         assert b"penstock-client: b%c3%bccher%0d%0ax%3a y\r\n" in heard
-        assert b"penstock-protocol: 1\r\n" in heard
+        assert b"penstock-protocol: 2\r\n" in heard
         assert re.search(rb"penstock-producer: \d+/1\r\n", heard)
         assert b"user-agent: penstock/" in heard
     assert b"authorization" not in nameless

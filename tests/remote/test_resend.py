@@ -37,7 +37,7 @@ from tests.support.operations import push_bytes, run_operation
 
 SECONDS = 60
 STEP = dose(ci=3, nightly=1)
-WELCOME = frame(Type.OK, 1, encode(Welcome(1, "script", 1 << 20)))
+WELCOME = frame(Type.OK, 1, encode(Welcome(2, "script", 1 << 20)))
 STOPPING = encode(to_reply(Unavailable("the broker is stopping")))
 Limit = tuple[int, int]
 seeds = count()  # every client is a producer of its own

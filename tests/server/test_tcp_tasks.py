@@ -333,7 +333,7 @@ async def test_both_protocols_share_a_connection():
         peer = await place.peer(hello=False)
         client = Plain(place, peer)
         await client.submit()
-        peer.writer.write(frame(Type.HELLO, 7, encode(Hello(1, "both"))))
+        peer.writer.write(frame(Type.HELLO, 7, encode(Hello(2, "both"))))
         assert (await peer.next())[:2] == (Type.OK, 7)
         assert await peer.push_one(b"x") == ("0", 0)
 

@@ -11,7 +11,7 @@ from penstock.broker import Broker
 from penstock.server.tcp import TcpServer, start_tcp
 from penstock.wire import answers, requests
 from penstock.wire.errors import ErrorReply
-from penstock.wire.frames import Splitter, Type, frame
+from penstock.wire.frames import PROTOCOL_VERSION, Splitter, Type, frame
 from tests.support.serving import broker_on
 
 FRAME_BYTES_MAX = 1 << 25
@@ -66,7 +66,7 @@ class Peer:
         return requests.decode(body, ErrorReply).code
 
     async def hello(self, **fields: Any) -> None:
-        kind, _ = await self.ask(Type.HELLO, requests.Hello(1, "test", **fields))
+        kind, _ = await self.ask(Type.HELLO, requests.Hello(PROTOCOL_VERSION, "test", **fields))
         assert kind == Type.OK
 
     async def push_one(self, payload: bytes, queue: bytes = b"mail", sequence: int = 0) -> tuple[str, int]:

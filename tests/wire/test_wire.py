@@ -42,7 +42,7 @@ def test_the_first_exchange_of_the_page_is_what_is_sent():
         if "→ 00" in line
     ]
 
-    assert shown[0] == frame(Type.HELLO, 1, requests.encode(requests.Hello(1, "x")))
+    assert shown[0] == frame(Type.HELLO, 1, requests.encode(requests.Hello(2, "x")))
     assert frame(Type.PUSH_ONE, 2, requests.encode_push_one(b"mail", 0, b"hello")).startswith(shown[1][:20])
     assert answers.placed_frame(2, b"0", 0).hex(" ") == "00 00 00 0e 27 00 00 00 02 " + "00 " * 8 + "30"
 

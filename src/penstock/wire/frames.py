@@ -19,7 +19,7 @@ HEAD_BYTES: Final = HEAD.size
 LENGTH: Final = struct.Struct(">I")
 JSON_HEAD_BYTES: Final = 5  # length and type
 BINARY_FROM: Final = 16  # types from here on carry a correlation
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 # Over HTTP: frames of requests are the body of a POST to this path, frames of answers the body of its response.
 HTTP_PATH: Final = "/api/v1/rpc"
 MEDIA_TYPE: Final = "application/vnd.penstock.frames"
