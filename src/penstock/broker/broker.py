@@ -398,7 +398,7 @@ class Broker:
             push()
 
     def timed(self, operation: Any, started: int, on_reply: OnReply, answer: Any) -> None:
-        """Tell, and note how long it took."""
+        """Send the reply, and record how long it took."""
         self.meter.took(operation, (self.clock.monotonic() - started) / 1e6)
         on_reply(answer)
 

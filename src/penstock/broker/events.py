@@ -138,7 +138,7 @@ class Listener:
         return taken
 
     def close(self) -> None:
-        """Hear no more."""
+        """Receive no more events."""
         self._hub.leave(self)
 
     def when_ready(self, call: Callable[[], None]) -> None:
@@ -226,7 +226,7 @@ class TaskEvents:
             self._watching, self._known = None, {}
 
     def close(self) -> None:
-        """Nobody hears anything any more."""
+        """Send no more events to anybody."""
         for listener in [*self._of_tasks, *self._of_workers]:
             self.leave(listener)
 
@@ -296,7 +296,7 @@ class TaskEvents:
 
 
 def light(task: TaskView) -> TaskView:
-    """What an event tells of a task: what may be large is asked for by those who want it."""
+    """What an event contains of a task: what may be large is asked for by those who want it."""
     progress = task.progress if task.progress is None or len(task.progress) <= PROGRESS_BYTES_MAX else None
     return msgspec.structs.replace(task, args=b"[]", kwargs=b"{}", result=None, progress=progress, runs=())
 
@@ -369,7 +369,7 @@ class Events:
                     self._sampling = None  # a cancelled task knows where it was, and with that who listened
 
     def close(self) -> None:
-        """Nobody hears anything any more."""
+        """Send no more events to anybody."""
         for listener in [*self._listeners]:
             self.leave(listener)
         self._tasks.close()
@@ -433,7 +433,7 @@ class Events:
         instant = to_datetime(at or self._shard.clock.now())
         self._noted.append(Event(kind, instant, queue, group))
         if len(self._noted) == 1:
-            with suppress(RuntimeError):  # the loop is closed: nobody is left to tell, and what happens must go on
+            with suppress(RuntimeError):  # the loop is closed: nobody is left to notify, and what happens must go on
                 self._loop.call_soon_threadsafe(self._tell_soon)
 
     def _tell_soon(self) -> None:
@@ -441,7 +441,7 @@ class Events:
             self._telling = self._loop.create_task(self._tell())
 
     async def _tell(self) -> None:
-        """Tell what was noted, when it is durable; a journal that failed makes it void."""
+        """Send what was noted, when it is durable; a journal that failed makes it void."""
         try:
             while self._noted:
                 with self._shard.lock:

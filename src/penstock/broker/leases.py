@@ -94,7 +94,7 @@ class Pending:
                 self._timer.cancel()
 
     def finish(self) -> None:
-        """Patience is over: tell what there is, which is nothing."""
+        """The wait is over: reply with an empty lease."""
         if not self._is_answered:
             self._started = self._broker.clock.monotonic()
             self._over(LeaseReply(self._queue, self._group, 0, 0, (), 0), 0)
