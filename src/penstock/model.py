@@ -194,7 +194,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def is_singly(self) -> bool:
         """Whether a consumer should take one message at a time: more in hand would hold others up or cost attempts."""
         rates = (self.lease_per_second, self.client_lease_per_second, self.key_lease_per_second)
-        is_limited = any(each is not None for each in (*rates, self.max_in_flight, self.key_max_in_flight))
+        is_limited = any(limit is not None for limit in (*rates, self.max_in_flight, self.key_max_in_flight))
         return is_limited or self.ordering != "none" or self.max_attempts == 1
 
 
@@ -313,10 +313,10 @@ def check_durability(value: Any) -> None:
 
 def check_path(path: Any) -> None:
     """A data directory, or None; what has a scheme is somewhere else."""
-    found = _SCHEME.match(str(path))
-    if found:
+    scheme = _SCHEME.match(str(path))
+    if scheme:
         hint = "penstock.connect() is for brokers, as in penstock.connect('penstock://localhost:7710')"
-        raise InvalidField(f"path: {found[0]}… is not a directory but a URL", hint=hint)
+        raise InvalidField(f"path: {scheme[0]}… is not a directory but a URL", hint=hint)
 
 
 def is_mode(text: str) -> bool:

@@ -249,7 +249,7 @@ class OperationView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a worker tells about itself with every heartbeat. `worker_id` is the `consumer` of its leases."""
+    """What a worker reports about itself with every heartbeat. `worker_id` is the `consumer` of its leases."""
 
     worker_id: str
     host: str = ""

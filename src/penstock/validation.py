@@ -104,7 +104,7 @@ def _some_partitions(value: Any) -> tuple[int | str, ...] | None:
         return None
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise InvalidField(f"partitions: {value!r} is not a list of partitions")
-    return tuple(partition(each, "partitions") for each in value)
+    return tuple(partition(item, "partitions") for item in value)
 
 
 def partition(value: Any, name: str = "partition") -> int | str:
@@ -118,12 +118,12 @@ def partition(value: Any, name: str = "partition") -> int | str:
 
 def message_id(value: Any) -> MessageId:
     """An id, or its text."""
-    found = value if isinstance(value, MessageId) else MessageId.parse(value)
-    check_name(found.queue)
-    check_name(found.partition, "partition")
-    if isinstance(found.offset, bool) or not isinstance(found.offset, int) or not 0 <= found.offset <= _OFFSET_MAX:
-        raise InvalidField(f"id: {found.offset!r} is not an offset", hint="an id reads queue/partition/offset")
-    return found
+    id = value if isinstance(value, MessageId) else MessageId.parse(value)
+    check_name(id.queue)
+    check_name(id.partition, "partition")
+    if isinstance(id.offset, bool) or not isinstance(id.offset, int) or not 0 <= id.offset <= _OFFSET_MAX:
+        raise InvalidField(f"id: {id.offset!r} is not an offset", hint="an id reads queue/partition/offset")
+    return id
 
 
 def position(value: Any, name: str) -> Position:
@@ -136,7 +136,7 @@ def position(value: Any, name: str) -> Position:
         to_micros(value, name)
         return value
     if isinstance(value, Mapping) and value:
-        return {str(partition(each, name)): _position_offset(offset, name) for each, offset in value.items()}
+        return {str(partition(key, name)): _position_offset(offset, name) for key, offset in value.items()}
     return _position_offset(value, name)
 
 
@@ -412,33 +412,33 @@ def schedule_name(value: Any) -> str:
     return task_type(value, "name")
 
 
-def task_filter(wanted: TaskFilter) -> TaskFilter:
+def task_filter(filter: TaskFilter) -> TaskFilter:
     """Which tasks are meant."""
-    if not isinstance(wanted, TaskFilter):
-        raise InvalidField(f"filter: {wanted!r} is not a filter of tasks")
-    limit = wanted.limit
+    if not isinstance(filter, TaskFilter):
+        raise InvalidField(f"filter: {filter!r} is not a filter of tasks")
+    limit = filter.limit
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= limits.task_page_max:
         raise InvalidField(f"limit: {limit!r} is outside 1 to {limits.task_page_max}")
     try:
-        states = tuple(TaskState(state) for state in wanted.states)
+        states = tuple(TaskState(state) for state in filter.states)
     except (ValueError, TypeError):
         known = ", ".join(TaskState)
-        raise InvalidField(f"states: {wanted.states!r} are not states of tasks", hint=f"known: {known}") from None
+        raise InvalidField(f"states: {filter.states!r} are not states of tasks", hint=f"known: {known}") from None
     for field in ("task_type", "queue", "worker", "workflow", "schedule", "argument", "error_contains", "cursor"):
-        if getattr(wanted, field) is not None:
-            _text(getattr(wanted, field), field, limits.task_filter_bytes_max)
-    since, until = wanted.submitted_since, wanted.submitted_until
+        if getattr(filter, field) is not None:
+            _text(getattr(filter, field), field, limits.task_filter_bytes_max)
+    since, until = filter.submitted_since, filter.submitted_until
     return msgspec.structs.replace(
-        wanted,
+        filter,
         states=states,
         submitted_since=None if since is None else to_datetime(to_micros(since, "submitted_since")),
         submitted_until=None if until is None else to_datetime(to_micros(until, "submitted_until")),
     )
 
 
-def operation_filter(wanted: TaskFilter) -> TaskFilter:
+def operation_filter(filter: TaskFilter) -> TaskFilter:
     """Check the filter of an operation, which has no page and must not fail midway; returns it normalised."""
-    checked = task_filter(wanted)
+    checked = task_filter(filter)
     if checked.argument is not None and not 0 < len(checked.argument) <= limits.task_filter_bytes_max:
         raise InvalidField(f"argument: must have from 1 to {limits.task_filter_bytes_max} characters")
     return checked

@@ -135,8 +135,8 @@ class Broker:
     ) -> Pending:
         """Up to so many messages; `on_reply(LeaseReply)`, its rows loaded. Cancel it when the client goes away."""
         self.flush()
-        asked = msgspec.structs.replace(request, client=client.identity)
-        pending = Pending(self, queue, group, asked, 0.0 if self.is_draining else wait_seconds, on_reply)
+        named = msgspec.structs.replace(request, client=client.identity)
+        pending = Pending(self, queue, group, named, 0.0 if self.is_draining else wait_seconds, on_reply)
         refused = self.refused(client, Action.CONSUME, queue)
         if refused is not None:
             pending.cancel()
@@ -167,7 +167,7 @@ class Broker:
         interval_seconds: float,
         wake: Callable[[], None],
         topics: Collection[Topic] = QUEUES,
-        wanted: TasksWanted = ALL_TASKS,
+        filter: TasksWanted = ALL_TASKS,
     ) -> Listener:
         """Live events of some queues, or of all; raises when they may not be heard."""
         action = Action.READ if "tasks" in topics else Action.MONITOR
@@ -175,7 +175,7 @@ class Broker:
             refused = self.refused(client, action, queue)
             if refused is not None:
                 raise refused
-        return self.events.listen(queues, interval_seconds, wake, topics, wanted)
+        return self.events.listen(queues, interval_seconds, wake, topics, filter)
 
     def measure_lease(self, reply: LeaseReply, started: int) -> None:
         """Count what was handed out."""
@@ -398,7 +398,7 @@ class Broker:
             push()
 
     def timed(self, operation: Any, started: int, on_reply: OnReply, answer: Any) -> None:
-        """Tell, and note how long it took."""
+        """Send the reply, and record how long it took."""
         self.meter.took(operation, (self.clock.monotonic() - started) / 1e6)
         on_reply(answer)
 

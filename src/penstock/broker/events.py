@@ -90,10 +90,10 @@ class CounterSeries:
     def next(self, everything: Event) -> Counted:
         """The next moment. A deleted queue has an event of its own."""
         stats = everything.counters
-        changed = [each for each in stats if self._known.get(each.name) != each]
+        changed = [queue for queue in stats if self._known.get(queue.name) != queue]
         if changed or not self._number:
             self._number += 1
-        self._known = {each.name: each for each in stats}
+        self._known = {queue.name: queue for queue in stats}
         if len(changed) == len(stats):
             return Counted(self._number, everything, everything)
         return Counted(self._number, Event("counters", everything.at, counters=changed), everything)
@@ -109,11 +109,11 @@ class Listener:
         interval_seconds: float,
         wake: Callable[[], None],
         topics: Collection[Topic] = QUEUES,
-        wanted: TasksWanted = ALL_TASKS,
+        filter: TasksWanted = ALL_TASKS,
     ) -> None:
         self.queues = queues
         self.topics = frozenset(topics)
-        self.wanted = wanted
+        self.wanted = filter
         self.interval_seconds = interval_seconds
         self.due = 0.0
         self.is_ready = True  # nothing is missed from now on
@@ -138,7 +138,7 @@ class Listener:
         return taken
 
     def close(self) -> None:
-        """Hear no more."""
+        """Receive no more events."""
         self._hub.leave(self)
 
     def when_ready(self, call: Callable[[], None]) -> None:
@@ -226,7 +226,7 @@ class TaskEvents:
             self._watching, self._known = None, {}
 
     def close(self) -> None:
-        """Nobody hears anything any more."""
+        """Send no more events to anybody."""
         for listener in [*self._of_tasks, *self._of_workers]:
             self.leave(listener)
 
@@ -238,9 +238,9 @@ class TaskEvents:
         try:
             while True:
                 if end is None:
-                    found = await awaited_answer_of(asyncio.to_thread(self._session.tasks.caught_up))
-                    if not isinstance(found, PenstockError):
-                        task_index, end = found, found.on_change(self._changed)
+                    opened = await awaited_answer_of(asyncio.to_thread(self._session.tasks.caught_up))
+                    if not isinstance(opened, PenstockError):
+                        task_index, end = opened, opened.on_change(self._changed)
                         # Whoever follows for another reason may have begun before somebody listened.
                         await awaited_answer_of(asyncio.to_thread(task_index.catch_up))
                         self._begin()
@@ -279,14 +279,14 @@ class TaskEvents:
                 self._compare({worker.info.worker_id: worker for worker in answer})
             await asyncio.sleep(WORKERS_SECONDS)
 
-    def _compare(self, found: dict[str, WorkerView]) -> None:
-        known, self._known = self._known, found
+    def _compare(self, workers: dict[str, WorkerView]) -> None:
+        known, self._known = self._known, workers
         changed = [
             self._event(worker)
-            for id, worker in found.items()
+            for id, worker in workers.items()
             if id not in known or known[id].state != worker.state or known[id].first_seen_at != worker.first_seen_at
         ]
-        gone = [self._event(worker, is_gone=True) for id, worker in known.items() if id not in found]
+        gone = [self._event(worker, is_gone=True) for id, worker in known.items() if id not in workers]
         for event in (*changed, *gone):
             for listener in self._of_workers:
                 listener.offer(event)
@@ -296,7 +296,7 @@ class TaskEvents:
 
 
 def light(task: TaskView) -> TaskView:
-    """What an event tells of a task: what may be large is asked for by those who want it."""
+    """What an event contains of a task: what may be large is asked for by those who want it."""
     progress = task.progress if task.progress is None or len(task.progress) <= PROGRESS_BYTES_MAX else None
     return msgspec.structs.replace(task, args=b"[]", kwargs=b"{}", result=None, progress=progress, runs=())
 
@@ -339,14 +339,14 @@ class Events:
         interval_seconds: float,
         wake: Callable[[], None],
         topics: Collection[Topic] = QUEUES,
-        wanted: TasksWanted = ALL_TASKS,
+        filter: TasksWanted = ALL_TASKS,
     ) -> Listener:
         """Events of some queues, or of all; the first counters come at once."""
         if not INTERVAL_SECONDS_MIN <= interval_seconds <= INTERVAL_SECONDS_MAX:
             least, greatest = round(INTERVAL_SECONDS_MIN * 1000), round(INTERVAL_SECONDS_MAX * 1000)
             raise InvalidField(f"interval_ms: {round(interval_seconds * 1000)} is outside {least} to {greatest}")
         some = None if queues is None else frozenset(queues)
-        listener = Listener(self, some, interval_seconds, wake, topics, wanted)
+        listener = Listener(self, some, interval_seconds, wake, topics, filter)
         self._tasks.join(listener)
         if "queues" not in listener.topics:
             return listener
@@ -369,7 +369,7 @@ class Events:
                     self._sampling = None  # a cancelled task knows where it was, and with that who listened
 
     def close(self) -> None:
-        """Nobody hears anything any more."""
+        """Send no more events to anybody."""
         for listener in [*self._listeners]:
             self.leave(listener)
         self._tasks.close()
@@ -433,7 +433,7 @@ class Events:
         instant = to_datetime(at or self._shard.clock.now())
         self._noted.append(Event(kind, instant, queue, group))
         if len(self._noted) == 1:
-            with suppress(RuntimeError):  # the loop is closed: nobody is left to tell, and what happens must go on
+            with suppress(RuntimeError):  # the loop is closed: nobody is left to notify, and what happens must go on
                 self._loop.call_soon_threadsafe(self._tell_soon)
 
     def _tell_soon(self) -> None:
@@ -441,7 +441,7 @@ class Events:
             self._telling = self._loop.create_task(self._tell())
 
     async def _tell(self) -> None:
-        """Tell what was noted, when it is durable; a journal that failed makes it void."""
+        """Send what was noted, when it is durable; a journal that failed makes it void."""
         try:
             while self._noted:
                 with self._shard.lock:
@@ -477,11 +477,11 @@ class Events:
 
     async def _sample(self, due: list[Listener]) -> None:
         """One count for all of them. In a thread: of a sealed queue files may be read."""
-        wanted = None
+        names = None
         if all(listener.queues is not None for listener in due):
-            wanted = frozenset[str]().union(*(listener.queues or () for listener in due))
+            names = frozenset[str]().union(*(listener.queues or () for listener in due))
         try:
-            counted, ticket = await asyncio.to_thread(partial(self._count, wanted))
+            counted, ticket = await asyncio.to_thread(partial(self._count, names))
             await self._confirmed(ticket)
         except PenstockError:
             return
@@ -505,10 +505,10 @@ class Events:
             for listener in known:
                 listener.offer_counters(count)
 
-    def _count(self, wanted: frozenset[str] | None) -> tuple[list[QueueStats], int]:
+    def _count(self, names: frozenset[str] | None) -> tuple[list[QueueStats], int]:
         counted, last = [], 0
         for name in self._session.run(ops.Queues())[0]:
-            if wanted is None or name in wanted:
+            if names is None or name in names:
                 try:
                     stats, ticket = self._session.run(ops.Stats(name))
                 except QueueNotFound:  # deleted just now

@@ -94,7 +94,7 @@ class Pending:
                 self._timer.cancel()
 
     def finish(self) -> None:
-        """Patience is over: tell what there is, which is nothing."""
+        """The wait is over: reply with an empty lease."""
         if not self._is_answered:
             self._started = self._broker.clock.monotonic()
             self._over(LeaseReply(self._queue, self._group, 0, 0, (), 0), 0)
@@ -280,18 +280,18 @@ class Stream:
     def _pump(self) -> None:
         if self._is_over or self._is_paused or self._pending is not None or not self._credit:
             return
-        asked = self._asked
+        options = self._asked
         request = validation.lease_request(
-            min(asked.batch, self._credit),
-            asked.lease_seconds,
-            asked.consumer,
-            asked.partitions,
-            asked.auto_ack,
+            min(options.batch, self._credit),
+            options.lease_seconds,
+            options.consumer,
+            options.partitions,
+            options.auto_ack,
             start=self._start,
         )
         self._start = None  # a group that is deleted later is not made again
         pending = self._broker.lease(
-            self._client, asked.queue, asked.group, request, limits.wait_seconds_max, self._leased
+            self._client, options.queue, options.group, request, limits.wait_seconds_max, self._leased
         )
         # The answer may have come during the call, and with it the next request.
         if self._pending is None and not pending.is_over:
@@ -313,7 +313,7 @@ class Stream:
 
     def _keep(self, nonce: int) -> None:
         if len(self._held) >= HELD_SWEEP:
-            self._held = [each for each in self._held if each in self._broker.shard.core.leases]
+            self._held = [lease_id for lease_id in self._held if lease_id in self._broker.shard.core.leases]
         if not self._asked.auto_ack:
             self._held.append(nonce)
 

@@ -54,7 +54,7 @@ class Expected(Protocol):
     def ask(self, broker: Broker, on_reply: OnReply) -> None:
         """Look, and call back on the loop with what there is, or with a `PenstockError`."""
 
-    def is_it(self, found: Any) -> bool:
+    def is_it(self, reply: Any) -> bool:
         """Whether this was waited for."""
 
 
@@ -150,31 +150,31 @@ class ExpectedTask:
             self._session.tasks.waiters.leave(self._waiter)
 
     def is_at_hand(self) -> bool:
-        return self._told_final() is not None
+        return self._final_view() is not None
 
     def look(self) -> tuple[TaskView, int]:
-        final = self._told_final()
+        final = self._final_view()
         assert final is not None
         assert self._waiter is not None
         return final, self._waiter.ticket
 
-    def _told_final(self) -> TaskView | None:
+    def _final_view(self) -> TaskView | None:
         return self._waiter.final(self._seen) if self._waiter is not None and self._seen is not None else None
 
     def ask(self, broker: Broker, on_reply: OnReply) -> None:
-        def seen(found: Found) -> tuple[TaskView, int]:
-            self._seen = self._allowed(found)
+        def seen(view: Found) -> tuple[TaskView, int]:
+            self._seen = self._allowed(view)
             return self._seen, 0
 
-        def looked(found: Found) -> None:
-            broker.loop.call_soon_threadsafe(lambda: on_reply(answer_of(lambda: seen(found))))
+        def looked(view: Found) -> None:
+            broker.loop.call_soon_threadsafe(lambda: on_reply(answer_of(lambda: seen(view))))
 
         looks = self._session.tasks.looks
         if looks.ask(self._task_id, looked):
             broker.in_thread(looks.lead, lambda _: None)
 
-    def is_it(self, found: TaskView) -> bool:
-        return found.is_final
+    def is_it(self, reply: TaskView) -> bool:
+        return reply.is_final
 
 
 class ExpectedNews:
@@ -202,8 +202,8 @@ class ExpectedNews:
     def ask(self, broker: Broker, on_reply: OnReply) -> None:
         on_reply(self.look())
 
-    def is_it(self, found: WorkerNews) -> bool:
-        return bool(found.cancelled)
+    def is_it(self, reply: WorkerNews) -> bool:
+        return bool(reply.cancelled)
 
 
 def stopping() -> Unavailable:
@@ -232,15 +232,15 @@ class Tasks:
         self._broker = broker
         self._session = broker.session
 
-    def begin(self, client: Client, given: ops.Operation[Any], on_reply: OnReply) -> Wait | None:
+    def begin(self, client: Client, operation: ops.Operation[Any], on_reply: OnReply) -> Wait | None:
         """One of the operations of `BEGUN`; what it answers with can be taken back while it is not over."""
-        found: Wait | None = BEGUN[type(given)](self, client, given, on_reply)
-        return found
+        wait: Wait | None = BEGUN[type(operation)](self, client, operation, on_reply)
+        return wait
 
-    async def begun(self, client: Client, given: ops.Operation[Any]) -> Any:
+    async def begun(self, client: Client, operation: ops.Operation[Any]) -> Any:
         """Asyncio version of `begin()`: returns the reply, or raises it."""
         future: asyncio.Future[Any] = self._broker.loop.create_future()
-        wait = self.begin(client, given, partial(resolve, future))
+        wait = self.begin(client, operation, partial(resolve, future))
         try:
             return raised(await future)
         except asyncio.CancelledError:
@@ -250,22 +250,24 @@ class Tasks:
 
     # submitting and finishing
 
-    def submit(self, client: Client, given: ops.SubmitTasks, on_reply: OnReply) -> None:
-        broker, tasks = self._broker, given.tasks
+    def submit(self, client: Client, operation: ops.SubmitTasks, on_reply: OnReply) -> None:
+        broker, tasks = self._broker, operation.tasks
         refused = self._refused(client, Action.PUSH, (task.queue for task in tasks))
         if refused is not None:
             on_reply(refused)
             return
         if broker.is_holding:
-            broker.hold(partial(self.submit, client, given, on_reply))
+            broker.hold(partial(self.submit, client, operation, on_reply))
             return
         broker.flush()
-        work = partial(self._session.run, given, client.identity)
+        work = partial(self._session.run, operation, client.identity)
         self._run(work, _takes_long(tasks), min((task.queue for task in tasks), default=""), on_reply)
 
-    def finish(self, client: Client, given: ops.FinishTasks, on_reply: OnReply) -> None:
-        finishes = given.finishes
-        refused = self._refused(client, Action.CONSUME, (each.receipt.queue for each in finishes), even_draining=True)
+    def finish(self, client: Client, operation: ops.FinishTasks, on_reply: OnReply) -> None:
+        finishes = operation.finishes
+        refused = self._refused(
+            client, Action.CONSUME, (finish.receipt.queue for finish in finishes), even_draining=True
+        )
         if refused is not None:
             on_reply(refused)
             return
@@ -278,20 +280,20 @@ class Tasks:
             errors, ticket = answer
             broker.meter.finished(
                 [
-                    (each.task_type, each.outcome, each.run_seconds)
-                    for each, error in zip(finishes, errors, strict=True)
+                    (finish.task_type, finish.outcome, finish.run_seconds)
+                    for finish, error in zip(finishes, errors, strict=True)
                     if error is None
                 ]
             )
-            tell = partial(broker.timed, "settle", started, on_reply)
-            if given.is_again and any(isinstance(each, LeaseLost) for each in errors):
+            reply = partial(broker.timed, "settle", started, on_reply)
+            if operation.is_again and any(isinstance(error, LeaseLost) for error in errors):
                 judged = partial(self._judged, finishes, errors)
-                broker.in_thread(judged, lambda refusals: broker.confirmer.after(ticket, tell, refusals))
+                broker.in_thread(judged, lambda refusals: broker.confirmer.after(ticket, reply, refusals))
             else:
-                broker.confirmer.after(ticket, tell, errors)
+                broker.confirmer.after(ticket, reply, errors)
 
-        work = partial(self._session.run, given)
-        reads_files = broker.shard.store is not None and any(each.outcome in _MAY_READ_FILES for each in finishes)
+        work = partial(self._session.run, operation)
+        reads_files = broker.shard.store is not None and any(finish.outcome in _MAY_READ_FILES for finish in finishes)
         if reads_files or len(finishes) > MANY:
             broker.in_thread(work, answered)
         else:
@@ -312,57 +314,59 @@ class Tasks:
             return False
         return any(run.attempt == finish.receipt.attempt and run.outcome in _ENDS[finish.outcome] for run in view.runs)
 
-    def note_progress(self, client: Client, given: ops.NoteProgress, on_reply: OnReply) -> None:
-        refused = self._refused(client, Action.CONSUME, (given.receipt.queue,), even_draining=True)
+    def note_progress(self, client: Client, operation: ops.NoteProgress, on_reply: OnReply) -> None:
+        refused = self._refused(client, Action.CONSUME, (operation.receipt.queue,), even_draining=True)
         if refused is not None:
             on_reply(refused)
             return
-        answer = answer_of(lambda: self._session.run(given))
-        on_reply(self._broker.count(given.receipt.queue, answer) if isinstance(answer, PenstockError) else None)
+        answer = answer_of(lambda: self._session.run(operation))
+        on_reply(self._broker.count(operation.receipt.queue, answer) if isinstance(answer, PenstockError) else None)
 
     # workers
 
-    def heartbeat(self, client: Client, given: ops.HeartbeatWorker, on_reply: OnReply) -> None:
-        refused = self._refused(client, Action.CONSUME, given.info.queues or ("",))
+    def heartbeat(self, client: Client, operation: ops.HeartbeatWorker, on_reply: OnReply) -> None:
+        refused = self._refused(client, Action.CONSUME, operation.info.queues or ("",))
         if refused is not None:
             on_reply(refused)
             return
-        answer = answer_of(lambda: self._session.run(given))
+        answer = answer_of(lambda: self._session.run(operation))
         on_reply(answer if isinstance(answer, PenstockError) else answer[0])
 
-    def news(self, client: Client, given: ops.AwaitNews, on_reply: OnReply) -> Wait | None:
+    def news(self, client: Client, operation: ops.AwaitNews, on_reply: OnReply) -> Wait | None:
         refused = self._refused(client, Action.CONSUME, ("",))
         if refused is not None:
             on_reply(refused)
             return None
-        return self._wait(ExpectedNews(self._session.tasks.registry, given.worker_id), given.wait_seconds, on_reply)
+        return self._wait(
+            ExpectedNews(self._session.tasks.registry, operation.worker_id), operation.wait_seconds, on_reply
+        )
 
     # one task
 
-    def wait(self, client: Client, given: ops.WaitTask, on_reply: OnReply) -> Wait | None:
+    def wait(self, client: Client, operation: ops.WaitTask, on_reply: OnReply) -> Wait | None:
         refused = self._broker.draining()
         if refused is not None:
             on_reply(refused)
             return None
         allowed = partial(self._allowed, client, Action.READ)
-        return self._wait(ExpectedTask(self._session, given.task_id, allowed), given.wait_seconds, on_reply)
+        return self._wait(ExpectedTask(self._session, operation.task_id, allowed), operation.wait_seconds, on_reply)
 
-    async def of_one(self, client: Client, given: ops.FindTask | ops.CancelTask | ops.RetryTask) -> TaskView:
+    async def of_one(self, client: Client, operation: ops.FindTask | ops.CancelTask | ops.RetryTask) -> TaskView:
         """Look at a task, cancel it, or have it run once more."""
         try:
-            return await self._of_one(client, given)
+            return await self._of_one(client, operation)
         except PenstockError as error:
             self._broker.count("", error)
             raise
 
-    async def _of_one(self, client: Client, given: ops.FindTask | ops.CancelTask | ops.RetryTask) -> TaskView:
-        action = given.spec.action
+    async def _of_one(self, client: Client, operation: ops.FindTask | ops.CancelTask | ops.RetryTask) -> TaskView:
+        action = operation.spec.action
         if action is not Action.READ:
             raised(self._broker.draining())
-        view = await asyncio.to_thread(self._find, client, action, given.task_id)
+        view = await asyncio.to_thread(self._find, client, action, operation.task_id)
         if action is Action.READ:
             return view
-        view, ticket = await asyncio.to_thread(self._session.run, given)
+        view, ticket = await asyncio.to_thread(self._session.run, operation)
         await self._broker.confirmer.confirmed(ticket)
         return view
 
@@ -373,14 +377,14 @@ class Tasks:
         except TaskNotFound as error:
             return self._allowed(client, action, error)
 
-    def _allowed(self, client: Client, action: Action, found: TaskView | PenstockError) -> TaskView:
+    def _allowed(self, client: Client, action: Action, view: TaskView | PenstockError) -> TaskView:
         """The task that was looked up. Raises its error; access is checked before `TaskNotFound` is raised."""
-        if isinstance(found, PenstockError) and not isinstance(found, TaskNotFound):
-            raise found
-        self._broker.authorise(client.principal, action, found.queue if isinstance(found, TaskView) else "")
-        if isinstance(found, TaskNotFound):
-            raise found
-        return found
+        if isinstance(view, PenstockError) and not isinstance(view, TaskNotFound):
+            raise view
+        self._broker.authorise(client.principal, action, view.queue if isinstance(view, TaskView) else "")
+        if isinstance(view, TaskNotFound):
+            raise view
+        return view
 
     # helpers
 

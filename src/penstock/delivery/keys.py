@@ -9,7 +9,7 @@ Limits: a message of a key that has used up its rate, or has as many in flight a
 up others: it is parked in the line of its key. Whenever the key may go on, the first of its line (by priority, then by
 offset) is offered again. So for every key with a line one of these holds: as many are in flight as may be, and the end
 of one wakes the line; its bucket is empty, and a due time wakes it; or one of the line is offered already, and its
-leaving the lane wakes it. Keys are told apart by their hash. Limits are not in the journal: after a restart nothing is
+leaving the lane wakes it. Keys are compared by their hash. Limits are not in the journal: after a restart nothing is
 in flight, buckets are full, and lines form again.
 """
 

@@ -119,8 +119,8 @@ class Session:
     def sleepers(self) -> list[Sleeper]:
         """The threads of the background roles; none when it was opened without."""
         keeper = None if self.keeper is None else self.keeper.sleeper
-        found = [self.timekeeper.sleeper, keeper, self.tasks.clerk, self.tasks.operations.sleeper]
-        return [sleeper for sleeper in found if sleeper is not None and sleeper.was_started]
+        candidates = [self.timekeeper.sleeper, keeper, self.tasks.clerk, self.tasks.operations.sleeper]
+        return [sleeper for sleeper in candidates if sleeper is not None and sleeper.was_started]
 
     def close(self) -> None:
         """Stop cleanly; a second call does nothing."""
@@ -155,9 +155,9 @@ class Session:
         """Whether the group has messages before it that lie in segments, so that a lease may read a file."""
         with self.shard.lock:
             self.shard.check()
-            found = self.shard.core.by_name.get(queue)
-            number = found.group_ids.get(group, 0) if found is not None else 0
-            return found is not None and found.groups[number].reads_segments()
+            target = self.shard.core.by_name.get(queue)
+            number = target.group_ids.get(group, 0) if target is not None else 0
+            return target is not None and target.groups[number].reads_segments()
 
     def lease_waiting(self, queue: str, group: str, request: LeaseRequest, seconds: float) -> tuple[LeaseReply, Ticket]:
         """Lease, blocking until there is a message or `seconds` have passed. Nothing polls."""
@@ -187,10 +187,10 @@ class Session:
         """Have `wake` called when the queue may have something to lease. The group is in use until `unwatch`."""
         with self.shard.lock:
             self.shard.check()
-            found = admin.group_named(admin.queue_named(self.shard.core, queue), group)
-            waiter = self.shard.waiters.add(found.queue.id, found.id, wake)
-            found.waiting += 1
-            return waiter, found
+            target = admin.group_named(admin.queue_named(self.shard.core, queue), group)
+            waiter = self.shard.waiters.add(target.queue.id, target.id, wake)
+            target.waiting += 1
+            return waiter, target
 
     def unwatch(self, watch: Watch, *, served: bool) -> None:
         waiter, group = watch

@@ -81,7 +81,7 @@ class AsyncSession(AsyncRemoteSession):
         if self.loop is not None:
             if self._linger is not None:
                 await self._linger.close()
-            while any(each.is_numbered for each in (*self.exchange.unanswered(), *self._waiting)):
+            while any(request.is_numbered for request in (*self.exchange.unanswered(), *self._waiting)):
                 await self.answered()
         self._is_closed = True
         if self._connecting is not None:
@@ -228,7 +228,7 @@ class AsyncSession(AsyncRemoteSession):
     def _check_overdue(self) -> None:
         now = self.loop.time()
         # What is given back has no deadline: nobody waits for that.
-        late = [each for each in (*self.exchange.unanswered(), *self._waiting) if 0 < each.deadline < now]
+        late = [request for request in (*self.exchange.unanswered(), *self._waiting) if 0 < request.deadline < now]
         for request in late:
             self._abandon(request)
             error = self._connector.failure if self._transport is None else None
@@ -242,10 +242,10 @@ class AsyncSession(AsyncRemoteSession):
     async def _reconnect(self) -> None:
         try:
             while self._waiting and self._transport is None and not self._is_closed:
-                tries = max(each.sent for each in self._waiting)
+                tries = max(request.sent for request in self._waiting)
                 if tries > 1:  # the more often it was in vain, the longer the pause
                     await asyncio.sleep(self.settings.backoff(tries - 2))
-                longest = max(each.deadline for each in self._waiting) - self.loop.time()
+                longest = max(request.deadline for request in self._waiting) - self.loop.time()
                 try:
                     self._made(await self._connector.connect(max(0.0, longest)))
                 except PenstockError as error:

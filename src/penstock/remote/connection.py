@@ -207,7 +207,7 @@ class Connection:
     # sending and reading
 
     def listen(self) -> None:
-        """Hear whether the broker has hung up or said goodbye while nobody listened."""
+        """Find out whether the broker has hung up or said goodbye while nobody listened."""
         if isinstance(self._socket, HttpSocket):
             if not self._socket.is_reusable():
                 self.close()

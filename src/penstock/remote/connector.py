@@ -68,8 +68,8 @@ class Connector:
     def descriptors(self) -> list[int]:
         """Of the connection."""
         transport = None if self._wire is None else self._wire.transport
-        found = None if transport is None else transport.get_extra_info("socket")
-        return [] if found is None or found.fileno() < 0 else [found.fileno()]
+        socket = None if transport is None else transport.get_extra_info("socket")
+        return [] if socket is None or socket.fileno() < 0 else [socket.fileno()]
 
     @property
     def address(self) -> Address:

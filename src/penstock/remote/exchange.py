@@ -83,7 +83,7 @@ class Exchange:
         return [frame_head(request.kind, correlation, size) + first, *rest]
 
     def received(self, data: bytes, splitter: Splitter | None = None) -> list[Buffer]:
-        """Tell the answers in these bytes; returns what must be sent in turn. `Garbled`: drop the connection.
+        """Deliver the replies in these bytes; returns what must be sent in turn. `Garbled`: drop the connection.
 
         `splitter` is that of the stream they came in, when there are several.
         """

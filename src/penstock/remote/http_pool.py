@@ -144,8 +144,8 @@ class HttpPool:
     def descriptors(self) -> list[int]:
         """For forks."""
         connections = {post.connection for post in self._posts.values() if post.connection is not None}
-        found = [each.transport.get_extra_info("socket") for each in (*self._idle, *connections)]
-        return [each.fileno() for each in found if each is not None and each.fileno() >= 0]
+        sockets = [connection.transport.get_extra_info("socket") for connection in (*self._idle, *connections)]
+        return [socket.fileno() for socket in sockets if socket is not None and socket.fileno() >= 0]
 
     def use(self, address: Address) -> None:
         """Send what comes to this address; what is under way elsewhere goes on."""
@@ -199,7 +199,7 @@ class HttpPool:
     def abandon(self, correlation: int) -> None:
         """Nobody waits for a request any more. Its POST ends if it was the last of it."""
         post = self._posts.get(correlation)
-        if post is None or any(each in self._exchange.pending for each in post.correlations):
+        if post is None or any(other in self._exchange.pending for other in post.correlations):
             return
         if post.connection is None:
             self._forget(post)
@@ -225,7 +225,10 @@ class HttpPool:
 
     def _is_greeting(self, post: Post) -> bool:
         pending = self._exchange.pending
-        return any(each in pending and pending[each].deadline == float("inf") for each in post.correlations)
+        return any(
+            correlation in pending and pending[correlation].deadline == float("inf")
+            for correlation in post.correlations
+        )
 
     # sending
 
@@ -299,7 +302,7 @@ class HttpPool:
             self._idle.append(connection)
         else:
             connection.transport.close()
-        if any(each in self._exchange.pending for each in post.correlations):
+        if any(correlation in self._exchange.pending for correlation in post.correlations):
             self.lost(post, "the answer ended early")
             return
         self._forget(post)
@@ -315,10 +318,10 @@ class HttpPool:
             return
         self._session.flush()
         pending = self._exchange.pending
-        posted = [each for each in post.correlations if each in pending]
+        posted = [correlation for correlation in post.correlations if correlation in pending]
         queued: list[int] = []
         if post.lane is not None and posted:
-            queued = [each for each, _ in post.lane.queue if each in pending]
+            queued = [correlation for correlation, _ in post.lane.queue if correlation in pending]
             post.lane.queue.clear()
         self._forget(post)
         if posted:

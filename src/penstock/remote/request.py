@@ -136,24 +136,24 @@ def push(queue: str, batch: Batch, partition: PartitionChoice, durability: Durab
     return Request(Type.PUSH, encode, lambda body: answers.decode_pushed(queue, body), is_numbered=True)
 
 
-def lease(queue: str, group: str, wanted: LeaseRequest, wait_seconds: float) -> Request:
+def lease(queue: str, group: str, options: LeaseRequest, wait_seconds: float) -> Request:
     """Messages to be handed out. What is lost on its way comes back when its lease ends, unless nobody acks it."""
     body = requests.encode(
         requests.Lease(
             queue,
             group,
-            wanted.count_max,
+            options.count_max,
             wait_seconds,
-            wanted.lease_seconds,
-            wanted.consumer,
-            None if wanted.partitions is None else list(wanted.partitions),
-            wanted.auto_ack,
-            wanted.member,
-            wanted.generation,
-            None if wanted.start is None else wire_position(wanted.start, "start"),
+            options.lease_seconds,
+            options.consumer,
+            None if options.partitions is None else list(options.partitions),
+            options.auto_ack,
+            options.member,
+            options.generation,
+            None if options.start is None else wire_position(options.start, "start"),
         )
     )
-    again = Again.NEVER if wanted.auto_ack else Again.ALWAYS
+    again = Again.NEVER if options.auto_ack else Again.ALWAYS
     return Request(Type.LEASE, lambda _: (body,), answers.decode_leased, again, wait_seconds=wait_seconds)
 
 

@@ -41,12 +41,12 @@ class Address(NamedTuple):
 def addresses(urls: str | Sequence[str]) -> tuple[Address, ...]:
     """All the places that are named, in order; they must speak the same protocol."""
     texts = urls.split(",") if isinstance(urls, str) else list(urls)
-    found = tuple(_address(text) for text in texts)
-    if not found:
+    parsed = tuple(_address(text) for text in texts)
+    if not parsed:
         raise InvalidField("url: there is none", hint=_HINT)
-    if len({each.scheme for each in found}) > 1:
+    if len({address.scheme for address in parsed}) > 1:
         raise InvalidField(f"url: {urls!r} mixes protocols", hint=_HINT)
-    return found
+    return parsed
 
 
 def spelt_out(url: str) -> str:

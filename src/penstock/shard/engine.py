@@ -72,7 +72,7 @@ class Engine:
         self.commit = GroupCommit(journal)
         self.waiters = Waiters()
         self.on_deadline: Callable[[int], None] = lambda instant: None  # upkeep: something is due at this instant
-        self.on_unreported: Callable[[], object] = lambda: None  # something may have ended of which nobody tells
+        self.on_unreported: Callable[[], object] = lambda: None  # something may have ended that nobody reports
         self.asleep_until = float("inf")  # when upkeep wakes by itself
         self.is_closed = False
         self.changing = False  # set while the state is altered; still set afterwards: it was interrupted
@@ -112,7 +112,7 @@ class Engine:
             raise self.abandon()
 
     def abandon(self) -> PenstockError:
-        """Stop: somebody was interrupted while the state changed. The lock is held. Returns what to tell callers."""
+        """Stop: somebody was interrupted while the state changed. The lock is held. Returns the error for callers."""
         self.changing = True
         self.journal.fail(RuntimeError("a call was interrupted while it changed the state; open it again"))
         self.waiters.wake_all()
@@ -186,7 +186,7 @@ class Engine:
         return self.journal.append_written(data, batch)
 
     def changed(self, entries: Iterable[Entry]) -> None:
-        """The end of a change that may have made messages ready: wake waiters, tell upkeep of new due times."""
+        """The end of a change that may have made messages ready: wake waiters, notify upkeep of new due times."""
         if self.waiters:
             for entry in entries:
                 count, group = made_ready(self.core, entry)

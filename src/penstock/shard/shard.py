@@ -53,7 +53,7 @@ class Shard(Engine):
 
     @property
     def read_ticket(self) -> Ticket:
-        """For telling of the state as it is now. The caller holds the lock."""
+        """For replies about the state as it is now. The caller holds the lock."""
         return self._must_sync
 
     # pushing

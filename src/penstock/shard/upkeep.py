@@ -272,7 +272,7 @@ class Storekeeper:
         return extent
 
     def _place(self, sealed: list[SealedExtent], put: Callable[[Partition, list[Extent]], None]) -> None:
-        """Tell each partition where its messages lie now; the shard goes on between some and the next."""
+        """Update each partition with where its messages are now; the shard goes on between some and the next."""
         runs: dict[tuple[int, int], list[Extent]] = {}
         for extent in map(self._wrap, sealed):
             runs.setdefault((extent.sealed.queue, extent.sealed.partition), []).append(extent)

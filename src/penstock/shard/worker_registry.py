@@ -1,10 +1,10 @@
-"""Who works here: workers, by what they tell of themselves, and the news that is for them.
+"""Who works here: workers, by what they report of themselves, and the news that is for them.
 
-It is volatile, and time is an argument. A worker tells of itself every `worker_heartbeat_seconds`; one that was silent
+It is volatile, and time is an argument. A worker reports every `worker_heartbeat_seconds`; one that was silent
 for `worker_dead_seconds` is dead: whoever calls `overdue` ends its leases. It is shown as dead for a while, then
 forgotten. One that comes back is alive again; its leases are not.
 
-News are runs to break off. Waiting for news hears each once; a heartbeat hears again what is younger than
+News are runs to break off. Waiting for news receives each once; a heartbeat receives again what is younger than
 `worker_news_seconds`, since the answer before it may have been lost on its way. Nothing is lost with news but
 time: what a worker still reports about a cancelled task is refused.
 """

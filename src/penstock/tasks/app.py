@@ -89,7 +89,7 @@ class App:
         self.clock = clock or SystemClock()
         self.queue_default = check_name(queue)
         self.middleware = checked_middleware(middleware)
-        self.changes_tasks = any(type(each).enqueue is not Middleware.enqueue for each in self.middleware)
+        self.changes_tasks = any(type(item).enqueue is not Middleware.enqueue for item in self.middleware)
         self.declarations = Declarations()
         self.sender = Sender(self)
         self._tasks: dict[str, Task[..., Any, Any]] = {}
@@ -175,13 +175,13 @@ class App:
         """The job with this id; nothing is asked yet."""
         return Job(self, task_id_of(id, "id"))
 
-    def jobs(self, *, limit: int | None = None, **wanted: Unpack[JobFilter]) -> Iterator[Job[Any]]:
+    def jobs(self, *, limit: int | None = None, **filters: Unpack[JobFilter]) -> Iterator[Job[Any]]:
         """Jobs that match, newest first; each has its `view`. Pages are asked for as they are needed."""
-        return job_search.jobs(self, job_search.filter_of(wanted), job_search.check_limit(limit))
+        return job_search.jobs(self, job_search.filter_of(filters), job_search.check_limit(limit))
 
-    def ajobs(self, *, limit: int | None = None, **wanted: Unpack[JobFilter]) -> AsyncIterator[Job[Any]]:
+    def ajobs(self, *, limit: int | None = None, **filters: Unpack[JobFilter]) -> AsyncIterator[Job[Any]]:
         """Asyncio version of `jobs()`, for `async for`."""
-        return job_search.ajobs(self, job_search.filter_of(wanted), job_search.check_limit(limit))
+        return job_search.ajobs(self, job_search.filter_of(filters), job_search.check_limit(limit))
 
     # workers
 
@@ -345,35 +345,35 @@ class App:
 
     # operations on many jobs
 
-    def purge(self, **wanted: Unpack[JobFilter]) -> int:
+    def purge(self, **filters: Unpack[JobFilter]) -> int:
         """Forget final jobs that match; those that only wait are cancelled and forgotten too. Returns how many.
 
         It waits until the operation is over; `begin` does not.
         """
-        return run_operation(self.open_session(), "purge", job_search.filter_of(wanted)).purged
+        return run_operation(self.open_session(), "purge", job_search.filter_of(filters)).purged
 
-    async def apurge(self, **wanted: Unpack[JobFilter]) -> int:
+    async def apurge(self, **filters: Unpack[JobFilter]) -> int:
         """Asyncio version of `purge()`."""
         session = await self.open_async_session()
-        return (await arun_operation(session, "purge", job_search.filter_of(wanted))).purged
+        return (await arun_operation(session, "purge", job_search.filter_of(filters))).purged
 
-    def cancel_all(self, **wanted: Unpack[JobFilter]) -> int:
+    def cancel_all(self, **filters: Unpack[JobFilter]) -> int:
         """Cancel all jobs that match and are not final, running ones too. Returns how many; waits as `purge` does."""
-        return run_operation(self.open_session(), "cancel", job_search.filter_of(wanted)).cancelled
+        return run_operation(self.open_session(), "cancel", job_search.filter_of(filters)).cancelled
 
-    async def acancel_all(self, **wanted: Unpack[JobFilter]) -> int:
+    async def acancel_all(self, **filters: Unpack[JobFilter]) -> int:
         """Asyncio version of `cancel_all()`."""
         session = await self.open_async_session()
-        return (await arun_operation(session, "cancel", job_search.filter_of(wanted))).cancelled
+        return (await arun_operation(session, "cancel", job_search.filter_of(filters))).cancelled
 
-    def begin(self, action: Action, **wanted: Unpack[JobFilter]) -> OperationView:
+    def begin(self, action: Action, **filters: Unpack[JobFilter]) -> OperationView:
         """Begin to purge or cancel all jobs that match; returns the operation, which goes on by itself."""
         session = self.open_session()
-        return session.execute(new_operation(action, job_search.filter_of(wanted)))
+        return session.execute(new_operation(action, job_search.filter_of(filters)))
 
-    async def abegin(self, action: Action, **wanted: Unpack[JobFilter]) -> OperationView:
+    async def abegin(self, action: Action, **filters: Unpack[JobFilter]) -> OperationView:
         """Asyncio version of `begin()`."""
-        return await (await self.open_async_session()).execute(new_operation(action, job_search.filter_of(wanted)))
+        return await (await self.open_async_session()).execute(new_operation(action, job_search.filter_of(filters)))
 
     def operation(self, operation_id: str) -> OperationView:
         """How far an operation is. Raises `OperationNotFound`."""

@@ -51,14 +51,20 @@ class Calls:
         self._hints = hints
         self._skip = skip
         parameters = list(inspect.signature(function).parameters.values())
-        self.positional = [each for each in parameters if each.kind in _POSITIONAL][skip:]
-        self.named = {each.name: each for each in parameters if each.kind in _NAMED and each not in parameters[:skip]}
-        self.rest = next((each for each in parameters if each.kind == Parameter.VAR_POSITIONAL), None)
-        self.others = next((each for each in parameters if each.kind == Parameter.VAR_KEYWORD), None)
-        required = [each for each in (*self.positional, *self.named.values()) if each.default is Parameter.empty]
-        self.required = frozenset(each.name for each in required)
-        self._required_positional = sum(each.default is Parameter.empty for each in self.positional)
-        self._has_required_named = any(each.kind == Parameter.KEYWORD_ONLY for each in required)
+        self.positional = [parameter for parameter in parameters if parameter.kind in _POSITIONAL][skip:]
+        self.named = {
+            parameter.name: parameter
+            for parameter in parameters
+            if parameter.kind in _NAMED and parameter not in parameters[:skip]
+        }
+        self.rest = next((parameter for parameter in parameters if parameter.kind == Parameter.VAR_POSITIONAL), None)
+        self.others = next((parameter for parameter in parameters if parameter.kind == Parameter.VAR_KEYWORD), None)
+        required = [
+            parameter for parameter in (*self.positional, *self.named.values()) if parameter.default is Parameter.empty
+        ]
+        self.required = frozenset(parameter.name for parameter in required)
+        self._required_positional = sum(parameter.default is Parameter.empty for parameter in self.positional)
+        self._has_required_named = any(parameter.kind == Parameter.KEYWORD_ONLY for parameter in required)
         self._needs_only_places = self.rest is None and not self._has_required_named
         self._decoders: dict[int, msgspec.json.Decoder[Any]] = {}  # by the number of positional arguments
         self._decoders_by_name: dict[str, msgspec.json.Decoder[Any]] = {}
@@ -108,15 +114,15 @@ class Calls:
 
     @cached_property
     def _may_lose(self) -> bool:
-        return any(may_lose(self._hints.get(each.name, Any)) for each in self.positional)
+        return any(may_lose(self._hints.get(parameter.name, Any)) for parameter in self.positional)
 
     @cached_property
     def _places_decoder(self) -> msgspec.json.Decoder[Any]:
         return self._args_decoder(len(self.positional))
 
     def _refuse_unwritable(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        given = [(self._name_of(index), value) for index, value in enumerate(args)]
-        for name, value in [*given, *kwargs.items()]:
+        positional = [(self._name_of(index), value) for index, value in enumerate(args)]
+        for name, value in [*positional, *kwargs.items()]:
             try:
                 encode(value)
             except NOT_JSON as error:
@@ -126,20 +132,26 @@ class Calls:
         """The value of one parameter in a call."""
         if name in kwargs:
             return kwargs[name]
-        for index, each in enumerate(self.positional):
-            if each.name == name and index < len(args):
+        for index, parameter in enumerate(self.positional):
+            if parameter.name == name and index < len(args):
                 return args[index]
-        found = self.named.get(name) or next((each for each in self.positional if each.name == name), None)
-        if found is None:
+        declared = self.named.get(name) or next(
+            (parameter for parameter in self.positional if parameter.name == name), None
+        )
+        if declared is None:
             raise self._invalid(name, "the function has no such parameter")
-        return None if found.default is Parameter.empty else found.default
+        return None if declared.default is Parameter.empty else declared.default
 
     def normal(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """JSON that is the same for calls that mean the same, however they are written."""
-        names = [each.name for each in self.positional]
-        given: dict[str, Any] = dict(zip(names, args, strict=False)) | dict(kwargs)
-        known = {each.name: each.default for each in self.named.values() if each.default is not Parameter.empty}
-        return msgspec.json.encode([{**known, **given}, args[len(names) :]], order="sorted", enc_hook=encode_more)
+        names = [parameter.name for parameter in self.positional]
+        arguments: dict[str, Any] = dict(zip(names, args, strict=False)) | dict(kwargs)
+        known = {
+            parameter.name: parameter.default
+            for parameter in self.named.values()
+            if parameter.default is not Parameter.empty
+        }
+        return msgspec.json.encode([{**known, **arguments}, args[len(names) :]], order="sorted", enc_hook=encode_more)
 
     # from JSON to Python
 
@@ -161,17 +173,17 @@ class Calls:
         count = len(self.positional)
         if self.rest is not None:
             count = max(count, len(msgspec.json.decode(args, type=list[msgspec.Raw])))
-        found = self._decoders.get(count)
-        if found is None:
-            found = self._decoders[count] = self._args_decoder(count)
-        values = list(msgspec.structs.astuple(found.decode(args)))
+        args_decoder = self._decoders.get(count)
+        if args_decoder is None:
+            args_decoder = self._decoders[count] = self._args_decoder(count)
+        values = list(msgspec.structs.astuple(args_decoder.decode(args)))
         while values and values[-1] is UNSET:
             values.pop()
         return values
 
     def _args_decoder(self, count: int) -> msgspec.json.Decoder[Any]:
         each_rest = [self.rest] * (count - len(self.positional)) if self.rest is not None else []
-        kinds = [self._kind(each) for each in (*self.positional, *each_rest)]
+        kinds = [self._kind(parameter) for parameter in (*self.positional, *each_rest)]
         fields = [(f"a{index}", kind, UNSET) for index, kind in enumerate(kinds)]
         return decoder(msgspec.defstruct("Arguments", fields, array_like=True, forbid_unknown_fields=True))
 
@@ -180,7 +192,7 @@ class Calls:
             raw = msgspec.json.decode(kwargs, type=dict[str, msgspec.Raw])
         except msgspec.MsgspecError as error:
             raise self._wrong(error) from None
-        before = {each.name for each in self.positional[:taken]}
+        before = {taken_parameter.name for taken_parameter in self.positional[:taken]}
         values = {}
         for name, data in raw.items():
             parameter = self.named.get(name, self.others)
@@ -195,10 +207,10 @@ class Calls:
         return values
 
     def _decoder_of(self, parameter: Parameter) -> msgspec.json.Decoder[Any]:
-        found = self._decoders_by_name.get(parameter.name)
-        if found is None:
-            found = self._decoders_by_name[parameter.name] = decoder(self._kind(parameter))
-        return found
+        known = self._decoders_by_name.get(parameter.name)
+        if known is None:
+            known = self._decoders_by_name[parameter.name] = decoder(self._kind(parameter))
+        return known
 
     def _kind(self, parameter: Parameter) -> Any:
         kind = self._hints.get(parameter.name, Any)
@@ -210,13 +222,13 @@ class Calls:
     # refusals
 
     def _require_all(self, taken: int, named: Mapping[str, Any]) -> None:
-        given = {each.name for each in self.positional[:taken]}
-        missing = [name for name in self._required_in_order() if name not in given and name not in named]
+        passed = {parameter.name for parameter in self.positional[:taken]}
+        missing = [name for name in self._required_in_order() if name not in passed and name not in named]
         if missing:
             raise self._invalid(missing[0], f"missing; the function takes {self._signature()}")
 
     def _required_in_order(self) -> list[str]:
-        names = dict.fromkeys([*(each.name for each in self.positional), *self.named])
+        names = dict.fromkeys([*(parameter.name for parameter in self.positional), *self.named])
         return [name for name in names if name in self.required]
 
     def _name_of(self, index: int) -> str:
@@ -227,7 +239,9 @@ class Calls:
     def _signature(self) -> str:
         # Parameters that parents fill are not for the caller.
         shown = list(inspect.signature(self._function).parameters.values())[self._skip :]
-        return str(inspect.Signature([each.replace(annotation=_Shown.of(each.annotation)) for each in shown]))
+        return str(
+            inspect.Signature([parameter.replace(annotation=_Shown.of(parameter.annotation)) for parameter in shown])
+        )
 
     def _invalid(self, name: str, problem: str) -> InvalidField:
         return InvalidField(f"task {self.name!r}, argument {name!r}: {problem}")
@@ -235,21 +249,21 @@ class Calls:
     def _wrong(self, error: msgspec.MsgspecError, name: str = "") -> InvalidField:
         """What msgspec said, with the parameter's name in the place of an index."""
         text = str(error)
-        found = _PLACE.fullmatch(text)
-        if not name and "array` of at most" in text and (found is None or not (found["rest"] or found["index"])):
+        match = _PLACE.fullmatch(text)
+        if not name and "array` of at most" in text and (match is None or not (match["rest"] or match["index"])):
             return InvalidField(f"task {self.name!r}: too many arguments; the function takes {self._signature()}")
-        what = text if found is None else found["what"]
+        what = text if match is None else match["what"]
         what = what[:1].lower() + what[1:]
-        if found is None:
+        if match is None:
             return self._invalid(name, what) if name else InvalidField(f"task {self.name!r}: {what}")
         if name:
-            return self._invalid(name + _path(found), what)
-        return self._invalid(self._name_of(int(found["index"] or 0)) + found["rest"], what)
+            return self._invalid(name + _path(match), what)
+        return self._invalid(self._name_of(int(match["index"] or 0)) + match["rest"], what)
 
 
-def _path(found: re.Match[str]) -> str:
-    place = f"[{found['index']}]" if found["index"] is not None else f".{found['name']}" if found["name"] else ""
-    return place + found["rest"]
+def _path(match: re.Match[str]) -> str:
+    place = f"[{match['index']}]" if match["index"] is not None else f".{match['name']}" if match["name"] else ""
+    return place + match["rest"]
 
 
 def bound(first: bytes | None, args: bytes) -> bytes:

@@ -88,7 +88,7 @@ class TaskContext:
             raise Cancel("cancelled while it ran")
 
     def progress(self, value: Any) -> None:
-        """Tell how far the task is: any JSON, for whoever asks `job.progress()`. It is not waited for."""
+        """Report how far the task is: any JSON, for whoever asks `job.progress()`. It is not waited for."""
         data = written(value, "progress")
         if self._note is not None:
             self._note(data)

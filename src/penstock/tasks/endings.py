@@ -139,11 +139,11 @@ def _reason(value: Any, hint: str | None = None) -> str:
     return value
 
 
-def _own_frames(found: TracebackType | None) -> TracebackType | None:
-    frames = found
+def _own_frames(traceback: TracebackType | None) -> TracebackType | None:
+    frames = traceback
     while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith("penstock.tasks."):
         frames = frames.tb_next
-    return frames if frames is not None else found
+    return frames if frames is not None else traceback
 
 
 def _delay(task: Task[..., Any, Any] | None, attempt: int) -> float | None:

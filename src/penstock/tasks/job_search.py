@@ -39,22 +39,22 @@ class JobFilter(TypedDict, total=False):
 NAMES: Final = tuple(JobFilter.__annotations__)
 
 
-def filter_of(given: JobFilter) -> TaskFilter:
+def filter_of(filters: JobFilter) -> TaskFilter:
     """The filter of a request; every refusal names the field."""
-    for name in given:
+    for name in filters:
         if name not in NAMES:
             raise UnknownOption(f"{name!r} is not a filter of jobs", hint=suggestion(name, NAMES))
-    fields: dict[str, Any] = dict(given)
+    fields: dict[str, Any] = dict(filters)
     task = fields.get("task_type")
     if isinstance(task, Configured):
         fields["task_type"] = task.task.name
     states = fields.pop("status", ())
-    fields["states"] = tuple(_state(each) for each in ((states,) if isinstance(states, str) else states))
+    fields["states"] = tuple(_state(state) for state in ((states,) if isinstance(states, str) else states))
     try:
-        wanted: TaskFilter = msgspec.convert({**fields, "limit": PAGE}, TaskFilter)
+        task_filter: TaskFilter = msgspec.convert({**fields, "limit": PAGE}, TaskFilter)
     except msgspec.ValidationError as error:
         raise InvalidField(f"jobs: {error}") from None
-    return wanted
+    return task_filter
 
 
 def _state(value: Any) -> TaskState:
@@ -64,31 +64,31 @@ def _state(value: Any) -> TaskState:
     return TaskState(value)
 
 
-def jobs(app: App, wanted: TaskFilter, limit: int | None) -> Iterator[Job[Any]]:
+def jobs(app: App, filter: TaskFilter, limit: int | None) -> Iterator[Job[Any]]:
     """Page after page, newest first, each asked for when it is needed."""
     session = app.open_session()
     more = limit
     while True:
-        page = session.execute(ops.ListTasks(_page(wanted, more)))
+        page = session.execute(ops.ListTasks(_page(filter, more)))
         yield from (_job(app, view) for view in page.tasks)
         more = None if more is None else more - len(page.tasks)
         if page.cursor is None or more == 0:
             return
-        wanted = msgspec.structs.replace(wanted, cursor=page.cursor)
+        filter = msgspec.structs.replace(filter, cursor=page.cursor)
 
 
-async def ajobs(app: App, wanted: TaskFilter, limit: int | None) -> AsyncIterator[Job[Any]]:
+async def ajobs(app: App, filter: TaskFilter, limit: int | None) -> AsyncIterator[Job[Any]]:
     """Asyncio version of `jobs()`."""
     session = await app.open_async_session()
     more = limit
     while True:
-        page = await session.execute(ops.ListTasks(_page(wanted, more)))
+        page = await session.execute(ops.ListTasks(_page(filter, more)))
         for view in page.tasks:
             yield _job(app, view)
         more = None if more is None else more - len(page.tasks)
         if page.cursor is None or more == 0:
             return
-        wanted = msgspec.structs.replace(wanted, cursor=page.cursor)
+        filter = msgspec.structs.replace(filter, cursor=page.cursor)
 
 
 def check_limit(value: Any) -> int | None:
@@ -98,8 +98,8 @@ def check_limit(value: Any) -> int | None:
     return value
 
 
-def _page(wanted: TaskFilter, more: int | None) -> TaskFilter:
-    return wanted if more is None else msgspec.structs.replace(wanted, limit=min(wanted.limit, more))
+def _page(filter: TaskFilter, more: int | None) -> TaskFilter:
+    return filter if more is None else msgspec.structs.replace(filter, limit=min(filter.limit, more))
 
 
 def _job(app: App, view: TaskView) -> Job[Any]:

@@ -170,7 +170,7 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
 def result_decoder(hints: Mapping[str, Any]) -> msgspec.json.Decoder[Any]:
     """What reads a function's result; any JSON where its annotation says nothing that JSON can be read as."""
     kind = hints.get("return", Any)
-    kinds = [each for each in get_args(kind) if not (isinstance(each, type) and issubclass(each, EarlyEnd))]
+    kinds = [member for member in get_args(kind) if not (isinstance(member, type) and issubclass(member, EarlyEnd))]
     if len(kinds) < len(get_args(kind)):  # `int | Snooze`: only the int is ever stored
         kind = Any if not kinds else kinds[0] if len(kinds) == 1 else kind
     try:
@@ -214,7 +214,7 @@ def _loss(value: Any, back: Any, where: str, *, is_ambiguous: bool) -> str:
     elif isinstance(value, Mapping) and isinstance(back, Mapping):
         if len(back) < len(value):
             return _lost_keys(value, back, where)
-        pairs = ((f"[{key!r}]", each, back[key]) for key, each in value.items() if key in back)
+        pairs = ((f"[{key!r}]", item, back[key]) for key, item in value.items() if key in back)
     elif isinstance(value, list | tuple) and isinstance(back, list | tuple):
         pairs = ((f"[{index}]", *both) for index, both in enumerate(zip(value, back, strict=False)))
     else:

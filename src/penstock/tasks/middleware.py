@@ -39,18 +39,18 @@ class Middleware:
         """A worker has finished its last task."""
 
 
-def checked_middleware(given: Sequence[Middleware]) -> tuple[Middleware, ...]:
+def checked_middleware(middleware: Sequence[Middleware]) -> tuple[Middleware, ...]:
     """As given, when it is nothing but middleware."""
-    for each in given:
-        if not isinstance(each, Middleware):
-            raise InvalidField(f"middleware: {each!r} is none", hint="pass objects whose class derives from Middleware")
-    return tuple(given)
+    for item in middleware:
+        if not isinstance(item, Middleware):
+            raise InvalidField(f"middleware: {item!r} is none", hint="pass objects whose class derives from Middleware")
+    return tuple(middleware)
 
 
 def run_after(middleware: Sequence[Middleware], context: TaskContext, ending: Ending) -> None:
     """All `after` hooks, the last one first."""
-    for each in reversed(middleware):
+    for item in reversed(middleware):
         try:
-            each.after(context, ending)
+            item.after(context, ending)
         except Exception:
-            logger.exception("after() of %s failed; task %s has ended all the same", type(each).__name__, context.id)
+            logger.exception("after() of %s failed; task %s has ended all the same", type(item).__name__, context.id)

@@ -123,10 +123,10 @@ class TaskOptions(msgspec.Struct, frozen=True, kw_only=True):
 def checked(options: Mapping[str, Any], known: tuple[str, ...], base: TaskOptions) -> TaskOptions:
     """Options over `base`, each of them checked; the refusal names the option."""
     check_known(options, known)
-    given = {name: _CHECKS[name](value) if name in _CHECKS else value for name, value in options.items()}
-    if "unique" in given:
-        given |= unique_of(given["unique"])
-    return msgspec.structs.replace(base, **given)
+    values = {name: _CHECKS[name](value) if name in _CHECKS else value for name, value in options.items()}
+    if "unique" in values:
+        values |= unique_of(values["unique"])
+    return msgspec.structs.replace(base, **values)
 
 
 def check_known(options: Mapping[str, Any], known: tuple[str, ...]) -> None:
@@ -156,7 +156,7 @@ def task_ids(value: Any, name: str = "depends_on") -> tuple[str, ...]:
         return (task_id_of(value.id, name),)
     if not isinstance(value, Sequence):
         raise InvalidField(f"{name}: {value!r} is neither a job nor the id of one, nor a list of them")
-    return tuple(dict.fromkeys(id for each in value for id in task_ids(each, name)))
+    return tuple(dict.fromkeys(id for item in value for id in task_ids(item, name)))
 
 
 def task_id_of(value: Any, name: str = "task_id") -> str:
@@ -201,8 +201,8 @@ def _key_of(name: str) -> Callable[[Any], KeyOf | None]:
     def check(value: Any) -> KeyOf | None:
         if value is not None and not isinstance(value, str) and not callable(value):
             raise InvalidField(f"{name}: {value!r} is neither the name of an argument nor a function of the arguments")
-        found: KeyOf | None = value
-        return found
+        key_of: KeyOf | None = value
+        return key_of
 
     return check
 

@@ -103,8 +103,8 @@ def timeout_of(task: AnyTask, envelope: Envelope) -> float | None:
 
 
 def _begin(task: AnyTask, envelope: Envelope, context: TaskContext) -> tuple[list[Any], dict[str, Any]]:
-    for each in task.app.middleware:
-        each.before(context)
+    for item in task.app.middleware:
+        item.before(context)
     try:
         return task.bind(bytes(envelope.args), bytes(envelope.kwargs), context.first_argument())
     except InvalidField as error:

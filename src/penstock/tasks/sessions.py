@@ -67,9 +67,9 @@ class SessionFactory:
         if self.is_remote:
             from penstock.remote.settings import async_session
 
-            found = async_session(self._settings)
-            await found.start()
-            return found
+            session = async_session(self._settings)
+            await session.start()
+            return session
         from penstock.embedded import AsyncSession as EmbeddedAsyncSession
 
         return EmbeddedAsyncSession(embedded.session)
@@ -93,9 +93,9 @@ class Sessions:
 
     def blocking(self) -> Any:
         """The session for threads."""
-        found = self._blocking
-        if found is not None and self._pid == os.getpid():
-            return found
+        session = self._blocking
+        if session is not None and self._pid == os.getpid():
+            return session
         self._check()
         with self._lock:
             if self._blocking is None:
@@ -105,9 +105,9 @@ class Sessions:
     async def asynchronous(self) -> Any:
         """The session for the running loop."""
         loop = asyncio.get_running_loop()
-        found = self._asynchronous.get(loop)
-        if found is not None and self._pid == os.getpid() and not self._is_closed:
-            return found
+        session = self._asynchronous.get(loop)
+        if session is not None and self._pid == os.getpid() and not self._is_closed:
+            return session
         self._check()
         with self._loops_lock:
             opening = self._opening.setdefault(loop, asyncio.Lock())
@@ -138,15 +138,15 @@ class Sessions:
             self._forget()
         with self._lock:
             self._is_closed = True
-            found, self._blocking = self._blocking, None
-        if found is not None:
-            found.close()
+            session, self._blocking = self._blocking, None
+        if session is not None:
+            session.close()
 
     async def aclose_loop(self) -> None:
         """Close the session of the running loop."""
-        found = self._asynchronous.pop(asyncio.get_running_loop(), None)
-        if found is not None and self._factory.is_remote:
-            await found.close()
+        session = self._asynchronous.pop(asyncio.get_running_loop(), None)
+        if session is not None and self._factory.is_remote:
+            await session.close()
 
     async def aclose(self) -> None:
         """Close the session of the running loop and the one for threads."""

@@ -64,7 +64,7 @@ class Sender:
     def send_many(self, tasks: Sequence[TaskSubmission]) -> list[str]:
         tasks = [self.through(task) for task in tasks]
         if not all(task.is_plain for task in tasks):
-            return [found.task_id for found in self.submit(tasks)]
+            return [submitted.task_id for submitted in self.submit(tasks)]
         session = self._app.open_session()
         for queue, part in _parts(tasks):
             self._app.declarations.ensure(session, queue)
@@ -74,7 +74,7 @@ class Sender:
     async def asend_many(self, tasks: Sequence[TaskSubmission]) -> list[str]:
         tasks = [self.through(task) for task in tasks]
         if not all(task.is_plain for task in tasks):
-            return [found.task_id for found in await self.asubmit(tasks)]
+            return [submitted.task_id for submitted in await self.asubmit(tasks)]
         session = await self._app.open_async_session()
         for queue, part in _parts(tasks):
             await self._app.declarations.aensure(session, queue)
@@ -113,18 +113,18 @@ class Sender:
 
     def through(self, task: TaskSubmission) -> TaskSubmission:
         """What the app's middleware makes of it."""
-        for each in self._app.middleware:
-            task = each.enqueue(task)
+        for item in self._app.middleware:
+            task = item.enqueue(task)
         return task
 
 
 def _parts(tasks: Sequence[TaskSubmission]) -> Iterator[tuple[str, list[TaskSubmission]]]:
     """Neighbours of one queue, as many as one push can hold."""
     for queue, neighbours in groupby(tasks, key=lambda task: task.queue):
-        found = list(neighbours)
-        sizes = [len(task.args) + len(task.kwargs) + _ENVELOPE_BYTES for task in found]
+        run = list(neighbours)
+        sizes = [len(task.args) + len(task.kwargs) + _ENVELOPE_BYTES for task in run]
         for first, end in _cuts(sizes):
-            yield queue, found[first:end]
+            yield queue, run[first:end]
 
 
 def _slices(payloads: list[bytes]) -> Iterator[list[bytes]]:
@@ -232,7 +232,7 @@ class Declarations:
 _OF_SCHEDULES = ("cron", "timezone", "missed")
 
 
-def registered(app: App, function: Any, given: Mapping[str, Any], names: Mapping[str, Any]) -> Task[..., Any, Any]:
+def registered(app: App, function: Any, declared: Mapping[str, Any], names: Mapping[str, Any]) -> Task[..., Any, Any]:
     """A task of this function. `names` are those around it, which its annotations may use."""
     if isinstance(function, Task):  # of another app, or declared again
         function = function.function
@@ -241,8 +241,8 @@ def registered(app: App, function: Any, given: Mapping[str, Any], names: Mapping
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         hint = "return a list, or tell values with current_task().progress(…)"
         raise InvalidField(f"task: {function!r} is a generator, whose values nobody would ask for", hint=hint)
-    check_known(given, DECLARED_OPTIONS)
-    options = {name: value for name, value in given.items() if name not in (*_OF_SCHEDULES, "name")}
+    check_known(declared, DECLARED_OPTIONS)
+    options = {name: value for name, value in declared.items() if name not in (*_OF_SCHEDULES, "name")}
     for word in ("key", "unique_key"):
         if word in options:
             options[f"{word}_of"] = options.pop(word)
@@ -251,14 +251,14 @@ def registered(app: App, function: Any, given: Mapping[str, Any], names: Mapping
     known = (*options, *DECLARED_OPTIONS)
     defaults = checked(options, known, TaskOptions(queue=app.queue_default))
     task: Task[..., Any, Any] = Task(
-        app, function, name_of(function, given.get("name")), defaults, local_hints_of(function, names)
+        app, function, name_of(function, declared.get("name")), defaults, local_hints_of(function, names)
     )
     _check_free(app.tasks.get(task.name), task)
-    if given.get("cron") is not None:
+    if declared.get("cron") is not None:
         app.declarations.schedule(
-            spec_of(task, task.name, **{key: given[key] for key in _OF_SCHEDULES if key in given})
+            spec_of(task, task.name, **{key: declared[key] for key in _OF_SCHEDULES if key in declared})
         )
-    elif "timezone" in given or "missed" in given:
+    elif "timezone" in declared or "missed" in declared:
         raise InvalidField(f"task {task.name!r}: timezone and missed say how cron is meant, which is not given")
     app.declarations.queue(defaults.queue, {})
     return task
@@ -266,9 +266,9 @@ def registered(app: App, function: Any, given: Mapping[str, Any], names: Mapping
 
 def name_of(function: Callable[..., Any], name: str | None) -> str:
     """The name that a task travels by: as given, or that of the function."""
-    wanted = getattr(function, "__name__", "") if name is None else name
+    chosen = getattr(function, "__name__", "") if name is None else name
     try:
-        return check_name(wanted, "task")
+        return check_name(chosen, "task")
     except InvalidName as error:
         hint = error.hint if name is not None else "give it one with @app.task(name=…)"
         raise InvalidName(error.message, hint=hint) from None
@@ -278,7 +278,7 @@ def _check_free(known: Task[..., Any, Any] | None, task: Task[..., Any, Any]) ->
     """A name stands for one function. The same function may be declared again: modules are reloaded."""
     if known is None:
         return
-    before, now = (_home(each.function) for each in (known, task))
+    before, now = (_home(declared.function) for declared in (known, task))
     if before != now:
         hint = "give one of them another name with @app.task(name=…)"
         raise InvalidField(f"task {task.name!r}: {now} would replace {before}", hint=hint)

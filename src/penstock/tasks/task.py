@@ -155,8 +155,8 @@ class Configured(Generic[P, T]):
     def _alike(self, items: list[Any]) -> tuple[TaskSubmission, list[tuple[bytes, bytes]]]:
         """One for all of them, and the arguments of each."""
         encode = self.task.calls.encode
-        given = _each(lambda item: encode(*calls.call_of(item)), items)
-        return msgspec.structs.replace(self._base, trace=self._trace()), given
+        encoded = _each(lambda item: encode(*calls.call_of(item)), items)
+        return msgspec.structs.replace(self._base, trace=self._trace()), encoded
 
     def _submissions(self, items: list[Any]) -> list[TaskSubmission]:
         if self.chosen.task_id is not None:

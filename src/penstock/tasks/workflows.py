@@ -99,8 +99,8 @@ class Step(Part[T]):
         return await self.configured.aenqueue(*self.args, **self.kwargs)
 
     def __repr__(self) -> str:
-        given = [*map(repr, self.args), *(f"{name}={value!r}" for name, value in self.kwargs.items())]
-        return f"{self.configured.task.name}.s({', '.join(given)})"
+        arguments = [*map(repr, self.args), *(f"{name}={value!r}" for name, value in self.kwargs.items())]
+        return f"{self.configured.task.name}.s({', '.join(arguments)})"
 
 
 class Flow(Part[T]):
@@ -190,20 +190,22 @@ class Graph(Flow[Any]):
         placed: dict[str, str] = {}
         for name in self._order():
             step, after = self._nodes[name]
-            parents = tuple(placed[each] for each in after)
+            parents = tuple(placed[parent] for parent in after)
             takes: Takes = "one" if len(parents) == 1 else "all"
             plan.names[name] = len(plan.tasks)
             placed[name] = step.place(plan, Before(parents, takes) if parents else before).ids[0]
-        awaited = {each for _, after in self._nodes.values() for each in after}
+        awaited = {parent for _, after in self._nodes.values() for parent in after}
         ends = tuple(id for name, id in placed.items() if name not in awaited)
         return Before(ends, "one" if len(ends) == 1 else "all")
 
     def _order(self) -> list[str]:
         for name, (_, after) in self._nodes.items():
-            for each in after:
-                if each not in self._nodes:
+            for parent in after:
+                if parent not in self._nodes:
                     known = ", ".join(self._nodes)
-                    raise InvalidField(f"graph: {name!r} is after {each!r}, which is not there", hint=f"known: {known}")
+                    raise InvalidField(
+                        f"graph: {name!r} is after {parent!r}, which is not there", hint=f"known: {known}"
+                    )
         try:
             return list(TopologicalSorter({name: after for name, (_, after) in self._nodes.items()}).static_order())
         except CycleError as error:
@@ -268,7 +270,7 @@ def _nothing() -> Workflow[Any]:
 def _workflow(plan: Plan, ends: Before, submitted: Sequence[Submitted]) -> Workflow[Any]:
     """What was submitted, for whoever waits. A unique task at the end may stand for one that was there before."""
     app = cast("App", plan.app)
-    jobs = [Job(app, found.task_id, task) for (task, _), found in zip(plan.tasks, submitted, strict=True)]
+    jobs = [Job(app, stored.task_id, task) for (task, _), stored in zip(plan.tasks, submitted, strict=True)]
     by_id = {made.task_id: job for (_, made), job in zip(plan.tasks, jobs, strict=True)}
     names = {name: jobs[index] for name, index in plan.names.items()}
     last = [by_id[id] for id in ends.ids]

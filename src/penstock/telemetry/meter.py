@@ -90,7 +90,7 @@ class Meter:
         self.durations[operation].observe(seconds)
 
     def finished(self, runs: Iterable[tuple[str, str, float]]) -> None:
-        """Runs of tasks have ended: type, outcome and seconds, as their worker tells; 0 when it does not."""
+        """Runs of tasks have ended: type, outcome and seconds, as reported by their worker; 0 when it does not."""
         last: tuple[str, str] | None = None  # those of one worker are mostly of one kind
         counts, times = [0], Histogram(RUNS)
         for task_type, outcome, seconds in runs:

@@ -37,7 +37,7 @@ PAUSE_SECONDS_MAX: Final = 2.0
 
 
 class LeaseExtender:
-    """Extends leases in time, and tells the dispatcher of those that are lost."""
+    """Extends leases in time, and notifies the dispatcher of those that are lost."""
 
     def __init__(
         self,

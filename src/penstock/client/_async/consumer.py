@@ -98,7 +98,7 @@ def _release(pipeline: AsyncPipeline, deliveries: Iterable[Delivery]) -> None:
 async def surviving(run: Callable[[], AsyncGenerator[Delivery]], stop: Event | None) -> AsyncGenerator[Delivery]:
     """What `run` hands out, started again whenever the queue or the group was deleted and is back.
 
-    Whether a group was deleted by itself, or went with a queue that has been created again since, cannot be told
+    Whether a group was deleted by itself, or went with a queue that has been created again since, cannot be known
     afterwards: so who asks to survive the one survives the other.
     """
     stop = stop or Event()

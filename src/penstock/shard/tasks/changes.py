@@ -5,7 +5,7 @@ The caller has looked the task up and says where it is; `Moved` says that it is 
 Tasks that were cancelled while they waited for their parents, and wait again: one that is retried, and all that were
 cancelled because of one that is.
 
-Whether a parent is done is for the caller to find out, as when tasks are submitted. What it must look up, `kin` tells.
+Whether a parent is done is for the caller to find out, as when tasks are submitted. `kin` says what it must look up.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def retry(
     """Make a dead, cancelled or failed task pending again, with all its attempts. May raise `Moved`.
 
     Whoever was cancelled because of it waits for it again, in the same frame; one without a place waits for its
-    parents. `known` is what the task index tells of those. `died_at` tells where among many dead letters to look for
+    parents. `known` is what the task index has of those. `died_at` says where among many dead letters to look for
     the one of this task.
     """
     if state not in RETRIED:
@@ -220,7 +220,7 @@ def _some_letters(shard: Shard, dlq: str, start: int, since: int) -> tuple[list[
 
 
 def kin(shard: Shard, task_id: str) -> frozenset[str]:
-    """Of whom the task index must tell before a task is retried."""
+    """The tasks to look up in the task index before a task is retried."""
     task = id_bytes(task_id)
     members, _ = shard.look(lambda now: _family(shard.core, task))
     return frozenset({id_text(member.task_id) for member in members}.union(*map(_parents, members)))

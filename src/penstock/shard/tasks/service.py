@@ -52,7 +52,7 @@ PAUSE_SECONDS: Final = 0.002  # between two slices, for everybody else
 
 
 class TaskService:
-    """Tasks of one shard. `background` tells whether there may be threads."""
+    """Tasks of one shard. `background`: whether there may be threads."""
 
     def __init__(self, shard: Shard, disk: Disk | None, retention_seconds: float, *, background: bool) -> None:
         self.shard = shard
@@ -337,7 +337,7 @@ class TaskService:
 
 
 def _until_settled(decide: Callable[[], T], what: str) -> T:
-    """Decide by what the task index tells, again while the task has moved before the decision is made."""
+    """Decide by the reply of the task index, again while the task has moved before the decision is made."""
     for _ in range(LOOKS_MAX):
         try:
             return decide()

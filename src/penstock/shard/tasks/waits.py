@@ -78,7 +78,7 @@ class Looks:
 
 
 class Ending(msgspec.Struct, frozen=True, gc=False):
-    """How a task ended, as the entry that says so tells it."""
+    """How a task ended, according to the entry that ended it."""
 
     state: TaskState
     at: int

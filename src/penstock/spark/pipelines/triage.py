@@ -208,7 +208,7 @@ def dead_letters(messages: DataFrame) -> DataFrame:
         f.col("pushed_at").alias("died_at"),
         "key", "payload", "headers",
     )  # fmt: skip
-    # Letters without an error, of waiting too long or of a lost lease, are told apart by the reason.
+    # Letters without an error, of waiting too long or of a lost lease, are distinguished by the reason.
     no_error = f.concat(f.lit("("), f.col("reason"), f.lit(", no error given)"))
     named = letters.withColumn(
         "signature", with_value(signature(f.col("error")), lambda text: f.when(text != "", text).otherwise(no_error))

@@ -277,7 +277,7 @@ def _field(name: str) -> Column:
 
 
 def _time(text: Column) -> Column:
-    """RFC 3339 text, or seconds, milliseconds or microseconds since 1970, told apart by their size."""
+    """RFC 3339 text, or seconds, milliseconds or microseconds since 1970, distinguished by their size."""
     number = f.when(text.rlike(_NUMBER), text.try_cast("double"))
     size = f.abs(number)
     micros = f.when(size < 1e11, number * 1e6).when(size < 1e14, number * 1e3).otherwise(number)
