@@ -177,7 +177,7 @@ def test_a_broker_that_is_not_there_is_named_in_the_error():
         ((b"HTTP/1.1 400 Bad Request\r\n\r\n",), Unavailable, "no broker answers"),
         ((bytes(200),), Unavailable, "no broker answers"),
         ((frame(Type.PUSHED, 1, b"x"),), Unavailable, "no broker answers"),
-        ((frame(Type.OK, 1, encode(Welcome(2, "newer", 1 << 20))),), BadRequest, "protocol 2"),
+        ((frame(Type.OK, 1, encode(Welcome(3, "newer", 1 << 20))),), BadRequest, "protocol 3"),
         ((frame(Type.ERROR, 1, encode({"code": "bad_request", "message": "protocol 1 is old"})),), BadRequest, "old"),
     ],
 )
