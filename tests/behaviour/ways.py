@@ -97,7 +97,7 @@ class FileWay(Way):
     def crash(self) -> Penstock:
         # What a killed process had written is what a copy of its directory holds.
         copy = self.directory.with_name(f"{self.directory.name}-{len(self.opened)}")
-        shutil.copytree(self.directory, copy)
+        shutil.copytree(self.directory, copy, ignore=shutil.ignore_patterns("*.tmp"))
         self.directory = copy
         return self.start()
 

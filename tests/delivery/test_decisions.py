@@ -123,7 +123,7 @@ def test_a_transaction_of_many_pushes_to_one_queue_is_decided_once():
 
 HOLDS: Final = {  # those who look at nothing that a half-done change could have spoilt, or look for such a change
     "shard/engine.py:_time_jumped", "shard/engine.py:notice", "shard/engine.py:run", "shard/engine.py:with_columns",
-    "shard/shard.py:lease", "shard/pushes.py:push_one", "shard/delay_loader.py:fetch_delays",
+    "shard/shard.py:lease", "shard/shard.py:push_one", "shard/checkpoints.py:fetch_delays",
     "embedded/session.py:close",
 }  # fmt: skip
 
@@ -145,7 +145,7 @@ def test_whoever_takes_the_lock_of_a_shard_looks_first_whether_a_change_was_left
 
 def _is_shard_lock(name: str, node: ast.With) -> bool:
     text = ast.unparse(node.items[0].context_expr)
-    owners = {"self.lock"} if name in {"shard/engine.py", "shard/shard.py", "shard/pushes.py"} else set()
+    owners = {"self.lock"} if name in {"shard/engine.py", "shard/shard.py"} else set()
     return text in owners | {"shard.lock", "self.shard.lock", "self._shard.lock"}
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import penstock
 from penstock import limits
 from penstock import operations as ops
 from penstock.embedded import BlockingSession, Session
@@ -215,17 +214,6 @@ def test_a_piece_whose_answer_is_cut_is_asked_for_again(broker, bytes_down):
     finally:
         remote.close()
         proxy.close()
-
-
-def test_over_http_the_right_address_is_named(session):
-    running = BrokerThread(session, protocol="http")
-    try:
-        with penstock.connect(running.url) as ps:
-            remote: Any = ps._session
-            with pytest.raises(InvalidField, match="penstock://"):
-                remote.execute(ops.History())
-    finally:
-        running.stop()
 
 
 def test_pins_are_bounded_and_those_that_are_there_can_be_renewed(calls, monkeypatch):

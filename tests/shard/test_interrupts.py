@@ -40,7 +40,7 @@ RELEASE: Final = Settling(Outcome.RELEASED)
 OVER: Final = (OutcomeUnknown, Closed)
 # Where most changes begin and end: half of a sample is from there.
 HEART: Final = (
-    *("shard/engine.py", "shard/pushes.py", "shard/shard.py", "shard/transactions.py", "delivery/core.py"),
+    *("shard/engine.py", "shard/shard.py", "shard/transactions.py", "delivery/core.py"),
     "journal/",
 )
 
