@@ -230,8 +230,8 @@ class Broker:
         on_reply(self.count("", answer) if isinstance(answer, PenstockError) else answer)
 
     def _queues_of(self, nonce: int) -> set[str]:
-        lease = self.shard.core.leases.get(nonce)
-        return set() if lease is None else {lease.group.queue.name}
+        queue = self.shard.queue_of_lease(nonce)
+        return set() if queue is None else {queue}
 
     # everything else
 

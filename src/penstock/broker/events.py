@@ -377,7 +377,6 @@ class Events:
     # changes
 
     def _watch(self, on: bool) -> None:
-        core = self._shard.core
         noters: dict[type, Callable[[Any], None]] = {
             entries.QueueSet: self._queue_set,
             entries.QueueDeleted: self._queue_deleted,
@@ -385,15 +384,12 @@ class Events:
             entries.GroupDeleted: self._group_deleted,
             entries.Settled: self._settled,
         }
-        with self._shard.lock:
-            self._shard.check()
-            for kind, note in noters.items():
-                (core.observe if on else core.stop_observing)(kind, note)
+        self._shard.observe(noters, on)
 
     # These are called with the lock held, by any thread, just before the entry is applied.
 
     def _queue_set(self, change: entries.QueueSet) -> None:
-        known = self._shard.core.queues.get(change.queue)
+        known = self._shard.queue_numbered(change.queue)
         if known is None:
             kind = "created"
         elif known.paused != change.paused:
@@ -403,13 +399,13 @@ class Events:
         self._note(kind, change.name, at=change.at)
 
     def _queue_deleted(self, deleted: entries.QueueDeleted) -> None:
-        queue = self._shard.core.queues.get(deleted.queue)
+        queue = self._shard.queue_numbered(deleted.queue)
         if queue is None:
             return
         self._note("deleted", queue.name)
 
     def _group_set(self, change: entries.GroupSet) -> None:
-        queue = self._shard.core.queues.get(change.queue)
+        queue = self._shard.queue_numbered(change.queue)
         if queue is None:
             return
         if change.group in queue.groups:
@@ -418,14 +414,14 @@ class Events:
             self._note("group_created", queue.name, change.name, change.at)
 
     def _group_deleted(self, deleted: entries.GroupDeleted) -> None:
-        queue = self._shard.core.queues.get(deleted.queue)
+        queue = self._shard.queue_numbered(deleted.queue)
         group = None if queue is None else queue.groups.get(deleted.group)
         if queue is not None and group is not None:
             self._note("group_deleted", queue.name, group.name)
 
     def _settled(self, settled: entries.Settled) -> None:
         if settled.outcome == Outcome.PURGED and not settled.group:  # a purge settles in every group; once is enough
-            queue = self._shard.core.queues.get(settled.queue)
+            queue = self._shard.queue_numbered(settled.queue)
             if queue is not None:
                 self._note("purged", queue.name, at=settled.at)
 

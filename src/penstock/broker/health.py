@@ -82,7 +82,7 @@ def health(broker: Broker) -> Health:
         version=VERSION,
         uptime_seconds=(now - (meter.started_at or now)) / 1e6,
         durability=shard.durability,
-        queues=len(shard.core.by_name),
+        queues=shard.queue_count,
         connections=meter.connections_open,
         waiting_leases=len(shard.waiters),
         journal_bytes=shard.journal.size_bytes(),

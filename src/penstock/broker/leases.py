@@ -313,7 +313,7 @@ class Stream:
 
     def _keep(self, nonce: int) -> None:
         if len(self._held) >= HELD_SWEEP:
-            self._held = [lease_id for lease_id in self._held if lease_id in self._broker.shard.core.leases]
+            self._held = [nonce for nonce in self._held if self._broker.shard.queue_of_lease(nonce) is not None]
         if not self._asked.auto_ack:
             self._held.append(nonce)
 

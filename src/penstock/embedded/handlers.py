@@ -251,7 +251,7 @@ def _purge_dead_letters(session: Session, operation: ops.PurgeDeadLetters, clien
 @handles(ops.Info)
 def _info(session: Session, operation: ops.Info, client: str) -> Reply:
     shard = session.shard
-    return ServerInfo(VERSION, shard.durability, len(shard.core.by_name)), 0
+    return ServerInfo(VERSION, shard.durability, shard.queue_count), 0
 
 
 @handles(ops.Seal)

@@ -206,9 +206,7 @@ class Server:
         try:
             self.broker = Broker(self._session, meter=Meter(self._session.shard.clock.now()))
             self._watch_journal(self._session)
-            return Started(
-                settings.data, settings.durability, len(self._session.shard.core.by_name), await self._listen()
-            )
+            return Started(settings.data, settings.durability, self._session.shard.queue_count, await self._listen())
         except BaseException:
             await self.stop(drain=False)
             raise
@@ -263,12 +261,12 @@ class Server:
             async with asyncio.timeout(self._settings.drain_seconds):
                 await broker.drain()
                 # Whoever holds messages may still settle them.
-                while broker.meter.connections_open and broker.shard.core.leases:  # noqa: ASYNC110 - both must be looked at
+                while broker.meter.connections_open and broker.shard.leased_count():  # noqa: ASYNC110 - both must be looked at
                     await asyncio.sleep(LOOK_SECONDS)
-                await broker.drain()  # what was settled meanwhile is told when it is durable
+                await broker.drain()  # what was settled meanwhile is answered when it is durable
                 await asyncio.sleep(0)  # and leaves with this turn of the loop
         except TimeoutError:
-            held = sum(lease.count for lease in list(broker.shard.core.leases.values()))
+            held = broker.shard.leased_count()
             logger.warning("drain_seconds are over; messages that are delivered again: %d", held)
         except PenstockError as error:
             logger.warning("what was begun could not be finished: %s", error)

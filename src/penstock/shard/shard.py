@@ -10,8 +10,8 @@ Only this module and `engine` know both delivery and the journal.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from penstock import limits
 from penstock.batch import Alike, Batch, layout, one_with_ttl
@@ -55,6 +55,35 @@ class Shard(Engine):
     def read_ticket(self) -> Ticket:
         """For replies about the state as it is now. The caller holds the lock."""
         return self._must_sync
+
+    # looking without the lock, for the broker: each is one look at a dictionary
+
+    @property
+    def queue_count(self) -> int:
+        """How many queues there are."""
+        return len(self.core.by_name)
+
+    def queue_of_lease(self, nonce: int) -> str | None:
+        """The queue whose messages a lease holds; None when the lease is over."""
+        lease = self.core.leases.get(nonce)
+        return None if lease is None else lease.group.queue.name
+
+    def leased_count(self) -> int:
+        """How many messages are leased."""
+        return sum(lease.count for lease in list(self.core.leases.values()))
+
+    # watching entries
+
+    def observe(self, observers: Mapping[type, Callable[[Any], None]], on: bool) -> None:
+        """Have each kind of entry passed to its observer before it is applied, or no longer."""
+        with self.lock:
+            self.check()
+            for kind, observer in observers.items():
+                (self.core.observe if on else self.core.stop_observing)(kind, observer)
+
+    def queue_numbered(self, number: int) -> Queue | None:
+        """A queue by its number, for observers, who are called with the lock held."""
+        return self.core.queues.get(number)
 
     # pushing
 
