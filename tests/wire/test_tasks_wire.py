@@ -386,7 +386,7 @@ def test_bad_input_is_refused_by_its_name(world):
         wrong = {"receipt": ["mail", "0", 0, 1, 7], "task_id": UNKNOWN, "outcome": "lost"}
         request = asking.execute(ops.FinishTasks([]))
         request.encode = lambda _: (requests.encode(["finish_tasks", {"finishes": [wrong]}]),)
-        with pytest.raises(BadRequest, match="outcome"):
+        with pytest.raises(InvalidField, match="outcome"):
             session.ask(request)
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from penstock.broker.callbacks import OnReply
 
 TOGETHER_MAX: Final = 5_000  # deliveries that are ended by one entry
-SINGLE_MAX: Final = 100  # that are ended one by one in a turn of the loop
+SINGLE_MAX: Final = 100  # that are ended one by one in a turn of the loop …
+TURN_US: Final = 5_000  # … which ends after this time in any case
 
 
 class SettleEach:
@@ -57,12 +58,14 @@ class SettleEach:
             self._singly(first, end)
 
     def _singly(self, first: int, end: int) -> None:
-        stop = min(first + SINGLE_MAX, end)
-        for index in range(first, stop):
+        clock = self._broker.clock
+        index, stop, until = first, min(first + SINGLE_MAX, end), clock.monotonic() + TURN_US
+        while index < stop and clock.monotonic() < until:
             receipt = self._receipts[index]
-            self._broker.settle(self._client, (receipt,), self._how, partial(self._settled, index, index + 1))
-        if stop < end:
-            self._broker.loop.call_soon(self._singly, stop, end)
+            index += 1
+            self._broker.settle(self._client, (receipt,), self._how, partial(self._settled, index - 1, index))
+        if index < end:
+            self._broker.loop.call_soon(self._singly, index, end)
 
     def _answer(self, first: int, answers: list[PenstockError | None]) -> None:
         self._answers[first : first + len(answers)] = answers

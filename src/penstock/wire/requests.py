@@ -169,7 +169,7 @@ def steps_of(transaction: Transact) -> list[Operation]:
     return steps
 
 
-_FIELD: Final = re.compile(r" - at `\$\.(\w+)[^`]*`$")  # where the decoder met a wrong type
+_FIELD: Final = re.compile(r" - at `\$\.([^`]+)`$")  # where the decoder met a wrong type
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoders: Final[dict[type, Any]] = {}
 
