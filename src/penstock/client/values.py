@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, Generic, TypeVar, overload
 
 import msgspec
@@ -15,6 +15,7 @@ from penstock.model import ContentType, MessageId, Outcome, Receipt, to_datetime
 from penstock.replies import LeaseReply, Piece, PushReply
 from penstock.requests import Settling
 
+_receipt_of: Final[Callable[[tuple[str, str, int, int, int]], Receipt]] = partial(tuple.__new__, Receipt)  # hot
 ACK: Final = Settling(Outcome.ACKED)
 RELEASE: Final = Settling(Outcome.RELEASED)
 LEFT: Final = Settling(Outcome.RETRIED, None, "the consumer left its loop before this delivery was acknowledged")
@@ -121,7 +122,8 @@ class BaseDelivery:
         """Proof of this delivery."""
         leased, piece = self._leased, self._piece
         index = self._index
-        return Receipt(leased.queue, piece.partition(index), piece.offsets[index], piece.attempt(index), leased.nonce)
+        fields = (leased.queue, piece.partition(index), piece.offsets[index], piece.attempt(index), leased.nonce)
+        return _receipt_of(fields)
 
     @property
     def pushed_at(self) -> datetime:
