@@ -160,11 +160,6 @@ def instant(value: Any, name: str) -> datetime:
     return to_datetime(to_micros(value, name))
 
 
-def check_wait(value: Any, name: str) -> float:
-    """How long a request may wait."""
-    return check_seconds(value, name, limits.wait_seconds_max)
-
-
 def flag(value: Any, name: str) -> bool:
     """True or False, and nothing that may pass for it."""
     if not isinstance(value, bool):
@@ -206,9 +201,9 @@ def lease_of(max: int) -> LeaseRequest:
     return lease_request(max, None, None, None, False)
 
 
-def wait_seconds(value: float) -> float:
-    """How long a lease may wait."""
-    return check_seconds(value, "wait", limits.wait_seconds_max)
+def wait_seconds(value: Any, name: str = "wait") -> float:
+    """How long a request may wait."""
+    return check_seconds(value, name, limits.wait_seconds_max)
 
 
 def settling(outcome: Outcome, delay: float | None = None, error: str = "") -> Settling:
@@ -229,11 +224,6 @@ def wire_settling(outcome: int, delay: float | None, error: str) -> Settling:
         names = ", ".join(f"{known.value} {known.name.lower()}" for known in SETTLEMENTS)
         raise InvalidField(f"outcome: {outcome} is not a way to settle", hint=f"one of {names}")
     return settling(Outcome(outcome), delay, error)
-
-
-def timestamp_micros(value: datetime | str | None) -> int | None:
-    """An instant to read from."""
-    return None if value is None else to_micros(value, "timestamp")
 
 
 def read_limit(value: int, greatest: int = limits.lease_messages_max) -> int:

@@ -191,9 +191,7 @@ class AsyncSession:
         if special is not None:
             result: R = await special(self, operation)
             return result
-        reply, ticket = await asyncio.to_thread(self.session.run, operation)
-        await self.confirmed(ticket)
-        return reply
+        return await self._in_thread(operation)
 
     async def _directly(self, operation: ops.Operation[R]) -> R:
         reply, ticket = self.session.run(operation)

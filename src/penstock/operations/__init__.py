@@ -22,7 +22,7 @@ from penstock.operations.broker import (
     Unpin,
 )
 from penstock.operations.groups import CreateGroup, DeleteGroup, Groups, Heartbeat, Join, Leave, Members, Seek
-from penstock.operations.messages import Cancel, Delayed, Peek, Read, Transact, Why
+from penstock.operations.messages import Cancel, Delayed, Peek, Read, Why
 from penstock.operations.queues import (
     CreateQueue,
     DeadLetters,
@@ -121,7 +121,6 @@ __all__ = [
     "Stats",
     "StopOperation",
     "SubmitTasks",
-    "Transact",
     "Unpin",
     "UpdateQueue",
     "WaitTask",

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-import msgspec
-
-from penstock.model import Message, MessageId, Reason
+from penstock.model import Message, Reason
 from penstock.operations.base import Action, Operation, Repeat, operation
 from penstock.operations.types import Id, Instant, Limit, Offset, Partition, QueueName
-from penstock.requests import PushOperation, SettleOperation
 
 IN_QUEUE: Final = ("queue_not_found",)
 ONE_MESSAGE: Final = ("queue_not_found", "message_not_found")
@@ -94,15 +91,3 @@ class Why(Operation[list[Reason]], frozen=True):
 
     def queues(self) -> Iterable[str]:
         return (self.id.queue,)
-
-
-class Transact(msgspec.Struct, frozen=True):
-    """Pushes and settles over any queues, all or nothing; the reply holds the ids of each push.
-
-    It is not in the table: a client numbers it among its pushes, and both ends check each queue by itself.
-    """
-
-    operations: tuple[PushOperation | SettleOperation, ...]
-
-
-TransactReply = list[list[MessageId]]

@@ -155,7 +155,7 @@ class Dispatch:
     def _push_one(self, kind: int, correlation: int, data: bytes, start: int, stop: int) -> None:
         self._unanswered += 1
         self._held_bytes += stop - start
-        told = partial(self._placed, correlation, stop - start)
+        on_reply = partial(self._placed, correlation, stop - start)
         try:
             content_type = ContentType.BYTES
             if kind == PUSH_TYPED:
@@ -166,10 +166,10 @@ class Dispatch:
             if len(payload) > limits.payload_bytes_max:
                 payload = bytes(Batch.build([payload]).data)  # refuses, in the words of a batch
         except PenstockError as error:
-            told(error)
+            on_reply(error)
             return
         producer = (*self._producer, sequence) if sequence and self._producer else None
-        self._broker.push_one(self._client, queue, payload, producer, told, content_type)
+        self._broker.push_one(self._client, queue, payload, producer, on_reply, content_type)
 
     def _name(self, name: bytes) -> str:
         try:
@@ -183,20 +183,20 @@ class Dispatch:
     def _push(self, correlation: int, body: memoryview) -> None:
         head, data = requests.decode_push(body)
         self._held_bytes += len(data)
-        told = partial(self._pushed, correlation, len(data))
+        on_reply = partial(self._pushed, correlation, len(data))
         try:
             batch = Batch.parse(bytes(data) if len(data) < SMALL_BATCH_BYTES else data, validate=True)
             queue = check_name(head.queue)
         except PenstockError as error:
-            told(error)
+            on_reply(error)
             return
         producer = self._numbered(head.sequence)
         alike = alike_of(batch.data) if batch.count == 1 and head.partition is head.durability is None else None
         if alike is not None:  # it may share a frame with others that have the same options
-            told = partial(self._pushed_one, correlation, len(data))
-            self._broker.push_one(self._client, queue, batch.payload(0), producer, told, alike)
+            on_reply = partial(self._pushed_one, correlation, len(data))
+            self._broker.push_one(self._client, queue, batch.payload(0), producer, on_reply, alike)
             return
-        self._broker.push(self._client, queue, batch, head.partition, head.durability, producer, told)
+        self._broker.push(self._client, queue, batch, head.partition, head.durability, producer, on_reply)
 
     def _numbered(self, sequence: int) -> Producer | None:
         return (*self._producer, sequence) if sequence and self._producer else None
@@ -222,16 +222,16 @@ class Dispatch:
     def _settle(self, correlation: int, body: memoryview) -> None:
         given = requests.decode(body, requests.Settle)
         how = validation.wire_settling(given.outcome, given.delay_seconds, given.error)
-        told = partial(self._told, correlation)
+        on_reply = partial(self._reply, correlation)
         if given.lease:
-            self._broker.settle_lease(self._client, given.lease, how, told)
+            self._broker.settle_lease(self._client, given.lease, how, on_reply)
         else:
-            self._broker.settle(self._client, given.receipts, how, told)
+            self._broker.settle(self._client, given.receipts, how, on_reply)
 
     def _extend(self, correlation: int, body: memoryview) -> None:
         given = requests.decode(body, requests.Extend)
         seconds = validation.extension(given.seconds)
-        self._broker.extend(self._client, given.lease, seconds, partial(self._told, correlation))
+        self._broker.extend(self._client, given.lease, seconds, partial(self._reply, correlation))
 
     def _call(self, correlation: int, body: memoryview) -> None:
         call = requests.decode(body, requests.Call)
@@ -260,7 +260,7 @@ class Dispatch:
         self._start_task(self._reply_with(correlation, work))
 
     async def _reply_with(self, correlation: int, work: Awaitable[Any]) -> None:
-        self._told(correlation, await awaited_answer_of(work))
+        self._reply(correlation, await awaited_answer_of(work))
         self.flush()  # so that the transport says when it is full
         self._calls -= 1
         self._go_on()
@@ -307,7 +307,7 @@ class Dispatch:
         self._send(frame_head(Type.LEASED, correlation, sum(map(len, body))) + body[0], *body[1:])
         self.flush()  # so that the transport says when it is full
 
-    def _told(self, correlation: int, answer: Any) -> None:
+    def _reply(self, correlation: int, answer: Any) -> None:
         if isinstance(answer, PenstockError):
             self._fail(correlation, answer)
         else:
@@ -344,7 +344,7 @@ class Dispatch:
             self._unanswered += 1
         else:
             self._pending.pop(correlation, None)
-        self._told(correlation, answer)
+        self._reply(correlation, answer)
 
 
 def is_heavy(cuts: list[Cut]) -> bool:
