@@ -131,7 +131,7 @@ def test_half_a_body_is_never_run(server):
     assert stored(server) == 0
 
 
-@pytest.mark.parametrize("kind", [Type.STREAM, Type.CREDIT, Type.CANCEL, Type.OK, 99, 1])
+@pytest.mark.parametrize("kind", [Type.CANCEL, Type.OK, 23, 99, 1])
 def test_a_frame_that_is_no_request_of_the_route_keeps_the_others_from_being_run(server, kind):
     response = post(server, push(1, b"a") + frame(kind, 2) + push(3, b"b"))
 

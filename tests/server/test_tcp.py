@@ -97,22 +97,6 @@ async def test_every_other_operation_is_a_call(tmp_path):
 
 
 @on_uvloop
-async def test_a_stream_delivers_within_its_credit_and_gives_back_at_the_end(tmp_path):
-    async with serving(tmp_path) as place:
-        peer = await place.peer()
-        await peer.ask(Type.PUSH, raw=push_body([b"x"] * 10))
-        stream = peer.request(Type.STREAM, requests.encode(requests.OpenStream("mail", credit=3, batch=2)))
-        replies = [answers.decode_leased(memoryview((await peer.next())[2])) for _ in range(2)]
-        assert [reply.count for reply in replies] == [2, 1]
-
-        peer.request(Type.CREDIT, requests.encode(requests.Credit(stream, 1)))
-        assert answers.decode_leased(memoryview((await peer.next())[2])).count == 1
-
-        peer.request(Type.CANCEL, requests.encode(requests.Cancel(stream)))
-        assert (await peer.lease()).count == 10
-
-
-@on_uvloop
 async def test_a_lease_that_is_cancelled_takes_nothing_and_is_not_answered(tmp_path):
     async with serving(tmp_path) as place:
         peer = await place.peer()
@@ -244,8 +228,6 @@ async def test_a_broker_that_stops_says_goodbye_and_answers_what_is_under_way(tm
         (Type.CALL, requests.encode(["read", {"queue": "mail", "timestamp": "yesterday"}]), "invalid_field"),
         (Type.CALL, requests.encode(["create_queue", {"queue": "q", "options": {"partition": 3}}]), "unknown_option"),
         (Type.CALL, requests.encode(["seek", {"queue": "mail", "group": "g", "to": "latest"}]), "queue_not_found"),
-        (Type.STREAM, requests.encode(["mail", "default", -1]), "invalid_field"),
-        (Type.STREAM, requests.encode(["mail", "default", 1, 0]), "invalid_field"),
         (Type.HELLO, requests.encode([99]), "bad_request"),
     ],
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """Producers and consumers of every kind, in threads and tasks, against one address; each notes what it was told.
 
 Messages of `jobs` are done by the group `default`, in several ways; some of them have a result, which is pushed in the
-transaction that settles the job. A stream reads both queues for the group `other`.
+transaction that settles the job. Consumers that speak frames read both queues for the group `other`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.model import Message, Outcome
 from penstock.replies import LeaseReply
 from penstock.wire.answers import decode_leased
 from penstock.wire.frames import Type
-from penstock.wire.requests import Credit, OpenStream, encode
+from penstock.wire.requests import Lease, encode
 from penstock.wire.requests import Settle as SettleOnWire
 from tests.simulation.history import OK, UNKNOWN, Got, History, Place, Row, Sent, Settle
 from tests.support.recorded import Record, place_of, sent
@@ -35,7 +35,6 @@ RULES: dict[str, Any] = {"partitions": 3, "max_attempts": 1000, "backoff_base_se
 WAIT_SECONDS = 0.2
 TIMEOUT_SECONDS = 100.0
 PATIENT: dict[str, Any] = {"timeout": TIMEOUT_SECONDS, "connect_seconds": TIMEOUT_SECONDS}
-STREAM_CREDIT = 50
 
 
 def record() -> Record:
@@ -93,7 +92,7 @@ class Crowd:
         self._thread("lingering", self._linger)
         self._thread("asyncio", self._on_a_loop)
         for queue in (JOBS, RESULTS):
-            self._thread(f"stream of {queue}", self._stream, queue)
+            self._thread(f"reader of {queue}", self._read, queue)
 
     def stop(self) -> None:
         """Have everybody finish; the broker must be up."""
@@ -226,36 +225,37 @@ class Crowd:
             with self._record.doing(name, "settle", settles=settles):
                 await leased.ack()
 
-    # a stream
+    # frames, the next lease asked for before the last is known to be settled
 
-    def _stream(self, name: str, queue: str) -> None:
+    def _read(self, name: str, queue: str) -> None:
         while not self._over.is_set():
             if not self._broker.up.wait(WAIT_SECONDS):
                 continue
             with suppress(ConnectionError), Caller(self._broker.port) as caller:
-                self._read_stream(name, queue, caller)
+                self._read_frames(name, queue, caller)
 
-    def _read_stream(self, name: str, queue: str, caller: Caller) -> None:
-        stream = caller.send(Type.STREAM, encode(OpenStream(queue, "other", STREAM_CREDIT, 10)))
+    def _read_frames(self, name: str, queue: str, caller: Caller) -> None:
+        lease = encode(Lease(queue, "other", 10, WAIT_SECONDS))
+        asked = caller.send(Type.LEASE, lease)
         settles: dict[int, Row] = {}
-        ended = False
-        while settles or not (ended or self._over.is_set()):
+        while settles or asked:
             if not caller.has_more(WAIT_SECONDS):
                 continue
             kind, correlation, body = caller.receive()
-            if kind == Type.LEASED and correlation == stream:
+            if correlation in settles:
+                self._record.told(settles.pop(correlation), OK if kind == Type.OK else UNKNOWN)
+            elif kind == Type.LEASED:
                 reply = decode_leased(memoryview(body))
                 found = [*gots(reply)]
                 for each in found:
                     self._delivered(name, queue, "other", each)
-                args = {"settles": [Settle(each, "other", "ack") for each in found]}
-                asked = caller.send(Type.SETTLE, encode(SettleOnWire(int(Outcome.ACKED), lease=reply.nonce)))
-                settles[asked] = self._record.begun(name, "settle", **args)
-                caller.send(Type.CREDIT, encode(Credit(stream, len(found))))
-            elif correlation in settles:
-                self._record.told(settles.pop(correlation), OK if kind == Type.OK else UNKNOWN)
-            elif kind == Type.END:
-                ended = True
+                if found:
+                    args = {"settles": [Settle(each, "other", "ack") for each in found]}
+                    settle = caller.send(Type.SETTLE, encode(SettleOnWire(int(Outcome.ACKED), lease=reply.nonce)))
+                    settles[settle] = self._record.begun(name, "settle", **args)
+                asked = 0 if self._over.is_set() else caller.send(Type.LEASE, lease)
+            elif correlation == asked:  # refused: the broker is stopping
+                asked = 0
 
     # notes
 

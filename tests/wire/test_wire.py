@@ -119,7 +119,6 @@ def test_no_body_breaks_a_decoder(data):
                 requests.Settle,
                 requests.Extend,
                 requests.Call,
-                requests.OpenStream,
             )
         ),
     ]

@@ -38,8 +38,6 @@ class Type(IntEnum):
     SETTLE = 20
     EXTEND = 21
     CALL = 22
-    STREAM = 23
-    CREDIT = 24
     PUSH_TYPED = 25
     PING = 26
     CANCEL = 27
@@ -48,7 +46,6 @@ class Type(IntEnum):
     ERROR = 33
     PUSHED = 34
     LEASED = 35
-    END = 36
     PONG = 37
     GOODBYE = 38
     PLACED = 39

@@ -125,29 +125,8 @@ class Transact(msgspec.Struct, forbid_unknown_fields=True):
     sequence: int = 0
 
 
-class OpenStream(msgspec.Struct, array_like=True):
-    """Have messages delivered as they come, `credit` of them before more credit is given."""
-
-    queue: str
-    group: str = "default"
-    credit: int = 0
-    batch: int = 100
-    lease_seconds: float | None = None
-    consumer: str = ""
-    partitions: Partitions | None = None
-    auto_ack: bool = False
-    start: PositionOnWire | None = None
-
-
-class Credit(msgspec.Struct, array_like=True, gc=False):
-    """Allow a stream, named by the correlation of its request, so many messages more."""
-
-    stream: int
-    messages: int
-
-
 class Cancel(msgspec.Struct, array_like=True, gc=False):
-    """Nobody waits any more for the answer to this request; also ends a stream."""
+    """Nobody waits for the reply to this request any more."""
 
     request: int
 

@@ -1,4 +1,4 @@
-"""The TCP protocol of the SDK: batches as they are stored, requests pipelined, streams with credit."""
+"""The TCP protocol of the SDK: batches as they are stored, requests pipelined."""
 
 from penstock.server.tcp.listener import TcpServer, start_tcp
 

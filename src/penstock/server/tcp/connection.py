@@ -8,13 +8,11 @@ bounded. Whatever cannot be a frame ends the connection, after an error that say
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from penstock import limits
-from penstock.broker import Client, Principal, Stream, StreamRequest
+from penstock.broker import Client, Principal
 from penstock.errors import BadRequest, PenstockError, Unavailable
-from penstock.model import check_name
 from penstock.server.dispatch import HANDLERS, SINGLES, TURN_FRAMES, Dispatch, is_heavy
 from penstock.server.tcp.json_tasks import JsonTaskProtocol
 from penstock.server.tcp.lingering_close import close_lingering
@@ -39,7 +37,6 @@ class TcpConnection(Dispatch, asyncio.Protocol):
         super().__init__(server.broker, nobody, server.spawn, server.flush_soon, server.frame_bytes_max)
         self._server = server
         self._splitter = Splitter(server.frame_bytes_max)
-        self._streams: dict[int, Stream] = {}
         self._json_tasks: JsonTaskProtocol | None = None  # in JSON
         self._reserved = 0  # of what all unread requests may take
         self._window_since: float | None = None  # in which a frame must grow
@@ -61,8 +58,6 @@ class TcpConnection(Dispatch, asyncio.Protocol):
         self._broker.unread.give_back(self._client.address, self._reserved)
         self._reserved = 0
         self._server.left(self)
-        for stream in list(self._streams.values()):
-            stream.close()
         if self._json_tasks is not None:
             self._json_tasks.close()
 
@@ -121,16 +116,12 @@ class TcpConnection(Dispatch, asyncio.Protocol):
     def pause_writing(self) -> None:
         self._is_full = True
         self._set_reading()
-        for stream in self._streams.values():
-            stream.pause()
         if self._json_tasks is not None:
             self._json_tasks.pause()
 
     def resume_writing(self) -> None:
         self._is_full = False
         self._set_reading()
-        for stream in list(self._streams.values()):
-            stream.resume()
         if self._json_tasks is not None:
             self._json_tasks.resume()
         self._go_on()
@@ -188,37 +179,6 @@ class TcpConnection(Dispatch, asyncio.Protocol):
         self._producer = (hello.producer, hello.epoch) if hello.producer else None
         self.is_greeted = True
 
-    # streams
-
-    def _stream(self, correlation: int, body: memoryview) -> None:
-        given = requests.decode(body, requests.OpenStream)
-        partitions = None if given.partitions is None else tuple(given.partitions)
-        request = StreamRequest(
-            check_name(given.queue),
-            check_name(given.group, "group"),
-            given.batch,
-            given.lease_seconds,
-            given.consumer,
-            partitions,
-            given.auto_ack,
-            given.start,
-        )
-        stream = self._broker.stream(
-            self._client, request, partial(self._send_leased, correlation), partial(self._ended, correlation)
-        )
-        self._streams[correlation] = stream
-        if self._is_full:
-            stream.pause()
-        if given.credit:
-            stream.credit(given.credit)
-
-    def _credit(self, correlation: int, body: memoryview) -> None:
-        self._unanswered -= 1  # it has no answer
-        given = requests.decode(body, requests.Credit)
-        stream = self._streams.get(given.stream)
-        if stream is not None:
-            stream.credit(given.messages)
-
     def _cancel(self, correlation: int, body: memoryview) -> None:
         self._unanswered -= 1  # it has no answer of its own; the request it is about gets none either
         given = requests.decode(body, requests.Cancel)
@@ -229,18 +189,7 @@ class TcpConnection(Dispatch, asyncio.Protocol):
         if pending is not None:
             pending.cancel()
             self._unanswered -= 1
-        stream = self._streams.pop(given.request, None)
-        if stream is not None:
-            stream.close()
-            self._unanswered -= 1
         self._set_reading()
-
-    def _ended(self, correlation: int, error: PenstockError | None) -> None:
-        self._streams.pop(correlation, None)
-        if error is None:
-            self._answer(Type.END, correlation)
-        else:
-            self._fail(correlation, error)
 
     # the end
 
@@ -272,7 +221,5 @@ class TcpConnection(Dispatch, asyncio.Protocol):
 
 TcpConnection.handlers = HANDLERS | {
     Type.HELLO: TcpConnection._hello,
-    Type.STREAM: TcpConnection._stream,
-    Type.CREDIT: TcpConnection._credit,
     Type.CANCEL: TcpConnection._cancel,
 }
