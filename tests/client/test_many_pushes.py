@@ -35,7 +35,7 @@ def on_a_loop(work):
 def counting():
     """How often a push was begun or went on: a list of one number."""
     steps = [0]
-    codes = {AsyncSession.room.__code__, AsyncSession._push.__code__, AsyncSession.answered.__code__}
+    codes = {AsyncSession.room.__code__, AsyncSession.ask_push.__code__, AsyncSession.answered.__code__}
 
     def note(frame, event, argument):
         if event == "call" and frame.f_code in codes:

@@ -13,7 +13,7 @@ from penstock.clock import ManualClock
 from penstock.model import Receipt
 from penstock.model_tasks import Finish, Submitted, TaskState, TaskSubmission, TaskView
 from penstock.remote.request import Request, execute
-from penstock.remote.session import AsyncRemoteSession, RemoteSession
+from penstock.remote.session import RemoteSession
 from penstock.wire import requests
 from penstock.wire.requests import encode
 
@@ -45,7 +45,7 @@ class Blocking(Asked, RemoteSession):
         return self.answer(request)
 
 
-class OnALoop(Asked, AsyncRemoteSession):
+class OnALoop(Asked, RemoteSession):
     async def ask(self, request: Request) -> Any:
         return self.answer(request)
 

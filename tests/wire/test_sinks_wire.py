@@ -81,7 +81,7 @@ def test_the_asyncio_session_does_the_same(session, broker):
         name = name_for("q", "s", 0, SystemClock().now(), bytes(10))
         local = staged(session, [b"a"])
         await remote.execute(ops.Stage("q", name, 0, session._disk.read(f"staging/{local[0]}")))
-        state = await remote.execute(ops.CommitSink("q", "s", 3, (name,)))
+        state: SinkState = await remote.execute(ops.CommitSink("q", "s", 3, (name,)))
         assert state == await remote.execute(ops.GetSinkState("q", "s"))
         await remote.execute(ops.DiscardStaged("q", [*local]))
         await remote.close()

@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, Final
 
 from penstock import limits
-from penstock.batch import Batch, encode_one
+from penstock.batch import encode_one
 from penstock.errors import Closed, LeaseLost, PenstockError, RateLimited, Unavailable
 from penstock.forks import refuse_in_forks
-from penstock.model import Durability, MessageId, Outcome, Receipt
+from penstock.model import MessageId, Outcome, Receipt
 from penstock.remote import request as asking
 from penstock.remote.connector import Connector, Transport
 from penstock.remote.exchange import Exchange, Garbled, tell
@@ -28,10 +28,10 @@ from penstock.remote.http_pool import HttpPool
 from penstock.remote.linger import AsyncLinger, resolve
 from penstock.remote.producer import nameless
 from penstock.remote.request import Request
-from penstock.remote.session import AsyncRemoteSession
+from penstock.remote.session import RemoteSession
 from penstock.remote.settings import Settings
-from penstock.replies import LeaseReply, PushReply
-from penstock.requests import PartitionChoice, Settling
+from penstock.replies import LeaseReply
+from penstock.requests import Settling
 from penstock.wire.frames import Buffer, Splitter
 
 OVERDUE_CHECK_SECONDS: Final = 0.25
@@ -39,7 +39,7 @@ JOINED_MIN: Final = 8
 RELEASE: Final = Settling(Outcome.RELEASED)
 
 
-class AsyncSession(AsyncRemoteSession):
+class AsyncSession(RemoteSession):
     """A session over TCP, for an event loop. Belongs to the loop on which it is first used."""
 
     def __init__(self, settings: Settings) -> None:
@@ -338,26 +338,16 @@ class AsyncSession(AsyncRemoteSession):
             return self._linger.push(queue, payload, self.loop or self._loop())
         request = asking.push_one(queue, payload)
         if self._waiting or self._is_full:
-            return self._push(request)
+            return self.ask_push(request)
         request.future = (self.loop or self._loop()).create_future()
         self.submit(request)
         future: asyncio.Future[MessageId] = request.future
         return future
 
-    async def _push(self, request: Request) -> Any:
+    async def ask_push(self, request: Request) -> Any:
         if self._transport is not None:
             await self.room()
         return await self.ask(request)
-
-    async def push_one(self, queue: str, data: bytes, durability: Durability | None) -> MessageId:
-        id: MessageId = await self._push(asking.push_encoded(queue, data, durability))
-        return id
-
-    async def push(
-        self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None
-    ) -> PushReply:
-        reply: PushReply = await self._push(asking.push(queue, batch, partition, durability))
-        return reply
 
     def pipeline(self) -> AsyncPipeline:
         return AsyncPipeline(self)

@@ -1,119 +1,66 @@
-"""What sessions over the wire have in common, whatever carries their requests: each call makes a request and asks."""
+"""The methods of a session over the wire: each makes a request and asks.
+
+They are written once for threads and for event loops. Where `ask` is a coroutine function, what they return is awaited.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from penstock import operations as ops
 from penstock.batch import Batch
-from penstock.model import Durability, MessageId, Receipt
+from penstock.model import Durability, Receipt
 from penstock.remote import request as requests
 from penstock.remote.request import Request
-from penstock.replies import LeaseReply, Piece, PushReply
+from penstock.replies import Piece
 from penstock.requests import LeaseRequest, Operation, PartitionChoice, Settling
-
-R = TypeVar("R")
 
 
 class RemoteSession:
-    """For threads. A transport implements `ask`, and the pushes of single messages as it does best."""
+    """A transport implements `ask`, and the pushes of single messages as it does best."""
 
     @abstractmethod
     def ask(self, request: Request) -> Any:
         """The reply to a request; its error is raised."""
 
-    def execute(self, operation: ops.Operation[R]) -> R:
-        """Execute an operation."""
-        reply: R = self.ask(requests.execute(operation))
-        return reply
+    def ask_push(self, request: Request) -> Any:
+        """As `ask`, for a push: a transport may hold it back while too many are under way."""
+        return self.ask(request)
 
-    def push_one(self, queue: str, data: bytes, durability: Durability | None) -> MessageId:
-        """Push a batch of one message."""
-        id: MessageId = self.ask(requests.push_encoded(queue, data, durability))
-        return id
+    def execute(self, operation: ops.Operation[Any]) -> Any:
+        """Execute an operation; its result."""
+        return self.ask(requests.execute(operation))
 
-    def push(self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None) -> PushReply:
-        """Push a batch."""
-        reply: PushReply = self.ask(requests.push(queue, batch, partition, durability))
-        return reply
+    def push_one(self, queue: str, data: bytes, durability: Durability | None) -> Any:
+        """Push a batch of one message; its `MessageId`."""
+        return self.ask_push(requests.push_encoded(queue, data, durability))
 
-    def lease(self, queue: str, group: str, request: LeaseRequest, wait_seconds: float = 0.0) -> LeaseReply:
-        """Lease messages; the broker waits up to `wait_seconds` for the first."""
-        reply: LeaseReply = self.ask(requests.lease(queue, group, request, wait_seconds))
-        return reply
+    def push(self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None) -> Any:
+        """Push a batch; a `PushReply`."""
+        return self.ask_push(requests.push(queue, batch, partition, durability))
 
-    def loaded(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
-        """What came over the wire is here."""
-        return pieces
-
-    def settle(self, receipts: Sequence[Receipt], how: Settling) -> None:
-        """End deliveries."""
-        self.ask(requests.settle(receipts, 0, how))
-
-    def settle_lease(self, nonce: int, how: Settling) -> None:
-        """End all deliveries that a lease still holds."""
-        self.ask(requests.settle((), nonce, how))
-
-    def extend(self, nonce: int, seconds: float) -> int:
-        """Hold a lease longer; the instant at which it ends, µs."""
-        expires_at: int = self.ask(requests.extend(nonce, seconds))
-        return expires_at
-
-    def transact(self, operations: Sequence[Operation]) -> list[list[MessageId]]:
-        """Pushes and settles, all or nothing; the ids of each push."""
-        ids: list[list[MessageId]] = self.ask(requests.transact(operations))
-        return ids
-
-
-class AsyncRemoteSession:
-    """For an event loop. A transport implements `ask`, and the pushes of single messages as it does best."""
-
-    @abstractmethod
-    async def ask(self, request: Request) -> Any:
-        """The reply to a request; its error is raised."""
-
-    async def execute(self, operation: ops.Operation[R]) -> R:
-        """Execute an operation."""
-        reply: R = await self.ask(requests.execute(operation))
-        return reply
-
-    async def push_one(self, queue: str, data: bytes, durability: Durability | None) -> MessageId:
-        """Push a batch of one message."""
-        id: MessageId = await self.ask(requests.push_encoded(queue, data, durability))
-        return id
-
-    async def push(
-        self, queue: str, batch: Batch, partition: PartitionChoice, durability: Durability | None
-    ) -> PushReply:
-        """Push a batch."""
-        reply: PushReply = await self.ask(requests.push(queue, batch, partition, durability))
-        return reply
-
-    async def lease(self, queue: str, group: str, request: LeaseRequest, wait_seconds: float = 0.0) -> LeaseReply:
-        """Lease messages; the broker waits up to `wait_seconds` for the first."""
-        reply: LeaseReply = await self.ask(requests.lease(queue, group, request, wait_seconds))
-        return reply
+    def lease(self, queue: str, group: str, request: LeaseRequest, wait_seconds: float = 0.0) -> Any:
+        """Lease messages, a `LeaseReply`; the broker waits up to `wait_seconds` for the first."""
+        return self.ask(requests.lease(queue, group, request, wait_seconds))
 
     def loaded(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
-        """What came over the wire is here."""
+        """Payloads that came over the wire are in memory."""
         return pieces
 
-    async def settle(self, receipts: Sequence[Receipt], how: Settling) -> None:
+    def settle(self, receipts: Sequence[Receipt], how: Settling) -> Any:
         """End deliveries."""
-        await self.ask(requests.settle(receipts, 0, how))
+        return self.ask(requests.settle(receipts, 0, how))
 
-    async def settle_lease(self, nonce: int, how: Settling) -> None:
+    def settle_lease(self, nonce: int, how: Settling) -> Any:
         """End all deliveries that a lease still holds."""
-        await self.ask(requests.settle((), nonce, how))
+        return self.ask(requests.settle((), nonce, how))
 
-    async def extend(self, nonce: int, seconds: float) -> int:
+    def extend(self, nonce: int, seconds: float) -> Any:
         """Hold a lease longer; the instant at which it ends, µs."""
-        expires_at: int = await self.ask(requests.extend(nonce, seconds))
-        return expires_at
+        return self.ask(requests.extend(nonce, seconds))
 
-    async def transact(self, operations: Sequence[Operation]) -> list[list[MessageId]]:
+    def transact(self, operations: Sequence[Operation]) -> Any:
         """Pushes and settles, all or nothing; the ids of each push."""
-        ids: list[list[MessageId]] = await self.ask(requests.transact(operations))
-        return ids
+        return self.ask(requests.transact(operations))
