@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from penstock.batch import Batch, encode_one_task, encode_one_with, fields, layout, values
+from penstock.batch import Batch, encode_one_task, encode_one_with, fields, layout
 from penstock.batch.fields import seal_fields
 from penstock.errors import InvalidField
 from penstock.limits import priority_default
@@ -76,9 +76,9 @@ def task_message(task: TaskSubmission) -> bytes:
         encode_envelope(task),
         key=task.key,
         priority=task.priority,
-        delay_us=values.delay_us(task.delay_seconds),
-        deliver_at_us=values.deliver_at_us(task.deliver_at),
-        ttl_us=values.ttl_us(task.ttl_seconds),
+        delay_us=fields.delay_us(task.delay_seconds),
+        deliver_at_us=fields.deliver_at_us(task.deliver_at),
+        ttl_us=fields.ttl_us(task.ttl_seconds),
         headers=task.headers,
         dedup_key=task.task_id if task.is_named else None,
         max_attempts=task.max_attempts,

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from penstock import limits
-from penstock.batch import encode_one_with, layout, values
+from penstock.batch import encode_one_with, fields, layout
 from penstock.errors import InputError, InvalidField, TooLarge
 from penstock.model import (
     MessageId,
@@ -63,9 +63,9 @@ def one(payload: Any, options: PushOptions) -> bytes:
         payload,
         key=key,
         priority=priority,
-        delay_us=values.delay_us(delay),
-        deliver_at_us=values.deliver_at_us(deliver_at),
-        ttl_us=values.ttl_us(ttl),
+        delay_us=fields.delay_us(delay),
+        deliver_at_us=fields.deliver_at_us(deliver_at),
+        ttl_us=fields.ttl_us(ttl),
         headers=headers,
         dedup_key=dedup_key,
         max_attempts=max_attempts,
@@ -364,14 +364,14 @@ def _message(task: TaskSubmission, where: str) -> None:
     check_seconds(task.delay_seconds, f"{where}delay_seconds")
     if task.ttl_seconds is not None and not check_seconds(task.ttl_seconds, f"{where}ttl_seconds"):
         raise InvalidField(f"{where}ttl_seconds: 0 would expire at once", hint="use None for no limit")
-    _within(lambda: values.deliver_at_us(task.deliver_at), where)
-    _within(lambda: values.max_attempts(task.max_attempts), where)
+    _within(lambda: fields.deliver_at_us(task.deliver_at), where)
+    _within(lambda: fields.check_max_attempts(task.max_attempts), where)
     if task.key is not None:
-        _within(lambda: values.text(layout.KEY, task.key), where)
+        _within(lambda: fields.encode_text(layout.KEY, task.key), where)
     if task.trace is not None:
-        _within(lambda: values.text(layout.TRACE, task.trace), where)
+        _within(lambda: fields.encode_text(layout.TRACE, task.trace), where)
     if task.headers is not None:
-        _within(lambda: values.headers(task.headers), where)
+        _within(lambda: fields.encode_headers(task.headers), where)
 
 
 def schedule(spec: ScheduleSpec) -> ScheduleSpec:
@@ -387,9 +387,9 @@ def schedule(spec: ScheduleSpec) -> ScheduleSpec:
     json_of(spec.args, "args", list)
     json_of(spec.kwargs, "kwargs", dict)
     _check_timeout(spec.timeout_seconds, "")
-    values.max_attempts(spec.max_attempts)
+    fields.check_max_attempts(spec.max_attempts)
     if spec.key is not None:
-        values.text(layout.KEY, spec.key)
+        fields.encode_text(layout.KEY, spec.key)
     for field in ("is_paused", "is_declared"):
         if not isinstance(getattr(spec, field), bool):
             raise InvalidField(f"{field}: {getattr(spec, field)!r} is neither true nor false")

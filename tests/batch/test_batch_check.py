@@ -47,7 +47,7 @@ PLAIN = bytes(Batch.build([b"a", b"bc"]).data)
 @pytest.fixture(autouse=True)
 def _no_arrow(monkeypatch):
     """Importing Arrow, or a module that hands bytes to it, fails in these tests."""
-    for module in ("pyarrow", "penstock.batch.arrow", "penstock.batch.views", "penstock.batch.arrow"):
+    for module in ("pyarrow", "penstock.batch.arrow", "penstock.batch.arrow", "penstock.batch.arrow"):
         monkeypatch.setitem(sys.modules, module, None)
 
 

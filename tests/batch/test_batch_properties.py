@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import limits
-from penstock.batch import TTL, Batch, encode_one, encode_one_with, one_with_ttl
+from penstock.batch import Batch, encode_one, encode_one_with, one_with_ttl
+from penstock.batch.layout import TTL
 from penstock.model import ContentType, Message, check_priority
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

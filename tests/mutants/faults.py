@@ -273,7 +273,7 @@ FAULTS: Final = (
     Fault(
         "nan-becomes-null",
         "NaN in a payload is stored as null",
-        "batch/values.py",
+        "batch/fields.py",
         "    if isinstance(value, float) and not isfinite(value):\n",
         "    if isinstance(value, float) and value is None:\n",
         ("tests/behaviour/test_bad_input.py",),

@@ -11,6 +11,9 @@ nothing: bytes reach them only after `parse(validate=True)`.
 are found by name and brought to the types above; what does not fit is refused by column and row. A name that is not
 known is an error, so a misspelt option is never silently dropped; the columns that Penstock itself adds when messages
 are read are ignored, so that a table that was read can be pushed again.
+
+Arrow makes objects from a column, and a column from objects, several times as fast as Python can; `layout` and `fields`
+import this module only for columns that are long enough to gain from it.
 """
 
 from __future__ import annotations
@@ -22,11 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock import limits
-from penstock.batch import fields, layout
-from penstock.batch.batch import Batch
-from penstock.batch.columns import Binary, Headers, Text
-from penstock.batch.layout import OFFSET
-from penstock.batch.values import (
+from penstock.batch import Batch, fields, layout
+from penstock.batch.fields import (
     FIXED_MAX,
     TEXT_BYTES_MAX,
     check_batch_bytes,
@@ -35,7 +35,7 @@ from penstock.batch.values import (
     check_range,
     refuse,
 )
-from penstock.batch.views import binary_array, offsets_array, text_array
+from penstock.batch.layout import OFFSET, Binary, Bytes, Headers, Int32s, Int64s, Text
 from penstock.errors import InputError, InvalidField
 from penstock.model import CONTENT_TYPE_NAMES, ContentType, suggestion
 
@@ -327,3 +327,46 @@ def _partitions(table: pa.Table) -> fields.Partitions | None:
     places = encoded.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)
     partitions: fields.Partitions = np.array([*names, None], object)[places].tolist()
     return partitions
+
+
+def binary_array(column: Binary, validity: Bytes | None = None, kind: pa.DataType | None = None) -> pa.Array:
+    """The column as an array of `kind`, binary by default."""
+    blob = pa.py_buffer(column.buffer)
+    blob = blob.slice(column.base) if column.base else blob
+    bits = None if validity is None else pa.py_buffer(np.ascontiguousarray(validity))
+    return pa.Array.from_buffers(kind or pa.binary(), len(column.offsets) - 1, [bits, aligned(column.offsets), blob])
+
+
+def text_array(column: Binary, validity: Bytes | None = None) -> pa.Array:
+    """The column as an array of strings."""
+    return binary_array(column, validity, pa.string())
+
+
+def offsets_array(offsets: Int32s) -> pa.Array:
+    """Offsets as an array of int32."""
+    return pa.Array.from_buffers(pa.int32(), len(offsets), [None, aligned(offsets)])
+
+
+def aligned(offsets: Int32s) -> pa.Buffer:
+    """Offsets as a buffer, copied if they are not aligned, as in a received frame they may be: Arrow refuses those."""
+    return pa.py_buffer(np.require(offsets, requirements=["A", "C"]))
+
+
+def objects(array: pa.Array) -> list[Any]:
+    """The values as Python objects."""
+    values: list[Any] = array.to_numpy(zero_copy_only=False).tolist()
+    return values
+
+
+def picked(column: Binary, rows: Int64s) -> pa.Array:
+    """Some rows, copied to an array of their own."""
+    return binary_array(column).take(pa.array(rows))
+
+
+def text_column(items: list[str | None]) -> Text | None:
+    """A column of these strings; None when one is not valid text, or they are too long together for one array."""
+    try:
+        array = pa.array(items, pa.string())
+    except UnicodeEncodeError:
+        return None
+    return Text.of(array) if isinstance(array, pa.Array) else None

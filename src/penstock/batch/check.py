@@ -16,13 +16,24 @@ import numpy as np
 
 from penstock import limits
 from penstock.batch import layout
-from penstock.batch.columns import Binary, Headers, Int32s, Text
-from penstock.batch.layout import BOUNDS, HEADER, SHAPE, Buffer, bitmap_bytes, offsets_bytes, padded
-from penstock.batch.values import FIXED_MAX, TEXT_BYTES_MAX, check_lengths, check_range, too_long
+from penstock.batch.fields import FIXED_MAX, TEXT_BYTES_MAX, check_lengths, check_range, too_long
+from penstock.batch.layout import (
+    BOUNDS,
+    HEADER,
+    SHAPE,
+    Binary,
+    Buffer,
+    Headers,
+    Int32s,
+    Text,
+    bitmap_bytes,
+    offsets_bytes,
+    padded,
+)
 from penstock.errors import BadBatch, InputError, InvalidField
 
 if TYPE_CHECKING:
-    from penstock.batch.batch import Batch
+    from penstock.batch import Batch
 
 
 _INT64: Final = struct.Struct("<q")

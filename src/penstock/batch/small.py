@@ -15,10 +15,9 @@ from typing import Any, Final, NamedTuple
 from crc32c import crc32c
 
 from penstock import limits
-from penstock.batch import fields, layout, values
-from penstock.batch.fields import seal_columns
+from penstock.batch import fields, layout
+from penstock.batch.fields import FIXED_MAX, check_batch_bytes, payload_of, seal_columns, too_long
 from penstock.batch.layout import HEADER_BYTES, MAGIC, PADS, PLAIN, VERSION, Buffer
-from penstock.batch.values import FIXED_MAX, check_batch_bytes, payload_of, too_long
 from penstock.errors import InvalidField
 from penstock.model import ContentType, check_priority
 
@@ -79,7 +78,7 @@ def encode_one_with(
     """The batch of one message with options; those at their default take no room."""
     content, kind = payload_of(payload)
     if content_type is not None:
-        kind = values.content_type(content_type)
+        kind = fields.check_content_type(content_type)
     flags = 0
     columns: list[bytes] = []
     words = (priority, delay_us, deliver_at_us, ttl_us, max_attempts, kind)
@@ -153,7 +152,7 @@ def _fixed(
         (layout.DELAY, delay_us, 0),
         (layout.DELIVER_AT, deliver_at_us, 0),
         (layout.TTL, ttl_us, 0),
-        (layout.MAX_ATTEMPTS, values.max_attempts(max_attempts), 0),
+        (layout.MAX_ATTEMPTS, fields.check_max_attempts(max_attempts), 0),
         (layout.CONTENT_TYPE, kind, 0),
     )
     for flag, value, default in words:
@@ -171,12 +170,12 @@ def _in_range(flag: int, value: Any) -> int:
 
 
 def _one_text(flag: int, text: str) -> tuple[bytes, bytes, bytes]:
-    encoded = values.text(flag, text)
+    encoded = fields.encode_text(flag, text)
     return _text_head(1, 0, len(encoded)), encoded, PADS[-len(encoded) % 8]
 
 
 def _one_headers(headers: Mapping[str, str]) -> list[bytes]:
-    names, contents = values.headers(headers)
+    names, contents = fields.encode_headers(headers)
     return [_bounds(0, len(names)), *_one_binary(names), *_one_binary(contents)]
 
 

@@ -12,7 +12,8 @@ from typing import Final
 import msgspec
 
 from penstock import limits
-from penstock.batch import KEY, Batch
+from penstock.batch import Batch
+from penstock.batch.layout import KEY
 from penstock.model import Message, Receipt
 from penstock.replies import LeaseReply, Piece
 

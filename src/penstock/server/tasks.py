@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from penstock import limits, validation
 from penstock import operations as ops
-from penstock.batch import HEADERS, KEY, PRIORITY, TRACE
+from penstock.batch.layout import HEADERS, KEY, PRIORITY, TRACE
 from penstock.broker import Broker, Client
 from penstock.broker.callbacks import awaited_answer_of, raised
 from penstock.broker.reply_size import receipts_in, split

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Union, get_args, get_origin, get_type_h
 
 import msgspec
 
-from penstock.batch.values import refuse_not_finite
+from penstock.batch.fields import refuse_not_finite
 from penstock.errors import InvalidField
 from penstock.tasks.endings import EarlyEnd
 

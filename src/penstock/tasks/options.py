@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from penstock import limits
-from penstock.batch import values
+from penstock.batch import fields
 from penstock.errors import InvalidField, UnknownOption
 from penstock.model import OPTION_RANGES, check_name, check_priority, check_seconds, suggestion, to_datetime, to_micros
 from penstock.model_tasks import MissedPolicy, ParentPolicy, Takes
@@ -177,11 +177,11 @@ def _timeout(value: Any) -> float | None:
 
 
 def _ttl(value: Any) -> float | None:
-    return None if value is None else values.ttl_us(value) / 1e6
+    return None if value is None else fields.ttl_us(value) / 1e6
 
 
 def _attempts(value: Any) -> int | None:
-    return None if value is None else values.max_attempts(value)
+    return None if value is None else fields.check_max_attempts(value)
 
 
 def _instant(value: Any) -> datetime | None:
@@ -227,7 +227,7 @@ def _errors(value: Any) -> tuple[type[BaseException], ...]:
 
 def _headers(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
     if value is not None:
-        values.headers(value)
+        fields.encode_headers(value)
     return value
 
 

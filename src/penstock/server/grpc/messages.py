@@ -14,8 +14,9 @@ import msgspec
 import numpy as np
 
 from penstock import limits, validation
-from penstock.batch import CONTENT_TYPE, HEADERS, KEY, PRIORITY, TRACE, Batch, fields, layout
+from penstock.batch import Batch, fields, layout
 from penstock.batch.fields import seal_fields
+from penstock.batch.layout import CONTENT_TYPE, HEADERS, KEY, PRIORITY, TRACE
 from penstock.broker import Broker, Client, StreamRequest
 from penstock.broker.reply_size import split
 from penstock.errors import InvalidField, PenstockError
