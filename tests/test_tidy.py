@@ -36,7 +36,7 @@ SHARD = {"shard", "task_index"}
 WIRE = BASE | {"batch", "envelopes", "requests", "replies", "validation", "operations", "wire"}
 # What users hold knows the session, never what is behind it.
 FACE = WIRE | {"embedded", "remote"}
-SERVER = CORE | SHARD | WIRE | {"embedded", "config", "telemetry", "broker"}
+SERVER = CORE | SHARD | WIRE | {"access", "embedded", "config", "telemetry", "broker"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "limits": set(),
@@ -52,6 +52,7 @@ LAYERS: dict[str, set[str]] = {
     "requests": BASE | {"batch"},
     "validation": BASE | {"batch", "requests"},
     "operations": BASE | {"batch", "requests", "replies", "validation"},
+    "access": BASE | {"operations", "storage.disk"},
     "delivery": BASE | {"batch", "envelopes", "requests"},
     "storage": FORMATS,
     "journal": FORMATS | {"storage"},
@@ -60,13 +61,13 @@ LAYERS: dict[str, set[str]] = {
     "task_index": CORE | {"shard.shard", "shard.engine"},
     "repair": CORE | SHARD,
     "verify": CORE | SHARD,
-    "embedded": CORE | SHARD | {"operations"},
+    "embedded": CORE | SHARD | {"operations", "access"},
     "wire": WIRE,
     "config": BASE,
     "telemetry": CORE | SHARD | {"embedded"},
-    "broker": CORE | SHARD | WIRE | {"embedded", "config", "telemetry"},
+    "broker": CORE | SHARD | WIRE | {"access", "embedded", "config", "telemetry"},
     "server": SERVER,
-    "remote": WIRE,
+    "remote": WIRE | {"access.discovery"},
     "client": FACE,
     "aio": FACE | {"client"},
     "tasks": FACE | {"client", "aio"},

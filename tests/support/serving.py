@@ -11,11 +11,11 @@ from typing import Any
 
 import uvloop
 
-from penstock.broker import Broker, Client, Principal
+from penstock.broker import LOCAL, Broker, Client
 from penstock.embedded import Session
 
 SECONDS = 200  # nothing takes that long, however loaded the machine; a hang fails instead of hanging
-SOMEONE = Client(Principal(), "test", "127.0.0.1", "test")
+SOMEONE = Client(LOCAL, "test", "127.0.0.1", "test")
 
 
 def on_uvloop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

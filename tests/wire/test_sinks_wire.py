@@ -14,7 +14,7 @@ import pytest
 
 from penstock import operations as ops
 from penstock.broker import Broker
-from penstock.broker.access import ANONYMOUS, Client
+from penstock.broker.access import LOCAL, Client
 from penstock.clock import SystemClock
 from penstock.embedded import Session
 from penstock.errors import NotAuthorised, SinkConflict
@@ -116,7 +116,7 @@ def test_who_may_not_push_to_the_queue_may_do_nothing_here(session):
 
     async def attempt() -> None:
         broker = Broker(session, authorise=authorise)
-        client = Client(ANONYMOUS, "test", "nowhere", "tcp")
+        client = Client(LOCAL, "test", "nowhere", "tcp")
         name = name_for("q", "s", 0, 0, bytes(10))
         asked = [
             ops.Stage("q", name, 0, b""),

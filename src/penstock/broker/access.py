@@ -1,4 +1,4 @@
-"""Who asks, and whether they may: the one seam that every protocol passes through."""
+"""Who asks: the one value that every protocol makes, and every request carries."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ from collections.abc import Callable
 
 import msgspec
 
+from penstock.access.grants import LOCAL, Principal
 from penstock.operations import Action
 
+__all__ = ["LOCAL", "Authorise", "Client", "Principal"]
 
-class Principal(msgspec.Struct, frozen=True):
-    """Who somebody is."""
-
-    name: str = "anonymous"
-
-
-ANONYMOUS = Principal()
+# (who, what, queue): raises `NotAuthorised`. The queue is "" when the broker itself is meant.
+Authorise = Callable[[Principal, Action, str], None]
 
 
 class Client(msgspec.Struct, frozen=True):
@@ -28,13 +25,5 @@ class Client(msgspec.Struct, frozen=True):
     identity: str = ""  # whose tokens a limit per client takes: the principal's, or the address's if nobody has a name
 
     def __post_init__(self) -> None:
-        who = self.principal.name if self.principal != ANONYMOUS else self.address
+        who = self.address if self.principal is LOCAL else self.principal.name
         msgspec.structs.force_setattr(self, "identity", who)
-
-
-# (who, what, queue): raises `NotAuthorised`. The queue is "" when the broker itself is meant.
-Authorise = Callable[[Principal, Action, str], None]
-
-
-def allow_all(principal: Principal, action: Action, queue: str) -> None:
-    """Everybody may do everything."""

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar, cast
 import msgspec
 
 from penstock.batch import Batch
-from penstock.broker.access import Authorise, Client, allow_all
+from penstock.broker.access import Authorise, Client, Principal
 from penstock.broker.callbacks import OnReply, answer_of, raised, resolve
 from penstock.broker.events import ALL_TASKS, QUEUES, Events, Listener, TasksWanted, Topic
 from penstock.broker.leases import Pending, Stream, StreamRequest
@@ -46,7 +46,9 @@ _MAY_READ_FILES: Final = (Outcome.RETRIED, Outcome.REJECTED)  # a dead letter is
 class Broker:
     """Executes requests. Create it on the running loop; `close` ends it, the session stays open."""
 
-    def __init__(self, session: Session, *, authorise: Authorise = allow_all, meter: Meter | None = None) -> None:
+    def __init__(
+        self, session: Session, *, authorise: Authorise = Principal.require, meter: Meter | None = None
+    ) -> None:
         self.session = session
         self.shard = session.shard
         self.clock = session.shard.clock

@@ -37,6 +37,7 @@ class Action(StrEnum):
     PUSH = "push"
     CONSUME = "consume"  # lease and settle
     READ = "read"  # payloads
+    UNMASK = "unmask"  # the masked fields in them
     MONITOR = "monitor"  # counters and names
     MANAGE = "manage"  # a queue, its groups, its messages and tasks
     OPERATE = "operate"  # the broker itself
@@ -90,6 +91,13 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, forbid_unknown_field
     def queues(self) -> Iterable[str]:
         """The queues it touches; empty text is the broker as a whole."""
         return (getattr(self, "queue", None) or "",)
+
+    def visible(self, reply: Any, may: Callable[[str], bool]) -> Any:
+        """The part of the reply that somebody may see, who may see the queues for which `may` is true.
+
+        Operations that list things over all queues touch none of them and narrow their reply here.
+        """
+        return reply
 
     @property
     def wait_seconds(self) -> float:

@@ -20,7 +20,7 @@ from grpc_reflection.v1alpha import reflection
 from penstock import limits, validation
 from penstock import operations as ops
 from penstock.batch import Batch
-from penstock.broker import Broker, Client, Principal
+from penstock.broker import LOCAL, Broker, Client
 from penstock.broker.reply_size import receipts_in, split
 from penstock.errors import Internal, PenstockError, Unavailable
 from penstock.model import Outcome, check_name
@@ -204,7 +204,7 @@ def _client_of(context: Any) -> Client:
     """Who calls. A peer reads `ipv4:127.0.0.1:51234`, `ipv6:%5B::1%5D:51234` or `unix:`."""
     named = _metadata(context)
     address = unquote(context.peer().partition(":")[2].rpartition(":")[0]).strip("[]")
-    return Client(Principal(), named.get("penstock-client") or named.get("user-agent", ""), address, "grpc")
+    return Client(LOCAL, named.get("penstock-client") or named.get("user-agent", ""), address, "grpc")
 
 
 async def _abort(context: Any, method: str, error: Exception) -> NoReturn:

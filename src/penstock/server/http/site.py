@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from penstock import limits
-from penstock.broker import Broker, Client, Principal
+from penstock.broker import LOCAL, Broker, Client
 from penstock.errors import PenstockError, QueueFull, RateLimited
 from penstock.server.http.origins import Browsers, Proxies
 from penstock.wire.errors import http_status
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 JSON: Final = b"application/json"
 EXPOSED: Final = b"x-request-id, retry-after"
 
-_PRINCIPAL: Final = Principal()
+
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus
 }
@@ -105,7 +105,7 @@ class Site:
 
     def client(self, name: str, address: str) -> Client:
         """Who asks."""
-        return Client(_PRINCIPAL, name, address, "http")
+        return Client(LOCAL, name, address, "http")
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine on behalf of a request; it is cancelled when the server is closed."""

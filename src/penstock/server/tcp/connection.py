@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
 from penstock import limits
-from penstock.broker import Client, Principal
+from penstock.broker import LOCAL, Client
 from penstock.errors import BadRequest, PenstockError, Unavailable
 from penstock.server.dispatch import HANDLERS, SINGLES, TURN_FRAMES, Dispatch, is_heavy
 from penstock.server.tcp.json_tasks import JsonTaskProtocol
@@ -33,7 +33,7 @@ class TcpConnection(Dispatch, asyncio.Protocol):
     """One client."""
 
     def __init__(self, server: TcpServer) -> None:
-        nobody = Client(Principal(), "", "", "tcp")
+        nobody = Client(LOCAL, "", "", "tcp")
         super().__init__(server.broker, nobody, server.spawn, server.flush_soon, server.frame_bytes_max)
         self._server = server
         self._splitter = Splitter(server.frame_bytes_max)
@@ -50,7 +50,7 @@ class TcpConnection(Dispatch, asyncio.Protocol):
         self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
         peer = transport.get_extra_info("peername")
         address = peer[0] if isinstance(peer, tuple) else "local"
-        self._client = Client(Principal(), "", address, "tcp")
+        self._client = Client(LOCAL, "", address, "tcp")
         self._server.joined(self)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -175,7 +175,7 @@ class TcpConnection(Dispatch, asyncio.Protocol):
     def _hello(self, correlation: int, body: memoryview) -> None:
         super()._hello(correlation, body)
         hello = requests.decode(body, requests.Hello)
-        self._client = Client(Principal(), hello.client[: limits.name_length_max], self._client.address, "tcp")
+        self._client = Client(LOCAL, hello.client[: limits.name_length_max], self._client.address, "tcp")
         self._producer = (hello.producer, hello.epoch) if hello.producer else None
         self.is_greeted = True
 

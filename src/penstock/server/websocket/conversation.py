@@ -18,7 +18,7 @@ import msgspec
 
 from penstock import validation
 from penstock.batch import Batch
-from penstock.broker import Broker, Client, Principal, Stream, StreamRequest
+from penstock.broker import LOCAL, Broker, Client, Stream, StreamRequest
 from penstock.broker.callbacks import answer_of
 from penstock.broker.events import Event, Listener, TasksWanted
 from penstock.broker.reply_size import size_of, split
@@ -421,7 +421,7 @@ class WebSockets:
 
     async def serve(self, socket: Socket) -> None:
         """One socket, until its end."""
-        client = Client(Principal(), socket.client_name, socket.address, "websocket")
+        client = Client(LOCAL, socket.client_name, socket.address, "websocket")
         conversation = Conversation(self._broker, client, socket)
         self._open.add(conversation)
         self._broker.meter.connected("websocket")

@@ -1,0 +1,211 @@
+"""Grants, roles and principals: who may do what, on which queues.
+
+A grant is an action and a pattern of queues: `push:orders`, `consume:shop.*`, `read:*`. A pattern is a name, a prefix
+that ends with `*`, or `*`. The name of a queue includes its dead-letter queue. A role is a named list of grants;
+`viewer:shop.*` is the role with every `*` of it narrowed to that pattern. What no grant allows is denied.
+
+Names that begin with `penstock.` belong to the broker: `*` does not include them, only a pattern that spells the
+prefix out does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from penstock.errors import InvalidField, NotAuthorised
+from penstock.model import check_name, suggestion
+from penstock.operations.base import Action
+
+RESERVED_PREFIX: Final = "penstock."
+DEAD_LETTER_SUFFIX: Final = ".dlq"
+EVERY_QUEUE: Final = "*"
+BROKER: Final = ""  # in place of a queue: the broker as a whole
+ANSWERS_MAX: Final = 10_000  # that a principal keeps
+
+# Actions on the broker as a whole: a pattern of queues would mean nothing.
+BROKER_ACTIONS: Final = frozenset({Action.OPERATE, Action.EXPORT})
+
+ROLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "producer": ("push:*",),
+    "consumer": ("consume:*",),
+    "viewer": ("monitor:*",),
+    "reader": ("monitor:*", "read:*"),
+    "operator": ("monitor:*", "read:*", "unmask:*", "manage:*"),
+    "owner": (
+        *(f"{action}:*" for action in Action),
+        *(f"{action}:{RESERVED_PREFIX}*" for action in Action if action not in BROKER_ACTIONS),
+    ),
+}
+
+
+class Grant(msgspec.Struct, frozen=True, order=True):
+    """One action on the queues that a pattern matches."""
+
+    action: Action
+    pattern: str
+
+    def __str__(self) -> str:
+        return f"{self.action}:{self.pattern}"
+
+    def matches(self, queue: str) -> bool:
+        """Whether the pattern includes this queue; `BROKER` is included by `*` alone."""
+        pattern = self.pattern
+        if queue.startswith(RESERVED_PREFIX) and not pattern.startswith(RESERVED_PREFIX):
+            return False
+        if pattern.endswith("*"):
+            return queue.startswith(pattern[:-1])
+        return pattern in (queue, queue.removesuffix(DEAD_LETTER_SUFFIX))
+
+
+class Principal:
+    """Somebody who was authenticated, and what they may do.
+
+    One object stands for a principal as long as it is connected: a change of its grants is seen by every connection
+    at once, and `revoke` calls whoever must end something.
+    """
+
+    __slots__ = ("_answers", "_on_revoked", "grants", "is_revoked", "name", "namespace")
+
+    def __init__(self, name: str, grants: Iterable[Grant] = (), namespace: str = "") -> None:
+        self.name = name
+        self.namespace = namespace
+        self.grants = tuple(grants)
+        self.is_revoked = False
+        self._answers: dict[tuple[Action, str], bool] = {}
+        self._on_revoked: set[Callable[[], object]] = set()
+
+    def __repr__(self) -> str:
+        return f"Principal({self.name!r})"
+
+    def may(self, action: Action, queue: str) -> bool:
+        """Whether some grant allows this. `queue` is `BROKER` when the broker as a whole is meant."""
+        answer = self._answers.get((action, queue))
+        return self._decide(action, queue) if answer is None else answer
+
+    def _decide(self, action: Action, queue: str) -> bool:
+        if len(self._answers) >= ANSWERS_MAX:
+            self._answers.clear()
+        allowed = not self.is_revoked and any(grant.action is action and grant.matches(queue) for grant in self.grants)
+        self._answers[action, queue] = allowed
+        return allowed
+
+    def require(self, action: Action, queue: str) -> None:
+        """Raise `NotAuthorised` unless this is allowed."""
+        if not self.may(action, queue):
+            raise denial(self, action, queue)
+
+    def change(self, grants: Iterable[Grant], namespace: str) -> None:
+        """Replace the grants; what was decided before is forgotten."""
+        self.grants, self.namespace = tuple(grants), namespace
+        self._answers.clear()
+
+    def revoke(self) -> None:
+        """Deny everything from now on, and end what was begun."""
+        self.is_revoked = True
+        self._answers.clear()
+        callbacks, self._on_revoked = self._on_revoked, set()
+        for end in callbacks:
+            end()
+
+    def once_revoked(self, end: Callable[[], object]) -> None:
+        """Have `end` called when the principal is revoked."""
+        self._on_revoked.add(end)
+
+    def forget(self, end: Callable[[], object]) -> None:
+        """Take back `once_revoked`."""
+        self._on_revoked.discard(end)
+
+
+def denial(principal: Principal, action: Action, queue: str) -> NotAuthorised:
+    """The error for who may not do this: it names the missing grant."""
+    if queue == BROKER:
+        what, grant = f"{action} on the broker", f"{action}:*"
+    else:
+        what, grant = f"{action} on queue {queue!r}", f"{action}:{queue}"
+    return NotAuthorised(f"{principal.name!r} may not {what}", hint=f"ask an owner for the grant {grant}")
+
+
+# From text.
+
+
+def parse_grants(
+    texts: Iterable[str], roles: Mapping[str, Iterable[str]] = ROLES, prefix: str = ""
+) -> tuple[Grant, ...]:
+    """Grants from texts such as `push:orders` or `viewer:shop.*`, inside `prefix` if that is given.
+
+    Raises `InvalidField` on an action or role that does not exist and on a pattern that cannot match, or that reaches
+    outside the prefix.
+    """
+    grants: dict[Grant, None] = {}
+    for text in texts:
+        for grant in _parse(text, roles):
+            grants[_inside(grant, prefix, text)] = None
+    return tuple(grants)
+
+
+def _parse(text: object, roles: Mapping[str, Iterable[str]]) -> Iterable[Grant]:
+    if not isinstance(text, str):
+        raise InvalidField(f"grants: {text!r} is not text", hint=_HINT)
+    names, _, pattern = text.partition(":")
+    if pattern or ":" in text:
+        _check_pattern(pattern, text)
+    for name in names.split(","):
+        if name in roles:
+            for part in roles[name]:
+                for grant in _parse(part, {}):
+                    yield _narrowed(grant, pattern)
+        elif name in _ACTIONS:
+            yield _checked(Grant(Action(name), pattern or EVERY_QUEUE), text)
+        else:
+            near = suggestion(name, (*_ACTIONS, *roles))
+            raise InvalidField(f"grants: {text!r} names no action or role; {near}", hint=_HINT)
+
+
+def _narrowed(grant: Grant, pattern: str) -> Grant:
+    """A grant of a role, for these queues only. The broker as a whole has no part that could be granted."""
+    if not pattern or pattern == EVERY_QUEUE or grant.pattern != EVERY_QUEUE:
+        return grant
+    if grant.action in BROKER_ACTIONS:
+        raise InvalidField(
+            f"grants: {grant.action} is for the broker as a whole, not for {pattern!r}",
+            hint="grant the role without a pattern, or single actions such as manage:orders",
+        )
+    return Grant(grant.action, pattern)
+
+
+def _checked(grant: Grant, text: str) -> Grant:
+    if grant.action in BROKER_ACTIONS and grant.pattern != EVERY_QUEUE:
+        raise InvalidField(f"grants: {text!r}: {grant.action} is for the broker as a whole", hint=f"{grant.action}:*")
+    return grant
+
+
+def _check_pattern(pattern: str, text: str) -> None:
+    stem = pattern.removesuffix("*")
+    if not pattern or "*" in stem:
+        raise InvalidField(f"grants: {text!r}: {pattern!r} is no pattern of queues", hint=_HINT)
+    if stem:
+        check_name(stem.rstrip(".") or stem, "grants")
+
+
+def _inside(grant: Grant, prefix: str, text: str) -> Grant:
+    """The grant, within the queues of a namespace: `*` means all of these."""
+    if not prefix:
+        return grant
+    if grant.action in BROKER_ACTIONS:
+        raise InvalidField(f"grants: {text!r} is about the whole broker, and a namespace is a part of it")
+    if grant.pattern == EVERY_QUEUE:
+        return Grant(grant.action, prefix + EVERY_QUEUE)
+    if not grant.pattern.startswith(prefix):
+        raise InvalidField(f"grants: {text!r} reaches outside the namespace", hint=f"its queues begin with {prefix!r}")
+    return grant
+
+
+_ACTIONS: Final = tuple(str(action) for action in Action)
+_HINT: Final = "a grant is like push:orders, consume:shop.* or viewer:*"
+
+OWNER: Final = parse_grants(("owner",))
+# Whoever uses a broker without access control, and whoever is in the same process.
+LOCAL: Final = Principal("local", OWNER)
