@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.growth import COSTS
-from bench.growth.measuring import Steps, counted, exponent
+from bench.growth.cost import COSTS, Steps, counted, exponent
 
 
 @pytest.mark.parametrize("name", COSTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
-from bench.growth.cost import CONSTANT, Cost, Setting, Work
+from bench.growth.cost import CONSTANT, Setting, Work, cost
 from penstock import Message
 from penstock.delivery import dedup
 
@@ -18,12 +18,27 @@ def _push(setting: Setting, first: int, count: int) -> None:
         queue.push_many([Message(payload=b"", dedup_key=f"order-{number}") for number in range(start, end)])
 
 
+@cost(
+    "dedup: push 1,000 new keys",
+    "keys known",
+    (70_000, 280_000, 1_120_000),
+    (1_000, 8_000),
+    exponent_max=CONSTANT,
+    repeats=1,
+)
 def push_beside(setting: Setting, known: int) -> Work:
     """A thousand new keys."""
     _push(setting, 0, known)
     return lambda: _push(setting, known, BATCH)
 
 
+@cost(
+    "dedup: push one new key",
+    "keys known, in small runs",
+    (1_000, 8_000, 64_000),
+    (1_000, 16_000),
+    exponent_max=CONSTANT,
+)
 def push_beside_runs(setting: Setting, known: int) -> Work:
     """One new key, beside as many runs as a checkpoint leaves, whatever the size of a run."""
     for name, number in (("HOT_MAX", 100), ("AT_ONCE_MAX", 200)):
@@ -32,24 +47,3 @@ def push_beside_runs(setting: Setting, known: int) -> Work:
         _push(setting, first, 100)
     setting.session.checkpoint()
     return lambda: _push(setting, known, 1)
-
-
-COSTS = [
-    Cost(
-        "dedup: push 1,000 new keys",
-        "keys known",
-        push_beside,
-        sizes=(70_000, 280_000, 1_120_000),
-        steps_at=(1_000, 8_000),
-        exponent_max=CONSTANT,
-        repeats=1,
-    ),
-    Cost(
-        "dedup: push one new key",
-        "keys known, in small runs",
-        push_beside_runs,
-        sizes=(1_000, 8_000, 64_000),
-        steps_at=(1_000, 16_000),
-        exponent_max=CONSTANT,
-    ),
-]

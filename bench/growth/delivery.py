@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 
-from bench.growth.cost import CONSTANT, LINEAR, Cost, Setting, Work
+from bench.growth.cost import CONSTANT, LINEAR, Setting, Work, cost
 from penstock import Message
 from penstock import operations as ops
 from penstock.errors import GroupNotFound
@@ -26,12 +26,14 @@ def _half_read(setting: Setting, partitions: int) -> None:
     run_operation(setting.session, ops.Seal())
 
 
+@cost("stats", "sealed partitions", (250, 1_000, 4_000), (60, 480), hold_exponent_max=1.15)
 def stats_of_sealed(setting: Setting, partitions: int) -> Work:
     """The account of a queue."""
     _half_read(setting, partitions)
     return setting.ps.queue("mail").stats
 
 
+@cost("seek to a time", "sealed partitions", (250, 1_000, 4_000), (60, 480), hold_exponent_max=1.15)
 def seek_in_sealed(setting: Setting, partitions: int) -> Work:
     """A group moves to an instant within each segment."""
     began = setting.clock.now()
@@ -40,6 +42,7 @@ def seek_in_sealed(setting: Setting, partitions: int) -> Work:
     return lambda: run_operation(setting.session, ops.Seek("mail", "default", moment, None))
 
 
+@cost("leases that run out", "of them, together", (5_000, 20_000, 80_000), (1_500, 6_000))
 def end_leases(setting: Setting, leases: int) -> Work:
     """Single leases that run out together."""
     queue = setting.ps.create_queue("mail", lease_seconds=10.0)
@@ -56,6 +59,7 @@ def end_leases(setting: Setting, leases: int) -> Work:
     return work
 
 
+@cost("expiry", "messages, together", (4_000, 16_000, 64_000), (1_500, 6_000))
 def expire(setting: Setting, messages: int) -> Work:
     """Messages that expire together, each pushed on its own."""
     queue = setting.ps.create_queue("mail", ttl_seconds=10.0)
@@ -64,6 +68,7 @@ def expire(setting: Setting, messages: int) -> Work:
     return _until_settled(setting)
 
 
+@cost("eviction", "messages, together", (4_000, 16_000, 60_000), (1_500, 6_000))
 def evict(setting: Setting, messages: int) -> Work:
     """Messages that have waited too long, each pushed on its own."""
     queue = setting.ps.create_queue("mail", max_wait_seconds=10.0, max_wait_action="drop")
@@ -83,6 +88,7 @@ def _until_settled(setting: Setting) -> Work:
     return work
 
 
+@cost("messages that come due", "leases that wait", (1_280, 5_120, 20_480), (100, 1_600), exponent_max=CONSTANT)
 def wake_for_due(setting: Setting, waiters: int) -> Work:
     """A delay and a retry end while many wait for a message."""
     queue = setting.ps.create_queue("mail")
@@ -96,6 +102,7 @@ def wake_for_due(setting: Setting, waiters: int) -> Work:
     return lambda: setting.session.shard.look(lambda now: None)
 
 
+@cost("creating two groups", "groups", (512, 2_048, 8_192), (50, 400), exponent_max=CONSTANT)
 def create_groups(setting: Setting, groups: int) -> Work:
     """One more group, and the next call after it."""
     queue = setting.ps.create_queue("mail")
@@ -110,6 +117,7 @@ def create_groups(setting: Setting, groups: int) -> Work:
     return work
 
 
+@cost("a push that drops the oldest", "groups", (512, 2_048, 8_192), (50, 400), hold_exponent_max=LINEAR)
 def drop_oldest(setting: Setting, groups: int) -> Work:
     """A push to a queue that is full for every one of its groups."""
     queue = setting.ps.create_queue("mail", max_length=10, overflow="drop_oldest")
@@ -119,6 +127,7 @@ def drop_oldest(setting: Setting, groups: int) -> Work:
     return lambda: queue.push(b"x")
 
 
+@cost("redrive", "dead letters", (2_500, 10_000, 40_000), (1_500, 6_000))
 def redrive(setting: Setting, letters: int) -> Work:
     """All dead letters go back to where they died."""
     queue = setting.ps.create_queue("mail")
@@ -127,6 +136,15 @@ def redrive(setting: Setting, letters: int) -> Work:
     return queue.dlq.redrive
 
 
+# about 200 are needed to make 10,000 partitions and 1,000 queues in one frame
+@cost(
+    "transaction that makes queues and partitions",
+    "acks and twice as many pushes",
+    (1_000, 4_000, 10_000),
+    (200, 1_600),
+    hold_exponent_max=LINEAR,
+    hold_ms_max=400.0,
+)
 def transact(setting: Setting, operations: int) -> Work:
     """Acks, and pushes that make a partition or a queue each, in one frame."""
     queue = setting.ps.create_queue("mail")
@@ -144,6 +162,13 @@ def transact(setting: Setting, operations: int) -> Work:
     return work
 
 
+@cost(
+    "transaction over queues that exist",
+    "acks and twice as many pushes",
+    (1_000, 4_000, 10_000),
+    (200, 1_600),
+    hold_exponent_max=LINEAR,
+)
 def transact_plain(setting: Setting, operations: int) -> Work:
     """Acks, and pushes to queues that exist, in one frame."""
     queue = setting.ps.create_queue("mail")
@@ -162,6 +187,7 @@ def transact_plain(setting: Setting, operations: int) -> Work:
     return work
 
 
+@cost("lease in partition order", "retries", (5_000, 20_000, 80_000), (500, 4_000), exponent_max=CONSTANT)
 def lease_in_order(setting: Setting, retries: int) -> Work:
     """The next of many retries in partition order."""
     queue = setting.ps.create_queue("mail", ordering="partition")
@@ -170,6 +196,7 @@ def lease_in_order(setting: Setting, retries: int) -> Work:
     return lambda: queue.lease(1)
 
 
+@cost("a lease of a group that is not there", "groups", (512, 2_048, 8_192), (100, 800), exponent_max=CONSTANT)
 def lease_misspelt(setting: Setting, groups: int) -> Work:
     """Leases of a group that is not there, beside many that are."""
     queue = setting.ps.create_queue("mail")
@@ -182,86 +209,3 @@ def lease_misspelt(setting: Setting, groups: int) -> Work:
                 queue.lease(group="group-with-a-long-nime")
 
     return work
-
-
-COSTS = [
-    Cost(
-        "leases that run out", "of them, together", end_leases, sizes=(5_000, 20_000, 80_000), steps_at=(1_500, 6_000)
-    ),
-    Cost("expiry", "messages, together", expire, sizes=(4_000, 16_000, 64_000), steps_at=(1_500, 6_000)),
-    Cost("eviction", "messages, together", evict, sizes=(4_000, 16_000, 60_000), steps_at=(1_500, 6_000)),
-    Cost(
-        "messages that come due",
-        "leases that wait",
-        wake_for_due,
-        sizes=(1_280, 5_120, 20_480),
-        steps_at=(100, 1_600),
-        exponent_max=CONSTANT,
-    ),
-    Cost(
-        "creating two groups",
-        "groups",
-        create_groups,
-        sizes=(512, 2_048, 8_192),
-        steps_at=(50, 400),
-        exponent_max=CONSTANT,
-    ),
-    Cost(
-        "a lease of a group that is not there",
-        "groups",
-        lease_misspelt,
-        sizes=(512, 2_048, 8_192),
-        steps_at=(100, 800),
-        exponent_max=CONSTANT,
-    ),
-    Cost(
-        "a push that drops the oldest",
-        "groups",
-        drop_oldest,
-        sizes=(512, 2_048, 8_192),
-        steps_at=(50, 400),
-        hold_exponent_max=LINEAR,
-    ),
-    Cost(
-        "transaction over queues that exist",
-        "acks and twice as many pushes",
-        transact_plain,
-        sizes=(1_000, 4_000, 10_000),
-        steps_at=(200, 1_600),
-        hold_exponent_max=LINEAR,
-    ),
-    Cost(
-        "transaction that makes queues and partitions",
-        "acks and twice as many pushes",
-        transact,
-        sizes=(1_000, 4_000, 10_000),
-        steps_at=(200, 1_600),
-        hold_exponent_max=LINEAR,
-        hold_ms_max=400.0,  # about 200 are needed to make 10,000 partitions and 1,000 queues in one frame
-    ),
-    Cost("redrive", "dead letters", redrive, sizes=(2_500, 10_000, 40_000), steps_at=(1_500, 6_000)),
-    Cost(
-        "lease in partition order",
-        "retries",
-        lease_in_order,
-        sizes=(5_000, 20_000, 80_000),
-        steps_at=(500, 4_000),
-        exponent_max=CONSTANT,
-    ),
-    Cost(
-        "stats",
-        "sealed partitions",
-        stats_of_sealed,
-        sizes=(250, 1_000, 4_000),
-        steps_at=(60, 480),
-        hold_exponent_max=1.15,
-    ),
-    Cost(
-        "seek to a time",
-        "sealed partitions",
-        seek_in_sealed,
-        sizes=(250, 1_000, 4_000),
-        steps_at=(60, 480),
-        hold_exponent_max=1.15,
-    ),
-]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.growth.cost import CONSTANT, Cost, Setting, Work
+from bench.growth.cost import CONSTANT, Setting, Work, cost
 from penstock import Message
 from penstock import operations as ops
 from tests.support.operations import run_operation
@@ -17,6 +17,7 @@ def _spread(setting: Setting, partitions: int, queue: str = "mail") -> None:
     setting.ps.queue(queue).push_many([Message(payload=b"x", partition=name) for name in names])
 
 
+@cost("compaction: rewrite a file", "extents in it", (500, 2_000, 8_000), (600, 4_800))
 def compact(setting: Setting, extents: int) -> Work:
     """A file of which most rows are gone, and many extents stay."""
     _spread(setting, extents)
@@ -26,12 +27,21 @@ def compact(setting: Setting, extents: int) -> Work:
     return lambda: run_operation(setting.session, ops.Compact())
 
 
+@cost("sealing", "partitions", (1_000, 4_000, 16_000), (2_000, 8_000))
 def seal_partitions(setting: Setting, partitions: int) -> Work:
     """A message in each of many partitions."""
     _spread(setting, partitions)
     return lambda: run_operation(setting.session, ops.Seal())
 
 
+@cost(
+    "sealing 100 messages",
+    "extents sealed before",
+    (8_000, 32_000, 128_000),
+    (800, 12_800),
+    exponent_max=CONSTANT,
+    repeats=1,
+)
 def seal_beside(setting: Setting, extents: int) -> Work:
     """A few messages, when much is sealed."""
     for _ in range(SEALS):
@@ -41,6 +51,7 @@ def seal_beside(setting: Setting, extents: int) -> Work:
     return lambda: run_operation(setting.session, ops.Seal())
 
 
+@cost("checkpoint of one queue", "untouched queues", (320, 1_280, 5_120), (50, 400))
 def checkpoint_untouched(setting: Setting, queues: int) -> Work:
     """Nothing has changed since the last checkpoint but one queue."""
     for number in range(queues):
@@ -50,6 +61,7 @@ def checkpoint_untouched(setting: Setting, queues: int) -> Work:
     return setting.session.checkpoint
 
 
+@cost("retention, nothing to remove", "extents", (800, 3_200, 12_800), (800, 6_400))
 def retain_nothing(setting: Setting, extents: int) -> Work:
     """Looking for messages that are old enough, when none is."""
     for _ in range(SEALS):
@@ -58,26 +70,3 @@ def retain_nothing(setting: Setting, extents: int) -> Work:
     keeper = setting.session.keeper
     assert keeper is not None
     return keeper.retain
-
-
-COSTS = [
-    Cost("compaction: rewrite a file", "extents in it", compact, sizes=(500, 2_000, 8_000), steps_at=(600, 4_800)),
-    Cost("sealing", "partitions", seal_partitions, sizes=(1_000, 4_000, 16_000), steps_at=(2_000, 8_000)),
-    Cost(
-        "sealing 100 messages",
-        "extents sealed before",
-        seal_beside,
-        sizes=(8_000, 32_000, 128_000),
-        steps_at=(800, 12_800),
-        exponent_max=CONSTANT,
-        repeats=1,
-    ),
-    Cost(
-        "checkpoint of one queue",
-        "untouched queues",
-        checkpoint_untouched,
-        sizes=(320, 1_280, 5_120),
-        steps_at=(50, 400),
-    ),
-    Cost("retention, nothing to remove", "extents", retain_nothing, sizes=(800, 3_200, 12_800), steps_at=(800, 6_400)),
-]

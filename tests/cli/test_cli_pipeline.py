@@ -20,8 +20,7 @@ from penstock.cli import output, spark_session
 from penstock.cli.pipeline import blocks
 from penstock.errors import InvalidField
 from penstock.spark.pipelines import runner
-from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
-from penstock.spark.pipelines.flags import option_list, parse_options
+from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table, option_list, parse_options
 from penstock.spark.pipelines.replay import ReplayOptions
 from penstock.spark.pipelines.runner import execute
 from penstock.spark.pipelines.state import Record, keep, locked, read_state, records, write_state

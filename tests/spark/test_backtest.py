@@ -24,8 +24,7 @@ from penstock.spark.pipelines.backtest import (
     verdict,
     what_happened,
 )
-from penstock.spark.pipelines.base import Run
-from penstock.spark.pipelines.flags import parse_options
+from penstock.spark.pipelines.base import Run, parse_options
 from penstock.spark.pipelines.handler_process import LOST_IN_A_ROW_MAX, Call, HandlerProcess, Result, Setup
 
 HANDLERS = """

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from penstock.spark.pipelines import forecast, forecast_waits
+from penstock.spark.pipelines import forecast
 from penstock.spark.pipelines.forecast import ForecastOptions, QueueHistory
 from tests.spark.made import EVENTS, MESSAGES, START, MadeRun, event, frame, message
 
@@ -39,7 +39,7 @@ def known(counts: np.ndarray, **more) -> QueueHistory:
 
 
 def test_the_same_hour_of_the_week_is_expected_again():
-    found = forecast_waits.profile(MONDAY, week(336, h9=3600))
+    found = forecast.profile(MONDAY, week(336, h9=3600))
 
     assert found.basis == "hour of week"
     assert list(found.rates(MONDAY + 336 + 8, 3)) == [0.1, 1.0, 0.1]
@@ -47,7 +47,7 @@ def test_the_same_hour_of_the_week_is_expected_again():
 
 @pytest.mark.parametrize(("hours", "basis"), [(168, "hour of week"), (48, "hour of day"), (47, "mean"), (1, "mean")])
 def test_with_less_history_less_is_told_apart(hours, basis):
-    found = forecast_waits.profile(MONDAY, week(hours, h9=3600) if hours > 9 else week(hours))
+    found = forecast.profile(MONDAY, week(hours, h9=3600) if hours > 9 else week(hours))
 
     assert found.basis == basis
     assert found.per_hour.mean() == pytest.approx(
@@ -89,17 +89,17 @@ def test_nobody_at_work_is_no_forecast():
 
 def test_the_chance_to_wait_is_that_of_erlang():
     # One server: the chance is the utilisation. Two servers at a load of 1: one third.
-    assert forecast_waits.waiting_chance(1, np.array([0.3, 0.9])) == pytest.approx([0.3, 0.9])
-    assert forecast_waits.waiting_chance(2, np.array([1.0])) == pytest.approx([1 / 3])
+    assert forecast.waiting_chance(1, np.array([0.3, 0.9])) == pytest.approx([0.3, 0.9])
+    assert forecast.waiting_chance(2, np.array([1.0])) == pytest.approx([1 / 3])
 
 
 def test_a_store_cannot_fall_below_nothing():
-    forecast = np.array([0.0, 3.0, 0.0, 0.0, 2.0])
+    arrivals = np.array([0.0, 3.0, 0.0, 0.0, 2.0])
 
-    found = forecast_waits.waits(forecast, 1, 1.0, 0.0, 10.0)
+    found = forecast.waits(arrivals, 1, 1.0, 0.0, 10.0)
 
     level, expected = 0.0, []
-    for rate in forecast:
+    for rate in arrivals:
         expected.append(level)
         level = max(0.0, level + (rate - 1.0) * 10.0)
     assert list(found.backlog) == expected == [0.0, 0.0, 20.0, 10.0, 0.0]

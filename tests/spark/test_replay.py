@@ -8,7 +8,7 @@ import penstock
 from penstock import Message
 from penstock import operations as ops
 from penstock.errors import GroupNotFound, InvalidField, QueueNotFound
-from penstock.spark.pipelines import replay_messages
+from penstock.spark.pipelines import replay as pipeline
 from penstock.spark.pipelines.archive import PIPELINE as ARCHIVE
 from penstock.spark.pipelines.archive import ArchiveOptions
 from penstock.spark.pipelines.base import Run
@@ -22,7 +22,7 @@ def data(tmp_path):
     """A directory with ten messages, of which the first four are acknowledged."""
     with penstock.open(tmp_path / "data") as ps:
         queue = ps.create_queue("orders")
-        headers = {"color": "red", replay_messages.ORIGIN: "orders/0/99"}
+        headers = {"color": "red", pipeline.ORIGIN: "orders/0/99"}
         queue.push_many(
             [
                 Message(
@@ -78,7 +78,7 @@ def test_nothing_is_pushed_before_it_is_asked_for_and_then_once(replay, data):
     assert numbers(found) == [3, 3, 5, 5, 7, 7, 9, 9]
     first = min(found, key=lambda message: message.payload)
     assert (first.key, first.priority, first.dedup_key) == ("k1", 77, None)
-    assert first.headers == {"color": "red", replay_messages.ORIGIN: "orders/0/3"}
+    assert first.headers == {"color": "red", pipeline.ORIGIN: "orders/0/3"}
 
 
 def test_what_a_group_has_acknowledged_is_left_out(replay, data):

@@ -7,9 +7,8 @@ from datetime import timedelta
 import pytest
 
 from penstock.errors import InvalidField
-from penstock.spark.pipelines import trace_hops, traces
-from penstock.spark.pipelines.trace_hops import Hop, journey
-from penstock.spark.pipelines.traces import TracesOptions
+from penstock.spark.pipelines import traces
+from penstock.spark.pipelines.traces import Hop, TracesOptions, journey
 from tests.spark.made import EVENTS, MESSAGES, START, MadeRun, event, frame, message
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -90,7 +89,7 @@ def test_hops_are_put_together_from_messages_and_runs_of_events(spark, journey_r
     messages, events = journey_rows
 
     tables = frame(spark, messages, MESSAGES), frame(spark, events, EVENTS)
-    rows = {row["id"]: row for row in trace_hops.journeys(trace_hops.hops(*tables)).toArrow().to_pylist()}
+    rows = {row["id"]: row for row in traces.journeys(traces.hops(*tables)).toArrow().to_pylist()}
 
     assert set(rows) == {"orders/0/7", "payments/0/3", "payments.dlq/0/0", "mails/0/0", "orders/0/8"}
     assert {row["trace"] for row in rows.values()} == {TRACE, "by hand"}
@@ -107,10 +106,7 @@ def test_a_trace_that_ends_in_a_dead_letter_has_failed(spark, journey_rows):
     unread = [each for each in events if each["queue"] != "payments.dlq"]
 
     tables = frame(spark, messages, MESSAGES), frame(spark, unread, EVENTS)
-    rows = {
-        row["trace"]: row
-        for row in trace_hops.traces(trace_hops.journeys(trace_hops.hops(*tables))).toArrow().to_pylist()
-    }
+    rows = {row["trace"]: row for row in traces.traces(traces.journeys(traces.hops(*tables))).toArrow().to_pylist()}
 
     assert [(rows[name]["status"], rows[name]["open"]) for name in (TRACE, "by hand")] == [("failed", 0), ("open", 1)]
     assert rows[TRACE]["open_since"] is None
@@ -121,9 +117,9 @@ def test_a_dead_letter_that_was_replayed_is_open_and_comes_from_itself(spark, jo
     headers = {"penstock-origin": "payments/0/3", "penstock-replayed-from": "payments.dlq/0/0"}
     again = [*messages, message("again", 0, 20.0, trace=parent(2), headers=headers)]
 
-    journeys = trace_hops.journeys(trace_hops.hops(frame(spark, again, MESSAGES), frame(spark, events, EVENTS))).cache()
+    journeys = traces.journeys(traces.hops(frame(spark, again, MESSAGES), frame(spark, events, EVENTS))).cache()
     parents = {row["id"]: row["parent"] for row in journeys.toArrow().to_pylist()}
-    rows = {row["trace"]: row for row in trace_hops.traces(journeys).toArrow().to_pylist()}
+    rows = {row["trace"]: row for row in traces.traces(journeys).toArrow().to_pylist()}
 
     assert (parents["again/0/0"], parents["payments.dlq/0/0"]) == ("payments.dlq/0/0", "payments/0/3")
     assert (rows[TRACE]["status"], rows[TRACE]["open"]) == ("open", 1)

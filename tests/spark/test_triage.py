@@ -20,12 +20,19 @@ from penstock.client.handles import Penstock
 from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import QueueNotFound
-from penstock.spark.pipelines.base import Run
+from penstock.spark.pipelines.base import Run, parse_options
 from penstock.spark.pipelines.error_signatures import signature
-from penstock.spark.pipelines.flags import parse_options
-from penstock.spark.pipelines.triage import PIPELINE, TriageOptions, open_only
+from penstock.spark.pipelines.triage import (
+    PIPELINE,
+    Filter,
+    Taken,
+    Triage,
+    TriageOptions,
+    command,
+    open_only,
+    steady_text,
+)
 from penstock.spark.pipelines.triage_facts import ALL, facts_of, in_words, key_prefix, most_telling
-from penstock.spark.pipelines.triage_report import Filter, Taken, Triage, command, steady_text
 from tests.support.operations import run_operation
 
 TRACEBACK = """Traceback (most recent call last):

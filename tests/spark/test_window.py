@@ -17,10 +17,19 @@ from penstock import Message
 from penstock.client.handles import Penstock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField
-from penstock.spark.pipelines.base import Run
-from penstock.spark.pipelines.flags import parse_options
-from penstock.spark.pipelines.window import PIPELINE, StreamCounts, WindowOptions, find_spec, windowed
-from penstock.spark.pipelines.window_spec import Aggregate, Shape, WindowSpec, spec_from, types_of
+from penstock.spark.pipelines.base import Run, parse_options
+from penstock.spark.pipelines.window import (
+    PIPELINE,
+    Aggregate,
+    Shape,
+    StreamCounts,
+    WindowOptions,
+    WindowSpec,
+    find_spec,
+    spec_from,
+    types_of,
+    windowed,
+)
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -87,7 +96,7 @@ def test_a_spec_is_read_from_toml_or_from_python(tmp_path: Path, monkeypatch: py
         'source = "a"\nsink = "b"\nlateness = "10s"\n[window]\ntype = "session"\ngap = 30\n', encoding="utf-8"
     )
     (tmp_path / "my_windows.py").write_text(
-        "from penstock.spark.pipelines.window_spec import Shape, WindowSpec\n"
+        "from penstock.spark.pipelines.window import Shape, WindowSpec\n"
         "BY_SESSION = WindowSpec(source='a', sink='b', lateness='10s', window=Shape(type='session', gap=30))\n",
         encoding="utf-8",
     )

@@ -20,8 +20,8 @@ from penstock.clock import ManualClock
 from penstock.errors import Damaged, InvalidField, QueueNotFound, StorageError
 from penstock.history import OffsetRange, open_history
 from penstock.model import to_datetime
-from penstock.spark.pipelines import archive, archive_files, archive_store, archive_verify
-from penstock.spark.pipelines.archive import Copier, new_messages, rounds
+from penstock.spark.pipelines import archive, archive_files, archive_store
+from penstock.spark.pipelines.archive import Copier, check_files, contradictions, new_messages, rounds
 from penstock.spark.pipelines.archive_store import (
     DAY,
     GRACE,
@@ -328,9 +328,9 @@ def test_a_damaged_file_is_found(world):
     data = bytearray((world.out / first.path).read_bytes())
     data[len(data) // 2] ^= 1
     (world.out / first.path).write_bytes(data)
-    assert archive_verify.check_files(world.out, others, at_once) == []
+    assert check_files(world.out, others, at_once) == []
 
-    (found,) = archive_verify.check_files(world.out, archive.manifest.files, at_once)
+    (found,) = check_files(world.out, archive.manifest.files, at_once)
 
     assert first.path in found
     with pytest.raises(Damaged, match=r"parquet.*checksum"):
@@ -340,11 +340,11 @@ def test_a_damaged_file_is_found(world):
 def test_more_rows_than_offsets_contradict_each_other(world):
     world.push(4)
     manifest = world.archive().manifest
-    assert archive_verify.contradictions(manifest) == []
+    assert contradictions(manifest) == []
 
     doubled = extended(manifest, manifest.files, {})
 
-    assert len(archive_verify.contradictions(doubled)) == 2
+    assert len(contradictions(doubled)) == 2
 
 
 def test_rounds_take_every_offset_once_in_order():

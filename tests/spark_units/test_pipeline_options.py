@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.spark.pipelines.base import Option, option_list, parse_options
 from penstock.spark.pipelines.custom import CustomOptions
-from penstock.spark.pipelines.flags import Option, option_list, parse_options
 from penstock.spark.pipelines.runner import shipped
 
 KINDS = {each.name: each.options for each in shipped()} | {"custom": CustomOptions}

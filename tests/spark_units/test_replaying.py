@@ -13,7 +13,7 @@ import pytest
 import penstock
 from penstock.clock import ManualClock
 from penstock.errors import InvalidField
-from penstock.spark.pipelines import replay, replay_messages
+from penstock.spark.pipelines import replay
 from penstock.spark.pipelines.replay import Plan
 from penstock.spark.staging import Target
 
@@ -28,14 +28,14 @@ class Crash(BaseException):
 def folder(tmp_path):
     """A replay whose messages are in files."""
     folder = tmp_path / "replay"
-    (folder / replay_messages.MESSAGES).mkdir(parents=True)
+    (folder / replay.MESSAGES).mkdir(parents=True)
     for number in range(3):
         rows = [{"payload": f"{10 * number + n}".encode(), "key": "k", "headers": [("a", "b")]} for n in range(10)]
         schema = pa.schema(
             [("payload", pa.binary()), ("key", pa.string()), ("headers", pa.map_(pa.string(), pa.string()))]
         )
         table = pa.Table.from_pylist(rows, schema=schema)
-        pq.write_table(table, folder / replay_messages.MESSAGES / f"part-{number:05d}-abc.parquet")
+        pq.write_table(table, folder / replay.MESSAGES / f"part-{number:05d}-abc.parquet")
     return folder
 
 
@@ -44,23 +44,23 @@ def payloads(table):
 
 
 def test_portions_are_in_order_and_the_same_every_time(folder):
-    found = [payloads(table) for table in replay_messages.portions(folder / replay_messages.MESSAGES, 7)]
+    found = [payloads(table) for table in replay.portions(folder / replay.MESSAGES, 7)]
 
     assert [len(each) for each in found] == [7, 7, 7, 7, 2]
     assert [number for each in found for number in each] == list(range(30))
-    assert found == [payloads(table) for table in replay_messages.portions(folder / replay_messages.MESSAGES, 7)]
-    assert replay_messages.prepared_count(folder) == 30
+    assert found == [payloads(table) for table in replay.portions(folder / replay.MESSAGES, 7)]
+    assert replay.prepared_count(folder) == 30
 
 
 def test_portions_are_no_larger_than_memory_allows(folder):
-    found = list(replay_messages.portions(folder / replay_messages.MESSAGES, 100, bytes_max=1))
+    found = list(replay.portions(folder / replay.MESSAGES, 100, bytes_max=1))
 
     assert [len(table) for table in found] == [10, 10, 10]
 
 
-@pytest.mark.parametrize(("per_second", "rows"), [(0.1, 1), (1, 1), (50.5, 50), (10**6, replay_messages.PORTION_MAX)])
+@pytest.mark.parametrize(("per_second", "rows"), [(0.1, 1), (1, 1), (50.5, 50), (10**6, replay.PORTION_MAX)])
 def test_a_portion_is_about_a_second_of_messages(per_second, rows):
-    assert replay_messages.portion_rows(per_second) == rows
+    assert replay.portion_rows(per_second) == rows
 
 
 def test_no_more_than_the_rate_is_sent_at_any_time():
@@ -70,7 +70,7 @@ def test_no_more_than_the_rate_is_sent_at_any_time():
     def pause(seconds):
         clock.advance(seconds)
 
-    pacer = replay_messages.Pacer(10, clock, pause)
+    pacer = replay.Pacer(10, clock, pause)
     for late in (0, 0, 5, 0, 0):
         clock.advance(late)
         pacer.wait()
@@ -83,7 +83,7 @@ def test_no_more_than_the_rate_is_sent_at_any_time():
 @pytest.mark.parametrize("place", ["before the commit", "after the commit"])
 def test_a_replay_that_dies_goes_on_and_pushes_each_message_once(tmp_path, folder, monkeypatch, place):
     target = Target(str(tmp_path / "data"), "again")
-    pacer = replay_messages.Pacer(1e9, ManualClock())
+    pacer = replay.Pacer(1e9, ManualClock())
     commit = Target.commit
 
     def dying(target, wanted):
@@ -96,10 +96,10 @@ def test_a_replay_that_dies_goes_on_and_pushes_each_message_once(tmp_path, folde
     with monkeypatch.context() as patched:
         patched.setattr(Target, "commit", dying)
         with pytest.raises(Crash):
-            replay_messages.push_in_portions(folder, target, "x", 7, pacer)
+            replay.push_in_portions(folder, target, "x", 7, pacer)
     told: list[int] = []
-    assert replay_messages.push_in_portions(folder, target, "x", 7, pacer, told.append) == 30
-    assert replay_messages.push_in_portions(folder, target, "x", 7, pacer) == 30
+    assert replay.push_in_portions(folder, target, "x", 7, pacer, told.append) == 30
+    assert replay.push_in_portions(folder, target, "x", 7, pacer) == 30
 
     assert told == ([21, 28, 30] if place == "before the commit" else [28, 30])
     with penstock.open(tmp_path / "data") as ps:
@@ -149,7 +149,7 @@ def test_the_same_messages_are_not_replayed_under_a_new_id_while_the_first_has_n
 
 
 def test_the_files_of_a_replay_go_when_it_has_ended(folder):
-    replay_messages.forget(folder)
-    replay_messages.forget(folder)
+    replay.forget(folder)
+    replay.forget(folder)
 
-    assert not (folder / replay_messages.MESSAGES).exists()
+    assert not (folder / replay.MESSAGES).exists()

@@ -14,9 +14,8 @@ from penstock.clock import ManualClock
 from penstock.embedded import BlockingSession, Session
 from penstock.errors import InvalidField
 from penstock.history import open_history
-from penstock.spark.pins import PIN_SECONDS, PinKeeper
 from penstock.spark.ranges import chosen
-from penstock.spark.tables import SealedMessages, table
+from penstock.spark.tables import PIN_SECONDS, PinKeeper, SealedMessages, table
 from tests.support.operations import run_operation
 
 

@@ -27,8 +27,7 @@ from penstock.cli.target import Broker
 from penstock.units import plural
 
 if TYPE_CHECKING:
-    from penstock.spark.pipelines.base import Options, Pipeline, Report, Run
-    from penstock.spark.pipelines.flags import Option
+    from penstock.spark.pipelines.base import Option, Options, Pipeline, Report, Run
     from penstock.spark.pipelines.state import Record
 
 
@@ -72,7 +71,7 @@ def named(ctx: typer.Context) -> Pipeline:
 
 def chosen(ctx: typer.Context) -> Options:
     """Its options, parsed."""
-    from penstock.spark.pipelines.flags import parse_options
+    from penstock.spark.pipelines.base import parse_options
 
     return parse_options(named(ctx).options, ctx.meta[_GIVEN])
 
@@ -91,7 +90,7 @@ def first_word(words: Sequence[str], parameters: Sequence[Any]) -> str | None:
 
 def parameters(pipeline: Pipeline) -> list[Any]:
     """A parameter for each option of a pipeline."""
-    from penstock.spark.pipelines.flags import option_list
+    from penstock.spark.pipelines.base import option_list
 
     def shape() -> None:
         """Nothing but its parameters."""
@@ -126,7 +125,7 @@ WRAPPED: Final = 36  # text that is longer than this may be wrapped; a trace id 
 
 def write_explanation(pipeline: Pipeline, *, as_json: bool) -> None:
     """A pipeline, and how it is run."""
-    from penstock.spark.pipelines.flags import option_list
+    from penstock.spark.pipelines.base import option_list
 
     options = option_list(pipeline.options)
     if as_json:

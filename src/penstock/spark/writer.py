@@ -30,8 +30,7 @@ from penstock.model import check_name
 from penstock.requests import SinkCommit
 from penstock.spark.failures import shown_plainly
 from penstock.spark.options import SinkOptions, sink_options
-from penstock.spark.sink_columns import batches_of, check_columns
-from penstock.spark.staging import Target
+from penstock.spark.staging import Target, batches_of, check_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,12 +1,21 @@
-"""Reports as one HTML file: tables and pictures inside it, nothing fetched, no script. It prints well, too."""
+"""Reports as one HTML file, with tables and pictures inside it: nothing is fetched, and there is no script.
+
+Charts are PNG, drawn without a display: plain arrays in, the bytes of a picture out.
+"""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+import io
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from html import escape
 from typing import Any, Final
 
+import msgspec
+
+from penstock.errors import InvalidField
 from penstock.spark.pipelines.base import Table
 
 _STYLE: Final = """
@@ -86,3 +95,175 @@ def _is_number(value: Any) -> bool:
 def _cell(tag: str, value: Any, is_number: bool) -> str:
     mark = ' class="number"' if is_number else ""
     return f"<{tag}{mark}>{escape(shown(value))}</{tag}>"
+
+
+# The types of matplotlib know nothing of times on an axis.
+Axes = Any
+Figure = Any
+Values = Sequence[float]
+
+COLOURS: Final = {
+    "pushed": "#1d2733",
+    "acked": "#3a9d6e",
+    "retried": "#e0a030",
+    "returned": "#6a8fd8",
+    "dead": "#c8413b",
+    "dropped": "#9aa5b1",
+}
+CYCLE: Final = ("#1f6f8b", "#c8413b", "#e0a030", "#7a5ea8", "#3a9d6e", "#5c6b7a")
+FEW: Final = 12
+SHADES: Final = {"p50": "#8cc3d6", "p95": "#1f6f8b", "p99": "#0c3847"}
+_RC: Final[dict[Any, Any]] = {
+    "font.size": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#9aa5b1",
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": "#e6eaee",
+    "legend.frameon": False,
+    "xtick.color": "#5c6b7a",
+    "ytick.color": "#5c6b7a",
+}
+
+
+class Flow(msgspec.Struct, kw_only=True):
+    """One queue over time, one value per bucket; NaN where there is none."""
+
+    times: Sequence[datetime]
+    seconds: float  # length of a bucket
+    counts: Mapping[str, Values]  # pushed and the outcomes
+    backlog: Mapping[str, Values]  # by group
+    wait_ms: Mapping[str, Values]  # p50, p95, p99
+    processing_ms: Mapping[str, Values]
+
+
+class Outlook(msgspec.Struct, kw_only=True):
+    """The forecast of one queue and group."""
+
+    times: Sequence[datetime]
+    arrivals: Values  # messages per second
+    capacity: float  # the same, of the workers there are
+    wait_seconds: Values
+    wait_high_seconds: Values
+    wait_enough_seconds: Values | None  # with as many workers as are enough
+    target_seconds: float
+    workers: int
+    workers_enough: int | None
+
+
+def flow_chart(title: str, flow: Flow) -> bytes:
+    """Throughput by outcome, backlog, waits and processing times."""
+    figure, (rates, backlog, wait, processing) = _figure(title, 4, (2.0, 1.2, 1.2, 1.2))
+    _draw_rates(rates, flow)
+    for (group, values), colour in zip(flow.backlog.items(), CYCLE * len(flow.backlog), strict=False):
+        backlog.fill_between(flow.times, values, step="post", color=colour, alpha=0.15, linewidth=0)
+        backlog.step(flow.times, values, where="post", color=colour, linewidth=1.2, label=group)
+    _title(backlog, "Not settled yet, by group")
+    # With nothing waiting the scale would be one of tiny parts of a message.
+    backlog.set_ylim(bottom=0, top=max(1.0, backlog.get_ylim()[1]))
+    backlog.yaxis.get_major_locator().set_params(integer=True)
+    _legend(backlog)
+    _draw_times(wait, "Wait before the first delivery (ms)", flow.times, flow.wait_ms)
+    _draw_times(processing, "Processing (ms)", flow.times, flow.processing_ms)
+    return _png(figure, processing)
+
+
+def outlook_chart(title: str, outlook: Outlook) -> bytes:
+    """Arrivals against capacity, and the wait that follows from them against what is allowed."""
+    figure, (rates, waits) = _figure(title, 2, (1.0, 1.2))
+    times = outlook.times
+    rates.plot(times, outlook.arrivals, color=COLOURS["pushed"], linewidth=1.6, label="arrivals")
+    rates.axhline(outlook.capacity, color=COLOURS["acked"], linewidth=1.6, label=f"capacity of {outlook.workers}")
+    over = [max(rate, outlook.capacity) for rate in outlook.arrivals]
+    rates.fill_between(times, outlook.capacity, over, color=COLOURS["dead"], alpha=0.2, linewidth=0)
+    _title(rates, "Messages per second")
+    rates.set_ylim(bottom=0)
+    _legend(rates)
+    waits.fill_between(times, outlook.wait_seconds, outlook.wait_high_seconds, color=CYCLE[0], alpha=0.15, linewidth=0)
+    waits.plot(times, outlook.wait_seconds, color=CYCLE[0], linewidth=1.6, label=_with(outlook.workers))
+    if outlook.wait_enough_seconds is not None and outlook.workers_enough != outlook.workers:
+        enough = _with(outlook.workers_enough)
+        waits.plot(times, outlook.wait_enough_seconds, color=COLOURS["acked"], linewidth=1.6, label=enough)
+    waits.axhline(outlook.target_seconds, color=COLOURS["dead"], linewidth=1.2, linestyle="--", label="target")
+    highest = max(*outlook.wait_seconds, *outlook.wait_high_seconds)
+    if highest > 10 * outlook.target_seconds:
+        waits.set_yscale("symlog", linthresh=outlook.target_seconds)
+        waits.yaxis.set_major_formatter("{x:g}")
+    _title(waits, "Expected wait (seconds); shaded up to a busy week")
+    waits.set_ylim(bottom=0)
+    _legend(waits)
+    return _png(figure, waits)
+
+
+def _with(workers: int | None) -> str:
+    return f"with {workers} worker{'' if workers == 1 else 's'}"
+
+
+def _draw_rates(axes: Axes, flow: Flow) -> None:
+    outcomes = {name: values for name, values in flow.counts.items() if name != "pushed" and any(values)}
+    stacked = [[value / flow.seconds for value in values] for values in outcomes.values()]
+    if stacked:
+        colours = [COLOURS[name] for name in outcomes]
+        axes.stackplot(flow.times, *stacked, labels=list(outcomes), colors=colours, alpha=0.75, step="post")
+    pushed = [value / flow.seconds for value in flow.counts["pushed"]]
+    axes.step(flow.times, pushed, where="post", color=COLOURS["pushed"], linewidth=1.3, label="pushed")
+    _title(axes, "Messages per second, by what became of them")
+    axes.set_ylim(bottom=0)
+    _legend(axes)
+
+
+def _draw_times(axes: Axes, title: str, times: Sequence[datetime], percentiles: Mapping[str, Values]) -> None:
+    from matplotlib import ticker
+
+    # Few points make hardly a line: they must be seen by themselves.
+    known = sum(not math.isnan(value) for value in percentiles.get("p50", ()))
+    size = 2.5 if known > FEW else 7.0
+    for name, values in percentiles.items():
+        axes.plot(times, values, color=SHADES[name], linewidth=1.2, marker=".", markersize=size, label=name)
+    _title(axes, title)
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.set_ylim(low / 1.5, high * 1.5)
+    # Where there are few powers of ten, lines between them, so that there are some to read from.
+    axes.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+    axes.yaxis.set_minor_formatter(ticker.NullFormatter())
+    _legend(axes)
+
+
+def _figure(title: str, rows: int, heights: Sequence[float]) -> tuple[Figure, Any]:
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InvalidField("charts need matplotlib", hint="pip install 'penstock[spark]'") from None
+    with mpl.rc_context(_RC):
+        figure = Figure(figsize=(10.5, 0.8 + 1.75 * sum(heights)), dpi=110, layout="constrained")
+        figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
+        axes = figure.subplots(rows, 1, sharex=True, height_ratios=heights)
+    return figure, axes
+
+
+def _title(axes: Axes, text: str) -> None:
+    axes.set_title(text, loc="left", fontsize=10, fontweight="bold", color="#33404d")
+
+
+def _legend(axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        position: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.1}
+        axes.legend(handles, labels, ncols=len(labels), frameon=False, fontsize=8.5, **position)
+
+
+def _png(figure: Figure, last: Axes) -> bytes:
+    from matplotlib import dates
+
+    drawing: Any = dates
+    locator = drawing.AutoDateLocator()
+    last.xaxis.set_major_locator(locator)
+    last.xaxis.set_major_formatter(drawing.ConciseDateFormatter(locator))
+    last.margins(x=0.01)
+    kept = io.BytesIO()
+    figure.savefig(kept, format="png")
+    return kept.getvalue()

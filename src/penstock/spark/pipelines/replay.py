@@ -1,39 +1,235 @@
 """The pipeline `replay`: messages of the past, pushed to a queue again.
 
-Nothing is pushed without `--go`: a run only says what it would push. Every message is pushed once, even when a run dies
-(`replay_messages.py`), and a header names the message it came from.
+Nothing is pushed without `--go`: a run only says what it would push. Every message is pushed once, even when a run
+dies, and a header names the message it came from.
 
 A replay is known by its id, which is derived from the options unless it is given. Its plan is kept in its directory: a
 replay that did not end continues, and one that did is not repeated. The options are fixed when it begins, above all the
 time up to which messages count.
+
+All at once, a replay is one batch of the sink, known by the replay's id. With a rate, the messages are first written in
+order to files of the replay; then portions of them are committed one after the other, numbered, as batches of one sink.
+A replay that continues asks the queue which portion was the last.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from penstock.clock import SystemClock
+from penstock import limits
+from penstock import operations as ops
+from penstock.clock import Clock, SystemClock
 from penstock.errors import GroupNotFound, InvalidField, QueueNotFound, StorageError
 from penstock.history import Moment, absolute_url, open_history
 from penstock.model import check_name, suggestion, to_datetime
+from penstock.requests import SinkCommit
 from penstock.spark import functions as f
-from penstock.spark.pipelines import replay_messages
+from penstock.spark.failures import query_error
 from penstock.spark.pipelines.archive_store import Manifest, archive_of, names_like, read_archive
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
+from penstock.spark.pipelines.frames import match
 from penstock.spark.pipelines.state import read_state, write_state
-from penstock.spark.staging import Target
+from penstock.spark.staging import Target, batches_of
 from penstock.units import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+
+ORIGIN: Final = "penstock-replayed-from"  # header: the id of the message that was replayed
+ORDER: Final = ("pushed_at", "queue", "partition", "offset")  # the order in which messages are replayed
+
+_PARTITIONS: Final = "queue string, partition string, {} bigint"
+
+Places = Mapping[tuple[str, str], int]  # (queue, partition): an offset
+
+
+def after(live: DataFrame, ends: Places) -> DataFrame:
+    """The messages of the log that an archive does not cover; `ends` is where it ends."""
+    if not ends:
+        return live
+    rows = [(queue, partition, end) for (queue, partition), end in ends.items()]
+    covered = live.sparkSession.createDataFrame(rows, _PARTITIONS.format("covered_end"))
+    joined = live.join(f.broadcast(covered), ["queue", "partition"], "left")
+    kept = joined.where(f.col("covered_end").isNull() | (f.col("offset") >= f.col("covered_end")))
+    return kept.select(*live.columns)
+
+
+def matching(messages: DataFrame, where: str | None, keys: Sequence[str]) -> DataFrame:
+    """The messages that a condition in SQL holds for, and that have one of some keys."""
+    from pyspark.errors import PySparkException
+
+    if keys:
+        messages = messages.where(f.col("key").isin(*keys))
+    if where is None:
+        return messages
+    try:
+        return messages.where(where)
+    except PySparkException as error:
+        hint = "columns: " + ", ".join(messages.columns) + "; a payload is bytes: cast(payload as string)"
+        raise InvalidField(f"where: {where!r} is not understood: {query_error(str(error))}", hint=hint) from None
+
+
+def unacked(messages: DataFrame, events: DataFrame, group: str, starts: Places) -> DataFrame:
+    """The messages that a group has not acknowledged.
+
+    `starts` is where the log starts: of what is older there are no events, and it was settled by every group, or else
+    retention would have kept it. So it is left out.
+    """
+    acked = events.where((f.col("group") == group) & (f.col("outcome") == "acked"))
+    if starts:
+        rows = [(queue, partition, start) for (queue, partition), start in starts.items()]
+        begun = messages.sparkSession.createDataFrame(rows, _PARTITIONS.format("start_offset"))
+        joined = messages.join(f.broadcast(begun), ["queue", "partition"], "left")
+        kept = joined.where(f.col("offset") >= f.coalesce("start_offset", f.lit(0)))
+        messages = kept.select(*messages.columns)
+    return match(messages, acked, "left_anti")
+
+
+def replayed(messages: DataFrame, *, keep_partition: bool = False) -> DataFrame:
+    """The messages as they are pushed: a header tells where each came from; when and whether to deliver is left out."""
+    headers = f.map_concat(_other_headers(), f.create_map(f.lit(ORIGIN), id_of()))
+    columns = ["payload", "key", "priority", "content_type", "trace_id", "max_attempts"]
+    if keep_partition:
+        columns.append("partition")
+    return messages.select(*columns, headers.alias("headers"))
+
+
+def id_of() -> Column:
+    """The id of a message."""
+    return f.concat_ws("/", "queue", "partition", f.col("offset").cast("string"))
+
+
+def _other_headers() -> Column:
+    """The headers without our own, which a message that is replayed again has already."""
+    none = f.create_map().cast("map<string,string>")
+    return f.map_filter(f.coalesce("headers", none), lambda name, _: name != ORIGIN)
+
+
+MESSAGES: Final = "messages"
+PORTION_MAX: Final = 10_000  # messages
+PORTION_BYTES: Final = 16 * limits.MIB
+READ_ROWS: Final = 1_000
+
+OnProgress = Callable[[int], None]  # how many messages are pushed by now
+
+
+def push_at_once(messages: DataFrame, url: str, to: str, id: str) -> None:
+    """One batch with everything."""
+    writing = messages.write.format("penstock").option("url", url).option("jobId", sink_of(id))
+    writing.mode("append").save(to)
+
+
+def prepare(selected: DataFrame, folder: Path, *, keep_partition: bool) -> None:
+    """Put the messages, in order, into files."""
+    ordered = replayed(selected.orderBy(*ORDER), keep_partition=keep_partition)
+    ordered.write.mode("overwrite").parquet(str((folder / MESSAGES).absolute()))
+
+
+def push_in_portions(
+    folder: Path, target: Target, id: str, rows_max: int, pacer: Pacer, on_progress: OnProgress = lambda count: None
+) -> int:
+    """Push what was prepared, at the rate of the pacer. Returns how many messages there are."""
+    sink = sink_of(id)
+    target.prepare()
+    last = _last(target, sink)
+    count = 0
+    for number, portion in enumerate(portions(folder / MESSAGES, rows_max), start=1):
+        count += portion.num_rows
+        if number <= last:
+            continue
+        pacer.wait()
+        columns = tuple(portion.column_names)
+        staged, _ = target.stage(sink, 0, batches_of(portion.to_batches(), columns))
+        target.commit(SinkCommit(target.queue, sink, number, tuple(staged)))
+        pacer.sent(portion.num_rows)
+        on_progress(count)
+    return count
+
+
+def prepared_count(folder: Path) -> int:
+    """How many messages were prepared."""
+    return sum(pq.read_metadata(path).num_rows for path in (folder / MESSAGES).glob("part-*.parquet"))
+
+
+def forget(folder: Path) -> None:
+    """Remove the files of a replay that has ended."""
+    shutil.rmtree(folder / MESSAGES, ignore_errors=True)
+
+
+def sink_of(id: str) -> str:
+    """The name by which the queue knows a replay."""
+    return f"replay:{id}"
+
+
+def portion_rows(per_second: float) -> int:
+    """About a second's worth of messages."""
+    return max(1, min(PORTION_MAX, int(per_second)))
+
+
+def portions(folder: Path, rows_max: int, bytes_max: int = PORTION_BYTES) -> Iterator[pa.Table]:
+    """What was prepared, in order: the same portions every time it is read with the same limits."""
+    gathered: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in _batches(folder):
+        while batch.num_rows:
+            part = batch.slice(0, rows_max - rows)
+            batch = batch.slice(part.num_rows)
+            gathered.append(part)
+            rows += part.num_rows
+            size += part.nbytes
+            if rows == rows_max or size >= bytes_max:
+                yield pa.Table.from_batches(gathered)
+                gathered, rows, size = [], 0, 0
+    if gathered:
+        yield pa.Table.from_batches(gathered)
+
+
+def _batches(folder: Path) -> Iterator[pa.RecordBatch]:
+    # Spark numbers its files in the order of the rows.
+    for path in sorted(folder.glob("part-*.parquet")):
+        with pq.ParquetFile(path) as file:
+            yield from file.iter_batches(READ_ROWS)
+
+
+def _last(target: Target, sink: str) -> int:
+    with target.session() as session:
+        state = session.execute(ops.GetSinkState(target.queue, sink))
+    return int(state.batch)
+
+
+class Pacer:
+    """Waits so that no more than `per_second` messages a second are sent."""
+
+    def __init__(self, per_second: float, clock: Clock, pause: Callable[[float], Any] | None = None) -> None:
+        self._per_second = per_second
+        self._clock = clock
+        self._pause = pause or threading.Event().wait
+        self._next_at: float | None = None  # monotonic µs
+
+    def wait(self) -> None:
+        """Wait until the next messages may be sent."""
+        if self._next_at is not None and (early := self._next_at - self._clock.monotonic()) > 0:
+            self._pause(early / 1e6)
+
+    def sent(self, count: int) -> None:
+        """Account for `count` messages that were just sent."""
+        now = self._clock.monotonic()
+        # What was late is not made up for: the rate is a limit at every moment.
+        self._next_at = max(self._next_at or now, now) + count / self._per_second * 1e6
+
 
 SAMPLE: Final = 5
 PAYLOAD_SHOWN: Final = 60
@@ -106,19 +302,19 @@ def selection(run: Run, plan: Plan) -> tuple[DataFrame, list[str]]:
     parts = []
     if live:
         log = table(run.spark, plan.url, live, since=plan.since, until=plan.until)
-        parts.append(replay_messages.after(log, {} if is_other else _ends(moment, manifest, live)))
+        parts.append(after(log, {} if is_other else _ends(moment, manifest, live)))
     archived = [name for name in queues if name in manifest.covered]
     if plan.archive is not None and archived:
         parts.append(read_archive(run.spark, plan.archive, archived, plan.since, plan.until))
     messages = parts[0] if len(parts) == 1 else parts[0].unionByName(parts[1])
-    messages = replay_messages.matching(messages, plan.where, plan.keys)
+    messages = matching(messages, plan.where, plan.keys)
     if plan.skip_acked_by is None:
         return messages, []
     _check_group(moment, live, plan.skip_acked_by)
     events = table(run.spark, plan.url, live, "events", plan.since)
     starts = _starts(moment, live) if archived else {}
     notes = [f"what is only in the archive counts as acknowledged by {plan.skip_acked_by!r}"] if archived else []
-    return replay_messages.unacked(messages, events, plan.skip_acked_by, starts), notes
+    return unacked(messages, events, plan.skip_acked_by, starts), notes
 
 
 def _plan(run: Run) -> Plan:
@@ -148,26 +344,26 @@ def _push(run: Run, plan: Plan, selected: DataFrame, count: int) -> None:
     if run.options.per_second is not None:
         run.progress.step("putting messages in order")
         folder = folder_of(run.out, plan.id)
-        replay_messages.prepare(selected, folder, keep_partition=plan.keep_partition)
-        if not replay_messages.prepared_count(folder):
+        prepare(selected, folder, keep_partition=plan.keep_partition)
+        if not prepared_count(folder):
             hint = "--out must be a directory that all hosts of the cluster share"
             raise StorageError(f"the messages that tasks have put in order are not in {folder}", hint=hint)
-        plan = msgspec.structs.replace(plan, portion=replay_messages.portion_rows(run.options.per_second))
+        plan = msgspec.structs.replace(plan, portion=portion_rows(run.options.per_second))
         keep(run.out, plan)
         _push_slowly(run, plan)
         return
     run.progress.step("pushing")
-    messages = replay_messages.replayed(selected, keep_partition=plan.keep_partition)
-    replay_messages.push_at_once(messages, plan.url, plan.to, plan.id)
+    messages = replayed(selected, keep_partition=plan.keep_partition)
+    push_at_once(messages, plan.url, plan.to, plan.id)
     keep(run.out, msgspec.structs.replace(plan, messages=count))
 
 
 def _push_slowly(run: Run, plan: Plan) -> int:
     assert plan.portion is not None
     folder = folder_of(run.out, plan.id)
-    total = replay_messages.prepared_count(folder)
-    pacer = replay_messages.Pacer(run.options.per_second or math.inf, SystemClock())
-    count = replay_messages.push_in_portions(
+    total = prepared_count(folder)
+    pacer = Pacer(run.options.per_second or math.inf, SystemClock())
+    count = push_in_portions(
         folder,
         Target(plan.url, plan.to),
         plan.id,
@@ -176,7 +372,7 @@ def _push_slowly(run: Run, plan: Plan) -> int:
         on_progress=lambda done: run.progress.step("pushing", done, total),
     )
     keep(run.out, msgspec.structs.replace(plan, messages=count))
-    replay_messages.forget(folder)
+    forget(folder)
     return count
 
 
@@ -201,8 +397,8 @@ def _overview(selected: DataFrame) -> Table:
 def _sample(selected: DataFrame) -> Table:
     """The first few messages."""
     payload = f.substring(f.make_valid_utf8(f.col("payload").cast("string")), 1, PAYLOAD_SHOWN)
-    first = selected.orderBy(*replay_messages.ORDER).limit(SAMPLE)
-    rows = first.select(replay_messages.id_of(), _shown(f.col("pushed_at")), "key", payload).collect()
+    first = selected.orderBy(*ORDER).limit(SAMPLE)
+    rows = first.select(id_of(), _shown(f.col("pushed_at")), "key", payload).collect()
     return Table("the first of them", ("message", "pushed at", "key", "payload"), [tuple(row) for row in rows])
 
 
@@ -216,7 +412,7 @@ def _look(url: str) -> tuple[Moment, str]:
         return history.look(), history.shard_id.hex()
 
 
-def _ends(moment: Moment, manifest: Manifest, queues: Sequence[str]) -> replay_messages.Places:
+def _ends(moment: Moment, manifest: Manifest, queues: Sequence[str]) -> Places:
     """Where the archive ends in each partition of queues that are the same in both."""
     return {
         (name, partition): end
@@ -226,7 +422,7 @@ def _ends(moment: Moment, manifest: Manifest, queues: Sequence[str]) -> replay_m
     }
 
 
-def _starts(moment: Moment, queues: Sequence[str]) -> replay_messages.Places:
+def _starts(moment: Moment, queues: Sequence[str]) -> Places:
     return {
         (name, partition.name): partition.start
         for name in queues

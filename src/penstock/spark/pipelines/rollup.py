@@ -29,9 +29,8 @@ from penstock.errors import InvalidField
 from penstock.model import to_datetime
 from penstock.spark import functions as f
 from penstock.spark.pipelines.base import Options, Pipeline, Report, Run, Table
-from penstock.spark.pipelines.charts import Flow, flow_chart
 from penstock.spark.pipelines.frames import persisted
-from penstock.spark.pipelines.pages import page, picture, section, table_section
+from penstock.spark.pipelines.pages import Flow, flow_chart, page, picture, section, table_section
 from penstock.spark.pipelines.rollup_frames import (
     COUNTS,
     GRAINS,

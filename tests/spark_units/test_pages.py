@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from matplotlib.figure import Figure
 
-from penstock.spark.pipelines.charts import Flow, _draw_times, flow_chart
+from penstock.spark.pipelines.pages import Flow, _draw_times, flow_chart
 
 START = datetime(2030, 1, 31, 12, tzinfo=UTC)
 
