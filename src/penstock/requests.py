@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from penstock import limits
-from penstock.batch import Batch
 from penstock.errors import InvalidField
 from penstock.model import Message, MessageId, Outcome, Position, Receipt, check_seconds, to_datetime, to_micros
 from penstock.model_tasks import TaskState
+
+if TYPE_CHECKING:
+    from penstock.batch import Batch
 
 PartitionChoice = int | str | Sequence[int | str | None] | None
 Producer = tuple[int, int, int]  # id, epoch, sequence

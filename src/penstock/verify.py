@@ -16,11 +16,12 @@ from collections.abc import Iterator
 import msgspec
 
 from penstock.batch import Batch
+from penstock.batch.layout import DUE
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Int64s, decode_pushes
 from penstock.delivery.group import Group
 from penstock.delivery.inspection import count_phases
-from penstock.delivery.log import DUE, Extent, Partition
+from penstock.delivery.log import Extent, Partition
 from penstock.delivery.phases import FRESH, LEASED, READY, SETTLED, WAITING
 from penstock.delivery.progress import Progress
 from penstock.errors import PenstockError

@@ -110,7 +110,7 @@ FAULTS: Final = (
     Fault(
         "dead-letter-twice",
         "a message that dies has two dead letters",
-        "delivery/dead_letters.py",
+        "delivery/settle.py",
         "    for letters in batches:\n",
         "    for letters in [*batches, *batches]:\n",
         ("tests/behaviour/test_dead_letters.py",),
@@ -118,7 +118,7 @@ FAULTS: Final = (
     Fault(
         "dead-letter-lost",
         "a message that dies is gone",
-        "delivery/dead_letters.py",
+        "delivery/settle.py",
         "    for letters in batches:\n",
         "    for letters in batches[1:]:\n",
         ("tests/behaviour/test_dead_letters.py",),

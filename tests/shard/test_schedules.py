@@ -13,8 +13,7 @@ from penstock import limits
 from penstock.clock import ManualClock
 from penstock.cron import next_tick
 from penstock.delivery import admin
-from penstock.delivery.entries import ScheduleFired, ScheduleSet
-from penstock.delivery.log import FOREVER
+from penstock.delivery.entries import FOREVER, ScheduleFired, ScheduleSet
 from penstock.delivery.tasks import Schedules
 from penstock.envelopes import parse_envelope
 from penstock.errors import InvalidField, InvalidName, QueueFull, ScheduleNotFound, TooLarge

@@ -46,6 +46,7 @@ DEDUP_KEY: Final = 1 << 7
 TRACE: Final = 1 << 8
 HEADERS: Final = 1 << 9
 KNOWN: Final = (1 << 10) - 1
+DUE: Final = DELAY | DELIVER_AT
 PAYLOAD: Final = 1 << 31  # never in the bitmask: names the payload where a column must be named
 
 FIXED: Final[dict[int, np.dtype[np.generic]]] = {

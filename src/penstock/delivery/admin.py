@@ -10,7 +10,6 @@ from typing import Any, Final, Literal
 import msgspec
 
 from penstock.delivery.core import DeliveryState
-from penstock.delivery.dead_letters import create_queue_entries
 from penstock.delivery.entries import (
     Entry,
     GroupDeleted,
@@ -22,7 +21,7 @@ from penstock.delivery.entries import (
     Trimmed,
 )
 from penstock.delivery.group import Group
-from penstock.delivery.log import Partition, Queue, ask_each
+from penstock.delivery.log import Partition, Queue, ask_each, create_queue_entries
 from penstock.delivery.phases import LEASED, SETTLED
 from penstock.delivery.progress import span_of
 from penstock.errors import (

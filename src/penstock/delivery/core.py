@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 
 from penstock.batch import Batch, layout
+from penstock.batch.layout import DUE
 from penstock.delivery import entries as entry
 from penstock.delivery.dedup import DedupWindow
-from penstock.delivery.entries import Entry, Int64s, Span
+from penstock.delivery.entries import FOREVER, Entry, Int64s, Span
 from penstock.delivery.group import BIT, DEFAULT, Group, Lease
-from penstock.delivery.log import DUE, FOREVER, Extent, Partition, Queue
+from penstock.delivery.log import Extent, Partition, Queue
 from penstock.delivery.membership import Rosters
 from penstock.delivery.phases import AFTER, READY, SETTLED, WAITING
 from penstock.delivery.producers import Producers

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.batch import Batch
 
 
+FOREVER: Final = 2**62  # an instant that never comes
 Int64s = NDArray[np.int64]
 IdRun = tuple[str, str, int, int]  # ids that follow each other: queue, partition, first offset, count
 

@@ -15,12 +15,13 @@ from copy import copy
 from datetime import datetime
 from typing import Any, Final
 
+from penstock.batch.layout import DUE
 from penstock.delivery.core import DeliveryState, priority_of
 from penstock.delivery.entries import AttemptsLost, Entry, Leased, Push, Revived, Settled, Span
 from penstock.delivery.group import Group, Lane
-from penstock.delivery.keys import KeyGate, key_of, rebuild_keys
+from penstock.delivery.keys import KeyGate, rebuild_keys
 from penstock.delivery.lease import serve
-from penstock.delivery.log import DUE, Extent, Partition, Queue, ask_each, dues_of
+from penstock.delivery.log import Extent, Partition, Queue, ask_each, dues_of
 from penstock.delivery.membership import State
 from penstock.delivery.phases import AFTER, FRESH, LEASABLE, LEASED, READY, SETTLED, WAITING
 from penstock.delivery.progress import Progress
@@ -234,7 +235,7 @@ def _held(progress: Progress, offset: int) -> tuple[str, str] | None:
         return "held_by_order", f"an earlier message of partition {progress.partition.name!r} is not settled yet"
     if ordering == "key":
         rebuild_keys(progress)
-        key = key_of(progress.partition, offset)
+        key = progress.partition.key_hash(offset)
         is_behind = key in (progress.parked or ()) or (key and _is_fresh_ahead(progress, offset, key))
         if offset not in (progress.keys or ()) and is_behind:
             return "held_by_key", "an earlier message of the same key is not settled yet"
@@ -261,7 +262,7 @@ def _limited(group: Group, progress: Progress, offset: int, now: int) -> tuple[s
         return None
     if limits.gate is not None:
         limits.gate.count_in_flight()
-        key = key_of(progress.partition, offset)
+        key = progress.partition.key_hash(offset)
         if key and not limits.gate.has_room(key):
             held = limits.gate.held[key]
             return "limited_by_key", f"{held} of its key are in flight, the limit (key_max_in_flight)"

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 
 from penstock import limits
 from penstock.delivery.entries import Span
-from penstock.delivery.log import Partition, ask_each
 from penstock.delivery.phases import LEASABLE, LEASED, READY, WAITING
 from penstock.delivery.progress import Progress
 from penstock.delivery.rate_limits import Buckets
@@ -46,7 +45,8 @@ def rebuild_keys(progress: Progress) -> None:
     unfinished = (offset for phase in (LEASED, WAITING, READY) for offset in progress.offsets_in(phase))
     # A retry goes before a dead letter that was brought back: its attempts say that it had the key first.
     touched = sorted(unfinished, key=lambda offset: (progress.attempt_next(offset) == 1, offset))
-    hashes = ask_each(lambda offset: key_of(progress.partition, offset), touched)
+    partition = progress.partition
+    hashes = partition.queue.key_hashes([(partition.id, offset) for offset in touched])
     for offset, key in zip(touched, hashes, strict=True):
         if key and key not in parked:
             keys[offset] = key
@@ -65,7 +65,7 @@ def is_its_turn(progress: Progress, offset: int) -> bool:
     assert parked is not None
     if offset in keys or progress.state_of(offset) not in LEASABLE:
         return True
-    key = key_of(progress.partition, offset)
+    key = progress.partition.key_hash(offset)
     if key and key in parked:
         if offset not in parked[key]:
             insort(parked[key], offset)
@@ -75,13 +75,6 @@ def is_its_turn(progress: Progress, offset: int) -> bool:
         keys[offset] = key
         parked[key] = deque()
     return True
-
-
-def key_of(partition: Partition, offset: int) -> int:
-    """The hash of a message's key, 0 when it has none. May raise `ColumnNotLoaded`."""
-    extent = partition.extent_at(offset)
-    hashes = extent.key_hashes()
-    return 0 if hashes is None else int(hashes[offset - extent.first])
 
 
 class KeyGate:
@@ -135,10 +128,9 @@ class KeyGate:
         """Count what was in flight before the limit was. May raise `ColumnNotLoaded`; then nothing changed."""
         if self.held_max is None or self._holders is not None:
             return
-        places = [(progress, offset) for progress in self._group.progress for offset in progress.offsets_in(LEASED)]
-        keys = ask_each(lambda place: key_of(place[0].partition, place[1]), places)
-        named = zip(places, keys, strict=True)
-        self._holders = {(progress.partition.id, offset): key for (progress, offset), key in named if key}
+        leased = [(p.partition.id, offset) for p in self._group.progress for offset in p.offsets_in(LEASED)]
+        keys = self._group.queue.key_hashes(leased)
+        self._holders = {position: key for position, key in zip(leased, keys, strict=True) if key}
         for key in self._holders.values():
             self.held[key] = self.held.get(key, 0) + 1
 

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.batch import Batch, layout
-from penstock.delivery.entries import Int64s
+from penstock.batch.layout import DUE
+from penstock.delivery.entries import FOREVER, Entry, GroupSet, Int64s, PartitionsAdded, QueueSet
 from penstock.delivery.rate_limits import PushLimits
-from penstock.model import ContentType, QueueOptions
+from penstock.model import DEFAULT_GROUP, ContentType, QueueOptions
 
 if TYPE_CHECKING:
     from penstock.delivery.dedup import DedupWindow
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 T = TypeVar("T")
-DUE: Final = layout.DELAY | layout.DELIVER_AT
-FOREVER: Final = 2**62
 # Columns that decide who gets a message and when; without any of them an extent is a plain run.
 SPECIAL: Final = DUE | layout.PRIORITY | layout.TTL
 
@@ -287,6 +286,12 @@ class Partition:
             return extent.pushed_at
         return int(extent.pushed_times()[offset - extent.first])
 
+    def key_hash(self, offset: int) -> int:
+        """The hash of a message's key, 0 when it has none. May raise `ColumnNotLoaded`."""
+        extent = self.extent_at(offset)
+        hashes = extent.key_hashes()
+        return 0 if hashes is None else int(hashes[offset - extent.first])
+
     def trim(self, start: int) -> None:
         """Retention: forget what lies wholly under `start`."""
         self.start = max(self.start, min(start, self.end))
@@ -381,5 +386,20 @@ class Queue:
         self.by_name[name] = partition
         return partition
 
+    def key_hashes(self, positions: Iterable[tuple[int, int]]) -> list[int]:
+        """The key hashes of messages by (partition id, offset). May raise `ColumnNotLoaded`."""
+        return ask_each(lambda position: self.partitions[position[0]].key_hash(position[1]), positions)
+
     def messages(self) -> int:
         return sum(partition.end - partition.start for partition in self.partitions)
+
+
+def create_queue_entries(
+    number: int, name: str, options: QueueOptions, partitions: Sequence[str], now: int
+) -> list[Entry]:
+    """A queue, its partitions and its default group."""
+    entries: list[Entry] = [QueueSet(number, name, msgspec.json.encode(options), False, now)]
+    if partitions:
+        entries.append(PartitionsAdded(number, 0, list(partitions)))
+    entries.append(GroupSet(number, 0, DEFAULT_GROUP, now, []))
+    return entries

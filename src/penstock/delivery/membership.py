@@ -29,16 +29,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from penstock import limits
-from penstock.delivery.group import Group
-from penstock.delivery.log import FOREVER
+from penstock.delivery.entries import FOREVER
 from penstock.delivery.progress import Progress
 from penstock.errors import MemberFenced
-from penstock.requests import LeaseRequest
+
+if TYPE_CHECKING:
+    from penstock.delivery.group import Group
+    from penstock.requests import LeaseRequest
 
 REBALANCE_US: Final = round(limits.rebalance_seconds * 1_000_000)
 

@@ -1,31 +1,38 @@
 """Deciding a push: where each message of a batch goes, which are duplicates, whether there is room.
 
 Single pushes that came together are coalesced: one batch, one partition, one entry that says whose rows they are. A row
-that its producer has pushed before is left out and gets the place of the first time.
+that its producer has pushed before is left out and gets the position of the first time.
+
+Producers and task ids are chosen by clients. A push with the sequence of another push, or a task with the id of a task
+of another type, is refused: it would be dropped as a duplicate, and its sender would take the other's result for its
+own. Only what can be looked at is compared. Messages that have left memory, or that retention has removed, count as the
+same: nobody can tell any more, and a client that sends again does so within seconds.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from penstock import limits
 from penstock.batch import Alike, Batch, encode_plain, layout
+from penstock.batch.layout import DUE
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import digests
 from penstock.delivery.entries import Entry, Int32s, Int64s, PartitionsAdded, Produced, Push, Settled, Span
 from penstock.delivery.group import Group
-from penstock.delivery.log import DUE, Queue
+from penstock.delivery.log import Queue, ask_each
 from penstock.delivery.phases import DROPPABLE
 from penstock.delivery.producers import NOBODY
 from penstock.delivery.progress import Progress, span_of
-from penstock.delivery.repeats import check_same, used_otherwise
-from penstock.errors import InvalidField, QueueFull
+from penstock.errors import InvalidField, QueueFull, StateError
 from penstock.model import DEFAULT_PARTITION, ContentType, MessageId, Outcome, check_name
 from penstock.requests import PartitionChoice, Producer
 
@@ -390,3 +397,100 @@ def _repeats(producers: Sequence[Producer | None]) -> dict[int, int]:
         for row, producer in enumerate(producers)
         if producer is not None and (first := firsts.setdefault(producer, row)) != row
     }
+
+
+COMPARED_MAX: Final = 1_000  # of one push: this happens with the lock held
+
+
+def check_same(queue: Queue, producer: Producer, places: Sequence[tuple[int, int]], payloads: Sequence[bytes]) -> None:
+    """Refuse a push whose messages are not those at `places`, which are (partition, offset) and in the same order."""
+    if len(places) != len(payloads) or any(
+        _is_other(queue, partition, offset, payload)
+        for (partition, offset), payload in zip(places[:COMPARED_MAX], payloads, strict=False)
+    ):
+        raise used_otherwise(producer)
+
+
+def used_otherwise(producer: Producer) -> StateError:
+    """The refusal of a push that has the sequence of another one."""
+    return StateError(
+        f"producer {producer[0]:016x} has used sequence {producer[2]} for a push of other messages",
+        hint="give every push of a producer a new number, and each program a producer of its own",
+    )
+
+
+def _is_other(queue: Queue, number: int, offset: int, payload: bytes) -> bool:
+    if number >= len(queue.partitions):
+        return False
+    partition = queue.partitions[number]
+    if not partition.start <= offset < partition.end or not partition.extents:
+        return False
+    extent = partition.extent_at(offset)
+    batch = extent.batch if extent.first <= offset < extent.end else None
+    return batch is not None and bytes(batch.payload(extent.row_of(offset))) != bytes(payload)
+
+
+class _Typed(msgspec.Struct):
+    task_id: str
+    task_type: str
+
+
+_decoder: Final = msgspec.json.Decoder(_Typed)
+
+
+def check_types(queue: Queue, batch: Batch, duplicates: Mapping[int, MessageId]) -> None:
+    """Refuse a push if one of its tasks has the id of a task of another type. May raise `ColumnNotLoaded`."""
+    if not duplicates or not batch.flags & layout.CONTENT_TYPE:
+        return
+    ask_each(partial(_check_row, queue, batch), islice(duplicates.items(), COMPARED_MAX))
+
+
+def _check_row(queue: Queue, batch: Batch, duplicate: tuple[int, MessageId]) -> None:
+    row, id = duplicate
+    task = _typed(batch, row)
+    if task is None:
+        return
+    if not id.partition:  # the same batch has it, in an earlier row
+        known = _typed(batch, id.offset)
+    else:
+        partition = queue.by_name.get(id.partition)
+        known = None if partition is None else _stored(queue, partition.id, id.offset)
+    _compare(task, known)
+
+
+def check_type(queue: Queue, partition: int, offset: int, task_id: str, task_type: str) -> None:
+    """Refuse a task if the message at this place is a task of another type. May raise `ColumnNotLoaded`."""
+    _compare(_Typed(task_id, task_type), _stored(queue, partition, offset))
+
+
+def check_type_of(stored: bytes, task_id: str, task_type: str) -> None:
+    """Refuse a task if one that is held, or was, is of another type: `stored` is the batch of its message."""
+    _compare(_Typed(task_id, task_type), _typed(Batch(stored), 0))
+
+
+def _compare(task: _Typed, known: _Typed | None) -> None:
+    if known is not None and known.task_type != task.task_type:
+        raise StateError(
+            f"task_id: {task.task_id} is that of a task of type {known.task_type!r}, not {task.task_type!r}",
+            hint="give each task an id of its own",
+        )
+
+
+def _stored(queue: Queue, number: int, offset: int) -> _Typed | None:
+    partition = queue.partitions[number]
+    if not partition.extents or not partition.start <= offset < partition.end:
+        return None
+    extent = partition.extent_at(offset)
+    if not extent.first <= offset < extent.end or not extent.is_task(offset):
+        return None
+    return _typed(*extent.message(offset))
+
+
+def _typed(batch: Batch, row: int) -> _Typed | None:
+    """What a message says that it is; None for one that is no task."""
+    if batch.content_type_of(row) != ContentType.TASK:
+        return None
+    try:
+        return _decoder.decode(batch.payload(row))
+    except msgspec.MsgspecError:
+        return None

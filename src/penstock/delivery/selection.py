@@ -21,7 +21,7 @@ import numpy as np
 from penstock import limits
 from penstock.delivery.entries import Int64s
 from penstock.delivery.group import DEFAULT, Group, Lane, Take
-from penstock.delivery.keys import KeyGate, is_its_turn, key_of, rebuild_keys
+from penstock.delivery.keys import KeyGate, is_its_turn, rebuild_keys
 from penstock.delivery.log import SPECIAL, ColumnNotLoaded, Extent, Queue
 from penstock.delivery.phases import FRESH, LEASABLE, SETTLED
 from penstock.delivery.progress import Progress
@@ -369,7 +369,7 @@ def _may_go(
         gate.dismiss(progress, offset, selection.now)
         return False
     if not by_key:
-        return gate.admit(progress, offset, priority, key_of(progress.partition, offset), selection.now)
+        return gate.admit(progress, offset, priority, progress.partition.key_hash(offset), selection.now)
     if not is_its_turn(progress, offset):
         return False
     return gate.admit(progress, offset, priority, (progress.keys or {}).get(offset, 0), selection.now)

@@ -3,8 +3,8 @@
 A plain task is a message and nothing here knows it. A task that waits for parents is *held*: its message is not in the
 log yet. When a parent's message is settled in the group `default`, however that came about, its children learn of it
 in `apply`: acknowledged means completed, every other end is a failure. A child whose last parent is done, or that is
-doomed because a parent failed, is *ripe*; `child_release` pushes it or cancels it, in the same frame where a run was
-finished and else with the next tick. So whatever happens in between, nobody is stranded and nobody runs too early.
+doomed because a parent failed, is *ripe*; `decide_child_release` pushes it or cancels it, in the same frame where a run
+was finished and else with the next tick. So whatever happens in between, nobody is stranded and nobody runs too early.
 
 A child that was cancelled while it waited is *withdrawn*. It has no message in the log that could be brought back: all
 there is of it was in the entry that held it. The withdrawn of a week are kept, as many as can come back in one frame,
@@ -28,6 +28,7 @@ import msgspec
 
 from penstock import limits
 from penstock.delivery.entries import (
+    FOREVER,
     OperationSet,
     ScheduleFired,
     ScheduleSet,
@@ -38,7 +39,6 @@ from penstock.delivery.entries import (
     TasksPurged,
     UniqueTaken,
 )
-from penstock.delivery.log import FOREVER
 from penstock.delivery.phases import AFTER, SETTLED
 from penstock.model import Outcome
 

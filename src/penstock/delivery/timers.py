@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import limits
-from penstock.delivery.entries import Int64s
-from penstock.delivery.log import DUE, FOREVER, Extent, Partition, Queue
+from penstock.batch.layout import DUE
+from penstock.delivery.entries import FOREVER, Int64s
+from penstock.delivery.log import Extent, Partition, Queue
 
 if TYPE_CHECKING:
     from penstock.delivery.core import DeliveryState

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from penstock.delivery.core import GROUP_LOOK_EVERY, ONCE, WAIT_LOOK_EVERY, DeliveryState
-from penstock.delivery.dead_letters import DeadDelivery, decide_dead
-from penstock.delivery.entries import Entry, GroupDeleted, Settled
+from penstock.delivery.entries import FOREVER, Entry, GroupDeleted, Settled
 from penstock.delivery.group import Group, Lease, Take
-from penstock.delivery.log import FOREVER, ColumnNotLoaded, Extent, Queue, ask_each
+from penstock.delivery.log import ColumnNotLoaded, Extent, Queue, ask_each
 from penstock.delivery.phases import LEASED
 from penstock.delivery.progress import Progress, span_of
-from penstock.delivery.settle import Chosen, decide_what_fits
+from penstock.delivery.settle import Chosen, DeadDelivery, decide_dead, decide_what_fits
 from penstock.errors import TooLarge
 from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX, Outcome
 from penstock.requests import Settling

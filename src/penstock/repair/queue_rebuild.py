@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.batch import layout
-from penstock.delivery import dead_letters
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import DedupRecord, DedupWindow, digest
 from penstock.delivery.entries import Entry, GroupSet, PartitionsAdded, Push, QueueSet, Span, decode
 from penstock.delivery.log import Queue
 from penstock.delivery.phases import AFTER, DEAD, WAITING
+from penstock.delivery.settle import DLQ_OPTIONS
 from penstock.delivery.snapshot import QueuePart, restore
 from penstock.errors import Damaged
 from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX, MessageId, Outcome, QueueOptions
@@ -186,7 +186,7 @@ def _begin_with(core: DeliveryState, spare: QueuePart) -> str:
 def _begin_empty(core: DeliveryState, history: History, number: int, events: list[Event]) -> str:
     facts = history.journal_facts(number)
     name = facts.settings.name if facts.settings else history.manifest.queues.get(number, f"recovered-{number}")
-    default = msgspec.json.encode(dead_letters.DLQ_OPTIONS if name.endswith(DLQ_SUFFIX) else QueueOptions())
+    default = msgspec.json.encode(DLQ_OPTIONS if name.endswith(DLQ_SUFFIX) else QueueOptions())
     options = facts.settings.options if facts.settings else default
     core.apply([QueueSet(number, name, options, False, history.now)], 0)
     queue = core.queues[number]

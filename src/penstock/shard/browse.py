@@ -9,12 +9,13 @@ from itertools import chain, islice
 import numpy as np
 
 from penstock import limits
+from penstock.batch.layout import DUE
 from penstock.delivery import admin
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry
 from penstock.delivery.group import Lease
 from penstock.delivery.inspection import group_stats, lags, preview, why
-from penstock.delivery.log import DUE, Partition, ask_each
+from penstock.delivery.log import Partition, ask_each
 from penstock.delivery.phases import SETTLED
 from penstock.delivery.progress import Progress
 from penstock.errors import GroupExists

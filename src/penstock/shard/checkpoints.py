@@ -21,8 +21,8 @@ import numpy as np
 from penstock.delivery import snapshot, timers
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import ENTRY, DedupWindow, Run, merged, run_of
-from penstock.delivery.entries import Int64s
-from penstock.delivery.log import FOREVER, Extent, Partition, Queue
+from penstock.delivery.entries import FOREVER, Int64s
+from penstock.delivery.log import Extent, Partition, Queue
 from penstock.delivery.snapshot import encode_tasks, restore_sinks, restore_tasks, take_sinks, take_tasks
 from penstock.shard.shard import Shard
 from penstock.storage.checkpoint import Checkpoint, CheckpointStore

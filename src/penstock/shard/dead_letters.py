@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from penstock.batch import Batch
-from penstock.delivery import admin, dead_letters
+from penstock.delivery import admin
 from penstock.delivery.entries import Entry, Settled
 from penstock.delivery.log import Queue
 from penstock.delivery.phases import SETTLED
 from penstock.delivery.progress import span_of
 from penstock.delivery.push import decide_push
+from penstock.delivery.settle import DeadLetter, origin_of
 from penstock.errors import MessageNotFound
 from penstock.model import DLQ_SUFFIX, Message, MessageId, Outcome
 from penstock.requests import DEAD_GROUP, DEAD_ORIGIN, LetterFilter
@@ -67,16 +68,16 @@ def redrive(shard: Shard, queue: str, filter: LetterFilter, per_second: float | 
     slices = [letters[start : start + CHUNK] for start in range(0, len(letters), CHUNK)]
     # Refuse before anything has changed: there may be more of them than one frame takes.
     for some in slices:
-        shard.look(lambda now, some=some: [dead_letters.origin_of(shard.core, letter) for letter in some])  # type: ignore[misc]
+        shard.look(lambda now, some=some: [origin_of(shard.core, letter) for letter in some])  # type: ignore[misc]
     for number, some in enumerate(slices):
         ticket = shard.redrive(queue, some, number * CHUNK * gap_seconds, gap_seconds)
     return len(messages), ticket
 
 
-def _letter(message: Message) -> dead_letters.DeadLetter:
+def _letter(message: Message) -> DeadLetter:
     assert message.id is not None
     headers = message.headers or {}
-    return dead_letters.DeadLetter(message.id.offset, MessageId.parse(headers[DEAD_ORIGIN]), headers[DEAD_GROUP])
+    return DeadLetter(message.id.offset, MessageId.parse(headers[DEAD_ORIGIN]), headers[DEAD_GROUP])
 
 
 def replace(shard: Shard, queue: str, ids: Sequence[MessageId], batch: Batch) -> Ticket:

@@ -21,16 +21,16 @@ from typing import Any, Final, TypeVar
 
 from penstock import limits
 from penstock.clock import Clock
-from penstock.delivery import schedule_ticks, timers
 from penstock.delivery import settle as settle_rules
+from penstock.delivery import task_pushes, timers
 from penstock.delivery import upkeep as upkeep_rules
-from penstock.delivery.child_release import ROOM, decide_child_release
 from penstock.delivery.core import DeliveryState
-from penstock.delivery.entries import Entry, Push, encode_apart, entry_bytes
+from penstock.delivery.entries import FOREVER, Entry, Push, encode_apart, entry_bytes
 from penstock.delivery.group import Group, Lease
 from penstock.delivery.inspection import EVERYONE, made_ready
-from penstock.delivery.log import FOREVER, ColumnNotLoaded, Extent
+from penstock.delivery.log import ColumnNotLoaded, Extent
 from penstock.delivery.settle import Chosen
+from penstock.delivery.task_pushes import ROOM, decide_child_release
 from penstock.delivery.timers import TICK_BITS
 from penstock.errors import Closed, PenstockError
 from penstock.forks import refuse_in_forks
@@ -304,19 +304,19 @@ class Engine:
             schedules.postpone(now + FULL_DISK_US)
             return 0
         while did < did_max and (name := schedules.due(now)) is not None:
-            for tick in islice(schedule_ticks.ticks(schedules.known[name], now), did_max - did):
+            for tick in islice(task_pushes.ticks(schedules.known[name], now), did_max - did):
                 self._fire_one(name, tick, now)
                 did += 1
         if schedules.next_at <= now:
             self.on_deadline(schedules.next_at)
         return did
 
-    def _fire_one(self, name: str, tick: schedule_ticks.Tick, now: int) -> None:
+    def _fire_one(self, name: str, tick: task_pushes.Tick, now: int) -> None:
         try:
-            entries = schedule_ticks.decide_tick(self.core, name, tick, now)
+            entries = task_pushes.decide_tick(self.core, name, tick, now)
         except PenstockError as error:
             logger.warning("schedule %r: its tick is passed over: %s", name, error)
-            entries = schedule_ticks.skipped_tick(name, tick)
+            entries = task_pushes.skipped_tick(name, tick)
         self.commit_frame(entries, self.durability)
         self.changed(entries)
 

@@ -12,10 +12,11 @@ from contextlib import ExitStack
 from itertools import groupby
 
 from penstock.batch import layout
+from penstock.batch.layout import DUE
 from penstock.clock import Clock
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Closing, decode, decode_push_one, decode_pushes
-from penstock.delivery.log import DUE, Extent
+from penstock.delivery.log import Extent
 from penstock.delivery.recovery import attach_sealed, gaps, rebuild
 from penstock.delivery.upkeep import decide_interrupted
 from penstock.errors import Damaged

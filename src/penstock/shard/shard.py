@@ -15,18 +15,26 @@ from typing import Any, Final, TypeVar
 
 from penstock import limits
 from penstock.batch import Alike, Batch, layout, one_with_ttl
-from penstock.delivery import admin, dead_letters, timers
+from penstock.batch.layout import DUE
+from penstock.delivery import admin, timers
 from penstock.delivery import settle as settle_rules
 from penstock.delivery.admin import queue_to_push
 from penstock.delivery.entries import Entry, Int64s, PartitionsAdded, Push, encode_push_one
 from penstock.delivery.group import Group
 from penstock.delivery.inspection import ready_of_push
 from penstock.delivery.lease import decide_room, leased, select_lease
-from penstock.delivery.log import DUE, ColumnNotLoaded, Queue
+from penstock.delivery.log import ColumnNotLoaded, Queue
 from penstock.delivery.producers import NOBODY, answer_bytes_max, answered, check_producer, ids_of
-from penstock.delivery.push import PushDecision, decide_coalesced, decide_push
+from penstock.delivery.push import (
+    COMPARED_MAX,
+    PushDecision,
+    check_same,
+    check_types,
+    decide_coalesced,
+    decide_push,
+    used_otherwise,
+)
 from penstock.delivery.rate_limits import Bill, decide_bill, pay
-from penstock.delivery.repeats import COMPARED_MAX, check_same, check_types, used_otherwise
 from penstock.delivery.settle import Chosen
 from penstock.errors import DiskFull, LeaseLost, TooLarge
 from penstock.model import DLQ_SUFFIX, ContentType, Durability, MessageId, Outcome, Position, Receipt
@@ -427,11 +435,11 @@ class Shard(Engine):
         return self.run(operation)
 
     def redrive(
-        self, name: str, letters: Sequence[dead_letters.DeadLetter], first_seconds: float, gap_seconds: float
+        self, name: str, letters: Sequence[settle_rules.DeadLetter], first_seconds: float, gap_seconds: float
     ) -> Ticket:
         """Bring dead letters back to where they died."""
         return self.change(
-            lambda now: dead_letters.decide_redrive(
+            lambda now: settle_rules.decide_redrive(
                 self.core,
                 admin.queue_named(self.core, name + DLQ_SUFFIX),
                 letters,

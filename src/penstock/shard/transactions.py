@@ -24,9 +24,8 @@ from penstock.delivery.core import DeliveryState
 from penstock.delivery.entries import Entry, Push, entry_bytes
 from penstock.delivery.log import Queue
 from penstock.delivery.producers import answer_bytes_max, answered, check_producer, ids_of
-from penstock.delivery.push import FramePushes, decide_push
+from penstock.delivery.push import FramePushes, check_types, decide_push
 from penstock.delivery.rate_limits import decide_bill, pay
-from penstock.delivery.repeats import check_types
 from penstock.errors import LeaseLost, TooLarge
 from penstock.model import Durability, MessageId, Receipt
 from penstock.replies import PushReply

@@ -20,7 +20,8 @@ from typing import Final, TypeVar
 from penstock import limits
 from penstock.batch import layout
 from penstock.delivery.admin import decide_trim
-from penstock.delivery.log import FOREVER, Extent, Partition, Queue
+from penstock.delivery.entries import FOREVER
+from penstock.delivery.log import Extent, Partition, Queue
 from penstock.delivery.timers import needs_delays
 from penstock.delivery.upkeep import archived_of, floors_of
 from penstock.errors import Closed, PenstockError

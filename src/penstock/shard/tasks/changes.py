@@ -20,15 +20,14 @@ from penstock import limits
 from penstock.batch import Batch
 from penstock.delivery import admin
 from penstock.delivery import settle as settle_rules
-from penstock.delivery.child_release import cancelled
 from penstock.delivery.core import DeliveryState
-from penstock.delivery.dead_letters import DeadLetter, decide_redrive
 from penstock.delivery.dedup import digest
 from penstock.delivery.entries import Entry, Note, Parent, Revived, Settled, TaskHeld, TasksNoted, UniqueTaken
 from penstock.delivery.group import Group
 from penstock.delivery.phases import LEASED, SETTLED, WAITING
 from penstock.delivery.progress import Progress, span_of
-from penstock.delivery.settle import Chosen
+from penstock.delivery.settle import Chosen, DeadLetter, decide_redrive
+from penstock.delivery.task_pushes import cancelled
 from penstock.delivery.tasks import GROUP, HELD, TaskPosition, WithdrawnTask, id_text
 from penstock.envelopes import parse_envelope
 from penstock.errors import QueueFull, TaskConflict

@@ -11,12 +11,12 @@ from typing import Final
 
 from penstock import limits
 from penstock.delivery import settle as settle_rules
-from penstock.delivery.child_release import ROOM
 from penstock.delivery.entries import Entry, Note, Push, TasksNoted
 from penstock.delivery.group import Lease, Take
 from penstock.delivery.log import Partition
 from penstock.delivery.phases import LEASED
 from penstock.delivery.settle import Chosen
+from penstock.delivery.task_pushes import ROOM
 from penstock.delivery.tasks import GROUP, id_text
 from penstock.errors import InvalidField, LeaseLost, PenstockError, TooLarge
 from penstock.model import Durability, Outcome, Receipt, check_seconds

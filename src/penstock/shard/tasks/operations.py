@@ -13,12 +13,12 @@ import msgspec
 
 from penstock import limits
 from penstock.delivery import settle as settle_rules
-from penstock.delivery.child_release import cancelled
 from penstock.delivery.entries import Entry, OperationSet, Settled, Span, TasksPurged
 from penstock.delivery.group import Group
 from penstock.delivery.phases import LEASED, SETTLED
 from penstock.delivery.progress import Progress, span_of
 from penstock.delivery.settle import Chosen
+from penstock.delivery.task_pushes import cancelled
 from penstock.delivery.tasks import GROUP
 from penstock.errors import OperationNotFound, QueueFull, TaskConflict
 from penstock.model import Outcome, to_datetime

@@ -1,4 +1,4 @@
-"""Schedules as they are set, deleted and shown. What the clock does with them is `delivery.schedule_ticks`."""
+"""Schedules as they are set, deleted and shown. What the clock does with them is `delivery.task_pushes`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock import limits
 from penstock.cron import next_tick
 from penstock.delivery.admin import reserved_name
 from penstock.delivery.entries import Entry, ScheduleSet
-from penstock.delivery.schedule_ticks import spec_of
+from penstock.delivery.task_pushes import spec_of
 from penstock.delivery.tasks import Schedule, id_text
 from penstock.errors import QueueFull, ScheduleNotFound, TooLarge
 from penstock.model import DLQ_SUFFIX, to_datetime

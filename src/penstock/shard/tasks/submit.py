@@ -22,15 +22,14 @@ import msgspec
 from penstock import limits
 from penstock.batch import Batch
 from penstock.delivery.admin import queue_to_push
-from penstock.delivery.child_release import ROOM, cancelled
 from penstock.delivery.core import DeliveryState
 from penstock.delivery.dedup import digest
 from penstock.delivery.entries import Entry, Parent, TaskHeld, UniqueTaken, entry_bytes
 from penstock.delivery.log import Queue
-from penstock.delivery.push import check_allowed, decide_push
+from penstock.delivery.push import check_allowed, check_type, check_type_of, decide_push
 from penstock.delivery.rate_limits import Bill, decide_bill, pay
-from penstock.delivery.repeats import check_type, check_type_of
 from penstock.delivery.settle import Chosen
+from penstock.delivery.task_pushes import ROOM, cancelled
 from penstock.delivery.tasks import HELD, TaskPosition, id_text, is_settled
 from penstock.envelopes import task_message, tasks_batch
 from penstock.errors import InvalidField, QueueFull, TooLarge
