@@ -26,19 +26,11 @@ LetterId = Annotated[str, typer.Argument(metavar="ID", help="As 'penstock dlq li
 class FilterFlags(Flags):
     """Which dead letters a command is about."""
 
-    group: Annotated[str | None, typer.Option("--group", "-g", help="Died in this group.", rich_help_panel=FILTER)] = (
-        None
-    )
-    reason: Annotated[
-        str | None,
-        typer.Option("--reason", help="Why: dead (its attempts ran out), rejected, …", rich_help_panel=FILTER),
-    ] = None
-    error: Annotated[str | None, typer.Option("--error", help="The error has this text.", rich_help_panel=FILTER)] = (
-        None
-    )
-    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of the message.", rich_help_panel=FILTER)] = (
-        None
-    )
+    panel = FILTER
+    group: Annotated[str | None, typer.Option("--group", "-g", help="Died in this group.")] = None
+    reason: Annotated[str | None, typer.Option(help="Why: dead (its attempts ran out), rejected, …")] = None
+    error: Annotated[str | None, typer.Option(help="The error has this text.")] = None
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of the message.")] = None
     since: Since = None
     until: Until = None
 

@@ -91,10 +91,7 @@ def compact(count: int) -> str:
     """A count in at most seven characters."""
     if count < 1_000_000:
         return f"{count:,}"
-    for divisor, unit in ((1e9, "G"), (1e6, "M")):
-        if count >= divisor:
-            return f"{count / divisor:.1f}{unit}"
-    raise AssertionError(count)
+    return f"{count / 1e6:.1f}M" if count < 1e9 else f"{count / 1e9:.1f}G"
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

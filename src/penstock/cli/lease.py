@@ -13,15 +13,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from penstock.cli import human, output, shapes
-from penstock.cli.exits import CommandError, exit_code, nothing_there
+from penstock.cli.exits import CommandError, nothing_there
 from penstock.cli.groups import POSITION_HELP
 from penstock.cli.options import AsJson, Group, PayloadOnly, QueueName, seconds_option
 from penstock.cli.target import Broker
-from penstock.errors import PenstockError
 from penstock.model import DEFAULT_GROUP, Outcome, Receipt, to_datetime
 
 if TYPE_CHECKING:
-    from penstock import Delivery, Leased, Penstock
+    from penstock import Delivery, Leased
     from penstock.client.session import Session
 
 
@@ -123,7 +122,7 @@ def write_delivery(
 
 
 Receipts = Annotated[list[str], typer.Argument(metavar="RECEIPT…", help="As 'penstock lease' printed them.")]
-Settle = Callable[["Penstock", Receipt], str]  # answers with what became of it
+Settle = Callable[["Session", Receipt], str]  # returns the status of the delivery
 
 
 def ack(broker: Broker, receipts: Receipts, as_json: AsJson = False) -> None:
@@ -168,8 +167,8 @@ def extend(
     """Hold the leases behind these receipts for longer."""
     from penstock import validation
 
-    def prolong(ps: Penstock, receipt: Receipt) -> str:
-        until = to_datetime(session_of(ps).extend(receipt.nonce, validation.extension(seconds)))
+    def prolong(session: Session, receipt: Receipt) -> str:
+        until = to_datetime(session.extend(receipt.nonce, validation.extension(seconds)))
         return f"extended, ends {human.until(until)}"
 
     _each(broker, receipts, prolong, as_json=as_json)
@@ -181,48 +180,19 @@ def settling(outcome: Outcome, delay: float | None = None, error: str = "") -> S
 
     how = validation.settling(outcome, delay, error)
 
-    def settle(ps: Penstock, receipt: Receipt) -> str:
-        session = session_of(ps)
+    def settle(session: Session, receipt: Receipt) -> str:
         session.settle((receipt,), how)
         return outcome.name.lower()
 
     return settle
 
 
-def session_of(ps: Penstock) -> Session:
-    """Programs hold deliveries and settle those; only here there is nothing but a receipt."""
-    return ps._session
-
-
 def _each(broker: Broker, receipts: list[str], settle: Settle, *, as_json: bool) -> None:
-    """Receipts stand for themselves: one that is refused does not keep the others from being settled."""
-    proofs = [Receipt.parse(text) for text in receipts]
-    worst = 0
+    def change(receipt: Receipt) -> tuple[str, dict[str, str]]:
+        status = settle(ps.session, receipt)
+        text = f"{receipt.queue}/{receipt.partition}/{receipt.offset} {status}"
+        return text, {"status": status.split(",", maxsplit=1)[0]}
+
+    parsed = [Receipt.parse(text) for text in receipts]
     with broker.opened() as ps:
-        for proof in proofs:
-            try:
-                status = settle(ps, proof)
-            except PenstockError as error:
-                if len(proofs) == 1:
-                    raise
-                worst = max(worst, exit_code(error))
-                _write_refused(proof, error, as_json=as_json)
-            else:
-                _write_settled(proof, status, as_json=as_json)
-    if worst:
-        raise typer.Exit(worst)
-
-
-def _write_settled(proof: Receipt, status: str, *, as_json: bool) -> None:
-    if as_json:
-        output.write_json_line({"receipt": str(proof), "status": status.split(",", maxsplit=1)[0]})
-    else:
-        output.write(f"[green]✓[/] {proof.queue}/{proof.partition}/{proof.offset} {status}")
-
-
-def _write_refused(proof: Receipt, error: PenstockError, *, as_json: bool) -> None:
-    refusal: dict[str, Any] = {"code": error.code, "message": error.message, "hint": error.hint}
-    if as_json:
-        output.write_json_line({"receipt": str(proof), "status": "refused", "error": refusal})
-    else:
-        output.write_error(error.code, f"{proof}: {error.message}", error.hint, as_json=False)
+        output.change_each(parsed, "receipt", change, as_json=as_json)

@@ -7,9 +7,10 @@ names. A data directory is never opened for this: that would take its lock. Flag
 
 from __future__ import annotations
 
+import copy
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args
@@ -39,11 +40,20 @@ class Flags:
     """Options that several commands share. A command that has a parameter of such a type has a flag for each field."""
 
     are_last: ClassVar[bool] = False  # after all others, in the help
+    panel: ClassVar[str | None] = None  # under which the help shows those that name none
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
         """The flags, as parameters of a command."""
-        return list(inspect.signature(cls, eval_str=True).parameters.values())
+        flags = list(inspect.signature(cls, eval_str=True).parameters.values())
+        return [_in_panel(flag, cls.panel) for flag in flags] if cls.panel else flags
+
+
+def _in_panel(flag: inspect.Parameter, panel: str) -> inspect.Parameter:
+    kind, about = get_args(flag.annotation)
+    shown = copy.copy(about)
+    shown.rich_help_panel = about.rich_help_panel or panel
+    return flag.replace(annotation=Annotated[kind, shown])
 
 
 def expanded(function: Callable[..., None]) -> Callable[..., None]:
@@ -193,6 +203,22 @@ def instant_option(*names: str, about: str) -> typer.models.OptionInfo:
 
 Since = Annotated[datetime | None, instant_option("--since", about="From this time on; -1h is an hour ago.")]
 Until = Annotated[datetime | None, instant_option("--until", about="Before this time.")]
+
+
+def pairs(texts: Iterable[str], flag: str, example: str) -> dict[str, str]:
+    """Values from `name=value`."""
+    values = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise CommandError(f"{flag}: {text!r} is not name=value", hint=f"such as {flag} {example}")
+        values[name] = value
+    return values
+
+
+def priority(text: str) -> int | str:
+    """A priority by number or by name."""
+    return int(text) if text.isdigit() else text
 
 
 # a flag for every queue option

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Literal, TextIO
+from typing import Any, Final, Literal, TextIO, TypeVar
 
 import msgspec
 import typer
@@ -22,8 +22,10 @@ from rich.segment import Segment
 from rich.table import Table
 
 from penstock.cli import human
-from penstock.cli.exits import CommandError
-from penstock.errors import printable
+from penstock.cli.exits import CommandError, exit_code
+from penstock.errors import PenstockError, printable
+
+T = TypeVar("T")
 
 WIDTH_PLAIN = 120
 NARROW = 40  # characters in all headings together, over which columns move closer
@@ -163,6 +165,36 @@ def table(
     for row in rows:
         made.add_row(*map(_cell, row))
     return made
+
+
+def change_each(
+    items: Sequence[T], name: str, change: Callable[[T], tuple[str, dict[str, Any]]], *, as_json: bool
+) -> None:
+    """Change several things, each reported on a line: `change` returns a text and JSON fields. `name` is JSON too.
+
+    One that is refused does not keep the others from being changed, and its exit code is that of the command.
+    """
+    worst = 0
+    for item in items:
+        try:
+            text, value = change(item)
+        except PenstockError as error:
+            if len(items) == 1:
+                raise
+            worst = max(worst, exit_code(error))
+            if as_json:
+                refusal = {"code": error.code, "message": error.message, "hint": error.hint}
+                write_json_line({name: str(item), "status": "refused", "error": refusal})
+            else:
+                about = "" if str(item) in error.message else f"{item}: "
+                write_error(error.code, about + error.message, error.hint, as_json=False)
+        else:
+            if as_json:
+                write_json_line({name: str(item), **value})
+            else:
+                write(f"[green]✓[/] {escape(text)}")
+    if worst:
+        raise typer.Exit(worst)
 
 
 def _widths(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[int]:

@@ -11,6 +11,7 @@ import sys
 from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from io import BytesIO
 from pathlib import Path
@@ -21,7 +22,16 @@ import typer
 
 from penstock.cli import output
 from penstock.cli.exits import CommandError
-from penstock.cli.options import AsJson, Partition, QueueName, instant_option, seconds_option
+from penstock.cli.options import (
+    AsJson,
+    Flags,
+    Partition,
+    QueueName,
+    instant_option,
+    pairs,
+    priority,
+    seconds_option,
+)
 from penstock.cli.target import Broker
 from penstock.model import CONTENT_TYPE_NAMES, ContentType, Message, suggestion
 from penstock.units import plural
@@ -162,9 +172,35 @@ def _seconds(value: Any, name: str, number: int) -> float:
 LINES = "Many messages"
 
 
+@dataclass(frozen=True)
+class MessageFlags(Flags):
+    """The fields of a message beside its payload."""
+
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Messages of one key share a partition.")] = None
+    priority: Annotated[str, typer.Option(help="0 to 255, or background, low, normal, high, critical.")] = "normal"
+    delay: Annotated[float, seconds_option("--delay", about="Deliver it no sooner than in so long.")] = 0.0
+    deliver_at: Annotated[datetime | None, instant_option("--deliver-at", about="Deliver it no sooner than then.")] = (
+        None
+    )
+    ttl: Annotated[float | None, seconds_option("--ttl", about="Drop it if nobody has it by then.")] = None
+    header: Annotated[list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="May repeat.")] = None
+    dedup_key: Annotated[str | None, typer.Option(help="A second push with this key stores nothing.")] = None
+    partition: Partition = None
+    max_attempts: Annotated[int | None, typer.Option(min=1, help="Deliveries before it is a dead letter.")] = None
+    trace: Annotated[str | None, typer.Option(help="A W3C traceparent to carry along.")] = None
+
+    def options(self) -> dict[str, Any]:
+        """The arguments of `Message`."""
+        options = asdict(self)
+        options["headers"] = pairs(options.pop("header") or (), "--header", "tenant=acme") or None
+        options["priority"] = priority(self.priority)
+        return options
+
+
 def push(
     broker: Broker,
     queue: QueueName,
+    *,
     payload: Annotated[
         str | None, typer.Argument(metavar="[PAYLOAD]", help="The payload; standard input if none is given.")
     ] = None,
@@ -174,20 +210,7 @@ def push(
     kind: Annotated[
         Kind | None, typer.Option("--type", help="What the payload is; text if it is UTF-8, bytes otherwise.")
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="Messages of one key share a partition.")] = None,
-    priority: Annotated[str, typer.Option(help="0 to 255, or background, low, normal, high, critical.")] = "normal",
-    delay: Annotated[float, seconds_option("--delay", about="Deliver it no sooner than in so long.")] = 0.0,
-    deliver_at: Annotated[
-        datetime | None, instant_option("--deliver-at", about="Deliver it no sooner than then.")
-    ] = None,
-    ttl: Annotated[float | None, seconds_option("--ttl", about="Drop it if nobody has it by then.")] = None,
-    header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="May repeat.")
-    ] = None,
-    dedup_key: Annotated[str | None, typer.Option(help="A second push with this key stores nothing.")] = None,
-    partition: Partition = None,
-    max_attempts: Annotated[int | None, typer.Option(min=1, help="Deliveries before it is a dead letter.")] = None,
-    trace: Annotated[str | None, typer.Option(help="A W3C traceparent to carry along.")] = None,
+    fields: MessageFlags,
     lines: Annotated[bool, typer.Option("--lines", help="Each line is a message.", rich_help_panel=LINES)] = False,
     json_lines: Annotated[
         bool, typer.Option("--json-lines", help="Each line is a message as JSON.", rich_help_panel=LINES)
@@ -203,7 +226,7 @@ def push(
     The payload is the argument, the content of --file, or standard input. Options apply to every message; with
     --json-lines each line says its own: `{"payload": …, "key": …, "priority": …, "delay_ms": …, "headers": {…}}`.
     """
-    options = options_of(key, priority, delay, deliver_at, ttl, header, dedup_key, partition, max_attempts, trace)
+    options = fields.options()
     check_source(payload, file, many=lines or json_lines, both=lines and json_lines)
     with broker.opened(create=True) as ps, _source(payload, file) as source:
         if not (lines or json_lines):
@@ -212,33 +235,6 @@ def push(
         chunks = batches(source, batch)
         made = messages_from_json(chunks, options) if json_lines else messages_from_lines(chunks, kind, options)
         _push_many(ps, queue, made, _bytes_in(file), ids=ids, as_json=as_json)
-
-
-def options_of(
-    key: str | None,
-    priority: str,
-    delay: float,
-    deliver_at: datetime | None,
-    ttl: float | None,
-    header: list[str] | None,
-    dedup_key: str | None,
-    partition: str | None,
-    max_attempts: int | None,
-    trace: str | None,
-) -> dict[str, Any]:
-    """The fields of a message beside its payload."""
-    return {
-        "key": key,
-        "priority": int(priority) if priority.isdigit() else priority,
-        "delay": delay,
-        "deliver_at": deliver_at,
-        "ttl": ttl,
-        "headers": headers_of(header) or None,
-        "dedup_key": dedup_key,
-        "partition": partition,
-        "max_attempts": max_attempts,
-        "trace": trace,
-    }
 
 
 @contextmanager
@@ -262,17 +258,6 @@ def check_source(payload: str | None, file: Path | None, *, many: bool, both: bo
         raise CommandError("a payload is given twice", hint="give it as an argument, by --file or on standard input")
     if payload is None and file is None and sys.stdin.isatty():
         raise CommandError("there is no payload", hint="give it as an argument, by --file or on standard input")
-
-
-def headers_of(given: list[str] | None) -> dict[str, str]:
-    """Headers from `name=value`."""
-    headers = {}
-    for each in given or []:
-        name, equals, value = each.partition("=")
-        if not name or not equals:
-            raise CommandError(f"--header: {each!r} is not name=value", hint="such as --header tenant=acme")
-        headers[name] = value
-    return headers
 
 
 def _bytes_in(file: Path | None) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -12,10 +13,11 @@ from rich.markup import escape
 
 from penstock import config
 from penstock.cli import output
+from penstock.cli.exits import USER_ERROR
+from penstock.cli.options import Flags
 from penstock.errors import BadSettings
+from penstock.units import plural
 from penstock.version import VERSION
-
-USER_ERROR: Final = 1
 
 _DURABLE: Final = {
     "fsync": "a reply means that it is on the disk",
@@ -29,43 +31,58 @@ _HINTS: Final = {
 }
 
 
-def _setting(takes: str, says: str) -> Any:
-    return typer.Option(metavar=takes, help=says)
+# Of each setting: what its flag takes, and what it is for.
+_ABOUT: Final = {
+    "data": ("DIR", "The data directory."),
+    "data_mode": ("MODE", "Who may read it: 0750 lets a group."),
+    "host": ("ADDRESS", "The address to listen on."),
+    "tcp_port": ("PORT|off", "0 takes any free port."),
+    "http_port": ("PORT|off", "0 takes any free port."),
+    "grpc_port": ("PORT|off", "0 takes any free port."),
+    "durability": ("WHAT", "fsync, interval or os."),
+    "sync_ms": ("MS", "With interval: until the sync."),
+    "task_retention_seconds": ("SECONDS", "How long final tasks are kept."),
+    "log_format": ("WHAT", "auto, json or console."),
+    "log_level": ("WHAT", "debug, info, warning or error."),
+    "slow_request_ms": ("MS", "Slower requests are logged."),
+    "hosts": ("NAMES", "Names of this broker in URLs, by commas."),
+    "trusted_proxies": ("NETWORKS", "Proxies whose X-Forwarded-For counts, by commas."),
+    "cors_origins": ("ORIGINS", "Origins that may call, by commas."),
+    "request_bytes_max": ("BYTES", "The largest request over HTTP, gRPC or WebSocket."),
+    "frame_bytes_max": ("BYTES", "The largest frame over TCP."),
+    "connections_max": ("N", "Connections at once."),
+    "drain_seconds": ("SECONDS", "Time to finish after SIGTERM."),
+}
 
 
-def _port(default: int) -> Any:
-    return _setting("PORT|off", f"0 takes any free port. [default: {default}]")
+class SettingFlags(Flags):
+    """A flag for each setting of a broker; the text is checked with all other settings."""
+
+    def __init__(self, **values: str | bool | None) -> None:
+        self.values = values
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        return [
+            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(field))
+            for field in msgspec.structs.fields(config.Settings)
+        ]
+
+
+def _annotation(field: Any) -> Any:
+    if field.type is bool:
+        return Annotated[bool | None, typer.Option(help=f"Serve /debug/{field.name}.")]
+    takes, about = _ABOUT[field.name]
+    default = "none" if field.default == () else field.default
+    if field.name.endswith("_bytes_max"):
+        default = f"{field.default >> 20} MiB"
+    elif isinstance(default, float):
+        default = f"{default:g}"
+    return Annotated[str | None, typer.Option(metavar=takes, help=f"{about} [default: {default}]")]
 
 
 def serve(
-    data: Annotated[str | None, _setting("DIR", "The data directory. [default: ./data]")] = None,
-    data_mode: Annotated[str | None, _setting("MODE", "Who may read it: 0750 lets a group. [default: 0700]")] = None,
-    host: Annotated[str | None, _setting("ADDRESS", "The address to listen on. [default: 127.0.0.1]")] = None,
-    tcp_port: Annotated[str | None, _port(7710)] = None,
-    http_port: Annotated[str | None, _port(7711)] = None,
-    grpc_port: Annotated[str | None, _port(7712)] = None,
-    durability: Annotated[str | None, _setting("WHAT", "fsync, interval or os. [default: fsync]")] = None,
-    sync_ms: Annotated[str | None, _setting("MS", "With interval: until the sync. [default: 50]")] = None,
-    task_retention_seconds: Annotated[
-        str | None, _setting("SECONDS", "How long final tasks are kept. [default: 604800]")
-    ] = None,
-    log_format: Annotated[str | None, _setting("WHAT", "auto, json or console. [default: auto]")] = None,
-    log_level: Annotated[str | None, _setting("WHAT", "debug, info, warning or error. [default: info]")] = None,
-    slow_request_ms: Annotated[str | None, _setting("MS", "Slower requests are logged. [default: 1000]")] = None,
-    hosts: Annotated[str | None, _setting("NAMES", "Names of this broker in URLs, by commas. [default: none]")] = None,
-    trusted_proxies: Annotated[
-        str | None, _setting("NETWORKS", "Proxies whose X-Forwarded-For counts, by commas. [default: none]")
-    ] = None,
-    cors_origins: Annotated[
-        str | None, _setting("ORIGINS", "Origins that may call, by commas. [default: none]")
-    ] = None,
-    request_bytes_max: Annotated[
-        str | None, _setting("BYTES", "The largest request over HTTP, gRPC or WebSocket. [default: 32 MiB]")
-    ] = None,
-    frame_bytes_max: Annotated[str | None, _setting("BYTES", "The largest frame over TCP. [default: 32 MiB]")] = None,
-    connections_max: Annotated[str | None, _setting("N", "Connections at once. [default: 10000]")] = None,
-    drain_seconds: Annotated[str | None, _setting("SECONDS", "Time to finish after SIGTERM. [default: 10]")] = None,
-    profile: Annotated[bool | None, typer.Option(help="Serve /debug/profile.")] = None,
+    flags: SettingFlags,
     config_file: Annotated[
         Path | None,
         typer.Option("--config", envvar="PENSTOCK_CONFIG", help="[default: ./penstock.toml if it is there]"),
@@ -77,10 +94,9 @@ def serve(
     Settings come from penstock.toml, then PENSTOCK_… variables, then these options. Ctrl-C or SIGTERM stops it after
     finishing what was begun; a second one stops it at once.
     """
-    flags = {name: value for name, value in locals().items() if name in config.NAMES}
     try:
-        settings = settings_of(config_file, flags)
-        _run(settings, config_file, flags, as_json)
+        settings = settings_of(config_file, flags.values)
+        _run(settings, config_file, flags.values, as_json)
     except BadSettings as error:
         if as_json:
             raise
@@ -127,10 +143,8 @@ def _say_json(started: Any) -> None:
 def _say(started: Any) -> None:
     """One line per listener, and the first thing to try."""
     output.write(f"[bold]Penstock {VERSION}[/] is ready.\n")
-    queues = f"{started.queues:,} queue{'' if started.queues == 1 else 's'}"
-    output.write(
-        f"  [bold]data[/]  {escape(started.data)}   {queues}; {started.durability}: {_DURABLE[started.durability]}"
-    )
+    promise = f"{started.durability}: {_DURABLE[started.durability]}"
+    output.write(f"  [bold]data[/]  {escape(started.data)}   {plural(started.queues, 'queue')}; {promise}")
     urls = {each.protocol: each.url for each in started.addresses}
     for protocol, url in urls.items():
         output.write(f"  [bold]{protocol:4}[/]  {url}   [dim]{_HINTS[protocol].format(url=url)}[/]")

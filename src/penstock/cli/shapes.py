@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.model import CONTENT_TYPE_NAMES, ContentType, GroupStats, Message, MessageId, QueueStats
+from penstock.model import CONTENT_TYPE_NAMES, ContentType, Message, QueueStats
 from penstock.model_tasks import ScheduleView, TaskView, WorkerView
 
 if TYPE_CHECKING:
@@ -45,18 +45,12 @@ def message(read: Message) -> dict[str, Any]:
     """A message that was read."""
     kind = read.content_type or ContentType.BYTES
     return {
-        "id": _text(read.id),
+        "id": None if read.id is None else str(read.id),
         **payload(content(read), kind),
         "content_type": CONTENT_TYPE_NAMES[kind],
-        "key": read.key,
-        "priority": read.priority,
+        **_fields(read, "key", "priority"),
         "headers": dict(read.headers or {}),
-        "dedup_key": read.dedup_key,
-        "max_attempts": read.max_attempts,
-        "trace": read.trace,
-        "pushed_at": read.pushed_at,
-        "available_at": read.available_at,
-        "expires_at": read.expires_at,
+        **_fields(read, "dedup_key", "max_attempts", "trace", "pushed_at", "available_at", "expires_at"),
     }
 
 
@@ -66,50 +60,20 @@ def delivery(leased: Delivery, group: str) -> dict[str, Any]:
         "id": str(leased.id),
         **payload(leased.payload, leased.content_type),
         "content_type": CONTENT_TYPE_NAMES[leased.content_type],
-        "key": leased.key,
-        "priority": leased.priority,
-        "headers": leased.headers,
-        "dedup_key": leased.dedup_key,
-        "trace": leased.trace,
-        "pushed_at": leased.pushed_at,
+        **_fields(leased, "key", "priority", "headers", "dedup_key", "trace", "pushed_at"),
         "group": group,
-        "attempt": leased.attempt,
-        "receipt": leased.receipt,
-        "expires_at": leased.expires_at,
-    }
-
-
-def group(stats: GroupStats) -> dict[str, Any]:
-    """One group's account."""
-    return {
-        "name": stats.name,
-        "messages": stats.messages,
-        "ready": stats.ready,
-        "leased": stats.leased,
-        "waiting": stats.waiting,
-        "acked": stats.acked,
-        "dead": stats.dead,
-        "dropped": stats.dropped,
-        "dropped_by": dict(stats.dropped_by),
-        "lag": stats.lag,
-        "oldest_unsettled_at": stats.oldest_unsettled_at,
+        **_fields(leased, "attempt", "receipt", "expires_at"),
     }
 
 
 def queue(stats: QueueStats) -> dict[str, Any]:
     """A queue's account, and its groups'."""
-    return {
-        "name": stats.name,
-        "messages": stats.messages,
-        "partitions": stats.partitions,
-        "bytes_stored": stats.bytes_stored,
-        "paused": stats.paused,
-        "groups": [group(each) for each in stats.groups.values()],
-    }
+    counts = _fields(stats, "name", "messages", "partitions", "bytes_stored", "paused")
+    return {**counts, "groups": list(stats.groups.values())}
 
 
-def _text(id: MessageId | None) -> str | None:
-    return None if id is None else str(id)
+def _fields(value: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
 
 
 def letter(dead: Message) -> dict[str, Any]:

@@ -10,22 +10,24 @@ import typer
 from rich.markup import escape
 
 from penstock.cli import output
+from penstock.cli.exits import SERVER_ERROR
+from penstock.cli.options import AsJson
 from penstock.clock import SystemClock
 from penstock.units import plural
 
 if TYPE_CHECKING:
     from penstock.repair import Loss, Report
     from penstock.storage.doctor import Finding
-    from penstock.verify import Account, Verification
+    from penstock.verify import Verification
 
 
-DAMAGED = 2
+Directory = Annotated[Path, typer.Argument(help="The data directory; no process may have it open.")]
 
 
 def doctor(
-    directory: Annotated[Path, typer.Argument(help="The data directory; no process may have it open.")],
+    directory: Directory,
     repair: Annotated[bool, typer.Option("--repair", help="Skip what is damaged, keeping a copy of it.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Examine a data directory: every journal frame, checkpoint part and segment file.
 
@@ -38,7 +40,7 @@ def doctor(
     else:
         write_report(report)
     if not report.is_sound and not report.is_repaired:
-        raise typer.Exit(DAMAGED)
+        raise typer.Exit(SERVER_ERROR)
 
 
 def examine(directory: Path, *, repair: bool, is_shown: bool) -> Report:
@@ -136,13 +138,7 @@ def _conclusion(report: Report) -> str:
     )
 
 
-WRONG = 2
-
-
-def verify(
-    directory: Annotated[Path, typer.Argument(help="The data directory; no process may have it open.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+def verify(directory: Directory, as_json: AsJson = False) -> None:
     """Check every checksum and account for every message. Nothing is changed.
 
     For each group of each queue: messages = ready + leased + waiting + acked + dead + dropped, counted from the state
@@ -154,7 +150,7 @@ def verify(
     else:
         write_verification(found)
     if found.problems:
-        raise typer.Exit(WRONG)
+        raise typer.Exit(SERVER_ERROR)
 
 
 def verified(directory: Path, *, is_shown: bool) -> Verification:
@@ -191,18 +187,5 @@ def write_verification(found: Verification) -> None:
     if found.accounts:
         output.write("")
         headings = ("queue", "group", "messages", "ready", "leased", "waiting", "acked", "dead", "dropped")
-        output.write(output.table(headings, [_account_row(account) for account in found.accounts], text_columns=2))
-
-
-def _account_row(account: Account) -> tuple[str, str, int, int, int, int, int, int, int]:
-    return (
-        account.queue,
-        account.group,
-        account.messages,
-        account.ready,
-        account.leased,
-        account.waiting,
-        account.acked,
-        account.dead,
-        account.dropped,
-    )
+        rows = [[getattr(account, name) for name in headings] for account in found.accounts]
+        output.write(output.table(headings, rows, text_columns=2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from penstock import limits
 from penstock.cli import human, output, shapes
-from penstock.cli.exits import SERVER_ERROR, CommandError, exit_code, nothing_there
+from penstock.cli.exits import SERVER_ERROR, CommandError, nothing_there
 from penstock.cli.options import (
     AsJson,
     Flags,
@@ -23,11 +23,12 @@ from penstock.cli.options import (
     Yes,
     command,
     instant_option,
+    pairs,
+    priority,
     seconds_option,
 )
 from penstock.cli.target import Broker
 from penstock.clock import SystemClock
-from penstock.errors import PenstockError, TaskConflict, TaskNotFound
 from penstock.model import check_priority, suggestion
 from penstock.model_tasks import ParentPolicy, TaskFilter, TaskState, TaskSubmission, TaskView
 from penstock.units import plural
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from penstock.client.session import Session
+    from penstock.operations.base import Operation
 
 
 app = typer.Typer(help="Tasks: list, show, cancel, retry, purge.", no_args_is_help=True)
@@ -55,49 +57,29 @@ TaskType = Annotated[str, typer.Argument(metavar="TYPE", help="The name of the t
 class FilterFlags(Flags):
     """Which tasks a command is about."""
 
+    panel = FILTER
     status: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--status", "-s", metavar="STATE", help=f"{', '.join(STATES)}; may repeat.", rich_help_panel=FILTER
-        ),
+        list[str] | None, typer.Option("--status", "-s", metavar="STATE", help=f"{', '.join(STATES)}; may repeat.")
     ] = None
-    task_type: Annotated[
-        str | None, typer.Option("--type", "-t", help="The name of the task.", rich_help_panel=FILTER)
-    ] = None
-    queue: Annotated[str | None, typer.Option("--queue", "-q", help="Its queue.", rich_help_panel=FILTER)] = None
-    worker: Annotated[
-        str | None, typer.Option("--worker", "-w", help="Who runs it, or ran it.", rich_help_panel=FILTER)
-    ] = None
-    workflow: Annotated[str | None, typer.Option(help="The id of its workflow.", rich_help_panel=FILTER)] = None
-    schedule: Annotated[str | None, typer.Option(help="The schedule that made it.", rich_help_panel=FILTER)] = None
+    task_type: Annotated[str | None, typer.Option("--type", "-t", help="The name of the task.")] = None
+    queue: Annotated[str | None, typer.Option("--queue", "-q", help="Its queue.")] = None
+    worker: Annotated[str | None, typer.Option("--worker", "-w", help="Who runs it, or ran it.")] = None
+    workflow: Annotated[str | None, typer.Option(help="The id of its workflow.")] = None
+    schedule: Annotated[str | None, typer.Option(help="The schedule that made it.")] = None
     argument: Annotated[
         str | None,
-        typer.Option(
-            metavar="VALUE",
-            help="A value among its arguments; kwargs.to=a@b.c or args.0=7 says where.",
-            rich_help_panel=FILTER,
-        ),
+        typer.Option(metavar="VALUE", help="A value among its arguments; kwargs.to=a@b.c or args.0=7 says where."),
     ] = None
-    error: Annotated[str | None, typer.Option("--error", help="The error has this text.", rich_help_panel=FILTER)] = (
-        None
-    )
+    error: Annotated[str | None, typer.Option(help="The error has this text.")] = None
     since: Since = None
     until: Until = None
 
     def filter(self) -> TaskFilter:
         """The filter that they make."""
-        return TaskFilter(
-            states=tuple(map(_state, self.status or ())),
-            task_type=self.task_type,
-            queue=self.queue,
-            worker=self.worker,
-            workflow=self.workflow,
-            schedule=self.schedule,
-            submitted_since=self.since,
-            submitted_until=self.until,
-            argument=self.argument,
-            error_contains=self.error,
-        )
+        fields = asdict(self)
+        names = {"error": "error_contains", "since": "submitted_since", "until": "submitted_until"}
+        states = tuple(map(_state, fields.pop("status") or ()))
+        return TaskFilter(states=states, **{names.get(name, name): value for name, value in fields.items()})
 
     def __str__(self) -> str:
         return "tasks" if self == FilterFlags() else "tasks that match"
@@ -122,12 +104,11 @@ class TaskFlags(Flags):
     def fields(self) -> dict[str, Any]:
         """The fields of a submission or a schedule."""
         args, kwargs = arguments(self.values or [], self.arg or [], self.args, self.kwargs)
-        priority = check_priority(int(self.priority) if self.priority.isdigit() else self.priority)
         return {
             "queue": self.queue,
             "args": args,
             "kwargs": kwargs,
-            "priority": priority,
+            "priority": check_priority(priority(self.priority)),
             "key": self.key,
             "timeout_seconds": self.timeout,
             "max_attempts": self.max_attempts,
@@ -178,7 +159,7 @@ def cancel(broker: Broker, ids: TaskIds, as_json: AsJson = False) -> None:
     """Cancel tasks, waiting or running; what a worker still reports of them is refused."""
     from penstock import operations as ops
 
-    _each(broker, ids, lambda session, id: session.execute(ops.CancelTask(id)), "{}", as_json=as_json)
+    _each(broker, ids, ops.CancelTask, "{}", as_json=as_json)
 
 
 @command(app)
@@ -186,7 +167,7 @@ def retry(broker: Broker, ids: TaskIds, as_json: AsJson = False) -> None:
     """Run dead, cancelled or failed tasks again, with all their attempts."""
     from penstock import operations as ops
 
-    _each(broker, ids, lambda session, id: session.execute(ops.RetryTask(id)), "{} again", as_json=as_json)
+    _each(broker, ids, ops.RetryTask, "{} again", as_json=as_json)
 
 
 @command(app)
@@ -225,39 +206,14 @@ def _state(text: str) -> TaskState:
 
 
 def _each(
-    broker: Broker,
-    ids: list[str],
-    change: Callable[[Session, str], TaskView],
-    what: str,
-    *,
-    as_json: bool,
+    broker: Broker, ids: list[str], operation: Callable[[str], Operation[TaskView]], what: str, *, as_json: bool
 ) -> None:
-    """One task that is refused does not keep the others from being changed."""
-    worst = 0
+    def change(id: str) -> tuple[str, dict[str, Any]]:
+        view = ps.session.execute(operation(id))
+        return f"{id} is {what.format(view.state)}", {"state": view.state}
+
     with broker.opened() as ps:
-        for id in ids:
-            try:
-                view = change(ps.session, id)
-            except (TaskConflict, TaskNotFound) as error:
-                if len(ids) == 1:
-                    raise
-                worst = max(worst, exit_code(error))
-                _write_refused(id, error, as_json=as_json)
-            else:
-                if as_json:
-                    output.write_json_line({"task_id": id, "state": view.state})
-                else:
-                    output.done(f"{id} is {what.format(view.state)}", None, as_json=False)
-    if worst:
-        raise typer.Exit(worst)
-
-
-def _write_refused(id: str, error: PenstockError, *, as_json: bool) -> None:
-    if as_json:
-        refusal = {"code": error.code, "message": error.message, "hint": error.hint}
-        output.write_json_line({"task_id": id, "error": refusal})
-    else:
-        output.write_error(error.code, error.message, error.hint, as_json=False)
+        output.change_each(ids, "task_id", change, as_json=as_json)
 
 
 def _row(view: TaskView) -> tuple[Any, ...]:
@@ -434,9 +390,10 @@ def arguments(values: Sequence[str], named: Sequence[str], args: str | None, kwa
     if kwargs is not None and named:
         raise CommandError("named arguments are given twice", hint="give them by --arg or by --kwargs, not both")
     encode = msgspec.json.encode
+    by_name = {name: value(word) for name, word in pairs(named, "--arg", "to=a@b.c").items()}
     return (
         _whole(args, list, "--args", "an array", """'[1, "a"]'""") or encode([value(word) for word in values]),
-        _whole(kwargs, dict, "--kwargs", "an object", """'{"to": "a@b.c"}'""") or encode(_pairs(named)),
+        _whole(kwargs, dict, "--kwargs", "an object", """'{"to": "a@b.c"}'""") or encode(by_name),
     )
 
 
@@ -446,16 +403,6 @@ def value(word: str) -> Any:
         return msgspec.json.decode(word)
     except msgspec.DecodeError:
         return word
-
-
-def _pairs(named: Sequence[str]) -> dict[str, Any]:
-    values = {}
-    for text in named:
-        name, equals, word = text.partition("=")
-        if not name or not equals:
-            raise CommandError(f"--arg: {text!r} is not name=value", hint="such as --arg to=a@b.c")
-        values[name] = value(word)
-    return values
 
 
 def _whole(text: str | None, kind: type, flag: str, expected: str, example: str) -> bytes | None:

@@ -28,6 +28,7 @@ from penstock.cli.options import AsJson, seconds_option
 from penstock.cli.target import Broker
 from penstock.errors import QueueNotFound, ServerError
 from penstock.model import DEFAULT_GROUP, DLQ_SUFFIX, GroupStats, QueueStats
+from penstock.units import plural
 
 if TYPE_CHECKING:
     from penstock import Penstock
@@ -170,9 +171,8 @@ def title(rows: list[Row], where: str, now: datetime, trouble: str) -> Text:
         return Text.from_markup(f"[bold]penstock top[/] [bold red]{escape(trouble)}[/]", overflow="ellipsis")
     pushed = sum(row.pushed_per_second for row in rows)
     settled = sum(row.settled_per_second for row in rows)
-    queues = f"{len(rows):,} queue{'' if len(rows) == 1 else 's'}"
     rates = f"in {human.rate(pushed)}/s, out {human.rate(settled)}/s"
-    text = f"[bold]penstock top[/] [dim]{now:%H:%M:%S}[/] {queues}, {rates} [dim]{escape(where)}[/]"
+    text = f"[bold]penstock top[/] [dim]{now:%H:%M:%S}[/] {plural(len(rows), 'queue')}, {rates} [dim]{escape(where)}[/]"
     return Text.from_markup(text, overflow="ellipsis")
 
 

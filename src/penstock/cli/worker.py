@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 
 from penstock.cli import human, output, shapes
 from penstock.cli.exits import CommandError, nothing_there
-from penstock.cli.options import AsJson, seconds_option
+from penstock.cli.options import AsJson, Flags, seconds_option
 from penstock.cli.target import Broker
 
 LOGS = "Logs"
@@ -20,31 +21,45 @@ def _option(*names: str, says: str, panel: str | None = None, **more: Any) -> An
     return typer.Option(*names, help=says, rich_help_panel=panel, **more)
 
 
+@dataclass(frozen=True)
+class WorkerFlags(Flags):
+    """The options of a worker: see `penstock.worker.settings`."""
+
+    concurrency: Annotated[int, _option("--concurrency", "-n", min=1, says="Tasks at once.")] = 16
+    queues: Annotated[
+        str | None, _option("--queues", "-q", metavar="NAMES", says="By commas; those of the app if not given.")
+    ] = None
+    threads: Annotated[int | None, _option(min=1, says="For plain functions; as --concurrency if not given.")] = None
+    processes: Annotated[int, _option(min=0, says="Run plain functions in so many processes, not in threads.")] = 0
+    drain: Annotated[bool, _option("--drain", says="Stop when nothing is left to do.")] = False
+    reload: Annotated[bool, _option("--reload", says="Start again when a Python file changes; for development.")] = (
+        False
+    )
+    stop_seconds: Annotated[float, seconds_option("--stop-seconds", about="Time to finish after SIGTERM.")] = 60.0
+    lease_seconds: Annotated[
+        float, seconds_option("--lease-seconds", about="After so much silence others may run its tasks.")
+    ] = 30.0
+    prefetch_max: Annotated[int, _option(min=0, says="Quick tasks to have ready; 0 takes what can start.")] = 1_000
+    abandoned_max: Annotated[
+        int | None, _option(min=0, says="Runs that cannot be broken off to do without; as --threads if not given.")
+    ] = None
+    restart_when_stuck: Annotated[
+        bool, _option("--restart-when-stuck", says="Finish and start again when there are more of those.")
+    ] = False
+    worker_id: Annotated[str | None, _option("--id", says="Its name; host, pid and chance if not given.")] = None
+
+    def options(self) -> dict[str, Any]:
+        """The arguments of `Worker`."""
+        options = asdict(self)
+        del options["reload"]
+        names = (self.queues or "").split(",")
+        return {**options, "queues": None if self.queues is None else [name.strip() for name in names if name.strip()]}
+
+
 def worker(
     broker: Broker,
     app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, such as myapp:app.")],
-    concurrency: Annotated[int, _option("--concurrency", "-n", min=1, says="Tasks at once.")] = 16,
-    queues: Annotated[
-        str | None, _option("--queues", "-q", metavar="NAMES", says="By commas; those of the app if not given.")
-    ] = None,
-    threads: Annotated[int | None, _option(min=1, says="For plain functions; as --concurrency if not given.")] = None,
-    processes: Annotated[int, _option(min=0, says="Run plain functions in so many processes, not in threads.")] = 0,
-    drain: Annotated[bool, _option("--drain", says="Stop when nothing is left to do.")] = False,
-    reload: Annotated[
-        bool, _option("--reload", says="Start again when a Python file changes; for development.")
-    ] = False,
-    stop_seconds: Annotated[float, seconds_option("--stop-seconds", about="Time to finish after SIGTERM.")] = 60.0,
-    lease_seconds: Annotated[
-        float, seconds_option("--lease-seconds", about="After so much silence others may run its tasks.")
-    ] = 30.0,
-    prefetch_max: Annotated[int, _option(min=0, says="Quick tasks to have ready; 0 takes what can start.")] = 1_000,
-    abandoned_max: Annotated[
-        int | None, _option(min=0, says="Runs that cannot be broken off to do without; as --threads if not given.")
-    ] = None,
-    restart_when_stuck: Annotated[
-        bool, _option("--restart-when-stuck", says="Finish and start again when there are more of those.")
-    ] = False,
-    worker_id: Annotated[str | None, _option("--id", says="Its name; host, pid and chance if not given.")] = None,
+    flags: WorkerFlags,
     log_format: Annotated[str, _option(metavar="WHAT", says="auto, json or console.", panel=LOGS)] = "auto",
     log_level: Annotated[str, _option(metavar="WHAT", says="debug, info, warning or error.", panel=LOGS)] = "info",
 ) -> None:
@@ -58,22 +73,9 @@ def worker(
 
     _check_words(log_format=(log_format, ("auto", "json", "console")), log_level=(log_level, tuple(logs.LEVELS)))
     logs.setup(log_format, log_level)
-    if reload:
+    if flags.reload:
         raise typer.Exit(_run_reloading())
-    options = {
-        "queues": None if queues is None else [name.strip() for name in queues.split(",") if name.strip()],
-        "concurrency": concurrency,
-        "threads": threads,
-        "processes": processes,
-        "drain": drain,
-        "stop_seconds": stop_seconds,
-        "lease_seconds": lease_seconds,
-        "prefetch_max": prefetch_max,
-        "abandoned_max": abandoned_max,
-        "restart_when_stuck": restart_when_stuck,
-        "worker_id": worker_id,
-        "app_logs": (log_format, log_level),
-    }
+    options = {**flags.options(), "app_logs": (log_format, log_level)}
     _run(app, broker.address, options, is_named=broker.is_named)
 
 
