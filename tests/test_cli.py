@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.cli import demo_play, main
+from penstock.cli import demo, main
 from penstock.storage.disk import ReadOnlyDisk
 
 SYNCS_PER_SECOND_MAX = 1000.0
@@ -181,8 +181,8 @@ def test_a_defect_is_one_line_too(monkeypatch, capsys):
 
 def test_the_demonstration_runs_to_its_end_and_loses_nothing(tmp_path, capsys, monkeypatch):
     # It pushes as many messages as the disk can take in a while, which in memory are far too many.
-    measured = demo_play.raw_syncs_per_second
-    monkeypatch.setattr(demo_play, "raw_syncs_per_second", lambda *call: min(measured(*call), SYNCS_PER_SECOND_MAX))
+    measured = demo.raw_syncs_per_second
+    monkeypatch.setattr(demo, "raw_syncs_per_second", lambda *call: min(measured(*call), SYNCS_PER_SECOND_MAX))
     assert main(["demo", "--quick", "--dir", str(tmp_path / "demo")]) == 0
 
     out, err = printed(capsys)

@@ -21,10 +21,19 @@ from penstock.cli.options import AsJson, seconds_option
 from penstock.cli.target import CLIENT, Broker
 
 if TYPE_CHECKING:
-    from penstock.aio import Penstock, Queue
+    from penstock.aio import Queue
 
 HEADINGS: Final = ("what", "in flight", "messages", "per second", "MB/s", "p50", "p99", "max")
 Work = Callable[[], Awaitable[int]]  # does one operation: how many messages it was about
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What is measured: for how long, with how many requests in flight, payload bytes, messages of a batch."""
+
+    seconds: float
+    concurrency: int
+    size: int
+    batch: int
 
 
 class Measure(msgspec.Struct, kw_only=True):
@@ -57,20 +66,17 @@ def bench(
     """
     if not 0.01 <= seconds <= 600:
         raise CommandError(f"--seconds: {seconds:g} is outside 0.01 to 600", hint="a few seconds will do")
-    where = broker.readable_address()
+    where, plan = broker.readable_address(), Plan(seconds, concurrency, size, batch)
     with output.progress("measuring", is_shown=not as_json, is_counted=True) as tell:
-        rows = asyncio.run(_measured(where, seconds, concurrency, size, batch, tell))
+        rows = asyncio.run(_measured(where, plan, tell))
     if as_json:
-        settings = {"seconds": seconds, "concurrency": concurrency, "size": size, "batch": batch}
-        output.write_json({"url": where, "settings": settings, "rows": rows})
+        output.write_json({"url": where, "settings": plan, "rows": rows})
         return
     output.write(output.table(HEADINGS, [_row(each) for each in rows]))
     output.write(f"[dim]{size:,}-byte payloads, each confirmed durable; latencies in ms, of one operation[/]")
 
 
-async def _measured(
-    where: str, seconds: float, concurrency: int, size: int, batch: int, tell: output.Tell
-) -> list[Measure]:
+async def _measured(where: str, plan: Plan, tell: output.Tell) -> list[Measure]:
     from penstock import aio
 
     is_directory = "://" not in where
@@ -78,22 +84,15 @@ async def _measured(
     async with aio.open(where) if is_directory else aio.connect(where, client=CLIENT, token=token) as ps:
         queue = await ps.create_queue(f"bench-{secrets.token_hex(4)}")
         try:
-            return await _rows(queue, seconds, concurrency, size, batch, tell)
+            return await _rows(queue, plan, tell)
         finally:
-            await _delete(ps, queue.name)
+            await asyncio.shield(ps.delete_queue(queue.name))  # Ctrl-C must not leave it behind either
 
 
-async def _delete(ps: Penstock, name: str) -> None:
-    """Ctrl-C must not leave the queue behind either."""
-    await asyncio.shield(ps.delete_queue(name))
-
-
-async def _rows(
-    queue: Queue, seconds: float, concurrency: int, size: int, batch: int, tell: output.Tell
-) -> list[Measure]:
-    payload = b"x" * size
+async def _rows(queue: Queue, plan: Plan, tell: output.Tell) -> list[Measure]:
+    payload, batch = b"x" * plan.size, plan.batch
     payloads = [payload] * batch
-    few = max(1, min(4, concurrency))
+    few = max(1, min(4, plan.concurrency))
 
     async def push() -> int:
         await queue.push(payload)
@@ -113,18 +112,18 @@ async def _rows(
         return len(leased)
 
     rows: list[Measure] = []
-    plan: list[tuple[str, Work, int, bool]] = [
+    works: list[tuple[str, Work, int, bool]] = [
         ("push", push, 1, False),
-        ("push", push, concurrency, False),
+        ("push", push, plan.concurrency, False),
         (f"push {batch:,}", push_batch, few, False),
         (f"lease + ack {batch:,}", lease, few, True),
         ("push to delivered", deliver, 1, False),
     ]
-    for number, (name, work, workers, ends) in enumerate(plan):
-        tell(number, len(plan))
+    for number, (name, work, workers, ends) in enumerate(works):
+        tell(number, len(works))
         if work is deliver:
             await queue.purge()
-        rows.append(await measured(name, work, workers, seconds, size, ends_when_empty=ends))
+        rows.append(await measured(name, work, workers, plan.seconds, plan.size, ends_when_empty=ends))
     return rows
 
 
