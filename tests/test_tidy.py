@@ -16,7 +16,8 @@ import pytest
 
 Node = TypeVar("Node", bound=ast.AST)
 ASKED_FOR = (
-    ast.AsyncFunctionDef, ast.Attribute, ast.Call, ast.FunctionDef, ast.If, ast.Import, ast.ImportFrom, ast.Name,
+    ast.AsyncFunctionDef, ast.Attribute, ast.Call, ast.Compare, ast.FunctionDef, ast.If, ast.Import, ast.ImportFrom,
+    ast.Name,
 )  # fmt: skip
 
 ROOT = Path(__file__).parent.parent
@@ -106,6 +107,9 @@ FILE_CALLS = {
     "remove", "unlink", "mkdir", "makedirs", "rmdir", "truncate", "ftruncate", "posix_fallocate", "statvfs", "scandir",
     "listdir",
 }  # fmt: skip
+
+# What is compared with `hmac.compare_digest` only: `==` takes longer the more of a guess is right.
+SECRETS = re.compile(r"(digest|hash|proof|secret|token)(\(\)|\.encode\(\))*$")
 
 # Written in two halves, so that this file does not find itself.
 REMINDERS = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
@@ -274,6 +278,29 @@ def test_only_the_disk_door_touches_files():
             wrong += [place(path, call.lineno) for call in nodes(path, ast.Call) if ast.unparse(call.func) == "open"]
 
     assert not wrong, f"go through storage/disk.py: {wrong}"
+
+
+def compared_secrets(path: Path) -> Iterator[int]:
+    """Lines that compare what is named like a secret by `==` or `!=`."""
+    for comparison in nodes(path, ast.Compare):
+        sides = [comparison.left, *comparison.comparators]
+        is_equality = any(isinstance(operator, ast.Eq | ast.NotEq) for operator in comparison.ops)
+        if is_equality and any(SECRETS.search(ast.unparse(side)) for side in sides):
+            yield comparison.lineno
+
+
+def test_secrets_are_compared_in_constant_time():
+    wrong = [place(path, line) for path in SOURCES if within(path, "access") for line in compared_secrets(path)]
+
+    assert not wrong, f"use hmac.compare_digest: {wrong}"
+
+
+def test_a_secret_that_is_compared_by_its_name_is_found(tmp_path):
+    lines = ["digest == other", "x != self.tab_secret", "a.digest() == b", "key.hash == b", "found is token", "a == b"]
+    path = tmp_path / "sample.py"
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+    assert list(compared_secrets(path)) == [1, 2, 3, 4]
 
 
 def test_no_test_sleeps():
