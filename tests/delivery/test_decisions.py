@@ -27,7 +27,7 @@ from penstock.embedded import BlockingSession, Session
 from penstock.errors import PenstockError
 from penstock.model import Message, Outcome, Receipt
 from penstock.requests import LeaseRequest, PushOperation, SettleOperation, Settling
-from penstock.shard import tasks as shard_tasks
+from penstock.shard.tasks import changes
 from tests.support import machine as machines
 from tests.support.dose import dose
 from tests.support.life import LIFE
@@ -171,7 +171,7 @@ def test_no_decision_about_tasks_alters_the_state():
         rig.submit(task("a"), task("b", "a"), task("c", "b", queue="other"), task("d", "a"))
         (run,) = rig.lease()
         rig.complete(run)
-        shard_tasks.cancel(rig.shard, None, task("c").task_id)
+        changes.cancel(rig.shard, None, task("c").task_id)
         rig.tick(1)
         rig.lease()
     assert made["decide_child_release"] >= 2

@@ -21,7 +21,7 @@ from penstock.delivery.phases import AFTER, EVENTS, MOVES, Event, Phase
 from penstock.delivery.progress import Progress
 from penstock.embedded import BlockingSession, Session
 from penstock.model import MessageId, Outcome
-from penstock.shard import tasks as shard_tasks
+from penstock.shard.tasks import changes
 from tests.support.dose import NIGHTLY, dose
 from tests.support.life import LIFE
 from tests.support.machine import QueueMachine
@@ -116,7 +116,7 @@ def test_a_cancelled_run_of_a_task_keeps_to_the_table():
         rig.submit(task("a"))
         (run,) = rig.lease()
         receipt = run.receipt
-        shard_tasks.cancel(rig.shard, MessageId(receipt.queue, receipt.partition, receipt.offset), run.task_id)
+        changes.cancel(rig.shard, MessageId(receipt.queue, receipt.partition, receipt.offset), run.task_id)
     assert (Phase.LEASED, Outcome.CANCELLED) in made
 
 

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from penstock import limits
 from penstock.batch.layout import DUE
 from penstock.delivery.entries import FOREVER, Int64s
-from penstock.delivery.log import Extent, Partition, Queue
 
 if TYPE_CHECKING:
     from penstock.delivery.core import DeliveryState
+    from penstock.delivery.log import Extent, Partition, Queue
 
 TICK_BITS: Final = 10
 LEVEL_BITS: Final = (8, 6, 6, 6, 6, 6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from penstock.batch import Batch
 from penstock.delivery import admin
@@ -16,9 +17,11 @@ from penstock.errors import MessageNotFound
 from penstock.model import DLQ_SUFFIX, Message, MessageId, Outcome
 from penstock.requests import DEAD_GROUP, DEAD_ORIGIN, LetterFilter
 from penstock.shard import browse
-from penstock.shard.engine import Ticket
 from penstock.shard.payload_rows import pieces_of
-from penstock.shard.shard import Shard
+
+if TYPE_CHECKING:
+    from penstock.shard.engine import Ticket
+    from penstock.shard.shard import Shard
 
 CHUNK = 1_000
 

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock import limits
 from penstock.batch import layout
@@ -28,13 +28,15 @@ from penstock.errors import Closed, PenstockError
 from penstock.journal import JournalFile
 from penstock.model import Freed
 from penstock.shard.checkpoints import Checkpointer, fetch_delays
-from penstock.shard.shard import Shard
 from penstock.storage.extents import Extent as SealedExtent
 from penstock.storage.retention import counts_messages, new_starts
 from penstock.storage.schema import Names
 from penstock.storage.segments import release_memory
 from penstock.storage.staging import Staging
 from penstock.storage.task_rows import Identify
+
+if TYPE_CHECKING:
+    from penstock.shard.shard import Shard
 
 T = TypeVar("T")
 

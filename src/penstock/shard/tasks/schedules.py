@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,8 +16,10 @@ from penstock.delivery.tasks import Schedule, id_text
 from penstock.errors import QueueFull, ScheduleNotFound, TooLarge
 from penstock.model import DLQ_SUFFIX, to_datetime
 from penstock.model_tasks import ScheduleSpec, ScheduleView
-from penstock.shard.engine import Ticket
-from penstock.shard.shard import Shard
+
+if TYPE_CHECKING:
+    from penstock.shard.engine import Ticket
+    from penstock.shard.shard import Shard
 
 
 def set_schedule(shard: Shard, spec: ScheduleSpec) -> tuple[ScheduleView, Ticket]:
