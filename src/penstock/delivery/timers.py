@@ -14,6 +14,7 @@ the next share is put into the wheel. So ten million messages delayed over a yea
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -38,14 +39,12 @@ TIMER: Final = np.dtype([("due", "<i8"), ("offset", "<i8"), ("owner", "<i4")])
 Timers = NDArray[np.void]
 
 
+@dataclass(slots=True, eq=False)
 class Slot:
     """Timers of one slot, unsorted."""
 
-    __slots__ = ("chunks", "singles")
-
-    def __init__(self) -> None:
-        self.singles: list[tuple[int, int, int]] = []
-        self.chunks: list[Timers] = []
+    singles: list[tuple[int, int, int]] = field(default_factory=list)
+    chunks: list[Timers] = field(default_factory=list)
 
     def add(self, timers: Timers) -> None:
         self.chunks.append(timers)
