@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, Self
 import pytest
 
 import penstock
-from tests.support import crowd
-from tests.support.crowd import JOBS, Crowd
+from tests.support import client_load
+from tests.support.broker_process import Served
+from tests.support.broker_restarts import Restarting
+from tests.support.client_load import JOBS, Crowd
 from tests.support.dose import dose
 from tests.support.recorded import Record, problems
-from tests.support.restarting import Restarting
-from tests.support.served import Served
 
 SECONDS = 60
 
@@ -140,9 +140,9 @@ def trouble(ps: penstock.Penstock, wire: Wire, record: Record) -> None:
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_broker_in_trouble_keeps_its_promises_and_its_size(tmp_path, seed):
     rng = random.Random(seed)
-    record = crowd.record()
+    record = client_load.record()
     with Restarting(tmp_path, rng) as broker, Wire(broker) as wire:
-        crowd.prepare(broker.url)
+        client_load.prepare(broker.url)
         people = Crowd(wire, record)
         people.start()
         first: Size | None = None
@@ -161,7 +161,7 @@ def test_a_broker_in_trouble_keeps_its_promises_and_its_size(tmp_path, seed):
         people.stop()
         broker.kill()
         broker.start()
-        crowd.drain(broker.url, record)
+        client_load.drain(broker.url, record)
         assert broker.stop() == 0
 
-    assert problems(record.history, crowd.one_result) == []
+    assert problems(record.history, client_load.one_result) == []

@@ -33,7 +33,7 @@ from tests.support.dose import dose
 from tests.support.life import LIFE
 from tests.support.machine import QueueMachine
 from tests.support.operations import run_operation
-from tests.support.tasking import Rig, task
+from tests.support.task_rig import Rig, task
 
 # Deciding what has expired takes the due entries from the heap of expiries, which is an index: the engine counts it as
 # part of the change that follows.

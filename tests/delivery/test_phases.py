@@ -25,7 +25,7 @@ from penstock.shard.tasks import changes
 from tests.support.dose import NIGHTLY, dose
 from tests.support.life import LIFE
 from tests.support.machine import QueueMachine
-from tests.support.tasking import Rig, task
+from tests.support.task_rig import Rig, task
 
 Move = tuple[Phase, Event]
 

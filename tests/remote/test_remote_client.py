@@ -30,10 +30,10 @@ from penstock.remote import linger
 from penstock.remote.settings import addresses
 from penstock.wire.frames import Type, frame
 from penstock.wire.requests import Welcome, encode
+from tests.support.broker_restarts import hold_a_port
 from tests.support.brokers import BrokerThread
-from tests.support.cutting import NoPause
+from tests.support.cut_proxy import NoPause
 from tests.support.operations import push_bytes, run_operation
-from tests.support.restarting import hold_a_port
 
 SECONDS = 60
 

@@ -38,10 +38,10 @@ from penstock.wire.answers import PLACE
 from penstock.wire.errors import ErrorReply
 from penstock.wire.frames import HEAD, MEDIA_TYPE, PROTOCOL_VERSION, Splitter, Type, frame
 from penstock.wire.requests import Welcome, encode
+from tests.support.broker_restarts import held_port, hold_a_port
 from tests.support.brokers import BrokerThread
-from tests.support.cutting import EVERYTHING, CuttingProxy, NoPause
+from tests.support.cut_proxy import EVERYTHING, CuttingProxy, NoPause
 from tests.support.operations import run_operation
-from tests.support.restarting import held_port, hold_a_port
 
 SECONDS = 60
 

@@ -20,8 +20,8 @@ from penstock.errors import BadSettings, DirectoryInUse, OutcomeUnknown
 from penstock.server import serve as serving
 from penstock.server.serve import Address, check_ports
 from penstock.telemetry import Meter
+from tests.support.broker_process import Caller
 from tests.support.forgetful import ForgetfulDisk
-from tests.support.served import Caller
 
 
 def settings(folder: Path, **changes: object) -> Settings:

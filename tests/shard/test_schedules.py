@@ -24,7 +24,7 @@ from penstock.shard.opening import open_on_disk
 from penstock.shard.tasks import schedules as task_schedules
 from tests.support.accounts import assert_accounts
 from tests.support.forgetful import ForgetfulDisk
-from tests.support.tasking import Rig
+from tests.support.task_rig import Rig
 
 BERLIN = ZoneInfo("Europe/Berlin")  # 2026: forward on 29 March at 2:00, back on 25 October at 3:00
 

@@ -18,7 +18,7 @@ from penstock.shard.shard import Shard
 from penstock.shard.tasks import finish
 from tests.support.accounts import assert_accounts
 from tests.support.operations import run_operation
-from tests.support.tasking import Rig, task
+from tests.support.task_rig import Rig, task
 
 LEASE = limits.lease_seconds_default + 1
 BACKOFF = 120

@@ -21,7 +21,7 @@ from penstock.telemetry import Metrics
 from penstock.telemetry.metrics import FAMILIES
 from penstock.wire.frames import Type
 from penstock.wire.requests import Call, Settle, encode
-from tests.support.served import Caller
+from tests.support.broker_process import Caller
 
 REJECTED, RETRIED = 4, 2
 

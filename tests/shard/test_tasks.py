@@ -16,7 +16,7 @@ from penstock.model_tasks import Finish, TaskSubmission
 from penstock.requests import LeaseRequest, Settling
 from penstock.shard.tasks import finish
 from tests.support.accounts import assert_accounts
-from tests.support.tasking import Rig, Run, id_of, names, task
+from tests.support.task_rig import Rig, Run, id_of, names, task
 
 
 @pytest.fixture

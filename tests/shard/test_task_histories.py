@@ -22,7 +22,7 @@ from penstock.shard.tasks import finish as task_finish
 from tests.support.accounts import assert_accounts
 from tests.support.dose import dose
 from tests.support.forgetful import ForgetfulDisk
-from tests.support.tasking import Rig, Run, id_of, task
+from tests.support.task_rig import Rig, Run, id_of, task
 
 QUEUES = ("q", "r", "s")
 OUTCOMES = ("completed", "completed", "completed", "failed", "dead", "cancelled", "snoozed", "released")

@@ -21,7 +21,7 @@ from penstock.shard.tasks import schedules as task_schedules
 from tests.support.accounts import assert_accounts
 from tests.support.dose import dose
 from tests.support.forgetful import ForgetfulDisk, PowerCut
-from tests.support.tasking import Rig, Run, found, id_of, names, task
+from tests.support.task_rig import Rig, Run, found, id_of, names, task
 
 PARENTS = {
     "b": {"a"}, "c": {"a"}, "d": {"b", "c"}, "e": {"d"},

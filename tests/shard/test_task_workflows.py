@@ -17,7 +17,7 @@ from penstock.model_tasks import Submitted, TaskState
 from penstock.requests import ParentFound
 from penstock.shard.tasks import finish, submit
 from tests.support.accounts import assert_accounts
-from tests.support.tasking import Rig, found, id_of, kinds, names, task
+from tests.support.task_rig import Rig, found, id_of, kinds, names, task
 
 
 @pytest.fixture

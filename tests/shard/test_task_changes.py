@@ -18,7 +18,7 @@ from penstock.model_tasks import TaskState
 from penstock.shard.tasks import changes, submit
 from penstock.shard.tasks import changes as task_changes
 from tests.support.accounts import assert_accounts
-from tests.support.tasking import Rig, Run, found, id_of, names, task
+from tests.support.task_rig import Rig, Run, found, id_of, names, task
 
 DAY = 86_400
 
