@@ -19,7 +19,7 @@ RAW_CUTS = "cutting a blob, touching each"
 
 
 def fill(queue: penstock.Queue, batches: Iterable[Any]) -> None:
-    """Push them all. Every push builds its batch anew, so nothing is shared with another or parsed before."""
+    """Push them all. Every push builds a new batch, so nothing is shared with another or parsed before."""
     for batch in batches:
         queue.push_many(batch)
 
@@ -52,7 +52,7 @@ def rate_of_cuts(count: int) -> float:
 
 
 def from_the_tail(scale: Scale) -> list[Row]:
-    """Filled anew before each round, so that what is leased has not been sealed yet."""
+    """Filled again before each round, so that what is leased has not been sealed yet."""
     count = scale(200)
     with directory() as place, penstock.open(place, durability="os") as ps:
         queue = ps.queue("mail")
