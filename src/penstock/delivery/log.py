@@ -22,7 +22,7 @@ from penstock.batch import Batch, layout
 from penstock.batch.layout import DUE
 from penstock.delivery.entries import FOREVER, Entry, GroupSet, Int64s, PartitionsAdded, QueueSet
 from penstock.delivery.rate_limits import PushLimits
-from penstock.model import DEFAULT_GROUP, ContentType, QueueOptions
+from penstock.model import AUDIT_QUEUE, DEFAULT_GROUP, ContentType, QueueOptions
 
 if TYPE_CHECKING:
     from penstock.delivery.dedup import DedupWindow
@@ -337,7 +337,7 @@ class Queue:
         self.gated = bool(options.window_seconds or options.delay_seconds)
         self.ttl_us = round((options.ttl_seconds or 0) * 1_000_000)
         is_checked = options.max_length or self.push_limits is not None
-        self.plain = options.partitions == 1 and not is_checked and not self.is_dlq
+        self.plain = options.partitions == 1 and not is_checked and not self.is_closed
 
     @property
     def ordered(self) -> bool:
@@ -346,6 +346,11 @@ class Queue:
     @property
     def is_dlq(self) -> bool:
         return self.name.endswith(".dlq")
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody outside may push to it."""
+        return self.is_dlq or self.name == AUDIT_QUEUE
 
     def add_partition(self, name: str) -> Partition:
         partition = Partition(self, len(self.partitions), name)
