@@ -137,11 +137,10 @@ class _Check:
         self.problems: list[str] = []
         self.previous: str | None = None  # the hash that the next record must name; None: any
         self._anchor = anchor
-        self._offset = min(start, anchor.offset + 1)  # that must come next; before the anchor any may be first
-        if start >= anchor.offset + 1:
-            self._offset, self.previous = anchor.offset + 1, anchor.hash
-        else:
-            self._offset = start
+        # A crash between writing the anchor and removing leaves records before it: they only must lead up to it.
+        self._offset = min(start, anchor.offset + 1)  # that must come next
+        if start > anchor.offset:
+            self.previous = anchor.hash
 
     def take(self, offset: int, payload: bytes) -> AuditRecord | None:
         """Check one more; None if it is no record at all."""
@@ -161,7 +160,8 @@ class _Check:
     def _wrong(self, offset: int, payload: bytes, record: AuditRecord) -> Iterator[str]:
         if record.sequence != offset:
             yield f"record {offset} was moved: it was written as number {record.sequence}"
-        if _digest(msgspec.json.decode(payload)) != record.hash or encode_record(record) != payload:
+        fields = msgspec.json.decode(payload)
+        if _digest(fields) != record.hash or _ENCODER.encode(fields) != payload:
             yield f"record {offset} was changed: its hash is another"
         if self.previous is not None and record.previous != self.previous:
             yield f"record {offset} does not follow the one before it: the chain is broken"
@@ -170,6 +170,7 @@ class _Check:
 
     def end(self, end: int) -> None:
         """All that there are were taken."""
+        end = max(end, self._anchor.offset + 1)
         if self._offset < end:
             self.problems.append(f"records {self._offset} to {end - 1} are missing")
 

@@ -183,12 +183,14 @@ def _check_audit_options(changes: Mapping[str, Any], options: QueueOptions) -> N
     """Of the audit log, only how long it is kept may be changed, and it may not be emptied that way."""
     if not changes.keys() <= {"retention_seconds", "retention_bytes"}:
         raise _audit_is_kept("has no options to change but retention_seconds and retention_bytes")
-    if options.retention_seconds is not None and options.retention_seconds < limits.audit_retention_seconds_min:
-        raise InvalidField(
-            f"retention_seconds: the audit log is kept for {limits.audit_retention_seconds_min:g} at least"
-        )
-    if options.retention_bytes is not None and options.retention_bytes < limits.audit_retention_bytes_min:
-        raise InvalidField(f"retention_bytes: the audit log keeps {limits.audit_retention_bytes_min} at least")
+    least = {
+        "retention_seconds": limits.audit_retention_seconds_min,
+        "retention_bytes": limits.audit_retention_bytes_min,
+    }
+    for name, value_min in least.items():
+        value = getattr(options, name)
+        if value is not None and value < value_min:
+            raise InvalidField(f"{name}: {value:g} would empty the audit log", hint=f"it is {value_min:,.0f} at least")
 
 
 def decide_update_queue(queue: Queue, changes: Mapping[str, Any], now: int) -> list[Entry]:

@@ -103,6 +103,8 @@ def commit(
     bill: Bill | None = None,
 ) -> Ticket:
     """Apply and append one frame, with those that it frees. The lock is held."""
+    if shard.joining is not None:
+        entries = [*entries, *shard.joining(now)]
     if shard.core.tasks.awaited or any(isinstance(entry, TaskHeld) for entry in entries):
         ticket, entries = shard.commit_freeing(entries, now, level, chosen)
     else:
