@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from penstock.client.values import BaseDelivery, PushResult
     from penstock.clock import Clock
     from penstock.model_tasks import TaskState, TaskView
+    from penstock.seals import Wrapper
     from penstock.spark.pipelines.custom import pipeline
     from penstock.tasks.app import App
     from penstock.tasks.context import TaskContext, current_task
@@ -135,6 +136,9 @@ def open(
     journal_file_seconds: float | None = None,
     task_retention_seconds: float = limits.task_retention_seconds,
     data_mode: str | None = None,
+    master_key: str | Path | bytes | None = None,
+    kms_command: str | None = None,
+    keys: Wrapper | None = None,
     clock: Clock | None = None,
     rng: random.Random | None = None,
 ) -> Penstock:
@@ -144,7 +148,9 @@ def open(
     operating system has it, `interval` likewise with a sync every `sync_seconds`. A journal file is sealed as Parquet
     when it is full; with `journal_file_seconds` also when it is that old, to the next round of housekeeping. Tasks can
     be looked up for `task_retention_seconds` after they are final. Other users cannot read the directory; a group can
-    with `data_mode="0750"`. None leaves a directory that others cannot read as it is.
+    with `data_mode="0750"`. None leaves a directory that others cannot read as it is. Queues with `encryption=True`
+    need a master key: `master_key` is a key file or its 32 bytes, `kms_command` a command and `keys` an object that
+    wrap and unwrap; without any, PENSTOCK_MASTER_KEY or PENSTOCK_KMS_COMMAND in the environment.
     """
     from penstock.client.handles import Penstock
     from penstock.embedded import BlockingSession, Session
@@ -156,6 +162,9 @@ def open(
         journal_file_seconds=journal_file_seconds,
         task_retention_seconds=task_retention_seconds,
         data_mode=data_mode,
+        master_key=master_key,
+        kms_command=kms_command,
+        keys=keys,
         clock=clock,
         rng=rng,
     )

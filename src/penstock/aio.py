@@ -19,6 +19,7 @@ from penstock.clock import Clock
 from penstock.embedded import AsyncSession, Session
 from penstock.model import Durability, check_path
 from penstock.remote.settings import async_session, settings
+from penstock.seals import Wrapper
 
 __all__ = ["Delivery", "Leased", "Penstock", "Queue", "connect", "open", "open_in_memory"]
 
@@ -31,6 +32,9 @@ def open(
     journal_file_seconds: float | None = None,
     task_retention_seconds: float = limits.task_retention_seconds,
     data_mode: str | None = None,
+    master_key: str | Path | bytes | None = None,
+    kms_command: str | None = None,
+    keys: Wrapper | None = None,
     clock: Clock | None = None,
     rng: random.Random | None = None,
 ) -> Penstock:
@@ -44,6 +48,9 @@ def open(
         journal_file_seconds=journal_file_seconds,
         task_retention_seconds=task_retention_seconds,
         data_mode=data_mode,
+        master_key=master_key,
+        kms_command=kms_command,
+        keys=keys,
         clock=clock,
         rng=rng,
     )

@@ -19,8 +19,6 @@ from penstock import limits
 from penstock.errors import BadReceipt, InvalidField, InvalidName, UnknownOption, shown
 
 DLQ_SUFFIX: Final = ".dlq"
-RESERVED_PREFIX: Final = "penstock."  # of queues that belong to the broker
-AUDIT_QUEUE: Final = "penstock.audit"  # who did what; only the broker writes it
 SUGGESTION_LENGTH_MAX: Final = 64  # comparing longer names costs more than a suggestion is worth
 DEFAULT_GROUP: Final = "default"
 ARCHIVE_GROUP: Final = "archive"  # its progress says how far a queue is archived
@@ -192,6 +190,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     retention_drops_unread: bool = False
     retention_until_archived: bool = False
     group_expiry_seconds: float = limits.group_expiry_seconds_default
+    encryption: bool = False
 
     def is_singly(self) -> bool:
         """Whether a consumer should take one message at a time: more in hand would hold others up or cost attempts."""

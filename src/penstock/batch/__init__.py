@@ -273,10 +273,10 @@ class Batch:
         return column.slices(first, max(first, end)) if step == 1 else column.pick(np.arange(first, end, step))
 
     def keys(self) -> list[str | None]:
-        return self._texts(layout.KEY)
+        return self.texts(layout.KEY)
 
     def dedup_keys(self) -> list[str | None]:
-        return self._texts(layout.DEDUP_KEY)
+        return self.texts(layout.DEDUP_KEY)
 
     def key_hashes(self) -> NDArray[np.uint32] | None:
         """CRC32C of every key; 0 stands for no key, so a key whose CRC is 0 gets 1."""
@@ -319,7 +319,8 @@ class Batch:
         column = self.text(flag)
         return None if column is None else column.get(row)
 
-    def _texts(self, flag: int) -> list[str | None]:
+    def texts(self, flag: int) -> list[str | None]:
+        """The column of text that `flag` names; None for what is not set."""
         column = self.text(flag)
         return [None] * self.count if column is None else column.to_list()
 

@@ -1,4 +1,4 @@
-"""The commands, and how their errors are shown."""
+"""The commands, and what becomes of their errors."""
 
 from __future__ import annotations
 

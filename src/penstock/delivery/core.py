@@ -57,6 +57,7 @@ class DeliveryState:
         self.producers = Producers()
         self.sinks = Sinks()
         self.tasks = Tasks()
+        self.encrypted: set[int] = set()  # queues whose content is sealed before it is stored
         self.sequence = 0  # of the last frame applied
         self.replaying = False
         self.swept = 0  # sequence of the last frame that reached back to what was settled, or to many messages at once
@@ -282,6 +283,8 @@ class DeliveryState:
             self.queues[queue.id] = self.by_name[queue.name] = queue
             self.queue_id_next = max(self.queue_id_next, queue.id + 1)
         queue.set_options(options, change.at)
+        if options.encryption:
+            self.encrypted.add(queue.id)
         for group in queue.groups.values():
             group.set_limits(options, change.at)
         if queue.dedup is not None:
@@ -296,6 +299,7 @@ class DeliveryState:
     def _queue_deleted(self, deleted: entry.QueueDeleted) -> None:
         self.swept = self.sequence
         self.tasks.drop_queue(deleted.queue, self.sequence)
+        self.encrypted.discard(deleted.queue)
         queue = self.queues.pop(deleted.queue, None)
         if queue is None:
             return

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
@@ -28,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import limits
-from penstock.errors import TooLarge
+from penstock.errors import StorageError, TooLarge
 
 if TYPE_CHECKING:
     from penstock.batch import Batch
@@ -382,19 +381,33 @@ PUSH_PART: Final = struct.Struct("<IIq")
 PUSH_ONE: Final = struct.Struct("<BxxxIIIqQQIIIIq")  # head, push head and one part in one go
 PUSH_ONE_FLAGS: Final = struct.Struct("<BxxxIIIqQQIIIIq4xI")  # the same, and the columns of the batch behind it
 PUSH: Final = 1
+SEALED: Final = (
+    25  # an entry of an encrypted queue; `storage/sealed_frames.py` writes it, and opens it before it is read
+)
 
 
-@dataclass(slots=True, eq=False)
 class Push:
     """A batch appended to a queue. `parts` lists (partition, accepted rows, first offset), by partition."""
 
-    queue: int
-    pushed_at: int
-    parts: Sequence[Part]
-    batch: bytes | memoryview
-    rows: Int32s | None = None  # partition of each row of the batch; None when all rows go to the one partition
-    producer: tuple[int, int, int] = (0, 0, 0)  # id, epoch, sequence
-    columns: Batch | None = None  # the batch, parsed, when the maker of the entry had it
+    __slots__ = ("batch", "columns", "parts", "producer", "pushed_at", "queue", "rows")
+
+    def __init__(
+        self,
+        queue: int,
+        pushed_at: int,
+        parts: Sequence[Part],
+        batch: bytes | memoryview,
+        rows: Int32s | None = None,
+        producer: tuple[int, int, int] = (0, 0, 0),
+        columns: Batch | None = None,
+    ) -> None:
+        self.queue = queue
+        self.pushed_at = pushed_at
+        self.parts = parts
+        self.batch = batch
+        self.rows = rows  # partition of each row of the batch; None when all rows go to the one partition
+        self.producer = producer  # id, epoch, sequence
+        self.columns = columns  # the batch, parsed, when the maker of the entry had it
 
     def rows_by_part(self) -> list[Int64s | None]:
         """For each part the rows of the batch that went to it; None for "all of them"."""
@@ -445,7 +458,7 @@ def encode_apart(entries: Sequence[Entry]) -> tuple[bytes, bytes | memoryview]:
     pieces = _pieces(entries[:-1]) if len(entries) > 1 else []
     size = len(head) + len(batch)
     if pieces or size > FRAME_BYTES_MAX:
-        _check_frame(size + sum(map(len, pieces)))
+        check_frame(size + sum(map(len, pieces)))
     return b"".join([*pieces, HEAD.pack(PUSH, size), head]), batch
 
 
@@ -455,14 +468,14 @@ def encode(entries: Sequence[Entry]) -> bytes:
         body = _encoder.encode(entries[0])
         size = len(body)
         if size > FRAME_BYTES_MAX:
-            _check_frame(size)
+            check_frame(size)
         return HEAD.pack(_KINDS[type(entries[0])], size) + body + _PADS[-size % 8]
     data = b"".join(_pieces(entries))
-    _check_frame(len(data))
+    check_frame(len(data))
     return data
 
 
-def _check_frame(size: int) -> None:
+def check_frame(size: int) -> None:
     """Refuse a frame that is too large while nothing has changed: a decision that makes one must not stop the shard."""
     if size > FRAME_BYTES_MAX:
         raise TooLarge(f"a frame cannot hold {size:,} bytes", hint="send fewer items at a time")
@@ -471,12 +484,19 @@ def _check_frame(size: int) -> None:
 def _pieces(entries: Sequence[Entry]) -> list[Any]:
     pieces: list[Any] = []
     for entry in entries:
-        parts = encode_push(entry) if isinstance(entry, Push) else [_encoder.encode(entry)]
-        length = sum(map(len, parts))
-        pieces.append(HEAD.pack(PUSH if isinstance(entry, Push) else _KINDS[type(entry)], length))
-        pieces += parts
-        pieces.append(_PADS[-length % 8])
+        pieces += entry_pieces(*encode_body(entry))
     return pieces
+
+
+def entry_pieces(kind: int, body: list[Any]) -> list[Any]:
+    """An entry of a kind, in pieces: its head, its body, and the padding."""
+    length = sum(map(len, body))
+    return [HEAD.pack(kind, length), *body, _PADS[-length % 8]]
+
+
+def encode_body(entry: Entry) -> tuple[int, list[Any]]:
+    """The kind of an entry, and its body in pieces."""
+    return (PUSH, encode_push(entry)) if isinstance(entry, Push) else (_KINDS[type(entry)], [_encoder.encode(entry)])
 
 
 def entry_bytes(entry: Entry) -> int:
@@ -523,14 +543,22 @@ def decode_pushes(data: memoryview) -> Iterator[Push]:
     return (decode_push(body) for kind, body in split(data) if kind == PUSH)
 
 
-def split(data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """(kind, body) of each entry of one frame, for those who want only some of them."""
+def split(data: memoryview, *, is_raw: bool = False) -> Iterator[tuple[int, memoryview]]:
+    """(kind, body) of each entry of one frame, for those who want only some of them; `is_raw`: sealed ones too."""
     position = 0
     while position < len(data):
         kind, length = HEAD.unpack_from(data, position)
+        if kind == SEALED and not is_raw:
+            raise is_encrypted()
         position += HEAD.size
         yield kind, data[position : position + length]
         position += length + -length % 8
+
+
+def is_encrypted() -> StorageError:
+    """The error for who reads entries of encrypted queues without the keys."""
+    hint = "give it the master key: the setting master_key or kms_command, or penstock.open(path, master_key=…)"
+    return StorageError("it holds messages of encrypted queues, and there is no master key", hint=hint)
 
 
 def decode_record(body: memoryview) -> Record:

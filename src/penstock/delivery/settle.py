@@ -275,7 +275,8 @@ def decide_dead(
     dlq = core.by_name.get(queue.name + DLQ_SUFFIX)
     if dlq is None:
         number, end = id_next or core.queue_id_next, 0
-        entries += create_queue_entries(number, queue.name + DLQ_SUFFIX, DLQ_OPTIONS, [DEFAULT_PARTITION], now)
+        options = msgspec.structs.replace(DLQ_OPTIONS, encryption=queue.options.encryption)
+        entries += create_queue_entries(number, queue.name + DLQ_SUFFIX, options, [DEFAULT_PARTITION], now)
     else:
         number, end = dlq.id, dlq.partitions[0].end
     entries += [_dead_settled(queue, delivery, delivery.outcome) for delivery in deliveries]

@@ -159,6 +159,8 @@ def restore(core: DeliveryState, part: QueuePart) -> None:
     for piece in part.slices:
         _restore_slice(queue, piece)
     core.queues[queue.id] = core.by_name[queue.name] = queue
+    if queue.options.encryption:
+        core.encrypted.add(queue.id)
     core.queue_id_next = max(core.queue_id_next, queue.id + 1)
 
 

@@ -6,7 +6,7 @@ durable before the result leaves. An embedded session and a broker execute the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
@@ -16,14 +16,13 @@ from penstock.batch import Batch
 from penstock.delivery import admin
 from penstock.delivery.entries import Entry, ProducerSet
 from penstock.delivery.producers import decide_producer
-from penstock.errors import QueueExists
+from penstock.errors import InvalidField, QueueExists
 from penstock.model import Freed, queue_options, to_micros
 from penstock.replies import ServerInfo
 from penstock.requests import SinkCommit
 from penstock.shard import browse, dead_letters, members, sink_commit
+from penstock.shard import tasks as shard_tasks
 from penstock.shard.engine import Ticket
-from penstock.shard.tasks import finish, schedules
-from penstock.shard.tasks import operations as task_operations
 from penstock.version import VERSION
 
 if TYPE_CHECKING:
@@ -62,6 +61,7 @@ def _queues(session: Session, operation: ops.Queues, client: str) -> Reply:
 def _create_queue(session: Session, operation: ops.CreateQueue, client: str) -> Reply:
     core, name = session.shard.core, operation.queue
     options = queue_options(operation.options)
+    _check_encryption(session, operation.options)
 
     def decide(now: int) -> list[Any]:
         existing = core.by_name.get(name)
@@ -77,10 +77,23 @@ def _create_queue(session: Session, operation: ops.CreateQueue, client: str) -> 
 @handles(ops.UpdateQueue)
 def _update_queue(session: Session, operation: ops.UpdateQueue, client: str) -> Reply:
     core = session.shard.core
-    return _change(
-        session,
-        lambda now: admin.decide_update_queue(admin.queue_named(core, operation.queue), operation.changes, now),
-    )
+    _check_encryption(session, operation.changes)
+
+    def decide(now: int) -> list[Any]:
+        queue = admin.queue_named(core, operation.queue)
+        entries = admin.decide_update_queue(queue, operation.changes, now)
+        if operation.changes.get("encryption"):
+            entries += admin.decide_encrypt_letters(core, queue, now)
+        return entries
+
+    return _change(session, decide)
+
+
+def _check_encryption(session: Session, options: Mapping[str, Any]) -> None:
+    """Refuse an encrypted queue where nothing could be encrypted."""
+    if options.get("encryption") and session.shard.frame_seals is None:
+        hint = "`penstock encryption init FILE` makes a master key; set master_key to its path"
+        raise InvalidField("encryption: there is no master key", hint=hint)
 
 
 @handles(ops.DeleteQueue)
@@ -345,12 +358,12 @@ def _submit_tasks(session: Session, operation: ops.SubmitTasks, client: str) -> 
 
 @handles(ops.FinishTasks)
 def _finish_tasks(session: Session, operation: ops.FinishTasks, client: str) -> Reply:
-    return finish.finish_tasks(session.shard, operation.finishes)
+    return shard_tasks.finish_tasks(session.shard, operation.finishes)
 
 
 @handles(ops.NoteProgress)
 def _note_progress(session: Session, operation: ops.NoteProgress, client: str) -> Reply:
-    return None, finish.note_progress(session.shard, operation.receipt, operation.task_id, operation.progress)
+    return None, shard_tasks.note_progress(session.shard, operation.receipt, operation.task_id, operation.progress)
 
 
 @handles(ops.FindTask)
@@ -385,17 +398,17 @@ def _begin_operation(session: Session, operation: ops.BeginOperation, client: st
 
 @handles(ops.FindOperation)
 def _find_operation(session: Session, operation: ops.FindOperation, client: str) -> Reply:
-    return task_operations.operation(session.shard, operation.operation_id)
+    return shard_tasks.operation(session.shard, operation.operation_id)
 
 
 @handles(ops.ListOperations)
 def _list_operations(session: Session, operation: ops.ListOperations, client: str) -> Reply:
-    return task_operations.operations(session.shard)
+    return shard_tasks.operations(session.shard)
 
 
 @handles(ops.StopOperation)
 def _stop_operation(session: Session, operation: ops.StopOperation, client: str) -> Reply:
-    return task_operations.stop_operation(session.shard, operation.operation_id)
+    return shard_tasks.stop_operation(session.shard, operation.operation_id)
 
 
 @handles(ops.HeartbeatWorker)
@@ -420,17 +433,17 @@ def _workers(session: Session, operation: ops.Workers, client: str) -> Reply:
 
 @handles(ops.SetSchedule)
 def _set_schedule(session: Session, operation: ops.SetSchedule, client: str) -> Reply:
-    return schedules.set_schedule(session.shard, operation.schedule)
+    return shard_tasks.set_schedule(session.shard, operation.schedule)
 
 
 @handles(ops.DeleteSchedule)
 def _delete_schedule(session: Session, operation: ops.DeleteSchedule, client: str) -> Reply:
-    return None, schedules.delete_schedule(session.shard, operation.name)
+    return None, shard_tasks.delete_schedule(session.shard, operation.name)
 
 
 @handles(ops.Schedules)
 def _schedules(session: Session, operation: ops.Schedules, client: str) -> Reply:
-    return schedules.schedules(session.shard)
+    return shard_tasks.schedules(session.shard)
 
 
 MISSING: Final = ops.TABLE.values() - HANDLERS.keys()

@@ -9,16 +9,18 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from penstock import limits
 from penstock import operations as ops
+from penstock.access.encryption import KeyRing, has_live_keys, wrapper_of
 from penstock.batch import Batch
 from penstock.clock import Clock, SystemClock
 from penstock.delivery import admin
+from penstock.delivery.entries import is_encrypted
 from penstock.delivery.group import Group
-from penstock.embedded.audited import EMBEDDED, draft_of, is_recorded
 from penstock.embedded.handlers import HANDLERS
 from penstock.forks import refuse_in_forks
 from penstock.model import (
@@ -30,11 +32,10 @@ from penstock.model import (
     check_path,
     check_seconds,
 )
-from penstock.model_audit import Caller
 from penstock.replies import LeaseReply, PushReply
 from penstock.requests import LeaseRequest, Operation, PartitionChoice, Producer
+from penstock.seals import Wrapper
 from penstock.shard import transactions
-from penstock.shard.audit import AuditLog
 from penstock.shard.engine import Ticket
 from penstock.shard.opening import close_on_disk, open_in_memory, open_on_disk
 from penstock.shard.shard import Shard
@@ -42,6 +43,7 @@ from penstock.shard.stored_files import StoredFiles
 from penstock.shard.tasks.service import TaskService
 from penstock.shard.upkeep import Sleeper, Storekeeper, Timekeeper
 from penstock.shard.waiters import Waiter
+from penstock.storage.directory import FORMAT_ENCRYPTED, write_marker
 from penstock.storage.disk import Disk, RealDisk
 from penstock.storage.staging import Staging
 
@@ -66,7 +68,9 @@ class Session:
         journal_file_seconds: float | None = None,
         task_retention_seconds: float = limits.task_retention_seconds,
         data_mode: str | None = None,
-        audit: bool = False,
+        master_key: str | Path | bytes | None = None,
+        kms_command: str | None = None,
+        keys: Wrapper | None = None,
     ) -> None:
         check_path(path)
         check_durability(durability)
@@ -78,32 +82,27 @@ class Session:
         mode = check_mode(data_mode)
         self.clock = clock = clock or SystemClock()
         rng = rng or random.SystemRandom()
+        self._wrapper = wrapper_of(master_key, kms_command, keys)
+        self.key_ring: KeyRing | None = None  # None: there is no master key
         self._disk: Disk | None = None
         self.keeper: Storekeeper | None = None
         if path is None and disk is None:
             self.shard: Shard = open_in_memory(clock, rng)
         else:
             self._disk = disk or RealDisk(path or ".", mode=mode)
-            self.shard, self.keeper = open_on_disk(
-                self._disk, clock, rng, durability=durability, journal_file_bytes=journal_file_bytes
-            )
+            sizes: dict[str, Any] = {"durability": durability, "journal_file_bytes": journal_file_bytes}
+            self.shard, self.keeper = open_on_disk(self._disk, clock, rng, open_keys=self._open_keys, **sizes)
             self.keeper.file_us_max = file_us_max
         self.files = StoredFiles(self.shard, self._disk)
         self.staging = Staging(self._disk)
-        self.audit = AuditLog(self.shard, self._disk, is_on=audit)
-        # What is called most often goes straight to the shard.
-        self.confirm = self.shard.confirm
-        self.push_one = self.shard.push_one
-        self.lease = self.shard.lease
-        self.loaded = self.shard.loaded
-        self.settle = self.shard.settle
-        self.settle_lease = self.shard.settle_lease
-        self.extend = self.shard.extend
+        self._take_short_ways()
         self.shard.sync_us = sync_us
         self.timekeeper = Timekeeper(self.shard)
         self.tasks = TaskService(self.shard, self._disk, task_retention_seconds, background=background)
         self.timekeeper.roles.append(self.tasks.tick)
-        self._instruct_keeper()
+        if self.keeper is not None:
+            self.keeper.before_removal = self.tasks.before_removal
+            self.keeper.identify_tasks = self.tasks.identify
         if self.shard.store is not None:
             self.shard.store.keep_tasks(clock, task_retention_seconds)
         self._closing = threading.Lock()
@@ -113,12 +112,25 @@ class Session:
         else:
             self.shard.prefetcher = None  # no threads means none
 
-    def _instruct_keeper(self) -> None:
-        """Who must know before the storekeeper removes something."""
-        if self.keeper is not None:
-            self.keeper.before_removal = self.tasks.before_removal
-            self.keeper.before_audit_removal = self.audit.before_removal
-            self.keeper.identify_tasks = self.tasks.identify
+    def _take_short_ways(self) -> None:
+        """What is called most often goes straight to the shard."""
+        self.confirm = self.shard.confirm
+        self.push_one = self.shard.push_one
+        self.lease = self.shard.lease
+        self.loaded = self.shard.loaded
+        self.settle = self.shard.settle
+        self.settle_lease = self.shard.settle_lease
+        self.extend = self.shard.extend
+
+    def _open_keys(self, disk: Disk, shard_id: bytes) -> KeyRing | None:
+        """The data keys of the directory; refused when it needs a master key and none is configured."""
+        if self._wrapper is None:
+            if has_live_keys(disk):
+                raise is_encrypted()
+            return None
+        first = partial(write_marker, disk, shard_id, FORMAT_ENCRYPTED)
+        self.key_ring = KeyRing(disk, self._wrapper, self.clock, before_first=first)
+        return self.key_ring
 
     def _start(self) -> None:
         self.timekeeper.start()
@@ -220,12 +232,9 @@ class Session:
 
     # everything else
 
-    def run(self, operation: ops.Operation[R], client: str = "", caller: Caller = EMBEDDED) -> tuple[R, Ticket]:
-        """Execute an operation, and record what `caller` changes by it. It may block, since files may be read."""
-        handler = HANDLERS[type(operation)]
-        if self.audit.is_on and is_recorded(operation):
-            return self.audit.run(draft_of(operation, caller), lambda: handler(self, operation, client))
-        reply: tuple[R, Ticket] = handler(self, operation, client)
+    def run(self, operation: ops.Operation[R], client: str = "") -> tuple[R, Ticket]:
+        """Execute an operation. It may block, since files may be read."""
+        reply: tuple[R, Ticket] = HANDLERS[type(operation)](self, operation, client)
         return reply
 
     def checkpoint(self) -> None:

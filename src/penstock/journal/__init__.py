@@ -13,9 +13,15 @@ from typing import Protocol
 from penstock.errors import OutcomeUnknown
 from penstock.storage.journal_files import JournalFile
 
-__all__ = ["Frame", "FrameReader", "Journal", "JournalFile", "outcome_unknown"]
+__all__ = ["Frame", "FrameReader", "Journal", "JournalFile", "OpenFrame", "as_it_is", "outcome_unknown"]
 
 Frame = tuple[int, int, memoryview]  # sequence, checksum, entries
+OpenFrame = Callable[[memoryview], memoryview]  # entries as they are stored → as they were before they were sealed
+
+
+def as_it_is(frame: memoryview) -> memoryview:
+    """Nothing of the frame is sealed."""
+    return frame
 
 
 class FrameReader(Protocol):

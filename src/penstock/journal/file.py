@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from penstock import limits
 from penstock.errors import Closed, Damaged, PenstockError
-from penstock.journal import Frame, JournalFile, outcome_unknown
+from penstock.journal import Frame, JournalFile, OpenFrame, as_it_is, outcome_unknown
 from penstock.storage import journal_files
 from penstock.storage.disk import Disk, File, ReadableDisk
 from penstock.storage.frames import (
@@ -46,7 +46,8 @@ class FileJournal:
     """The files under `journal/` of a data directory that is locked by this process.
 
     `known_durable` is a sequence that something else, a checkpoint or the segments, says was durable: a journal that
-    ends before it has lost frames, and is refused untouched.
+    ends before it has lost frames, and is refused untouched. `unseal` is applied to the entries of every frame that is
+    read: those of encrypted queues are sealed.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class FileJournal:
         known_durable: int = 0,
         file_bytes: int = limits.journal_file_bytes,
         file_frames_max: int = limits.journal_file_frames_max,
+        unseal: OpenFrame = as_it_is,
     ) -> None:
         self.sequence = self.written_sequence = self.durable_sequence = 0
         self.disk_full = False
@@ -66,6 +68,7 @@ class FileJournal:
         self._disk = disk
         self._shard_id = shard_id
         self._seed = seed_of(shard_id)
+        self._unseal = unseal
         self._file_bytes = file_bytes
         self._file_frames_max = file_frames_max
         self._pending: list[Any] = []
@@ -149,16 +152,16 @@ class FileJournal:
             raise Damaged(f"{self._disk.root}: the journal ends at sequence {self.sequence}, before {after}")
         if after + 1 < first:
             raise Damaged(f"{self._disk.root}: the journal starts at sequence {first}, after {after + 1}")
-        return self._replay(after)
+        return ((sequence, self._unseal(frame)) for sequence, frame in self._replay(after))
 
     def reader(self) -> FileReader:
-        return FileReader(self._disk, self._shard_id)
+        return FileReader(self._disk, self._shard_id, self._unseal)
 
     def full_files(self) -> list[JournalFile]:
         return list(self._full)
 
     def read_file(self, file: JournalFile) -> Iterator[tuple[int, memoryview]]:
-        return self._scan_full(file).frames()
+        return ((sequence, self._unseal(frame)) for sequence, frame in self._scan_full(file).frames())
 
     def remove_file(self, file: JournalFile) -> None:
         if not self._full or self._full[0] != file:
@@ -395,9 +398,10 @@ class FileReader:
     sealed meanwhile: `FileNotFoundError` says that what they held must be read from the segments.
     """
 
-    def __init__(self, disk: ReadableDisk, shard_id: bytes) -> None:
+    def __init__(self, disk: ReadableDisk, shard_id: bytes, unseal: OpenFrame = as_it_is) -> None:
         self._disk = disk
         self._seed = seed_of(shard_id)
+        self._unseal = unseal
         self._file = 0  # the first sequence of the file that is being read
         self._next = 0  # the sequence of the next frame, at `_position`
         self._position = 0
@@ -452,7 +456,7 @@ class FileReader:
                 self._position += end - taken
                 taken = end
                 if sequence > after:
-                    yield sequence, crc, entries
+                    yield sequence, crc, self._unseal(entries)
             if taken == 0:
                 if len(data) < size or size >= limits.frame_bytes_max + FRAME.size:
                     return

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from heapq import nsmallest
 from itertools import chain, islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,11 +21,9 @@ from penstock.delivery.progress import Progress
 from penstock.errors import GroupExists
 from penstock.model import Message, MessageId, PartitionLag, Position, QueueStats, Reason, to_datetime
 from penstock.replies import LeaseView, Piece
+from penstock.shard.engine import Ticket
 from penstock.shard.payload_rows import pieces_of, pieces_of_takes
-
-if TYPE_CHECKING:
-    from penstock.shard.engine import Ticket
-    from penstock.shard.shard import Shard
+from penstock.shard.shard import Shard
 
 
 def read(

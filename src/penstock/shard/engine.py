@@ -25,7 +25,7 @@ from penstock.delivery import settle as settle_rules
 from penstock.delivery import task_pushes, timers
 from penstock.delivery import upkeep as upkeep_rules
 from penstock.delivery.core import DeliveryState
-from penstock.delivery.entries import FOREVER, Entry, Push, encode_apart, entry_bytes
+from penstock.delivery.entries import FOREVER, Entry, Push, QueueSet, encode_apart, entry_bytes
 from penstock.delivery.group import Group, Lease
 from penstock.delivery.inspection import EVERYONE, made_ready
 from penstock.delivery.log import ColumnNotLoaded, Extent
@@ -39,6 +39,7 @@ from penstock.journal.commit import GroupCommit
 from penstock.model import Durability, Outcome
 from penstock.requests import Settling
 from penstock.shard.waiters import Waiters
+from penstock.storage.sealed_frames import FrameSeals
 from penstock.storage.segments import Prefetcher, SegmentStore
 
 logger: Final = logging.getLogger("penstock")
@@ -61,8 +62,10 @@ class Engine:
         *,
         store: SegmentStore | None = None,
         durability: Durability = "fsync",
+        frame_seals: FrameSeals | None = None,
     ) -> None:
         self.journal = journal
+        self.frame_seals = frame_seals  # None: there is no master key
         self.core = core
         self.clock = clock
         self.rng = rng
@@ -77,7 +80,6 @@ class Engine:
         self.is_closed = False
         self.changing = False  # set while the state is altered; still set afterwards: it was interrupted
         self.once_appended: list[Callable[[], None]] = []  # for observers of entries: called after this frame
-        self.joining: Callable[[int], list[Entry]] | None = None  # what joins the frame of an operation: its record
         self.on_fail: list[Callable[[], None]] = []  # called when the journal has stopped for good; must not block
         journal.on_fail = self._failed
         self.prefetcher = Prefetcher(store) if store is not None else None
@@ -135,7 +137,7 @@ class Engine:
 
         The caller wakes whoever it concerns, and then clears `changing`; `changed` does both.
         """
-        data, batch = encode_apart(entries)  # may refuse: nothing has changed yet
+        data, batch = self._encoded(entries)  # may refuse: nothing has changed yet
         self.changing = True
         if chosen:
             settle_rules.close_chosen(self.core, chosen)
@@ -165,9 +167,21 @@ class Engine:
             room -= sum(map(entry_bytes, freed))
         if not entries:
             return 0, []
-        sequence = self.append_frame(*encode_apart(entries), level)
+        sequence = self.append_frame(*self._encoded(entries), level)
         self._appended()
         return sequence if level == "fsync" else 0, entries
+
+    def _encoded(self, entries: list[Entry]) -> tuple[bytes, bytes | memoryview]:
+        """The bytes of a frame, those of encrypted queues sealed."""
+        encrypted = self.core.encrypted
+        if not encrypted or self.frame_seals is None:
+            return encode_apart(entries)
+        made = {entry.queue for entry in entries if type(entry) is QueueSet and b"encryption" in entry.options}
+        return self.frame_seals.encode(entries, encrypted | made if made else encrypted, self._number_of)
+
+    def _number_of(self, name: str) -> int | None:
+        queue = self.core.by_name.get(name)
+        return None if queue is None else queue.id
 
     def _appended(self) -> None:
         if self.core.tasks.ripe:

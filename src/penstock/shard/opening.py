@@ -20,9 +20,11 @@ from penstock.delivery.log import Extent
 from penstock.delivery.recovery import attach_sealed, gaps, rebuild
 from penstock.delivery.upkeep import decide_interrupted
 from penstock.errors import Damaged
+from penstock.journal import as_it_is
 from penstock.journal.file import FileJournal
 from penstock.journal.memory import MemoryJournal
 from penstock.model import Durability
+from penstock.seals import DataKeys, Seals
 from penstock.shard.checkpoints import Checkpointer, fetch_delays, restore
 from penstock.shard.shard import Shard
 from penstock.shard.upkeep import Storekeeper
@@ -31,9 +33,11 @@ from penstock.storage.directory import open_directory
 from penstock.storage.disk import Disk
 from penstock.storage.extents import Extent as SealedExtent
 from penstock.storage.manifest import Manifest
+from penstock.storage.sealed_frames import FrameSeals
 from penstock.storage.segments import SegmentStore
 from penstock.storage.staging import Staging
 
+OpenKeys = Callable[[Disk, bytes], DataKeys | None]  # of a directory and its shard's id
 Replay = Callable[[int], Iterator[tuple[int, memoryview]]]  # frames after a sequence
 
 
@@ -50,19 +54,25 @@ def open_on_disk(
     *,
     durability: Durability = "fsync",
     journal_file_bytes: int | None = None,
+    open_keys: OpenKeys = lambda disk, shard_id: None,
 ) -> tuple[Shard, Storekeeper]:
     """A shard on a data directory, which is locked until `close_on_disk`."""
     shard_id = open_directory(disk)
     try:
+        keys = open_keys(disk, shard_id)
+        frame_seals = None if keys is None else FrameSeals(Seals(keys, shard_id))
+        unseal = as_it_is if frame_seals is None else frame_seals.open
         store = SegmentStore(disk)
         checkpoints = CheckpointStore(disk)
         checkpoint = checkpoints.load()
         sequence = checkpoint.sequence if checkpoint else 0
         sizes = {} if journal_file_bytes is None else {"file_bytes": journal_file_bytes}
-        journal = FileJournal(disk, shard_id, known_durable=max(sequence, store.sealed_sequence), **sizes)
+        journal = FileJournal(
+            disk, shard_id, known_durable=max(sequence, store.sealed_sequence), unseal=unseal, **sizes
+        )
         core = recover(journal.replay, store.manifest, checkpoint, clock.now())
         _require_whole(core)
-        shard = Shard(journal, core, clock, rng, store=store, durability=durability)
+        shard = Shard(journal, core, clock, rng, store=store, durability=durability, frame_seals=frame_seals)
         _rebuild(shard)
         _close_interrupted(shard, rng)
     except BaseException:

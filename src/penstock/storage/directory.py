@@ -26,7 +26,8 @@ from penstock.storage.disk import TEMPORARY_SUFFIX, Disk, ReadableDisk
 
 MARKER: Final = "PENSTOCK"
 FORMAT: Final = 2  # 2: the journal may hold entries of the kinds 22 to 24
-FORMATS: Final = (1, FORMAT)  # those that can be opened
+FORMAT_ENCRYPTED: Final = 3  # 3: and of kind 25, from the first encrypted queue on
+FORMATS: Final = (1, FORMAT, FORMAT_ENCRYPTED)  # those that can be opened
 SHARD_ID_BYTES: Final = 16
 DIRECTORIES: Final = ("journal", "checkpoints", "segments")
 
@@ -47,7 +48,7 @@ def open_directory(disk: Disk, shard_id: Callable[[], bytes] = new_shard_id) -> 
         if not disk.exists(MARKER):
             write_marker(disk, shard_id())
         version, identity = _read(disk)
-        if version != FORMAT:
+        if version < FORMAT:
             write_marker(disk, identity)
         for name in DIRECTORIES:
             disk.make_directory(name)
@@ -62,9 +63,9 @@ def read_marker(disk: ReadableDisk) -> bytes:
     return _read(disk)[1]
 
 
-def write_marker(disk: Disk, shard_id: bytes) -> None:
+def write_marker(disk: Disk, shard_id: bytes, version: int = FORMAT) -> None:
     """Write the marker, or replace it."""
-    marker = {"format": FORMAT, "shard": shard_id.hex()}
+    marker = {"format": version, "shard": shard_id.hex()}
     disk.write_whole(MARKER, json.dumps(marker).encode() + b"\n")
 
 

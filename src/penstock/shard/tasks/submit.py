@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -36,12 +36,8 @@ from penstock.errors import InvalidField, QueueFull, TooLarge
 from penstock.model import Durability
 from penstock.model_tasks import FINAL, Submitted, TaskState, TaskSubmission
 from penstock.requests import ParentFound
-
-if TYPE_CHECKING:
-    from penstock.shard.engine import Ticket
-    from penstock.shard.shard import Shard
-
-CANCELLED_ERROR: Final = "it was cancelled"
+from penstock.shard.engine import Ticket
+from penstock.shard.shard import Shard
 
 
 class Wanted(NamedTuple):
@@ -103,8 +99,6 @@ def commit(
     bill: Bill | None = None,
 ) -> Ticket:
     """Apply and append one frame, with those that it frees. The lock is held."""
-    if shard.joining is not None:
-        entries = [*entries, *shard.joining(now)]
     if shard.core.tasks.awaited or any(isinstance(entry, TaskHeld) for entry in entries):
         ticket, entries = shard.commit_freeing(entries, now, level, chosen)
     else:
